@@ -66,12 +66,42 @@ def examples() -> dict[str, list[Any]]:
 
 
 def rules() -> list[Json]:
-    """Return every semantic rule, in the order of the files and of the rules in them."""
-    return [
-        {"id": name, **rule}
+    """Return every semantic rule with its clauses, in the order of the files and of the rules in them."""
+    parts = clauses()
+    found = [
+        {"id": name, **rule, **({"clauses": parts.pop(name)} if name in parts else {})}
         for path in sorted((OPENAPI / "rules").glob("*.yaml"))
         for name, rule in load(path).items()
     ]
+    if parts:
+        raise ContractError(f"there are clauses of {', '.join(parts)}, but no such rules")
+    return found
+
+
+def clauses() -> dict[str, list[Json]]:
+    """Return the clauses of `openapi/rules/clauses/` by rule, with ids such as `CHAT-01a`.
+
+    What is said of a whole answer, a stream or a refusal becomes a list of evidence, or stays a reason.
+    """
+    return {
+        name: [_clause(f"{name}{letter}", clause) for letter, clause in parts.items()]
+        for path in sorted((OPENAPI / "rules" / "clauses").glob("*.yaml"))
+        for name, parts in load(path).items()
+    }
+
+
+def _clause(name: str, clause: Json) -> Json:
+    return {
+        "id": name,
+        **{
+            key: [value] if key in PLACES and isinstance(value, str) else value
+            for key, value in clause.items()
+        },
+    }
+
+
+PLACES = ("whole", "stream", "refusal")
+"""The kinds of answers that a clause may be about."""
 
 
 def references(node: Any) -> Iterator[str]:

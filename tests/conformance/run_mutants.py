@@ -1,6 +1,7 @@
 """`nox -s mutants`: every broken server and the checks that caught it, the kill rate, and the reference twenty times.
 
-`-- --all` prints a line for each mutant; otherwise there is one for each rule.
+Then the faults that are derived from the recorded answers and the schemas (`derived/`) are judged offline. `-- --all`
+prints a line for each mutant; otherwise there is one for each rule. `-- --zoo` leaves out the derived faults.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import sys
 from collections import Counter, defaultdict
 
+from derived.survivors import LISTED, judged
 from example_servers.good_server import KEY, MODEL, serving, transcripts
 from example_servers.reference import application
 from mutants import MUTANTS
@@ -45,7 +47,25 @@ def main(arguments: list[str]) -> int:
     dead = len(MUTANTS) - len(survivors)
     print(f"{len(CHECKS)} checks; {dead} of {len(MUTANTS)} mutants killed: {100 * dead / len(MUTANTS):.1f} %")
     print(f"the unbroken reference: {len(wrong)} false accusations in {REPETITIONS} repetitions")
-    return 1 if survivors or wrong else 0
+    alive = [] if "--zoo" in arguments else _derived()
+    return 1 if survivors or wrong or alive else 0
+
+
+def _derived() -> list[str]:
+    """Judge the derived faults; return the survivors without a reason, the judge's defects and stale patterns."""
+    outcome = judged(transcripts().values())
+    stale = [pattern for row in LISTED for pattern in row.faults if pattern not in outcome.used]
+    lines = [f"no check detects, and no reason lists: {name}" for name in outcome.unlisted]
+    lines += [f"the judge fails at: {name}" for name in outcome.errors]
+    lines += [f"no survivor matches any more: {pattern}" for pattern in stale]
+    for line in lines:
+        print(line)
+    dead = outcome.total - outcome.listed - len(outcome.unlisted) - len(outcome.errors)
+    print(
+        f"{outcome.total} derived faults: {dead} detected, {outcome.listed} survive with a reason"
+        f" (tests/conformance/derived/survivors.toml), {len(outcome.unlisted)} without"
+    )
+    return lines
 
 
 def _named(finding: Finding, scenario: str, name: str) -> bool:

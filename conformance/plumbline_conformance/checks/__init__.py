@@ -17,6 +17,7 @@ import plumbline_conformance.checks.chat.stop
 import plumbline_conformance.checks.chat.stored
 import plumbline_conformance.checks.chat.stream
 import plumbline_conformance.checks.chat.tools
+import plumbline_conformance.checks.chat.several_choices
 import plumbline_conformance.checks.completions.basics
 import plumbline_conformance.checks.completions.best_of
 import plumbline_conformance.checks.completions.limits
@@ -33,5 +34,7 @@ import plumbline_conformance.checks.responses.output_options
 import plumbline_conformance.checks.responses.inputs
 import plumbline_conformance.checks.responses.state
 import plumbline_conformance.checks.responses.tools
+import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing
-import plumbline_conformance.checks.responses.websocket  # noqa: F401
+import plumbline_conformance.checks.responses.websocket
+import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

@@ -12,7 +12,7 @@ from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.suite.model import Inconclusive, Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
-__all__ = ["distinct_ids", "distinct_request_ids", "made_now"]
+__all__ = ["EARLIEST", "LATEST", "distinct_ids", "distinct_request_ids", "made_now"]
 
 HOUR = 3600
 """Tolerance in seconds: a queue or loading a model may delay the creation."""

@@ -66,5 +66,6 @@ def same(
     if len(wholes) < 2 or wholes[0] != wholes[1] or streams[0] != streams[-1]:
         raise Inconclusive("the server answered the same request differently each time")
     broken = rule(wholes[0], streams[0]) if rule is not None else ""
-    shown = repr(streams[0])[:400]
-    yield Problem(expected=repr(wholes[0])[:400], actual=shown, pointer="the text", rule=broken)
+    wanted = f"streamed as without streaming: {repr(wholes[0])[:400]}"
+    shown = f"streamed: {repr(streams[0])[:400]}"
+    yield Problem(expected=wanted, actual=shown, pointer="the text", rule=broken)

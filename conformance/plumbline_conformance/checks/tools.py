@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["FLIP", "PLACES", "flat", "flipping", "function", "schema", "weather", "words"]
+__all__ = ["FLIP", "MARKUP", "PLACES", "flat", "flipping", "function", "schema", "weather", "words"]
 
 PLACES = "Use get_weather with city Paris. Use get_time with zone Rome."
 """A question that should lead to two calls."""
 FLIP = "Use set_flags with 30 flags, all of them true."
 """A question that should lead to a long call."""
+MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
+"""The markup of calls that servers fail to take out of the text."""
 
 
 def schema(name: str) -> dict[str, Any]:

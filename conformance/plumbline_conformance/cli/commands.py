@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline_conformance.cli.common import cannot, findings_of_clients, note, why_no_client
-from plumbline_conformance.cli.explain import explain
+from plumbline_conformance.cli.explain import clause_lines, explain
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import console, put
 from plumbline_conformance.judge.verdicts import judge
@@ -23,6 +23,7 @@ from plumbline_conformance.reports.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.reports.conclude import Outputs, conclude
 from plumbline_conformance.reports.har import har
 from plumbline_conformance.reports.text import printable
+from plumbline_conformance.suite.clauses import clauses_of
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import as_markdown, manifest
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Target
@@ -109,16 +110,23 @@ def _judge_watched(
     return conclude(out, outputs, found.header, tally.transcripts(), findings, baseline=baseline)
 
 
-def run_rules(*, markdown: bool) -> int:
-    """Print every rule with its checks, or why it has none."""
+def run_rules(*, markdown: bool, clauses: bool = False) -> int:
+    """Print every rule with its checks, or why it has none, and with its clauses if wanted."""
     if markdown:
         put(as_markdown(), end="")
         return 0
     for rule, observed in manifest().items():
         text = ", ".join(observed) if isinstance(observed, list) else f"not checked: {observed}"
         put(f"{rule:9} {rules()[rule]['level']}")
-        put(fill(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False))
+        put(_indented(text))
+        for clause in clauses_of(rule) if clauses else ():
+            for line in clause_lines(clause):
+                put(_indented(line))
     return 0
+
+
+def _indented(text: str) -> str:
+    return fill(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
 
 
 def run_list(selection: Selection) -> int:

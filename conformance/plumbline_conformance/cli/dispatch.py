@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 raise UnusableInput(
                     "--rules lists every rule; leave out ids, --profile, --level, --surface and --requirements."
                 )
-            return commands.run_rules(markdown=arguments.markdown)
+            return commands.run_rules(markdown=arguments.markdown, clauses=arguments.clauses)
         case "list":
             return commands.run_list(_selection(arguments))
         case "explain":

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from plumbline_conformance.client.http import exchange_of
 from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.suite.aliases import current, notes
+from plumbline_conformance.suite.clauses import Clause, clauses_of
 from plumbline_conformance.suite.client_claims import CLAIMS
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import UNCHECKED
@@ -17,7 +18,7 @@ from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Claim, S
 from plumbline_conformance.suite.selection import named
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["explain"]
+__all__ = ["clause_lines", "explain"]
 
 _IDS = re.compile(r"(?:(?:, | to | and )?[A-Z]+-\d+)+\.?")
 _MOST_REQUESTS = 6
@@ -86,16 +87,45 @@ def _claim(found: Claim) -> Iterator[str]:
 def _rule(name: str, *, full: bool) -> Iterator[str]:
     rule = rules()[name]
     yield f"{name} {rule['level']}: {rule['sentence']}"
-    yield f"    source: {rule['source']}"
+    yield f"    source: {rule['source']}{_meaning(rule['source'])}"
     if rule.get("why"):
         yield f"    why: {rule['why']}"
     if not full:
         return
     yield f"    operations: {', '.join(rule['operations']) or 'all'}"
+    for clause in clauses_of(name):
+        yield from (f"    {line}" for line in clause_lines(clause))
     observers = [found for found in (*CHECKS.values(), *CLAIMS.values()) if name in found.rules]
     yield "Observed by:" if observers else f"No check observes it by itself: {UNCHECKED[name]}."
     for found in observers:
         yield f"    {found.id}  {found.title}"
+
+
+def clause_lines(found: Clause) -> Iterator[str]:
+    """Yield the lines about a clause: what it requires, and for each kind of answer its checks or the reason."""
+    yield f"{found.id}  {found.clause}"
+    for place in found.places:
+        shown = [f"{one.check} (detects: {one.mutant})" for one in found.evidence.get(place, ())]
+        yield f"{place}: {', '.join(shown) or 'not checked: ' + found.unchecked[place]}"
+
+
+def _meaning(source: str) -> str:
+    """Explain where a rule comes from, if its source names no document."""
+    return next((f" ({meaning})" for begin, meaning in SOURCES.items() if source.startswith(begin)), "")
+
+
+SOURCES = {
+    "OpenAI API document": "the published OpenAPI description of the API; what follows is the schema or field",
+    "implied by": "no sentence of the document says it, but its members make sense in no other way",
+    "Open Responses": "the open specification of the Responses API, and its test suite",
+    "public bug reports": "clients of several servers broke without it",
+    "recorded traffic": "what the service itself was seen to send",
+    "reported": "the issues of the servers named",
+    "seen in the field": "the issues of the servers named",
+    "OpenAI Python SDK": "the official client fails or misreads the answer otherwise",
+    "project policy": "a decision of this project",
+}
+"""What the beginnings of sources mean."""
 
 
 def _scenario(found: Scenario) -> Iterator[str]:

@@ -6,6 +6,7 @@ answer has no effect.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from html import escape
 from itertools import groupby
@@ -14,7 +15,7 @@ import msgspec
 
 from plumbline_conformance.recording.file import Options
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
-from plumbline_conformance.reports.standing import lacking
+from plumbline_conformance.reports.standing import headline, lacking, status_of
 from plumbline_conformance.reports.text import by_rule, command_of, numbers, place_of
 from plumbline_conformance.reports.timeline import Moment
 from plumbline_conformance.suite.model import SEED
@@ -61,21 +62,58 @@ def html(report: Report) -> str:
         "took": "" if report.seconds is None else f"{report.seconds:g} s",
         "suite": ", ".join(f"{name} {value}" for name, value in run.suite.items()),
     }
+    scenarios = [
+        (name, list(found)) for name, found in groupby(report.results, lambda result: result.scenario)
+    ]
+    scenarios.sort(key=lambda row: _urgency(row[1]))  # Stable: failures first, then the order of the run.
+    status = "pass" if status_of(report, strict=False) == 0 else "fail"
+    writer = _Writer(report)
+    sections = [part for scenario, results in scenarios for part in writer.scenario(scenario, results)]
     parts = [
-        f"<h1>{safe(title)}</h1><dl>",
-        *(f"<dt>{name}</dt><dd>{safe(value)}</dd>" for name, value in facts.items() if value),
-        "</dl>",
-        _counts(report),
-        f"<p>Checks that pass, of those with a verdict: {numbers(report)}.</p>",
+        f"<h1>{safe(title)}</h1>",
+        f'<p class="v {status}">{safe(headline(report))}</p>',
         *(
             f'<p class="v fail">{safe(name)} is in the baseline and no longer broken.</p>'
             for name in report.stale
         ),
         *(f'<p class="v fail">{safe(sentence)}</p>' for sentence in lacking(report)),
+        "<dl>",
+        *(f"<dt>{name}</dt><dd>{safe(value)}</dd>" for name, value in facts.items() if value),
+        "</dl>",
+        _counts(report),
+        f"<p>Checks that pass, of those with a verdict: {numbers(report)}.</p>",
+        _contents(report, scenarios),
+        *sections,
     ]
-    for scenario, results in groupby(report.results, lambda result: result.scenario):
-        parts += _scenario(report, scenario, list(results))
     return page(title, parts)
+
+
+_BROKEN = ("error", "fail", "untestable", "flaky", "warn")
+
+
+def _urgency(results: list[Result]) -> int:
+    """Return 0 for a scenario with failures, 1 for one with a check without a verdict, 2 if all checks pass."""
+    verdicts = {result.verdict for result in results}
+    return 0 if verdicts & set(_BROKEN) else 2 if verdicts == {"pass"} else 1
+
+
+def _anchor(*parts: str) -> str:
+    """Return a name that is valid in an address."""
+    return "-".join(re.sub(r"[^A-Za-z0-9]+", "-", part) for part in parts)
+
+
+def _contents(report: Report, scenarios: list[tuple[str, list[Result]]]) -> str:
+    """Return the list of the scenarios with failures, and a folded one of the others."""
+    rows: dict[bool, list[str]] = {True: [], False: []}
+    for name, results in scenarios:
+        broken = sum(result.verdict in _BROKEN for result in results)
+        said = f"{broken} of {len(results)}" if broken else str(len(results))
+        link = f'<a href="#{_anchor("s", name)}">{safe(name)}</a>'
+        link = f"<li>{link} {safe(report.scenarios.get(name, ''))} ({said})</li>"
+        rows[bool(broken)].append(link)
+    failing = f"<h2>Scenarios with failures</h2><ul>{''.join(rows[True])}</ul>" if rows[True] else ""
+    others = f"<details><summary>{len(rows[False])} other scenarios</summary><ul>{''.join(rows[False])}</ul></details>"
+    return f"<nav>{failing}{others if rows[False] else ''}</nav>"
 
 
 def _options(options: Options | None) -> str:
@@ -112,66 +150,106 @@ def safe(text: str) -> str:
 
 
 def _counts(report: Report) -> str:
+    """Return the table of verdicts by part of the API; each count leads to its first check."""
     surfaces = dict.fromkeys(result.surface for result in report.results)
     shown = [verdict for verdict in VERDICTS if report.counts[verdict]]
     rows = []
     for surface in surfaces:
         found = [result.verdict for result in report.results if result.surface == surface]
-        cells = "".join(f'<td class="n {verdict}">{found.count(verdict) or ""}</td>' for verdict in shown)
+        cells = ""
+        for verdict in shown:
+            count = found.count(verdict)
+            link = f'<a href="#{_anchor(verdict, surface)}">{count}</a>' if count else ""
+            cells += f'<td class="n {verdict}">{link}</td>'
         rows.append(f"<tr><th>{safe(surface)}</th>{cells}</tr>")
     heads = "".join(f"<th>{verdict}</th>" for verdict in shown)
     return f'<div class="scroll"><table><tr><th></th>{heads}</tr>{"".join(rows)}</table></div>'
 
 
-def _scenario(report: Report, scenario: str, results: list[Result]) -> list[str]:
-    green = [result for result in results if result.verdict == "pass"]
-    parts = [f"<h2>{safe(scenario)} <small>{safe(report.scenarios.get(scenario, ''))}</small></h2>"]
-    parts += [_result(report, result) for result in results if result.verdict != "pass"]
-    if green:
-        names = "".join(f"<li><code>{safe(r.check)}</code> {safe(r.title)}</li>" for r in green)
-        parts.append(
-            f'<details><summary><span class="v pass">{len(green)} pass</span></summary><ul>{names}</ul></details>'
-        )
-    # Claims of a client are about the exchanges of all scenarios.
-    marked = [
-        msgspec.structs.replace(result, problems=problems)
-        for result in report.results
-        if (problems := [p for p in result.problems if (p.scenario or result.scenario) == scenario])
-    ]
-    seen = report.evidence.get(scenario, [])
-    parts += [exchange_html(number, exchange, len(seen), marked) for number, exchange in enumerate(seen)]
-    return parts
+class _Writer:
+    """Write scenarios; it remembers which anchors and which sentences of rules the page has already."""
 
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._anchors: set[str] = set()
+        self._rules: set[str] = set()
 
-def _result(report: Report, result: Result) -> str:
-    parts = [
-        f'<details{" open" if result.problems else ""}><summary><span class="v {safe(result.verdict)}">'
-        f"{safe(result.verdict)}</span> <code>{safe(result.check)}</code> {safe(result.title)}</summary>"
-    ]
-    if result.reason:
-        parts.append(f"<p>{safe(result.reason)}</p>")
-    if result.traceback:
-        parts.append(f"<pre>{safe(result.traceback)}</pre>")
-    if result.expected is not None:
-        parts.append(f"<p>Accepted by the baseline: {safe(result.expected)}</p>")
-    for name, problems in by_rule(result) or [(name, []) for name in result.rules]:
-        rule = report.rules[name]
-        parts.append(
-            f"<blockquote><b>{safe(rule.id)}</b> {safe(rule.level)}: {safe(rule.sentence)}"
-            f" <small>{safe(rule.source)}</small></blockquote>"
-        )
-        for problem in problems[:10]:
-            place = place_of(problem)
-            where = f"<dt>where</dt><dd><code>{safe(place)}</code></dd>" if place else ""
+    def scenario(self, scenario: str, results: list[Result]) -> list[str]:
+        """Return a scenario: its failures, the checks that pass, its exchanges. An all green one is folded."""
+        report = self._report
+        green = [result for result in results if result.verdict == "pass"]
+        title = f"{safe(scenario)} <small>{safe(report.scenarios.get(scenario, ''))}</small>"
+        parts = [self._result(result) for result in results if result.verdict != "pass"]
+        if green:
+            names = "".join(f"<li><code>{safe(r.check)}</code> {safe(r.title)}</li>" for r in green)
             parts.append(
-                f"<dl><dt>expected</dt><dd>{safe(problem.expected)}</dd>"
-                f"<dt>actual</dt><dd>{safe(problem.actual)}</dd>{where}</dl>"
+                f'<details{self._first("pass", green[0].surface)}><summary><span class="v pass">{len(green)} pass'
+                f"</span></summary><ul>{names}</ul></details>"
             )
-        if len(problems) > 10:
-            parts.append(f"<p>and {len(problems) - 10} more of this kind</p>")
-    if result.problems:
-        parts.append(f"<pre>{safe(command_of(report, result))}</pre>")
-    return "".join(parts) + "</details>"
+        # Claims of a client are about the exchanges of all scenarios.
+        marked = [
+            msgspec.structs.replace(result, problems=problems)
+            for result in report.results
+            if (problems := [p for p in result.problems if (p.scenario or result.scenario) == scenario])
+        ]
+        seen = report.evidence.get(scenario, [])
+        parts += [exchange_html(number, exchange, len(seen), marked) for number, exchange in enumerate(seen)]
+        place = _anchor("s", scenario)
+        if len(green) == len(results):
+            return [
+                f'<details id="{place}"><summary><b>{title}</b> {len(green)} pass</summary>',
+                *parts,
+                "</details>",
+            ]
+        return [f'<h2 id="{place}">{title}</h2>', *parts]
+
+    def _first(self, verdict: str, surface: str) -> str:
+        """Return an id for the first check with this verdict of a part of the API."""
+        name = _anchor(verdict, surface)
+        if name in self._anchors:
+            return ""
+        self._anchors.add(name)
+        return f' id="{name}"'
+
+    def _result(self, result: Result) -> str:
+        parts = [
+            f"<details{' open' if result.problems else ''}{self._first(result.verdict, result.surface)}>"
+            f'<summary><span class="v {safe(result.verdict)}">{safe(result.verdict)}</span>'
+            f" <code>{safe(result.check)}</code> {safe(result.title)}</summary>"
+        ]
+        if result.reason:
+            parts.append(f"<p>{safe(result.reason)}</p>")
+        if result.traceback:
+            parts.append(f"<pre>{safe(result.traceback)}</pre>")
+        if result.expected is not None:
+            parts.append(f"<p>Accepted by the baseline: {safe(result.expected)}</p>")
+        for name, problems in by_rule(result) or [(name, []) for name in result.rules]:
+            parts.append(self._rule(name, broken=bool(problems)))
+            for problem in problems[:10]:
+                place = place_of(problem)
+                where = f"<dt>where</dt><dd><code>{safe(place)}</code></dd>" if place else ""
+                parts.append(
+                    f"<dl><dt>expected</dt><dd>{safe(problem.expected)}</dd>"
+                    f"<dt>actual</dt><dd>{safe(problem.actual)}</dd>{where}</dl>"
+                )
+            if len(problems) > 10:
+                parts.append(f"<p>and {len(problems) - 10} more of this kind</p>")
+        if result.problems:
+            parts.append(f"<pre>{safe(command_of(self._report, result))}</pre>")
+        return "".join(parts) + "</details>"
+
+    def _rule(self, name: str, *, broken: bool) -> str:
+        """Return the sentence of a rule the first time that it is broken, and its id with a link after that."""
+        rule = self._report.rules[name]
+        head = f"<b>{safe(rule.id)}</b> {safe(rule.level)}"
+        place = _anchor("r", rule.id)
+        if name in self._rules:
+            return f'<blockquote><a href="#{place}">{head}</a></blockquote>'
+        if not broken:
+            return f"<blockquote>{head}</blockquote>"
+        self._rules.add(name)
+        source = f"<small>Source: {safe(rule.source)}</small>" if rule.source else ""
+        return f'<blockquote id="{place}">{head}: {safe(rule.sentence)} {source}</blockquote>'
 
 
 def exchange_html(number: int, seen: Evidence, count: int, results: list[Result]) -> str:

@@ -12,7 +12,7 @@ from plumbline_conformance.reports.model import Report, Result
 from plumbline_conformance.suite.model import CAPABILITIES, SCENARIOS
 from plumbline_conformance.suite.selection import PROFILES, scenarios_that_show
 
-__all__ = ["UNASKED", "blamed", "core_of", "lacking", "status_of", "unjudged", "whole"]
+__all__ = ["UNASKED", "blamed", "core_of", "headline", "lacking", "status_of", "unjudged", "whole"]
 
 UNASKED = "the run was interrupted before the scenario had ended"
 """The skip reason of a scenario that an interruption left out or cut."""
@@ -27,6 +27,29 @@ def status_of(report: Report, *, strict: bool) -> int:
     if not whole(report):
         blame.add(2)
     return next((status for status in (3, 1, 2) if status in blame), 0)
+
+
+def headline(report: Report) -> str:
+    """Return one line: whether the server passes the profile, and how many checks pass and fail at each level."""
+    status = status_of(report, strict=False)
+    said = {
+        0: f"Passes the profile {report.profile}",
+        1: f"Fails the profile {report.profile}",
+        2: f"Could not be judged by the profile {report.profile}",
+        3: "The judge itself failed",
+    }[status]
+    counts = []
+    for level in ("MUST", "SHOULD", "MAY"):
+        found = [result for result in report.results if result.level == level]
+        broken = sum(result.verdict in VIOLATIONS for result in found)
+        passed = sum(result.verdict == "pass" for result in found)
+        if found:
+            without = len(found) - broken - passed
+            counts.append(
+                f"{level}: {broken} broken, {passed} pass"
+                + (f", {without} without a verdict" if without else "")
+            )
+    return f"{said}. {'; '.join(counts)}."
 
 
 def blamed(report: Report, *, strict: bool) -> dict[str, int]:

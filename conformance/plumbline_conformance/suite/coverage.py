@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 
 from plumbline_conformance.suite.aliases import current
+from plumbline_conformance.suite.clauses import clauses
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS
 
@@ -46,7 +47,28 @@ def as_markdown() -> str:
         level = rules()[rule]["level"]
         cell = ", ".join(f"`{name}`" for name in observed) if isinstance(observed, list) else f"*{observed}*"
         lines.append(f"| {rule} | {level} | {cell} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_clause_rows()]) + "\n"
+
+
+def _clause_rows() -> Iterator[str]:
+    """Yield the table of clauses."""
+    yield from ("", "## Clauses", "", _CLAUSES_NOTE, "")
+    yield from (
+        "| clause | requires | answer | checks, each with a mutant that it detects |",
+        "|---|---|---|---|",
+    )
+    for clause in clauses():
+        for number, place in enumerate(clause.places):
+            found = [f"`{one.check}` ({one.mutant})" for one in clause.evidence.get(place, ())]
+            cell = ", ".join(found) or f"*{clause.unchecked[place]}*"
+            head = f"{clause.id} | {clause.clause}" if number == 0 else " | "
+            yield f"| {head} | {place} | {cell} |".replace("|  | |", "| | |")
+
+
+_CLAUSES_NOTE = (
+    "A rule often requires several things. Each row is one of them, for whole answers, streams or refusals: the check"
+    "\nthat detects a server without it, and in brackets such a server of the zoo (`nox -s mutants`)."
+)
 
 
 def published(revision: str = REVISION) -> list[str]:

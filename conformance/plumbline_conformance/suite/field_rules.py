@@ -11,7 +11,7 @@ from functools import cache
 
 from plumbline_conformance.suite.contract import rules
 
-__all__ = ["rule_of", "rules_of_shape"]
+__all__ = ["members_of", "rule_of", "rules_of_shape"]
 
 _EVERYTHING = ["*"]
 _Row = tuple[str, list[tuple[str, ...]]]
@@ -30,6 +30,11 @@ def _rows(schema: str) -> list[_Row]:
 def rules_of_shape(schema: str) -> tuple[str, ...]:
     """Return the rules that a value of this schema can break."""
     return tuple(rule for rule, _ in _rows(schema))
+
+
+def members_of(rule: str, schema: str) -> list[str]:
+    """Return the paths of the members of a schema that a rule is about."""
+    return list(rules()[rule].get("fields", {}).get(schema, ()))
 
 
 def rule_of(schema: str, path: Sequence[str | int]) -> str:

@@ -101,6 +101,10 @@ def second_item(found: list[Event]) -> list[Event]:
         "item_id": "fc_1",
         "delta": "",
     }
+    for _, event in found[:-1]:  # Only the last item may be incomplete.
+        ended = [event.get("item", {}), *event.get("response", {}).get("output", [])]
+        for one in ended if event["type"] != "response.output_item.added" else ():
+            one["status"] = "completed"
     found[-2][1]["response"]["output"].append(done["item"])
     places = {3: added, 6: delta, len(found) - 3: done}
     for place, event in sorted(places.items()):
@@ -153,7 +157,7 @@ FAIR: list[tuple[str, str, Mutation]] = [
         chunk(1, lambda c: c["choices"][0]["delta"].update(role=None)),
     ),
     ("chat/stream-choices", "goes one by one", events(one_by_one)),
-    ("chat/stream-usage", "omits usage", chunks(lambda f: [c.pop("usage") for c in f[:-1]])),
+    ("chat/stream-usage", "omits usage", chunks(lambda f: [c.pop("usage") for c in f[:-1]], 0)),
     ("completions/text", "sorts no choices", body(lambda a: a["choices"].reverse())),
     (
         "completions/text",

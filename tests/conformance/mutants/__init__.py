@@ -7,11 +7,15 @@ from mutants.basic import BASICS
 from mutants.chat import CHAT
 from mutants.clauses import CLAUSES
 from mutants.completions import COMPLETIONS
+from mutants.effects import EFFECTS
 from mutants.further_rules import FURTHER_RULES
 from mutants.identity import IDENTITY
 from mutants.laws import LAWS
+from mutants.members import MEMBERS
 from mutants.mutations import Mutant
 from mutants.prompts import PROMPTS
+from mutants.response_clauses import RESPONSE_CLAUSES
+from mutants.response_members import RESPONSE_MEMBERS
 from mutants.responses import RESPONSES
 from mutants.state import STATE
 
@@ -28,4 +32,8 @@ MUTANTS: list[Mutant] = [
     *IDENTITY,
     *PROMPTS,
     *CLAUSES,
+    *RESPONSE_CLAUSES,
+    *EFFECTS,
+    *MEMBERS,
+    *RESPONSE_MEMBERS,
 ]

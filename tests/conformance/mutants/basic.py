@@ -35,6 +35,17 @@ def put(*path: Any) -> Callable[[Any], object]:
     return change
 
 
+def counted(kind: str, number: int) -> Callable[[Any], object]:
+    """Set a count of the usage, and the total with it."""
+
+    def change(answer: Any) -> None:
+        usage = answer["usage"]
+        usage["total_tokens"] += number - usage[kind]
+        usage[kind] = number
+
+    return change
+
+
 def done_twice(found: list[Event]) -> list[Event]:
     return [*found, (None, "[DONE]")]
 
@@ -96,21 +107,21 @@ BASICS: list[tuple[str, str, Mutation, tuple[str, ...]]] = [
     ("chat/text", "a body that is no JSON", body_bytes(lambda _: b"<html>"), ("shape", "one")),
     ("chat/text", "text/html", header("content-type", "text/html"), ("content-type",)),
     ("chat/text", "no request id", header("x-request-id", None), ("request-id",)),
-    ("chat/text", "no choices", body(put("choices", [])), ("one",)),
-    ("chat/text", "an index from 1", body(put("choices", 0, "index", 1)), ("one",)),
+    ("chat/text", "no choices", body(put("choices", [])), ("one", "shape")),
+    ("chat/text", "an index from 1", body(put("choices", 0, "index", 1)), ("one", "shape")),
     ("chat/text", "a total of its own", body(put("usage", "total_tokens", 1)), ("usage",)),
     ("chat/text", "no usage", body(without("usage")), ("usage",)),
     ("chat/text", "an empty prompt", body(put("usage", "prompt_tokens", 0)), ("usage",)),
     ("chat/text", "more than asked for", body(put("usage", "completion_tokens", 9)), ("length", "usage")),
     ("chat/text", "`length` too soon", body(put("usage", "completion_tokens", 3)), ("length", "usage")),
-    ("chat/choices", "one of two choices", body(lambda a: a["choices"].pop()), ("n",)),
-    ("chat/choices", "the same index twice", body(put("choices", 1, "index", 0)), ("n",)),
+    ("chat/choices", "one of two choices", body(lambda a: a["choices"].pop()), ("n", "sound")),
+    ("chat/choices", "the same index twice", body(put("choices", 1, "index", 0)), ("n", "sound")),
     ("chat/logprobs", "asked for and null", body(put("choices", 0, "logprobs", None)), ("given",)),
     (
         "chat/logprobs",
         "no alternatives",
         body(without("choices", 0, "logprobs", "content", 0, "top_logprobs")),
-        ("shape",),
+        ("shape", "sound"),
     ),
     (
         "chat/logprobs",
@@ -182,16 +193,16 @@ BASICS: list[tuple[str, str, Mutation, tuple[str, ...]]] = [
         again(chunk(-1, put("choices", 0, "finish_reason", "stop"))),
         ("same-as-whole",),
     ),
-    ("chat/stream-choices", "no object", chunk(0, without("object")), ("shape",)),
+    ("chat/stream-choices", "no object", chunk(0, without("object")), ("shape", "sound")),
     ("chat/stream-choices", "no finish of one choice", events(drop(-2)), ("finish-once",)),
     ("chat/stream-choices", "the second choice first", chunks(reindex), ("order",)),
-    ("chat/stream-usage", "no object", chunk(0, without("object")), ("shape",)),
-    ("chat/stream-usage", "usage before the end", events(swap(-2, -3)), ("last",)),
-    ("chat/stream-usage", "no usage", events(drop(-2)), ("last",)),
+    ("chat/stream-usage", "no object", chunk(0, without("object"), 0), ("shape", "sound")),
+    ("chat/stream-usage", "usage before the end", events(swap(-2, -3), 0), ("last",)),
+    ("chat/stream-usage", "no usage", events(drop(-2), 0), ("last",)),
     (
         "chat/stream-usage",
         "usage that does not add up",
-        chunk(-1, put("usage", "total_tokens", 1)),
+        chunk(-1, put("usage", "total_tokens", 1), 0),
         ("last",),
     ),
     ("completions/text", "no object", body(without("object")), ("shape",)),
@@ -225,7 +236,7 @@ BASICS += [
     ("errors/broken-json", "a page", body_bytes(lambda _: b"<html>"), ("refused", "envelope")),
     ("errors/broken-json", "no request id", header("x-request-id", None), ("request-id",)),
     ("errors/invalid-utf8", "taken for right", status(200), ("refused",)),
-    ("errors/invalid-utf8", "another envelope", body_bytes(lambda _: DETAIL), ("refused",)),
+    ("errors/invalid-utf8", "another envelope", body_bytes(lambda _: DETAIL), ("refused", "envelope")),
     ("errors/unknown-model", "any model will do", status(200), ("not-found",)),
     ("errors/unknown-model", "another code", body(put("error", "code", "x")), ("not-found",)),
     ("errors/empty-messages", "an answer to nothing", status(200), ("refused",)),
@@ -263,9 +274,9 @@ BASICS += [
         ("two terminal events", events(lambda f: [*f[:-1], f[-2], f[-1]]), ("lifecycle", "sequence")),
         ("numbers that go back", chunk(3, put("sequence_number", 0)), ("sequence",)),
         ("no numbers", chunk(3, without("sequence_number")), ("sequence", "event-shapes")),
-        ("no item before its parts", events(drop_kind("response.output_item.added")), ("nesting",)),
-        ("no part before its text", events(drop_kind("response.content_part.added")), ("nesting",)),
-        ("a part that stays open", events(drop_kind("response.content_part.done")), ("nesting",)),
+        ("no item before its parts", events(drop_kind("response.output_item.added")), ("nesting", "steps")),
+        ("no part before its text", events(drop_kind("response.content_part.added")), ("nesting", "steps")),
+        ("a part that stays open", events(drop_kind("response.content_part.done")), ("nesting", "steps")),
         (
             "text of another item",
             of_kind("response.output_text.delta", put("item_id", "msg_other")),
@@ -276,7 +287,7 @@ BASICS += [
             of_kind("response.output_text.delta", put("content_index", 1)),
             ("nesting", "sums"),
         ),
-        ("a delta lost", events(drop(5)), ("sums",)),
+        ("a delta lost", events(drop(5)), ("sums", "steps")),
         (
             "other words",
             again(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from mutants.basic import put
+from mutants.basic import counted, put
 from mutants.mutations import Event, Mutant, Mutation, body, chunks, events, status, without
 
 __all__ = ["CHAT"]
@@ -141,19 +141,24 @@ TOOLS: list[tuple[str, str, Mutation, str]] = [
     ("tool", "the call as text as well", message(put("content", "<tool_call>{}")), "no-markup"),
     ("tool", "the call as streamed text as well", streamed("<tool_call>{}", STREAM), "stream-no-markup"),
     ("tool", "id and type in every delta", pieces(again_head), "id-once"),
-    ("tool", "no id", pieces(no_id), "id-once"),
-    ("tool", "an empty name first", pieces(put(0, "function", "name", "")), "id-once stream-known-name"),
+    ("tool", "no id", pieces(no_id), "id-once chunks"),
+    (
+        "tool",
+        "an empty name first",
+        pieces(put(0, "function", "name", "")),
+        "id-once stream-known-name chunks",
+    ),
     ("tool", "indexes from 1", pieces(shifted), "index"),
     ("tool", "an empty id", calls(put(0, "id", "")), "ids"),
     ("tool", "an id of 65 characters", calls(put(0, "id", "x" * 65)), "ids"),
-    ("tools", "one id for both calls", calls(put(1, "id", "call_0_0")), "ids"),
+    ("tools", "one id for both calls", calls(lambda found: found[1].update(id=found[0]["id"])), "ids"),
     ("tools", "indexes by the place in `tools`", pieces(mixed), "index"),
     ("tool-empty", "no arguments", calls(put(0, "function", "arguments", "")), "arguments"),
     ("tool-empty", "no streamed arguments", pieces(joined("")), "stream-arguments"),
     ("tool-round", "its own call refused", status(400, 1), "answered"),
     ("tool-round", "parts refused", status(422, 2), "parts"),
-    ("tool-required", "no call", not_called(), "called arguments finish"),
-    ("tool-required", "no streamed call", not_streamed(), "stream-called stream-finish"),
+    ("tool-required", "no call", not_called(), "called arguments finish shape"),
+    ("tool-required", "no streamed call", not_streamed(), "stream-called stream-finish chunks"),
     ("tool-required", "`content_filter` for a required call", reason("content_filter"), "finish"),
     ("tool-required", "`content_filter`, streamed", reason("content_filter", STREAM), "stream-finish"),
     ("tool-required", "prose for arguments", calls(put(0, "function", "arguments", "Paris")), "arguments"),
@@ -168,7 +173,12 @@ TOOLS: list[tuple[str, str, Mutation, str]] = [
     ),
     ("tool-named", "streamed prose for arguments", pieces(joined("Rome")), "stream-arguments"),
     ("tool-allowed", "a tool that is not allowed", calls(named("get_weather")), "called"),
-    ("tool-allowed", "a streamed tool that is not allowed", pieces(named("get_weather")), "stream-called"),
+    (
+        "tool-allowed",
+        "a streamed tool that is not allowed",
+        pieces(named("get_weather")),
+        "stream-called",
+    ),
     ("tool-none", "a call", message(a_call), "no-calls"),
     ("tool-none", "a streamed call", chunks(a_piece, STREAM), "stream-no-calls"),
     ("tool-single", "two calls", calls(second), "one"),
@@ -177,8 +187,8 @@ TOOLS: list[tuple[str, str, Mutation, str]] = [
     ("tool-custom", "streamed input beside the grammar", pieces(joined("now", "input")), "stream-input"),
     ("tool-custom", "the name in every delta", pieces(lambda f: f[1].update(id="call_again")), "id-once"),
     ("tool-custom", "a function", calls(put(0, "type", "function")), "type shape"),
-    ("tool-required-reasoning", "thought and no call", not_called(), "called"),
-    ("tool-required-reasoning", "streamed thought and no call", not_streamed(), "stream-called"),
+    ("tool-required-reasoning", "thought and no call", not_called(), "called shape"),
+    ("tool-required-reasoning", "streamed thought and no call", not_streamed(), "stream-called chunks"),
 ]
 
 
@@ -322,7 +332,7 @@ REASONING: list[tuple[str, str, Mutation, str]] = [
     ("reasoning-cut", "more than the limit", body(put("usage", "completion_tokens", 9), 0), "length usage"),
     ("reasoning-cut", "the thought as content", text("<think>Hm"), "not-in-content"),
     ("reasoning-round", "its own message refused", status(400, 1), "taken"),
-    ("reasoning-round", "no more tokens", body(put("usage", "prompt_tokens", 1), 1), "prompt"),
+    ("reasoning-round", "no more tokens", body(counted("prompt_tokens", 1), 1), "prompt"),
 ]
 STOPPED: list[tuple[str, str, Mutation, str]] = [
     (
@@ -342,7 +352,7 @@ STOPPED: list[tuple[str, str, Mutation, str]] = [
         "stop",
         "a streamed `tool_calls`",
         chunks(lambda f: put(-1, "choices", 0, "finish_reason", "tool_calls")(f), 2),
-        "stream-reason",
+        "stream-reason chunks",
     ),
     ("stop", "no stop at the second", message(lambda m: m.update(content="Grüße! 🌊"), 3), "any"),
     ("stop", "the streamed stop string", streamed("Grüße! 🌊", 2), "stream-absent stream-prefix"),
@@ -361,14 +371,14 @@ def early_usage(found: list[Any]) -> None:
 MANY: list[tuple[str, str, Mutation, str]] = [
     ("many", "two of three", body(lambda a: a["choices"].pop(), 1), "indexes"),
     ("many", "two of three, streamed", events(lost_choice, 2), "stream-indexes"),
-    ("many", "a prompt for each", body(put("usage", "prompt_tokens", 6), 1), "prompt-once"),
+    ("many", "a prompt for each", body(counted("prompt_tokens", 6), 1), "prompt-once"),
     (
         "many",
         "a prompt for each, streamed",
         chunks(lambda f: put(-1, "usage", "prompt_tokens", 6)(f), 2),
         "stream-prompt-once",
     ),
-    ("many", "the tokens of one", body(put("usage", "completion_tokens", 4), 1), "sum"),
+    ("many", "the tokens of one", body(counted("completion_tokens", 4), 1), "sum"),
     (
         "many",
         "the tokens of one, streamed",

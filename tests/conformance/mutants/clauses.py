@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mutants.basic import put
+from mutants.basic import counted, put
 from mutants.mutations import Mutant, Mutation, again, body, chunk, chunks, events, status, without
 
 __all__ = ["CLAUSES"]
@@ -57,7 +57,7 @@ def templated(answer: Any) -> None:
             answer["usage"][f"{kind}_tokens"] += len(before)
 
 
-def counted(answer: Any) -> None:
+def templated_count(answer: Any) -> None:
     """Add a chat template to the prompt: counted, but not echoed."""
     for kind in ("prompt", "total"):
         answer["usage"][f"{kind}_tokens"] += 12
@@ -131,7 +131,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
         "one-fingerprint",
     ),
     ("chat/function-role", "a crash at a function", status(500, 0), "taken"),
-    ("chat/function-role", "deaf to functions", body(put("usage", "prompt_tokens", 9), 1), "read"),
+    ("chat/function-role", "deaf to functions", body(counted("prompt_tokens", 9), 1), "read"),
     ("chat/prefill", "an answer within a thought", body(in_thought, 0), "content"),
     ("chat/prefill", "an answer within a streamed thought", chunks(streamed_in_thought, 1), "stream-content"),
     ("chat/call-stream-long", "arguments in one piece", events(in_one_piece), "pieces"),
@@ -159,14 +159,14 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/stored", "another one deleted", body(put("id", "chatcmpl-x"), 8), "deleted"),
     ("chat/stored", "still there", status(200, 9), "gone"),
     ("completions/echo", "a chat template that is repeated", body(templated), "bare"),
-    ("completions/echo", "a chat template that is counted", body(counted), "bare"),
+    ("completions/echo", "a chat template that is counted", body(templated_count), "bare"),
     ("completions/best-of", "one for all", body(without("choices", slice(1, None)), 0), "n"),
     ("completions/best-of", "one for two", body(without("choices", 1), 1), "count"),
     ("completions/best-of", "the first candidates", body(first_two, 1), "best"),
     (
         "completions/best-of",
         "the best alone counted",
-        body(put("usage", "completion_tokens", 16), 1),
+        body(counted("completion_tokens", 16), 1),
         "counted",
     ),
     ("responses/known-include", "nothing is included", status(400, 1), "taken"),
@@ -174,27 +174,27 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     (
         "responses/item-forms",
         "ids shown to the model",
-        body(put("usage", "input_tokens", 999), 1),
+        body(counted("input_tokens", 999), 1),
         "same-text",
     ),
     (
         "responses/item-forms",
         "messages with ids forgotten",
-        body(put("usage", "input_tokens", 9), 1),
+        body(counted("input_tokens", 9), 1),
         "same-text",
     ),
     ("responses/item-forms", "no phases", status(422, 2), "with-phase"),
     ("responses/item-forms", "no custom calls", status(400, 3), "custom-call"),
-    ("responses/item-reference", "forgotten", body(put("usage", "input_tokens", 6), 2), "resolved"),
+    ("responses/item-reference", "forgotten", body(counted("input_tokens", 6), 2), "resolved"),
     ("responses/conversation", "nameless", body(without("conversation"), 1), "echo"),
     ("responses/conversation", "another one", body(put("conversation", "id", "conv_9"), 2), "echo"),
-    ("responses/conversation", "no memory", body(put("usage", "input_tokens", 2), 2), "prepended"),
+    ("responses/conversation", "no memory", body(counted("input_tokens", 2), 2), "prepended"),
     ("responses/conversation", "answers alone", body(unasked, 3), "appended"),
-    ("responses/conversation", "begun where it is used", status(200, 4), "unknown"),
+    ("responses/conversation", "begun where it is used", status(200, 4), "unknown sound"),
     ("chat/text", "more cached than sent", body(cached("prompt_tokens_details", 99)), "usage"),
-    ("chat/bias", "ignores logit_bias", body(another_token), "forced"),
-    ("chat/completion-limit", "ignores the newer name", body(put("usage", "completion_tokens", 9)), "kept"),
-    (LIMITS, "another temperature echoed", body(put("temperature", 1.0), 0), "echo"),
+    ("chat/bias", "ignores logit_bias", body(another_token, 0), "forced"),
+    ("chat/completion-limit", "ignores the newer name", body(counted("completion_tokens", 9)), "kept"),
+    (LIMITS, "another temperature echoed", body(put("temperature", 1.0), 0), "echo state"),
     (TEXT, "no cache writes", body(without(*DETAILS, "cache_write_tokens"), 0), "cache-writes"),
     (TEXT, "more cached than sent", body(put(*DETAILS, "cached_tokens", 99), 0), "usage"),
     (LIMITS, "more cached than sent", body(put(*DETAILS, "cached_tokens", 99), 0), "usage"),

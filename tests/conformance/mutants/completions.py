@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mutants.basic import no_done, put
+from mutants.basic import counted, no_done, put
 from mutants.mutations import Mutant, Mutation, body, chunk, chunks, events, status, without
 
 __all__ = ["COMPLETIONS"]
@@ -57,15 +57,15 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
         "stream-tokens",
     ),
     ("logprobs", "offsets from 0 in every chunk", chunks(restarted, 1), "stream-offsets"),
-    ("logprobs", "token ids as text", body(put("usage", "prompt_tokens", 9), 2), "token-ids"),
+    ("logprobs", "token ids as text", body(counted("prompt_tokens", 9), 2), "token-ids"),
     ("limits", "0 read as no limit", body(put("choices", 0, "text", "One two three four"), 0), "none"),
     ("limits", "no echo of a prompt alone", body(put("choices", 0, "text", ""), 0), "none"),
-    ("limits", "a hundred tokens", body(put("usage", "completion_tokens", 100), 1), "default"),
-    ("limits", "`length` before the limit", body(put("usage", "completion_tokens", 12), 1), "default"),
+    ("limits", "a hundred tokens", body(counted("completion_tokens", 100), 1), "default"),
+    ("limits", "`length` before the limit", body(counted("completion_tokens", 12), 1), "default"),
     ("id-lists", "one list alone", status(400, 1), "taken"),
     ("id-lists", "lists taken for one prompt", body(one_for_all, 1), "indexes"),
-    ("id-lists", "ids counted as text", body(put("usage", "prompt_tokens", 17), 1), "counted"),
-    ("stop", "no object", body(without("object"), 0), "shape"),
+    ("id-lists", "ids counted as text", body(counted("prompt_tokens", 17), 1), "counted"),
+    ("stop", "no object", body(without("object"), 0), "shape sound"),
     ("stop", "the stop string", body(put("choices", 0, "text", "Grüße"), 1), "prefix"),
     (
         "stop",

@@ -100,7 +100,7 @@ FURTHER_RULES: list[Mutant] = [
     (LIMITS, "no tools", body(without("tools"), 0), ("shape",)),
     (LIMITS, "an item of no state", body(put("output", 0, "status", "odd"), 0), ("shape", "last-item")),
     (LIMITS, "an early response that is full", chunks(early_output, STREAM), ("snapshots",)),
-    (LIMITS, "another limit echoed", body(put("max_output_tokens", 17), 0), ("echo",)),
+    (LIMITS, "another limit echoed", body(put("max_output_tokens", 17), 0), ("echo", "state")),
     *((slug, *row) for slug in WIRES for row in _wire(slug)),
     (
         "completions/stream",

@@ -18,15 +18,22 @@ def one_id(prefix: str) -> Mutation:
 
 ONE_REQUEST = header("x-request-id", "req_0", None)
 ROWS: list[tuple[str, str, Mutation, str]] = [
-    ("chat/text", "made at no time", body(put("created", 0)), "created"),
-    ("chat/text", "made in milliseconds", body(lambda a: a.update(created=a["created"] * 1000)), "created"),
+    ("chat/text", "made at no time", body(put("created", 0)), "created shape"),
+    (
+        "chat/text",
+        "made in milliseconds",
+        body(lambda a: a.update(created=a["created"] * 1000)),
+        "created shape",
+    ),
     ("chat/text", "made two hours ago", body(lambda a: a.update(created=a["created"] - 7200)), "created"),
     ("chat/stream-text", "one id for all answers", one_id("chatcmpl-"), "ids"),
     ("chat/stream-text", "one id for all requests", ONE_REQUEST, "request-ids"),
     ("completions/text", "made at no time", body(put("created", 0)), "created"),
     ("completions/stop", "one id for all answers", one_id("cmpl-"), "ids"),
-    ("responses/stream-text", "made at no time", body(put("created_at", 0), 0), "created"),
+    ("responses/stream-text", "made at no time", body(put("created_at", 0), 0), "created state"),
     ("responses/stream-text", "one id for all answers", one_id("resp_"), "ids"),
     ("responses/stream-text", "one id for all requests", ONE_REQUEST, "request-ids"),
 ]
-IDENTITY: list[Mutant] = [(scenario, name, mutation, (slug,)) for scenario, name, mutation, slug in ROWS]
+IDENTITY: list[Mutant] = [
+    (scenario, name, mutation, tuple(slugs.split())) for scenario, name, mutation, slugs in ROWS
+]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from mutants.basic import drop, no_done, no_name, put, swap
 from mutants.mutations import Event, Mutant, Mutation, again, body, chunk, chunks, events, status, without
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS
+from plumbline_conformance.transcript.answer_fold import is_stream
+from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["LAWS"]
 
@@ -43,7 +46,9 @@ def unknown_event(found: list[Event]) -> list[Event]:
 
 def chat_laws(slug: str) -> list[tuple[str, Mutation, str]]:
     whole, stream, final = PLACES.get(slug, (0, 1, -1))
-    end = drop(final - 1) if slug == "chat/many" else swap(final - 1, final - 2)
+    # With several choices, the last event before the finish of one belongs to another.
+    other = -4 if slug == "chat/tool-choices" else final - 2
+    end = drop(final - 1) if slug == "chat/many" else swap(final - 1, other)
     return [
         ("no object", body(without("object"), whole), "shape"),
         ("a total of its own", body(put("usage", "total_tokens", 1), whole), "usage"),
@@ -71,6 +76,7 @@ def response_laws() -> list[tuple[str, Mutation, str]]:
         ("an item in another place", chunk(2, put("output_index", 5)), "nesting"),
         ("another item at the end", chunk(-1, put("response", "output", -1, "more", 1)), "sums"),
         ("another model meanwhile", chunk(1, put("response", "model", "other")), "snapshots"),
+        ("an error beside the end", body(put("error", {"code": "server_error", "message": "m"}), 0), "state"),
         ("more items in one piece", again(body(thought, 0)), "same-as-whole"),
     ]
 
@@ -85,16 +91,70 @@ def refusal_laws() -> list[tuple[str, Mutation, str]]:
     ]
 
 
+def soundness_laws(slug: str) -> list[tuple[str, Mutation, str]]:
+    """Break an answer of a scenario that looks at something else."""
+    if slug == "chat/stream-choices":
+        again = put("choices", 0, "delta", "role", "assistant")
+        return [("the role in the finish", chunk(-1, again), "sound")]
+    if slug == "responses/stream-text":
+        return [("another model in a snapshot", chunk(1, put("response", "model", "other")), "sound")]
+    if "stream" in slug and slug not in ("chat/stream-text", "chat/stream-usage"):
+        return [("a stream without an object", unsound(without("object")), "sound")]
+    if f"{slug}/shape" in CHECKS:
+        return [("a total that is no sum", unsound(put("usage", "total_tokens", 1)), "sound")]
+    return [("an answer without an object", unsound(without("object")), "sound")]
+
+
+def refused_bare() -> Mutation:
+    """Leave a key out of the error object."""
+
+    def mutate(seen: Transcript) -> Transcript:
+        place = next(n for n, one in enumerate(seen.exchanges) if 400 <= one.status < 500)
+        return body(without("error", "param"), place)(seen)
+
+    return mutate
+
+
+def unsound(change: Callable[[Any], object]) -> Mutation:
+    """Change the last answer of the scenario's API; of a stream the object in its first event."""
+
+    def mutate(seen: Transcript) -> Transcript:
+        found = list(seen.exchanges)
+        places = [n for n, one in enumerate(found) if one.method == "POST" and one.status == 200]
+        end = f"/{seen.scenario.partition('/')[0]}".replace("/chat", "/chat/completions")
+        own = [n for n in reversed(places) if found[n].url.endswith(end)]
+        place = min(own, key=lambda n: is_stream(found[n]))  # A whole answer, if there is one.
+        if is_stream(found[place]):
+            first = found[place].chunks[0]
+            return chunk(0, without(*(["response"] if "response" in first else []), "object"), place)(seen)
+        return body(change, place)(seen)
+
+    return mutate
+
+
+ENVELOPED = ("errors/broken-json", "errors/wrong-types", "errors/hostile", "errors/unknown-response")
+"""Scenarios with mutants of their own for the error object."""
+ENVELOPED += ("errors/unknown-route",)
+
+
 def _laws(slug: str) -> list[tuple[str, Mutation, str]]:
     if f"{slug}/no-leak" in CHECKS:
         return refusal_laws()
+    if slug.startswith("errors/") and f"{slug}/envelope" in CHECKS and slug not in ENVELOPED:
+        return [("an error without `param`", refused_bare(), "envelope")]
+    if slug.startswith("errors/"):
+        return []
+    if f"{slug}/sound" in CHECKS:
+        return soundness_laws(slug) + (chat_laws(slug) if slug in PLACES else [])
     if f"{slug}/wire" not in CHECKS:
         return []
     return chat_laws(slug) if slug.startswith("chat/") else response_laws()
 
 
+REPEATED = {"responses/reasoning-round": ("sound",)}
+"""Scenarios with a second check of the shape."""
 SHAPES: list[Mutant] = [
-    (slug, "no object", body(without("object"), 0), ("shape",))
+    (slug, "no object", body(without("object"), 0), ("shape", *REPEATED.get(slug, ())))
     for slug in SCENARIOS
     if f"{slug}/shape" in CHECKS and slug.endswith(("-round", "/inputs", "/count", "/branches"))
 ]

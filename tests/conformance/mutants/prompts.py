@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mutants.basic import put
+from mutants.basic import counted
 from mutants.mutations import Mutant, Mutation, body, changed, each, status, without
 
 __all__ = ["PROMPTS"]
@@ -28,23 +28,23 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/service-tier", "no tier", body(without("service_tier")), "echoed"),
     ("errors/unknown-include", "anything is included", status(200), "refused"),
     ("errors/unknown-item", "forgotten", status(200), "refused"),
-    ("responses/instructions", "forgotten", body(put("usage", "input_tokens", 2), 1), "longer"),
+    ("responses/instructions", "forgotten", body(counted("input_tokens", 2), 1), "longer"),
     (
         "responses/instructions-once",
         "inherited instructions",
-        body(put("usage", "input_tokens", 1200), 1),
+        body(counted("input_tokens", 1200), 1),
         "not-inherited",
     ),
-    ("responses/tool", "an end before its beginning", body(early, 0), "ended"),
-    ("responses/two-parents", "one of them forgotten", status(200, 1), "refused"),
+    ("responses/tool", "an end before its beginning", body(early, 0), "ended state"),
+    ("responses/two-parents", "one of them forgotten", status(200, 1), "refused sound"),
     ("responses/phase", "no phases", body(phaseless, 1), "kept"),
     ("chat/roles", "no system messages", status(400, 1), "system"),
     ("chat/roles", "no developer messages", status(422, 2), "developer"),
     ("chat/roles", "no content parts", status(400, 3), "parts"),
     ("chat/roles", "no parts of an assistant", status(400, 4), "history"),
-    ("chat/roles", "parts for nothing", body(put("usage", "prompt_tokens", 9), 3), "same-text"),
-    ("chat/markers", "control tokens from users", body(put("usage", "prompt_tokens", 10), 3), "text"),
-    ("chat/roles", "parts in Python", body(put("usage", "prompt_tokens", 130), 3), "same-text"),
+    ("chat/roles", "parts for nothing", body(counted("prompt_tokens", 9), 3), "same-text"),
+    ("chat/markers", "control tokens from users", body(counted("prompt_tokens", 10), 3), "text"),
+    ("chat/roles", "parts in Python", body(counted("prompt_tokens", 130), 3), "same-text"),
 ]
 PROMPTS: list[Mutant] = [
     (scenario, name, mutation, tuple(tripped.split())) for scenario, name, mutation, tripped in ROWS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mutants.basic import drop_kind, put
+from mutants.basic import counted, drop_kind, put
 from mutants.mutations import Event, Mutant, Mutation, body, chunk, chunks, events, status, without
 from plumbline_conformance.transcript.model import Transcript
 
@@ -124,9 +124,9 @@ TOOLS: list[Row] = [
         every("response.function_call_arguments.done", put("arguments", "{}")),
         "done-arguments sums",
     ),
-    ("tool", "a call that goes on", item(0, "status", "in_progress"), "completed"),
+    ("tool", "a call that goes on", item(0, "status", "in_progress"), "completed state"),
     ("tools", "one call_id for both", body(one_id, 0), "ids"),
-    ("tools", "one item id for both", body(one_item, 0), "ids"),
+    ("tools", "one item id for both", body(one_item, 0), "ids state"),
     ("tools", "items under each other's place", chunks(crossed), "output-index nesting sums"),
     ("tool-required", "no call", body(put("output", []), 0), "called"),
     ("tool-required", "no streamed call", final("output", []), "stream-called sums"),
@@ -171,7 +171,12 @@ FORMS: list[Row] = [
         final("output", 0, "content", 0, "text", "Paris."),
         "stream-valid sums",
     ),
-    ("json-schema", "no echo of the format", body(put("text", {"format": {"type": "text"}}), 0), "echo"),
+    (
+        "json-schema",
+        "no echo of the format",
+        body(put("text", {"format": {"type": "text"}}), 0),
+        "echo state",
+    ),
     ("logprobs", "none", item(0, "content", 0, "logprobs", []), "given"),
     ("logprobs", "other bytes", item(0, "content", 0, "logprobs", 0, "bytes", [63]), "join"),
     (
@@ -182,15 +187,15 @@ FORMS: list[Row] = [
     ),
     ("logprobs", "a value of its own", item(0, "content", 0, "logprobs", 0, "logprob", -0.3), "sampled"),
     ("logprobs", "deltas with one entry each", every("response.output_text.delta", half), "deltas"),
-    ("limits", "no reason", body(put("incomplete_details", None), 0), "incomplete"),
-    ("limits", "more than the limit", body(put("usage", "output_tokens", 17), 0), "incomplete usage"),
-    ("limits", "a time of completion", body(put("completed_at", 1_764_000_001), 0), "incomplete"),
+    ("limits", "no reason", body(put("incomplete_details", None), 0), "incomplete state"),
+    ("limits", "more than the limit", body(put("usage", "output_tokens", 17), 0), "incomplete usage state"),
+    ("limits", "a time of completion", body(put("completed_at", 1_764_000_001), 0), "incomplete state"),
     ("limits", "a complete item", item(0, "status", "completed"), "last-item"),
-    ("limits", "no echo of metadata", body(put("metadata", {}), 0), "echo"),
+    ("limits", "no echo of metadata", body(put("metadata", {}), 0), "echo state"),
     ("limits", "no end of the item", events(drop_kind("response.output_item.done")), "ended sums"),
-    ("inputs", "a text that is something else", body(put("usage", "input_tokens", 9), 0), "text chat"),
+    ("inputs", "a text that is something else", body(counted("input_tokens", 9), 0), "text chat"),
     ("inputs", "history refused", status(400, 2), "items"),
-    ("inputs", "history for nothing", body(put("usage", "input_tokens", 1), 2), "longer"),
+    ("inputs", "history for nothing", body(counted("input_tokens", 1), 2), "longer"),
     ("inputs", "another template", body(put("usage", "prompt_tokens", 99), 3), "chat"),
     ("count", "another object", body(put("object", "tokens"), 1), "object"),
     ("count", "another count", body(put("input_tokens", 99), 1), "same"),
@@ -201,22 +206,22 @@ STATE: list[Row] = [
     ("stored", "items without ids", body(without("data", 0, "id"), 2), "items"),
     ("stored", "items not found", unknown(2), "items"),
     ("stored", "another list", body(put("has_more", None), 2), "items"),
-    ("stored", "another parent", body(put("previous_response_id", None), 3), "continued"),
-    ("stored", "a parent forgotten", body(put("usage", "input_tokens", 1), 3), "context"),
+    ("stored", "another parent", body(put("previous_response_id", None), 3), "continued sound"),
+    ("stored", "a parent forgotten", body(counted("input_tokens", 1), 3), "context"),
     ("stored", "cancelled after its end", status(200, 4), "cancel"),
     ("stored", "nothing deleted", body(put("deleted", False), 5), "delete"),
     ("stored", "still there", status(200, 6), "gone"),
-    ("stored", "continued all the same", status(200, 9), "not-continued"),
+    ("stored", "continued all the same", status(200, 9), "not-continued sound"),
     ("stored", "no object", body(without("object"), 3), "shape"),
     ("stored-stream", "another one later", body(put("status", "completed"), 1), "get"),
     ("unkept", "kept all the same", status(200, 1), "gone"),
-    ("unkept", "another echo", body(put("store", True), 0), "echo"),
+    ("unkept", "another echo", body(put("store", True), 0), "echo sound"),
     ("pages", "no object", body(without("object"), 2), "shape"),
     ("pages", "one order", body(lambda page: page["data"].reverse(), 2), "order"),
     ("pages", "the first page again", body(lambda page: page["data"].clear(), 4), "after"),
     ("pages", "always more", body(put("has_more", True), 4), "has-more"),
-    ("branches", "a child of its sister", body(put("usage", "input_tokens", 99), 2), "apart"),
-    ("branches", "no grandmother", body(put("usage", "input_tokens", 3), 3), "transitive"),
+    ("branches", "a child of its sister", body(counted("input_tokens", 99), 2), "apart"),
+    ("branches", "no grandmother", body(counted("input_tokens", 3), 3), "transitive"),
 ]
 RESPONSES: list[Mutant] = [
     (f"responses/{scenario}", name, mutation, tuple(tripped.split()))

@@ -232,8 +232,8 @@ def buffered(seconds: float, times: int) -> Mutation:
 
 
 TIMING: list[Mutant] = [
-    ("chat/stream-long", "holds a stream back", buffered(2.0, 64), ("incremental",)),
-    ("chat/tools-stream-long", "holds a stream back", buffered(2.0, 64), ("incremental",)),
-    ("responses/stream-long", "holds a stream back", buffered(9.0, 64), ("incremental",)),
+    ("chat/stream-long", "holds a stream back", buffered(2.0, 64), ("incremental", "sound")),
+    ("chat/tools-stream-long", "holds a stream back", buffered(2.0, 64), ("incremental", "sound")),
+    ("responses/stream-long", "holds a stream back", buffered(9.0, 64), ("incremental", "sound")),
 ]
 STATE: list[Mutant] = [*SOCKETS, *BACKGROUND, *COMPACTION, *TIMING]

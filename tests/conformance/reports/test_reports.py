@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
+from html import escape
 from html.parser import HTMLParser
 from importlib.resources import files
 from itertools import pairwise
@@ -18,6 +20,7 @@ from example_servers.good_server import transcripts
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mutants import MUTANTS
+from mutants.mutations import body, without
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge
@@ -37,6 +40,7 @@ from plumbline_conformance.reports.model import (
 )
 from plumbline_conformance.reports.text import failure_lines
 from plumbline_conformance.reports.timeline import moments
+from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS, Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import parse_events
@@ -133,7 +137,7 @@ def test_what_a_server_wrote_stays_text(text: str) -> None:
     found = parsed(hostile)
     assert found.tags <= plain.tags
     assert found.attributes <= plain.attributes
-    assert not {"script", "img", "iframe", "link", "a"} & found.tags
+    assert not {"script", "img", "iframe", "link"} & found.tags
     assert all(char.isprintable() or char == "\n" for char in hostile.replace("\t", ""))
     for printer in PRINTERS:
         printer(of("fail", text)).encode()
@@ -192,7 +196,8 @@ def test_a_page_of_ours_needs_nothing_else() -> None:
 
     page = parsed(text)
     assert "script" not in page.tags
-    assert not {"src", "href"} & page.attributes
+    assert "src" not in page.attributes
+    assert set(re.findall(r'href="(.)', text)) == {"#"}
     assert "default-src 'none'" in text
     assert 'name="viewport"' in text
 
@@ -310,3 +315,45 @@ def test_a_report_names_the_request_of_a_problem() -> None:
     assert "request 1, event 3" in html(report)
     assert "request 1, event 3" in markdown(report)
     assert "request 1, event 3" in junit(report)
+
+
+def first_page() -> str:
+    """Return the page of a run with one failure of two checks."""
+    seen = {**transcripts(), "chat/text": body(without("object"))(transcripts()["chat/text"])}
+    return html(reported(*seen.values()))
+
+
+def test_a_page_begins_with_whether_the_server_passes() -> None:
+    good, bad = html(reported(*transcripts().values())), first_page()
+
+    assert re.search(
+        r"<h1>[^<]*</h1>\n<p class=\"v pass\">Passes the profile full\. MUST: 0 broken, \d+ pass", good
+    )
+    assert re.search(
+        r"<h1>[^<]*</h1>\n<p class=\"v fail\">Fails the profile full\. MUST: 1 broken, \d+ pass", bad
+    )
+
+
+def test_failures_come_first_and_green_scenarios_are_folded() -> None:
+    places = re.findall(r'<(h2|details) id="s-([a-z0-9-]+)"', first_page())
+
+    assert places[0] == ("h2", "chat-text")
+    assert ("details", "chat-tool") in places
+
+
+def test_every_link_of_a_page_has_its_place() -> None:
+    text = first_page()
+
+    places = re.findall(r' id="([^"]+)"', text)
+    links = re.findall(r'href="#([^"]+)"', text)
+    assert {"s-chat-text", "fail-chat", "pass-chat"} <= set(links)
+    assert set(links) <= set(places)
+    assert len(set(places)) == len(places)
+
+
+def test_a_sentence_appears_once() -> None:
+    changed = {name: body(without("object"), 0)(transcripts()[name]) for name in ("chat/text", "chat/tool")}
+    text = html(reported(*{**transcripts(), **changed}.values()))
+
+    assert text.count(escape(rules()["CHAT-01"]["sentence"])) == 1
+    assert text.count('href="#r-CHAT-01"') == 1

@@ -90,3 +90,10 @@ def test_the_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(rules())
     assert any("not checked: " in line for line in lines)
+
+
+@pytest.mark.parametrize("more", [[], ["--clauses"]])
+def test_the_list_of_rules_fits_a_terminal(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--rules", *more]) == 0
+
+    assert all(len(line) <= 100 for line in capsys.readouterr().out.splitlines())

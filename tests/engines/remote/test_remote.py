@@ -93,6 +93,14 @@ async def test_images_and_adapters_reach_the_engine_as_they_are(tmp_path: Path) 
             await user.load_adapter("pirate", tmp_path)
 
 
+async def test_users_that_ask_for_the_same_adapter_load_it_once(tmp_path: Path) -> None:
+    """Each API server loads the adapters of the command line."""
+    engine = scripted(info=scripted_info(features=frozenset({"adapters"})))
+    async with hosted(engine, tmp_path, users=2) as users:
+        await asyncio.gather(*(user.load_adapter("pirate", tmp_path) for user in users))
+        assert engine.adapters == ["pirate"]
+
+
 async def test_a_user_that_leaves_takes_only_its_own_requests_along(tmp_path: Path) -> None:
     engine = GatedEngine()
     async with hosted(engine, tmp_path, users=2) as (leaving, staying):

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.laws import whole
+from plumbline_conformance.checks.answers import choice, chunks, is_stream
+from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.checks.laws import both, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_limit
 from plumbline_conformance.checks.sample_requests import chat
-from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotRequested,
+    Problem,
+    Request,
+    Target,
+    check,
+    scenario,
+)
 from plumbline_conformance.transcript.answer_fold import objects_in
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 TOKEN = "64"
@@ -23,9 +33,14 @@ LIMIT = 6
 def bias(target: Target) -> Steps:
     fields = {"logit_bias": {TOKEN: FORCE}, "logprobs": True, "temperature": 0, "seed": 1}
     yield Request(path="/chat/completions", json=chat(target, max_tokens=LIMIT, **fields))
+    yield Request(path="/chat/completions", json=chat(target, max_tokens=LIMIT, stream=True, **fields))
 
 
-@whole("chat/bias/forced", "Write only the token that `logit_bias` forces", "CHAT-12")
+@both(
+    "chat/bias/forced",
+    ("Write only the token that `logit_bias` forces", "CHAT-12"),
+    ("Stream only the token that `logit_bias` forces", "CHAT-12"),
+)
 def forced(exchange: Exchange) -> Iterator[Problem]:
     """Check that all tokens are the same, which needs no knowledge of the vocabulary (CHAT-12)."""
     biases = request_fields(exchange).get("logit_bias")
@@ -42,10 +57,9 @@ def forced(exchange: Exchange) -> Iterator[Problem]:
 
 
 def _entries(exchange: Exchange) -> list[dict[str, Any]]:
-    body = exchange.json if isinstance(exchange.json, dict) else {}
-    first = next(iter(objects_in(body.get("choices"))), {})
-    logprobs = first.get("logprobs")
-    return objects_in(logprobs.get("content")) if isinstance(logprobs, dict) else []
+    bodies = chunks(exchange) if is_stream(exchange) else objects_in([exchange.json])
+    lists = [one.get("logprobs") for body in bodies for one in objects_in(body.get("choices"))[:1]]
+    return [entry for one in lists if isinstance(one, dict) for entry in objects_in(one.get("content"))]
 
 
 @scenario("chat/completion-limit", "A limit named `max_completion_tokens`")
@@ -72,4 +86,31 @@ def kept(exchange: Exchange) -> Iterator[Problem]:
     if tokens > most:
         yield Problem(
             expected=f"at most {most} tokens", actual=str(tokens), pointer="usage.completion_tokens"
+        )
+
+
+ATTEMPTS = 4
+"""Equal requests with one seed. A server that batches may differ in some of them."""
+
+
+@scenario("chat/seed", "One seed in four equal requests that sample")
+def seed(target: Target) -> Steps:
+    messages = [{"role": "user", "content": "Write any words that come to mind."}]
+    body = chat(target, messages=messages, max_tokens=16, temperature=1, seed=target.seed)
+    for _ in range(ATTEMPTS):
+        yield Request(path="/chat/completions", json=body)
+
+
+@check("chat/seed/repeated", "Sample the same text again with the same seed", "CHAT-11")
+def seed_repeated(seen: Transcript) -> Iterator[Problem]:
+    """Accuse a server only if no two of the answers are equal: the seed then has no effect."""
+    answers = [accepted(at(seen, place)) for place in range(ATTEMPTS)]
+    marks = {repr(one.json.get("system_fingerprint")) for one in answers if isinstance(one.json, dict)}
+    if len(marks) > 1:
+        raise Inconclusive("the fingerprints differ")
+    found = [choice(one).content for one in answers]
+    if len(set(found)) == len(found):
+        shown = repr(found)[:200]
+        yield Problem(
+            expected="two equal texts of four", actual=shown, pointer="content", exchange=ATTEMPTS - 1
         )

@@ -14,7 +14,7 @@ from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target, check
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
-__all__ = ["entries_of_chat", "ranked", "sampled_in"]
+__all__ = ["as_many", "entries_of_chat", "ranked", "sampled_in"]
 
 TOP = 2
 TOLERANCE = 1e-3
@@ -153,6 +153,25 @@ def ranked(found: list[dict[str, Any]], top: int) -> Iterator[Problem]:
             yield Problem(expected="each once", actual=repr(keys)[:200], pointer=where)
         if any(value > 0 for value in [*values, one["logprob"]]):
             yield Problem(expected="at most 0", actual=repr([one["logprob"], *values]), pointer=where)
+
+
+@both(
+    "chat/logprobs-pair/as-many",
+    ("Give as many alternatives as `top_logprobs` requests", "LP-02"),
+    ("Stream as many alternatives as `top_logprobs` requests", "LP-02"),
+)
+def _as_many(exchange: Exchange) -> Iterator[Problem]:
+    yield from as_many(_entries(exchange), requested_top_logprobs(exchange))
+
+
+def as_many(found: list[dict[str, Any]], top: int) -> Iterator[Problem]:
+    """Check that some entry has the requested number of alternatives (LP-02); a constraint may leave fewer."""
+    counts = [len(one["top_logprobs"]) for one in found]
+    if top and max(counts, default=0) < top:
+        where = "logprobs.content[].top_logprobs"
+        yield Problem(
+            expected=f"{top} alternatives", actual=f"at most {max(counts, default=0)}", pointer=where
+        )
 
 
 def _no_logprobs(target: Target) -> dict[str, object]:

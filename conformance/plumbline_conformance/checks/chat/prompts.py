@@ -32,9 +32,16 @@ PROMPTS: dict[str, tuple[str, list[dict[str, object]]]] = {
 """By check: what the server has to accept, and the messages, in the order of the requests."""
 
 
+LONGER = ("system", "developer")
+"""Roles that the last requests have with a longer text, to see whether the model is shown it."""
+
+
 @scenario("chat/roles", "A question alone, and with every role and format of text content")
 def roles(target: Target) -> Steps:
     for messages in (user(QUESTION), *(messages for _, messages in PROMPTS.values())):
+        yield Request(path="/chat/completions", json=chat(target, messages=messages))
+    for role in LONGER:
+        messages = [{"role": role, "content": " ".join(["Be kind."] * 20)}, *user(QUESTION)]
         yield Request(path="/chat/completions", json=chat(target, messages=messages))
 
 
@@ -58,6 +65,22 @@ def roles_same_text(seen: Transcript) -> Iterator[Problem]:
     if abs(found - wanted) > TEMPLATE_TOKENS:
         shown = f"about {wanted}, as for the text alone"
         yield Problem(expected=shown, actual=str(found), pointer="usage.prompt_tokens", exchange=place)
+
+
+def _reads(place: int, role: str) -> Callable[[Transcript], Iterator[Problem]]:
+    def judge(seen: Transcript) -> Iterator[Problem]:
+        """Compare two lengths, because a short message may replace a longer default of the template."""
+        short, long = 1 + list(PROMPTS).index(role), 1 + len(PROMPTS) + place
+        counts = [usage_count(at(seen, one), "prompt_tokens") for one in (short, long)]
+        if counts[1] <= counts[0]:
+            shown = f"more than {counts[0]}"
+            yield Problem(expected=shown, actual=str(counts[1]), pointer="usage.prompt_tokens", exchange=long)
+
+    return judge
+
+
+for _place, _name in enumerate(LONGER):
+    check(f"chat/roles/{_name}-read", f"Show the model the {_name} message", "CHAT-13")(_reads(_place, _name))
 
 
 @scenario("chat/function-role", "A short and a long message of the role `function`")

@@ -7,15 +7,18 @@ the laws.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 from plumbline_conformance.checks.answers import choices, chunks, deltas
 from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up, valid_body
+from plumbline_conformance.checks.identity import EARLIEST, LATEST
 from plumbline_conformance.checks.laws import STREAM, Precondition, stream, whole
+from plumbline_conformance.checks.request_reader import requested_choices
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
-from plumbline_conformance.transcript.answer_fold import REASONING_KEYS, Choice
+from plumbline_conformance.transcript.answer_fold import REASONING_KEYS, Choice, objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
@@ -33,8 +36,8 @@ __all__ = [
     "wire",
 ]
 
-SHAPE = rules_of_shape("CreateChatCompletionResponse")
-CHUNKS = rules_of_shape("CreateChatCompletionStreamResponse")
+SHAPE = (*rules_of_shape("CreateChatCompletionResponse"), "CHAT-05", "CHAT-02")
+CHUNKS = (*rules_of_shape("CreateChatCompletionStreamResponse"), "CS-10", "CS-13")
 UNNAMED = ("SSE-05", "SSE-01", "SSE-03")
 Body = Callable[[Target], dict[str, object]]
 
@@ -71,8 +74,33 @@ def streamed_laws(slug: str, place: int = STREAM, before: Precondition | None = 
 
 
 def shape(exchange: Exchange) -> Iterator[Problem]:
-    """Check the schema of the answer; the wrong field determines the rule (CHAT-01, CHAT-03, CHAT-04, CHAT-21)."""
+    """Check the schema of the answer; the wrong field determines the rule (CHAT-01, CHAT-03, CHAT-04, CHAT-21).
+
+    Id and model are not empty, and `tool_calls` is the reason only of a choice with calls (CHAT-05).
+    """
     yield from valid_body(exchange, "CreateChatCompletionResponse")
+    answer = exchange.json if isinstance(exchange.json, dict) else {}
+    yield from _named(answer, "", "CHAT-01", "CHAT-21")
+    made = answer.get("created")
+    if isinstance(made, int) and not EARLIEST <= made < LATEST:
+        yield Problem(expected="seconds since 1970", actual=str(made), pointer="created", rule="CHAT-01")
+    indexes = [repr(one.get("index")) for one in objects_in(answer.get("choices"))]
+    if sorted(indexes) != sorted(map(repr, range(requested_choices(exchange)))):
+        wanted = f"indexes 0 to {requested_choices(exchange) - 1}"
+        yield Problem(expected=wanted, actual=repr(indexes)[:200], pointer="choices", rule="CHAT-02")
+    for place, one in enumerate(objects_in(answer.get("choices"))):
+        message = one.get("message")
+        made = isinstance(message, dict) and bool(message.get("tool_calls"))
+        if one.get("finish_reason") == "tool_calls" and not made:
+            where = f"choices[{place}].finish_reason"
+            yield Problem(expected="calls, or another reason", actual="none", pointer=where, rule="CHAT-05")
+
+
+def _named(body: dict[str, Any], where: str, of_id: str, of_model: str) -> Iterator[Problem]:
+    """Check that id and model are not empty: an empty id names no answer."""
+    for key, rule in (("id", of_id), ("model", of_model)):
+        if body.get(key) == "":
+            yield Problem(expected=f"a {key}", actual="''", pointer=f"{where}{key}", rule=rule)
 
 
 def wire(exchange: Exchange) -> Iterator[Problem]:
@@ -103,7 +131,10 @@ def usage(exchange: Exchange) -> Iterator[Problem]:
 
 
 def shapes(exchange: Exchange) -> Iterator[Problem]:
-    """Check the schema of every chunk, and that id and model stay the same (CS-01, CS-03, CS-14, CS-20)."""
+    """Check the schema of every chunk, and that id and model stay the same (CS-01, CS-03, CS-14, CS-20).
+
+    The first fragment of each call has id, type and name (CS-10).
+    """
     found = chunks(exchange)
     for number, chunk in enumerate(found):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
@@ -112,6 +143,27 @@ def shapes(exchange: Exchange) -> Iterator[Problem]:
         if len(values) > 1:
             shown = ", ".join(sorted(values))[:200]
             yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="CS-01")
+    for chunk in found[:1]:
+        yield from _named(chunk, "event 0, ", "CS-01", "CS-01")
+    yield from _heads(exchange)
+    for number, one in enumerate(choices(exchange)):
+        if one.finish_reason == "tool_calls" and not one.calls:
+            where = f"choices[{number}].finish_reason"
+            yield Problem(expected="calls, or another reason", actual="none", pointer=where, rule="CS-13")
+
+
+def _heads(exchange: Exchange) -> Iterator[Problem]:
+    met: set[tuple[str, str]] = set()
+    for number, one, delta in deltas(exchange):
+        for piece in objects_in(delta.get("tool_calls")):
+            place = (repr(one.get("index")), repr(piece.get("index")))
+            function = piece.get("function") or piece.get("custom")
+            name = function.get("name") if isinstance(function, dict) else None
+            if place not in met and not (piece.get("id") and piece.get("type") and name):
+                where = f"event {number}, choices[{one.get('index')}].delta.tool_calls"
+                shown = repr(piece)[:200]
+                yield Problem(expected="id, type and name first", actual=shown, pointer=where, rule="CS-10")
+            met.add(place)
 
 
 def same_role(exchange: Exchange) -> Iterator[Problem]:

@@ -13,12 +13,14 @@ from plumbline_conformance.checks.common import (
     done_last,
     framing_without_names,
     portable_framing,
+    request_id,
     sse_content_type,
     usage_adds_up,
+    usage_count,
 )
 from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids
 from plumbline_conformance.checks.laws import stream
-from plumbline_conformance.checks.request_reader import request_fields, requested_choices
+from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import (
@@ -68,6 +70,7 @@ def _choices(exchange: Exchange) -> Iterator[tuple[int, Any]]:
 
 
 stream("chat/stream-text/content-type", "Send text/event-stream", "HTTP-02")(sse_content_type)
+stream("chat/stream-text/request-id", "Carry an x-request-id", "HTTP-03")(request_id)
 stream("chat/stream-text/framing", "Frame one JSON object per event, without names", *UNNAMED)(
     framing_without_names
 )
@@ -205,6 +208,7 @@ def stream_usage(target: Target) -> Steps:
     yield Request(
         path="/chat/completions", json=chat(target, stream=True, stream_options={"include_usage": True})
     )
+    yield Request(path="/chat/completions", json=chat(target))
 
 
 stream("chat/stream-usage/shape", "Send chunks as the contract requires", *CHUNKS, place=0)(_shapes)
@@ -230,3 +234,38 @@ def _usage_last(exchange: Exchange) -> Iterator[Problem]:
         if chunk.get("usage") is not None:
             where = f"event {number}, usage"
             yield Problem(expected="usage null", actual="a usage", pointer=where, rule="CS-06")
+
+
+@stream(
+    "chat/stream-usage/length",
+    "Finish a stream with `length` only at the limit, and never exceed it",
+    "CHAT-06",
+    place=0,
+)
+def _length(exchange: Exchange) -> Iterator[Problem]:
+    """Compare the usage of the stream with its finish reason; `chat/text/length` does so without streaming."""
+    limit = requested_limit(exchange) * requested_choices(exchange)
+    answer = fold_stream("chat", chunks(exchange))
+    tokens = answer.usage.get("completion_tokens") if isinstance(answer.usage, dict) else None
+    if not isinstance(tokens, int):
+        raise Inconclusive("the stream has no usage; another check reports this")
+    early = answer.finish_reasons == ["length"] and tokens != limit and limit <= SHORT
+    if tokens > limit or early:
+        shown = f"{tokens}, {answer.finish_reasons}"
+        yield Problem(expected=f"{limit} tokens for `length`", actual=shown, pointer="usage")
+
+
+SHORT = 16
+"""A token limit that fits into every context window."""
+
+
+@check("chat/stream-usage/same-prompt", "Count the same prompt tokens in a stream", "CHAT-19")
+def stream_usage_same(seen: Transcript) -> Iterator[Problem]:
+    usage = fold_stream("chat", chunks(at(seen, 0))).usage
+    found = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    wanted = usage_count(at(seen, 1), "prompt_tokens")
+    if not isinstance(found, int):
+        raise Inconclusive("the stream has no usage; another check reports this")
+    if found != wanted:
+        expected, where = f"{wanted}, as without streaming", "usage.prompt_tokens"
+        yield Problem(expected=expected, actual=str(found), pointer=where, exchange=0)

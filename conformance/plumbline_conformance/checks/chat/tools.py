@@ -18,7 +18,6 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 __all__ = ["chat_with_tools", "fragments", "numbered", "objects", "reasons"]
 
 LIMIT = 128
-MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
 
 
 def chat_with_tools(
@@ -85,7 +84,7 @@ def reasons(exchange: Exchange) -> Iterator[Problem]:
 def _no_markup(exchange: Exchange) -> Iterator[Problem]:
     called(exchange)
     content = choice(exchange).content
-    for mark in MARKUP:
+    for mark in tools.MARKUP:
         if mark in content:
             yield Problem(expected=f"no {mark}", actual=repr(content)[:200], pointer="content")
 
@@ -135,14 +134,38 @@ def numbered(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("chat/tool/ids", "Give every call an id of 1 to 64 characters", "TOOL-09")
 def _ids(exchange: Exchange) -> Iterator[Problem]:
-    called(exchange)
-    found = [call.get("id") for call in exchange.json["choices"][0]["message"]["tool_calls"]]
+    found = _ids_of(exchange)
     for number, name in enumerate(found):
         if not isinstance(name, str) or not 1 <= len(name) <= 64:
             where = f"tool_calls[{number}].id"
             yield Problem(expected="1 to 64 characters", actual=repr(name)[:100], pointer=where)
     if len(set(map(repr, found))) != len(found):
         yield Problem(expected="ids that differ", actual=repr(found)[:200], pointer="tool_calls[].id")
+
+
+@check("chat/tool/new-ids", "Give the calls of each answer new ids", "TOOL-09", milder=True)
+def tool_new_ids(seen: Transcript) -> Iterator[Problem]:
+    """Check that ids do not repeat across answers: a client that keeps a conversation mixes such calls up."""
+    called(accepted(at(seen, STREAM)))
+    first = {repr(name) for name in _ids_of(accepted(at(seen, WHOLE)))}
+    again = first & {repr(piece["id"]) for _, piece in fragments(at(seen, STREAM)) if piece.get("id")}
+    if again:
+        wanted, where = "ids that no earlier answer has", "tool_calls[].id"
+        yield Problem(expected=wanted, actual=", ".join(sorted(again)), pointer=where, exchange=STREAM)
+
+
+def _ids_of(exchange: Exchange) -> list[Any]:
+    called(exchange)
+    return [call.get("id") for call in exchange.json["choices"][0]["message"]["tool_calls"]]
+
+
+@stream("chat/tool/stream-ids", "Give every streamed call an id of 1 to 64 characters", "TOOL-09")
+def _streamed_lengths(exchange: Exchange) -> Iterator[Problem]:
+    called(exchange)
+    for where, piece in fragments(exchange):
+        name = piece.get("id")
+        if name is not None and not (isinstance(name, str) and len(name) <= 64):
+            yield Problem(expected="1 to 64 characters", actual=repr(name)[:100], pointer=f"{where}.id")
 
 
 def _two(target: Target) -> dict[str, object]:

@@ -10,6 +10,8 @@ from plumbline_conformance.checks.chat.shared_laws import UNNAMED
 from plumbline_conformance.checks.common import (
     done_last,
     framing_without_names,
+    json_content_type,
+    sse_content_type,
     usage_adds_up,
     usage_count,
     valid_body,
@@ -20,6 +22,7 @@ from plumbline_conformance.checks.request_reader import request_fields, requeste
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange
 
 CHUNKS = rules_of_shape("CreateCompletionStreamResponse")
@@ -42,6 +45,7 @@ def shape(exchange: Exchange) -> Iterator[Problem]:
     yield from valid_body(exchange, "CreateCompletionResponse")
 
 
+whole("completions/text/content-type", "Send application/json", "HTTP-01")(json_content_type)
 whole("completions/text/created", "Report when the answer was created", "CMP-01")(made_now("created"))
 
 
@@ -76,17 +80,48 @@ stream(
     *UNNAMED,
     place=0,
 )(framing_without_names)
+stream("completions/stream/content-type", "Send text/event-stream", "HTTP-02", place=0)(sse_content_type)
 stream("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-07", place=0)(done_last)
 
 
 @stream("completions/stream/shape", "Send chunks as the contract requires, with one id", *CHUNKS, place=0)
-def _chunks(exchange: Exchange) -> Iterator[Problem]:
+def chunks_valid(exchange: Exchange) -> Iterator[Problem]:
+    """Check the schema of every chunk, and that id and model stay the same (CMP-01, CMP-08)."""
     chunks = [chunk for chunk in exchange.chunks if isinstance(chunk, dict)]
     for number, chunk in enumerate(chunks):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
-    ids = {repr(chunk.get("id")) for chunk in chunks}
-    if len(ids) > 1:
-        yield Problem(expected="one id", actual=", ".join(sorted(ids)), pointer="id", rule="CMP-08")
+    for key in ("id", "model"):
+        found = {repr(chunk.get(key)) for chunk in chunks}
+        if len(found) > 1:
+            shown = ", ".join(sorted(found))[:200]
+            yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="CMP-08")
+
+
+@stream("completions/stream/indexes", "Stream one choice for each prompt", "CMP-02", place=0)
+def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
+    wanted = list(range(len(_prompts(exchange)) * requested_choices(exchange)))
+    found = {repr(one.get("index")) for one in _streamed_choices(exchange)}
+    if found != set(map(repr, wanted)):
+        shown = ", ".join(sorted(found))[:200]
+        yield Problem(expected=repr(wanted)[:200], actual=shown, pointer="choices[].index")
+
+
+@stream(
+    "completions/stream/finish", "Finish each streamed choice exactly once, at its end", "CMP-08", place=0
+)
+def _stream_finish(exchange: Exchange) -> Iterator[Problem]:
+    reasons: dict[str, list[Any]] = {}
+    for one in _streamed_choices(exchange):
+        reasons.setdefault(repr(one.get("index")), []).append(one.get("finish_reason"))
+    for place, found in reasons.items():
+        if [reason for reason in found if reason is not None] != found[-1:]:
+            where = f"choices[{place}].finish_reason"
+            yield Problem(expected="one, the last", actual=repr(found)[:200], pointer=where)
+
+
+def _streamed_choices(exchange: Exchange) -> list[dict[str, Any]]:
+    chunks = objects_in(exchange.chunks)
+    return [one for chunk in chunks for one in objects_in(chunk.get("choices"))]
 
 
 @scenario("completions/echo", "Two prompts with echo and logprobs", needs=("completions",))

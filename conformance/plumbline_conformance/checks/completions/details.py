@@ -83,6 +83,22 @@ def _offsets(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="ascending offsets", actual=repr(offsets), pointer="text_offset")
     elif offsets and not 0 <= offsets[-1] - offsets[0] <= len(str(choice.get("text"))):
         yield Problem(expected="offsets within the text", actual=repr(offsets), pointer="text_offset")
+    elif len(offsets) == len(lists["tokens"]):
+        yield from _steps(lists["tokens"], offsets)
+
+
+def _steps(tokens: list[Any], offsets: list[Any]) -> Iterator[Problem]:
+    """Check that each offset is the one before it and the characters of the token between them.
+
+    The first may be 0 or the length of the prompt. A token that is a part of a character has no text to count.
+    """
+    wanted = offsets[:1]
+    for token in tokens[:-1]:
+        if not isinstance(token, str) or "\ufffd" in token or "bytes:" in token:
+            return
+        wanted = [*wanted, wanted[-1] + len(token)]
+    if wanted != offsets:
+        yield Problem(expected=repr(wanted)[:200], actual=repr(offsets)[:200], pointer="text_offset")
 
 
 @whole("completions/logprobs/sampled", "List the sampled token among the alternatives", "CMP-05")
@@ -164,15 +180,19 @@ def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
 @stream("completions/logprobs/stream-offsets", "Continue the offsets from chunk to chunk", "CMP-05")
 def _stream_offsets(exchange: Exchange) -> Iterator[Problem]:
     offsets: dict[str, list[object]] = {}
+    tokens: dict[str, list[object]] = {}
     for one in _choices(_streamed(exchange)):
         lists = one.get("logprobs")
         if isinstance(lists, dict) and isinstance(lists.get("text_offset"), list):
             # Chunks of several choices can come in any order; each choice has its own offsets.
             offsets.setdefault(repr(one.get("index")), []).extend(lists["text_offset"])
-    for found in offsets.values():
+            tokens.setdefault(repr(one.get("index")), []).extend(lists.get("tokens") or [])
+    for place, found in offsets.items():
         numbers = [offset for offset in found if isinstance(offset, int)]
         if numbers != sorted(numbers):
             yield Problem(expected="ascending offsets", actual=repr(found)[:200], pointer="text_offset")
+        elif len(numbers) == len(tokens[place]):
+            yield from _steps(tokens[place], numbers)
 
 
 @check("completions/logprobs/token-ids", "Count a prompt of token ids as its ids", "CMP-09")

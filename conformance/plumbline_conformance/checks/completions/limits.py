@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, usage_count
 from plumbline_conformance.checks.completions.details import first
-from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -76,3 +76,24 @@ def id_lists_counted(seen: Transcript) -> Iterator[Problem]:
     wanted, found = sum(map(len, IDS)), usage_count(at(seen, 1), "prompt_tokens")
     if found != wanted:
         yield Problem(expected=str(wanted), actual=str(found), pointer="usage.prompt_tokens")
+
+
+TOKEN = "64"
+"""The id of a printable character in the vocabularies of most models; any id that ends no answer would do."""
+
+
+@scenario("completions/bias", "One token forced with `logit_bias`", needs=NEEDS)
+def bias(target: Target) -> Steps:
+    yield Request(path="/completions", json=_body(target, max_tokens=6, logit_bias={TOKEN: 100}, logprobs=1))
+
+
+@check("completions/bias/forced", "Write only the token that `logit_bias` forces", "CMP-09")
+def bias_forced(seen: Transcript) -> Iterator[Problem]:
+    """Check that all tokens are the same, as on chat completions (CHAT-12)."""
+    logprobs = first(accepted(at(seen, 0))).get("logprobs")
+    tokens = logprobs.get("tokens") if isinstance(logprobs, dict) else None
+    if not isinstance(tokens, list) or len(tokens) < 2:
+        raise Inconclusive("the answer has fewer than two tokens with logprobs")
+    if len(set(map(repr, tokens))) > 1:
+        where = "choices[0].logprobs.tokens"
+        yield Problem(expected="one token, repeated", actual=repr(tokens)[:200], pointer=where)

@@ -6,9 +6,15 @@ from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import Any
 
-from plumbline_conformance.checks.common import done_last, framing, portable_framing, sse_content_type
+from plumbline_conformance.checks.common import (
+    done_last,
+    framing,
+    json_content_type,
+    portable_framing,
+    sse_content_type,
+)
 from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids, made_now
-from plumbline_conformance.checks.laws import stream, whole
+from plumbline_conformance.checks.laws import either, stream, whole
 from plumbline_conformance.checks.responses.items import terminal
 from plumbline_conformance.checks.responses.shared_laws import (
     NAMED,
@@ -20,9 +26,11 @@ from plumbline_conformance.checks.responses.shared_laws import (
     events,
     nesting,
     shape,
+    states_agree,
     summed,
     usage,
 )
+from plumbline_conformance.checks.responses.states import STATES
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.suite.model import (
     Inconclusive,
@@ -83,6 +91,7 @@ def _cache_writes(exchange: Exchange) -> Iterator[Problem]:
 whole("responses/stream-text/created", "Report when the response was created", "R-01")(made_now("created_at"))
 check("responses/stream-text/ids", "Give each response a unique id", "R-01")(distinct_ids)
 check("responses/stream-text/request-ids", "Give each request a unique id", "HTTP-03")(distinct_request_ids)
+whole("responses/stream-text/json", "Send application/json", "HTTP-01")(json_content_type)
 stream("responses/stream-text/content-type", "Send text/event-stream", "HTTP-02")(sse_content_type)
 
 
@@ -128,6 +137,33 @@ def _sequence(exchange: Exchange) -> Iterator[Problem]:
     if len(numbers) != len(found) or any(b <= a for a, b in pairwise(numbers)):
         shown = repr(found[:20])
         yield Problem(expected="strictly increasing integers", actual=shown, pointer="sequence_number")
+
+
+either("responses/stream-text/state", "End the response and its items in states that agree", *STATES)(
+    states_agree
+)
+
+
+@stream("responses/stream-text/begun", "Send in_progress as the second event", "RS-01", milder=True)
+def _begun(exchange: Exchange) -> Iterator[Problem]:
+    kinds = [event.get("type") for event in events(exchange)]
+    if kinds[:1] != ["response.created"]:
+        raise Inconclusive("the first event is another; another check reports this")
+    # A response in the background may be queued first.
+    if kinds[1:2] not in (["response.in_progress"], ["response.queued"]):
+        yield Problem(expected="response.in_progress", actual=repr(kinds[1:2]), pointer="event 1")
+
+
+@stream("responses/stream-text/steps", "Number events from 0 or 1, without gaps", "RS-02", milder=True)
+def _steps(exchange: Exchange) -> Iterator[Problem]:
+    """Check for gaps, from which clients conclude that they lost events."""
+    found = [event.get("sequence_number") for event in events(exchange)]
+    numbers = [number for number in found if isinstance(number, int)]
+    if not numbers or len(numbers) != len(found) or any(b <= a for a, b in pairwise(numbers)):
+        raise Inconclusive("the events are not numbered upwards; another check reports this")
+    if numbers[0] not in (0, 1) or numbers[-1] - numbers[0] != len(numbers) - 1:
+        wanted = "a start at 0 or 1, and steps of 1"
+        yield Problem(expected=wanted, actual=repr(numbers[:20]), pointer="sequence_number")
 
 
 stream(

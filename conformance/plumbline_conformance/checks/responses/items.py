@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from plumbline_conformance.checks.common import without_nulls
@@ -33,14 +34,29 @@ Fault = tuple[str, str]
 """A broken rule, and the expected event."""
 
 
+@dataclass
+class _Open:
+    """An item between its added and its done event."""
+
+    item: dict[str, Any]
+    """The item as it was added."""
+    part: Any = None
+    """The index of the open part."""
+    kind: str = ""
+    """The type of the open part."""
+    ended: bool = False
+    """Whether the text of the open part is done."""
+    count: int = 0
+    """The number of parts so far."""
+
+
 class Items:
     """Track the open items of a stream."""
 
     def __init__(self) -> None:
-        self.open: dict[int, tuple[Any, int | None, int]] = {}
-        """By output index: the item's id, its open part, its number of parts so far."""
+        self.open: dict[int, _Open] = {}
+        """By output index."""
         self._met: set[int] = set()
-        self._added: dict[int, dict[str, Any]] = {}
 
     def judge(self, events: list[dict[str, Any]]) -> Iterator[Problem]:
         """Check RS-05 to RS-08 for all events of a stream."""
@@ -63,44 +79,69 @@ class Items:
         if not isinstance(kind, str) or not isinstance(place, int):
             return None
         if kind == "response.output_item.added":
-            new = place not in self._met
-            next_one = place == len(self._met)
-            self._met.add(place)
-            item = event["item"]
-            self.open[place] = (item.get("id"), None, 0)
-            self._added[place] = item
-            if not (new and next_one):
-                return "RS-06", f"output_index {len(self._met) - 1}, used once"
-            return None if item.get("status") in (None, "in_progress") else ("RS-05", "an item in progress")
+            return self._add(event["item"], place)
         if place not in self.open:
             return "RS-07", f"item {place} to be open"
-        name, part, _ = self.open[place]
         if kind == "response.output_item.done":
-            del self.open[place]
-            if part is not None:
-                return "RS-08", f"{name} without an open part"
-            for key in ("id", "type", "call_id"):
-                wanted = self._added[place].get(key)
-                if event["item"].get(key) != wanted and (wanted is not None or key == "id"):
-                    return "RS-05", f"an item with the {key} {wanted}, as when it was added"
-            return None
+            return _closed(self.open.pop(place), event["item"])
+        name = self.open[place].item.get("id")
         if event.get("item_id", name) != name:
             return "RS-07", f"item_id {name}"
-        return self._meet_part(event, kind, place)
+        return _meet_part(self.open[place], event, kind)
 
-    def _meet_part(self, event: dict[str, Any], kind: str, place: int) -> Fault | None:
-        name, part, count = self.open[place]
-        summary = kind.startswith("response.reasoning_summary")
-        index = event.get("summary_index" if summary else "content_index")
-        if kind in ("response.content_part.added", "response.reasoning_summary_part.added"):
-            self.open[place] = (name, index, count + 1)
-            wanted = f"part {count} of {name}, and no other open"
-            return None if part is None and index == count else ("RS-08", wanted)
-        if kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
-            self.open[place] = (name, None, count)
-        if index is not None and index != part:
-            return "RS-08", f"part {index} of {name} to be open"
-        return None
+    def _add(self, item: dict[str, Any], place: int) -> Fault | None:
+        new, next_one = place not in self._met, place == len(self._met)
+        self._met.add(place)
+        self.open[place] = _Open(item)
+        if not (new and next_one):
+            return "RS-06", f"output_index {len(self._met) - 1}, used once"
+        if item.get("status") not in (None, "in_progress"):
+            return "RS-05", "an item in progress"
+        # `tool/added-empty` looks at the arguments of functions.
+        filled = [key for key in ("content", "summary", "input") if item.get(key)]
+        return ("RS-05", f"an item without {filled[0]} yet") if filled else None
+
+
+def _closed(begun: _Open, item: dict[str, Any]) -> Fault | None:
+    """Compare an item with what it was when it was added (RS-05), and look for an open part (RS-08)."""
+    if begun.part is not None:
+        return "RS-08", f"{begun.item.get('id')} without an open part"
+    for key in ("id", "type", "call_id", "name"):
+        wanted = begun.item.get(key)
+        if item.get(key) != wanted and (wanted or key == "id"):
+            return "RS-05", f"an item with the {key} {wanted}, as when it was added"
+    return ("RS-05", "an item that has ended") if item.get("status") == "in_progress" else None
+
+
+def _meet_part(item: _Open, event: dict[str, Any], kind: str) -> Fault | None:
+    """Check that parts come one after the other: added empty, deltas, one done event, done (RS-08)."""
+    name = item.item.get("id")
+    index = event.get("summary_index" if kind.startswith("response.reasoning_summary") else "content_index")
+    part = event.get("part")
+    if kind in ("response.content_part.added", "response.reasoning_summary_part.added"):
+        allowed = item.part is None and index == item.count
+        item.part, item.count, item.ended = index, item.count + 1, False
+        item.kind = str(part.get("type")) if isinstance(part, dict) else ""
+        if not allowed:
+            return "RS-08", f"part {item.count - 1} of {name}, and no other open"
+        filled = [key for key in FILLED if isinstance(part, dict) and part.get(key)]
+        return ("RS-08", f"a part without {filled[0]} yet") if filled else None
+    if kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
+        unfinished = item.kind in PARTS and item.part is not None and not item.ended
+        item.part = None
+        return ("RS-08", f"{PARTS[item.kind]}.done before the end of the part") if unfinished else None
+    if index is not None and index != item.part:
+        return "RS-08", f"part {index} of {name} to be open"
+    if item.kind in PARTS and index is not None:
+        stem, _, verb = kind.rpartition(".")
+        if stem == PARTS[item.kind] and verb in ("delta", "done"):
+            again, item.ended = item.ended, item.ended or verb == "done"
+            return ("RS-08", f"nothing of a text after its {stem}.done") if again else None
+    return None
+
+
+FILLED = ("text", "refusal", "annotations", "logprobs")
+"""The members of a part that are empty when it is added."""
 
 
 def terminal(events: list[dict[str, Any]]) -> Any:
@@ -122,8 +163,8 @@ def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
         if stem in TEXTS and verb == "delta":
             texts[place] = texts.get(place, "") + event["delta"]
         elif stem in TEXTS and verb == "done" and event.get(TEXTS[stem]) != texts.get(place, ""):
-            shown = repr(event.get(TEXTS[stem]))[:200]
-            wanted = repr(texts.get(place, ""))[:200]
+            shown = f"{kind.removeprefix('response.')}: {repr(event.get(TEXTS[stem]))[:200]}"
+            wanted = f"the deltas joined: {repr(texts.get(place, ''))[:200]}"
             yield Problem(expected=wanted, actual=shown, pointer=f"event {number}", rule="RS-09")
         elif kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
             yield from _part_done(event, number, texts)
@@ -133,12 +174,13 @@ def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
         found = _text_of(done.get(item), part, stem)
         if found != text:
             where = f"item {item}, part {part}"
-            shown = repr(found)[:200]
-            yield Problem(expected=repr(text)[:200], actual=shown, pointer=where, rule="RS-09")
+            shown = f"output_item.done: {repr(found)[:200]}"
+            wanted = f"the deltas joined: {repr(text)[:200]}"
+            yield Problem(expected=wanted, actual=shown, pointer=where, rule="RS-09")
     output = terminal(events)["output"]
     if without_nulls(output) != without_nulls([item for _, item in sorted(done.items())]):
-        shown = repr(output)[:200]
-        wanted = "the items of the done events"
+        shown = f"response.output at the end: {repr(output)[:200]}"
+        wanted = f"the items of output_item.done: {repr([item for _, item in sorted(done.items())])[:200]}"
         yield Problem(expected=wanted, actual=shown, pointer="response.output", rule="RS-14")
 
 
@@ -154,8 +196,8 @@ def _part_done(
     if part.get(TEXTS[stem]) != texts.get(place, ""):
         shown, wanted = repr(part.get(TEXTS[stem]))[:200], repr(texts.get(place, ""))[:200]
         yield Problem(
-            expected=f"the deltas joined, {wanted}",
-            actual=shown,
+            expected=f"the deltas joined: {wanted}",
+            actual=f"{str(event.get('type')).removeprefix('response.')}: {shown}",
             pointer=f"event {number}, part",
             rule="RS-09",
         )

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.answers import parsed
-from plumbline_conformance.checks.chat.logprobs import ranked, sampled_in
+from plumbline_conformance.checks.chat.logprobs import as_many, ranked, sampled_in
 from plumbline_conformance.checks.chat.structured_output import PLACE
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, required, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
@@ -18,7 +18,15 @@ from plumbline_conformance.checks.request_reader import (
     requested_top_logprobs,
 )
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotRequested,
+    Problem,
+    Request,
+    Target,
+    check,
+    scenario,
+)
 from plumbline_conformance.suite.schema_validation import fits
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -150,7 +158,11 @@ def _document(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="one document that validates", actual=repr(text)[:200], pointer="output_text")
 
 
-@whole("responses/json-schema/echo", "Echo the format in the response", "SO-07")
+@both(
+    "responses/json-schema/echo",
+    ("Echo the format in the response", "SO-07"),
+    ("Echo the format in the response of the stream", "SO-07"),
+)
 def _format_echo(exchange: Exchange) -> Iterator[Problem]:
     wanted = request_fields(exchange).get("text", {}).get("format", {}).get("name")
     text = response(exchange).get("text")
@@ -189,7 +201,11 @@ def _given(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="entries", actual="none", pointer="output_text.logprobs")
 
 
-@whole("responses/logprobs/join", "Give entries whose bytes join to the text", "LP-03")
+@both(
+    "responses/logprobs/join",
+    ("Give entries whose bytes join to the text", "LP-03"),
+    ("End the stream with entries whose bytes join to the text", "LP-03"),
+)
 def _joined(exchange: Exchange) -> Iterator[Problem]:
     found = _some_entries(exchange)
     if not all(isinstance(entry.get("bytes"), list) for entry in found):
@@ -206,12 +222,44 @@ def _listed(exchange: Exchange) -> list[dict[str, Any]]:
     return [one for one in _some_entries(exchange) if isinstance(one.get("top_logprobs"), list)]
 
 
-@whole("responses/logprobs/ranked", "Give the alternatives best first, each once", "LP-02")
+@both(
+    "responses/logprobs/ranked",
+    ("Give the alternatives best first, each once", "LP-02"),
+    ("Stream the alternatives best first, each once", "LP-02"),
+)
 def _ranked(exchange: Exchange) -> Iterator[Problem]:
-    yield from ranked(_listed(exchange), requested_top_logprobs(exchange))
+    for found in (_listed(exchange), _streamed_entries(exchange)):
+        yield from ranked(found, requested_top_logprobs(exchange))
 
 
-@whole("responses/logprobs/sampled", "Give the drawn token the same value in the list of the best", "LP-04")
+def _streamed_entries(exchange: Exchange) -> list[dict[str, Any]]:
+    """Return the entries of the deltas of a stream that have alternatives."""
+    return [
+        entry
+        for event in events(exchange)
+        if event.get("type") == "response.output_text.delta"
+        for entry in event.get("logprobs") or []
+        if isinstance(entry, dict)
+        and isinstance(entry.get("logprob"), float | int)
+        and isinstance(entry.get("top_logprobs"), list)
+    ]
+
+
+@both(
+    "responses/logprobs/as-many",
+    ("Give as many alternatives as `top_logprobs` requests", "LP-02"),
+    ("Stream as many alternatives as `top_logprobs` requests", "LP-02"),
+)
+def _as_many(exchange: Exchange) -> Iterator[Problem]:
+    for found in (_listed(exchange), _streamed_entries(exchange)):
+        yield from as_many(found, requested_top_logprobs(exchange) if found else 0)
+
+
+@both(
+    "responses/logprobs/sampled",
+    ("Give the drawn token the same value in the list of the best", "LP-04"),
+    ("Stream the drawn token with the same value in the list of the best", "LP-04"),
+)
 def _sampled(exchange: Exchange) -> Iterator[Problem]:
     yield from sampled_in([one for one in _listed(exchange) if "token" in one])
 
@@ -219,13 +267,15 @@ def _sampled(exchange: Exchange) -> Iterator[Problem]:
 @stream("responses/logprobs/deltas", "Send as many entries in deltas as in done events", "LP-07")
 def _deltas(exchange: Exchange) -> Iterator[Problem]:
     _some_entries(exchange)
-    deltas, ends = 0, 0
+    found: dict[str, list[Any]] = {"delta": [], "done": []}
     for event in events(exchange):
-        count = len(event.get("logprobs") or [])
-        deltas += count if event.get("type") == "response.output_text.delta" else 0
-        ends += count if event.get("type") == "response.output_text.done" else 0
-    if deltas != ends:
-        yield Problem(expected=f"{ends} entries", actual=str(deltas), pointer="output_text.delta, logprobs")
+        stem, _, verb = str(event.get("type")).rpartition(".")
+        if stem == "response.output_text" and verb in found:
+            entries = event.get("logprobs") or []
+            found[verb] += [entry.get("token") for entry in entries if isinstance(entry, dict)]
+    if found["delta"] != found["done"]:
+        wanted, shown = (f"{len(one)} entries: {one!r}"[:200] for one in (found["done"], found["delta"]))
+        yield Problem(expected=wanted, actual=shown, pointer="output_text.delta, logprobs")
 
 
 def _cut(target: Target) -> dict[str, object]:
@@ -304,3 +354,24 @@ def _ended(exchange: Exchange) -> Iterator[Problem]:
         counts = [kinds.count(f"response.{kind}") for kind in (added, done)]
         if counts[0] != counts[1]:
             yield Problem(expected=f"{counts[0]} {done}", actual=str(counts[1]), pointer="events")
+
+
+@whole("responses/limits/no-logprobs", "Give no logprobs of the text unless requested", "LP-06")
+def _unasked(exchange: Exchange) -> Iterator[Problem]:
+    _without_logprobs(exchange)
+    if _entries(exchange):
+        yield Problem(expected="[]", actual="entries", pointer="output_text.logprobs")
+
+
+@stream("responses/limits/stream-no-logprobs", "Stream no logprobs of the text unless requested", "LP-06")
+def _unasked_stream(exchange: Exchange) -> Iterator[Problem]:
+    _without_logprobs(exchange)
+    for number, event in enumerate(events(exchange)):
+        if str(event.get("type")).startswith("response.output_text.") and event.get("logprobs"):
+            yield Problem(expected="[]", actual="entries", pointer=f"event {number}, logprobs")
+
+
+def _without_logprobs(exchange: Exchange) -> None:
+    include = request_fields(exchange).get("include")
+    if isinstance(include, list) and "message.output_text.logprobs" in include:
+        raise NotRequested("the request asks for logprobs")

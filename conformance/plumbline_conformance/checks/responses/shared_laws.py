@@ -16,8 +16,11 @@ from plumbline_conformance.checks.common import (
     valid_body,
     without_nulls,
 )
-from plumbline_conformance.checks.laws import stream, whole
+from plumbline_conformance.checks.laws import either, stream, whole
+from plumbline_conformance.checks.request_reader import request_fields
+from plumbline_conformance.checks.responses.echoes import Placed, defaults, requested, unlike
 from plumbline_conformance.checks.responses.items import Items, sums, terminal
+from plumbline_conformance.checks.responses.states import STATES, agreeing
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.suite.contract import event_schemas
 from plumbline_conformance.suite.field_rules import rules_of_shape
@@ -48,6 +51,9 @@ __all__ = [
     "shape",
     "shapes",
     "snapshots",
+    "snapshots_agree",
+    "snapshots_of",
+    "states_agree",
     "summed",
     "usage",
     "wire",
@@ -85,6 +91,8 @@ def pair(slug: str, title: str, body: Body, *, needs: tuple[str, ...] = ()) -> N
     for name, title, rules, law in _STREAMED:
         stream(f"{slug}/{name}", title, *rules)(law)
 
+    either(f"{slug}/state", "End the response and its items in states that agree", *STATES)(states_agree)
+
     @check(f"{slug}/same-as-whole", "Stream the same content as without streaming", "RS-16")
     def same_as_whole(seen: Transcript) -> Iterator[Problem]:
         yield from same(seen, outputs, outputs)
@@ -103,6 +111,25 @@ def usage(exchange: Exchange) -> Iterator[Problem]:
     if answer.get("status") in ("queued", "in_progress"):
         raise Inconclusive("the response has not ended")
     yield from usage_adds_up(answer.get("usage"), prompt="input_tokens", completion="output_tokens")
+
+
+def states_agree(exchange: Exchange) -> Iterator[Problem]:
+    """Check the end of the response and of its items (R-03, R-05, R-07, R-08), and the echoed parameters (R-11)."""
+    given = request_fields(exchange)
+    limit = given.get("max_output_tokens")
+    yield from agreeing(response(exchange), limit if isinstance(limit, int) else None)
+    yield from unlike(snapshots_of(exchange), {**requested(given), **defaults(given)})
+
+
+def snapshots_of(exchange: Exchange) -> list[Placed]:
+    """Return every response object of an answer, with its place: of a stream, those of all events."""
+    found = response(exchange)
+    if not is_stream(exchange):
+        return [("", found)]
+    numbered = enumerate(events(exchange))
+    return [
+        (f"event {n}, response.", e["response"]) for n, e in numbered if isinstance(e.get("response"), dict)
+    ]
 
 
 def wire(exchange: Exchange) -> Iterator[Problem]:

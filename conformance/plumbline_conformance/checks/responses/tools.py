@@ -8,7 +8,7 @@ from typing import Any
 
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import parsed
-from plumbline_conformance.checks.common import follow_up_accepted, whole_shapes
+from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
 from plumbline_conformance.checks.request_reader import allowed_tools, requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
@@ -61,7 +61,11 @@ def _objects(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="one JSON object", actual=repr(arguments)[:200], pointer="item.arguments")
 
 
-@whole("responses/tool/known-name", "Call only tools of the request", "TOOL-02")
+@both(
+    "responses/tool/known-name",
+    ("Call only tools of the request", "TOOL-02"),
+    ("Stream calls only of tools of the request", "TOOL-02"),
+)
 def _known(exchange: Exchange) -> Iterator[Problem]:
     names = set(requested_tools(exchange))
     found = [call.get("name") for call in _calls(exchange)]
@@ -82,6 +86,29 @@ def _call_id(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="a separate call_id", actual=shown, pointer="item.call_id")
     if len({repr(call.get("call_id")) for call in calls}) != len(calls):
         yield Problem(expected="ids that differ", actual="the same", pointer="item.call_id")
+
+
+@either("responses/tool/no-markup", "Keep the markup of calls out of the text", "TOOL-18")
+def _no_markup(exchange: Exchange) -> Iterator[Problem]:
+    _calls(exchange)
+    parts = [part for item in items(exchange, "message") for part in item.get("content") or []]
+    text = "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+    for mark in tools.MARKUP:
+        if mark in text:
+            yield Problem(expected=f"no {mark}", actual=repr(text)[:200], pointer="output_text")
+
+
+@check("responses/tool/new-ids", "Give items and calls of each response new ids", "R-08", milder=True)
+def new_ids(seen: Transcript) -> Iterator[Problem]:
+    """Check that ids do not repeat across responses: a client that keeps a conversation mixes such calls up."""
+    found: list[dict[str, set[str]]] = []
+    for place in (0, 1):
+        calls = _calls(accepted(at(seen, place)))
+        found.append({key: {str(call.get(key)) for call in calls} for key in ("id", "call_id")})
+    for key in ("id", "call_id"):
+        if again := found[0][key] & found[1][key]:
+            wanted, where = "ids that no earlier response has", f"output[].{key}"
+            yield Problem(expected=wanted, actual=", ".join(sorted(again)), pointer=where, exchange=1)
 
 
 @stream("responses/tool/call-events", "Send the events of a call in order", "RS-10")
@@ -130,6 +157,11 @@ def _added(exchange: Exchange) -> Iterator[Problem]:
 def _done(exchange: Exchange) -> Iterator[Problem]:
     wanted = [call.get("arguments") for call in _calls(exchange)]
     ends = [e for e in events(exchange) if e.get("type") == "response.function_call_arguments.done"]
+    names = {call.get("id"): call.get("name") for call in _calls(exchange)}
+    for event in ends:
+        name = names.get(event.get("item_id"))
+        if name is not None and event.get("name", name) != name:
+            yield Problem(expected=repr(name), actual=repr(event["name"])[:200], pointer="name")
     if [event.get("arguments") for event in ends] != wanted:
         shown = repr([event.get("arguments") for event in ends])[:200]
         yield Problem(expected=repr(wanted)[:200], actual=shown, pointer="arguments")
@@ -163,7 +195,11 @@ def _two(target: Target) -> dict[str, object]:
 pair("responses/tools", "Two functions that are both needed", _two, needs=NEEDS)
 
 
-@whole("responses/tools/ids", "Give every item and every call a unique id", "R-08", "TOOL-09")
+@both(
+    "responses/tools/ids",
+    ("Give every item and every call a unique id", "R-08", "TOOL-09"),
+    ("Stream every item and every call with a unique id", "R-08", "TOOL-09"),
+)
 def _distinct_ids(exchange: Exchange) -> Iterator[Problem]:
     calls = _calls(exchange)
     if len(calls) < 2:
@@ -204,6 +240,25 @@ def _any_call(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="a call of some tool", actual="[]", pointer="output")
 
 
+@either(
+    "responses/tool-required/arguments",
+    "Give a required call arguments that fit the tool's schema",
+    "TOOL-01",
+)
+def _arguments_fit(exchange: Exchange) -> Iterator[Problem]:
+    """Check that arguments of the scenario's tools are objects of strings, and those of others objects."""
+    offered = requested_tools(exchange)
+    for call in _calls(exchange):
+        value = parsed(str(call.get("arguments")))
+        plain = offered.get(str(call.get("name")), {}).get("parameters") in PLAIN
+        if not isinstance(value, dict) or (plain and not all(isinstance(one, str) for one in value.values())):
+            shown = repr(call.get("arguments"))[:200]
+            yield Problem(expected="an object of strings", actual=shown, pointer="item.arguments")
+
+
+PLAIN = (tools.schema("city"), tools.schema("zone"))
+
+
 def _called_names(exchange: Exchange) -> list[Any]:
     """Return the names of the called tools; inconclusive if the answer was cut."""
     if response(exchange).get("status") == "incomplete":
@@ -229,6 +284,39 @@ def _only_allowed(exchange: Exchange) -> Iterator[Problem]:
     if not found or not set(map(repr, found)) <= set(map(repr, wanted)):
         shown = " or ".join(sorted(wanted))
         yield Problem(expected=f"a call of {shown}", actual=repr(found), pointer="output")
+
+
+def _allowed(target: Target) -> dict[str, object]:
+    choice = {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "get_time"}],
+    }
+    return create_response(target, tools.PLACES, tools=[WEATHER, TIME], tool_choice=choice)
+
+
+pair("responses/tool-allowed", "A subset of the functions, of which one is required", _allowed, needs=NEEDS)
+
+
+both(
+    "responses/tool-allowed/called",
+    ("Call no tool outside the allowed ones", "TOOL-06"),
+    ("Stream no call outside the allowed tools", "TOOL-06"),
+)(_only_allowed)
+
+
+def _empty(target: Target) -> dict[str, object]:
+    return create_response(target, "Use ping with nothing.", tools=[tools.flat(tools.ping)])
+
+
+pair("responses/tool-empty", "A function without parameters", _empty, needs=NEEDS)
+
+
+both(
+    "responses/tool-empty/arguments",
+    ("Write the arguments of a function without parameters as {}", "TOOL-19"),
+    ("Stream the arguments of such a function as {}", "TOOL-19"),
+)(_objects)
 
 
 def _none(target: Target) -> dict[str, object]:

@@ -60,6 +60,7 @@ class EngineHost:
 
     def __init__(self, engine: Engine, path: Path) -> None:
         self._engine = engine
+        self._adapters = _Adapters(engine)
         self._path = path
         self._server: asyncio.Server | None = None
         self._users: set[asyncio.Task[None]] = set()
@@ -90,7 +91,7 @@ class EngineHost:
         self._users.add(task)
         self._num_users += 1
         connection: Connection[ToHost] = Connection(reader, writer, ToHost)
-        user = _User(self._engine, connection, f"{self._num_users}.")
+        user = _User(self._engine, self._adapters, connection, f"{self._num_users}.")
         try:
             await user.run()
         except FrameError as error:
@@ -108,8 +109,11 @@ class _User:
     The chunks of one pass of the event loop, which a step of the engine delivers together, share a frame.
     """
 
-    def __init__(self, engine: Engine, connection: Connection[ToHost], prefix: str) -> None:
+    def __init__(
+        self, engine: Engine, adapters: _Adapters, connection: Connection[ToHost], prefix: str
+    ) -> None:
         self._engine = engine
+        self._adapters = adapters
         self._connection = connection
         self._prefix = prefix
         """Makes request ids of different connections differ."""
@@ -206,11 +210,11 @@ class _User:
         return Expanded(stream, list(await self._engine.expand(prompt)))
 
     async def _load(self, stream: int, name: str, folder: str) -> Checked:
-        await self._engine.load_adapter(name, Path(folder))
+        await self._adapters.load(name, Path(folder))
         return Checked(stream)
 
     async def _unload(self, stream: int, name: str) -> Checked:
-        await self._engine.unload_adapter(name)
+        await self._adapters.unload(name)
         return Checked(stream)
 
     def _flush(self) -> None:
@@ -233,6 +237,28 @@ class _User:
                 self._connection.send(Statistics(self._engine.stats()))
                 await self._connection.drained()
                 await asyncio.sleep(_STATISTICS_SECONDS)
+
+
+class _Adapters:
+    """Load each adapter once, however many users ask for it: each API server loads those of the command line."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loaded: dict[str, Path] = {}
+        self._changes = asyncio.Lock()
+
+    async def load(self, name: str, folder: Path) -> None:
+        """Load an adapter, unless it is loaded from this folder."""
+        async with self._changes:
+            if self._loaded.get(name) != folder:
+                await self._engine.load_adapter(name, folder)
+                self._loaded[name] = folder
+
+    async def unload(self, name: str) -> None:
+        """Unload an adapter for all users."""
+        async with self._changes:
+            self._loaded.pop(name, None)
+            await self._engine.unload_adapter(name)
 
 
 def _refused(stream: int, error: Exception) -> Refused:

@@ -14,6 +14,7 @@ __all__ = ["answer", "chunks", "complete", "completion_chunks"]
 
 Json = dict[str, Any]
 _MADE = count(1)
+_CALLS = count(1)
 
 
 def _head(prefix: str, body: Json) -> Json:
@@ -98,7 +99,7 @@ def _calls(found: Output, choice: int) -> Iterator[Json]:
     for place, call in enumerate(found.calls):
         kind = "custom" if call.custom else "function"
         function = {"name": call.name, "input" if call.custom else "arguments": call.arguments}
-        yield {"id": f"call_{choice}_{place}", "type": kind, kind: function}
+        yield {"id": f"call_{next(_CALLS)}_{choice}_{place}", "type": kind, kind: function}
 
 
 def answer(body: Json) -> Json:
@@ -172,6 +173,8 @@ def _prompts(body: Json) -> list[str]:
 
 
 def _completion(body: Json, prompt: str) -> tuple[str, Output]:
+    if 100 in (body.get("logit_bias") or {}).values():
+        return "a" * body["max_tokens"], Output(text="a" * body["max_tokens"], finish="length")
     stop = body.get("stop")
     found = output(
         "", tools=[], stop=[stop] if isinstance(stop, str) else stop, limit=body.get("max_tokens", 16)

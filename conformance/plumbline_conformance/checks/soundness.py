@@ -1,0 +1,204 @@
+"""Judge all answers of scenarios that look at one effect: each still has to be a sound answer of its API.
+
+A scenario about a stop string or a seed has checks of that effect. Without the check `sound`, a server could leave the
+usage out of exactly these answers, or break the order of their events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from plumbline_conformance.checks.answers import is_stream
+from plumbline_conformance.checks.chat import shared_laws as chat
+from plumbline_conformance.checks.common import (
+    accepted,
+    answered,
+    done_last,
+    envelope,
+    framing_without_names,
+    usage_adds_up,
+    valid_body,
+)
+from plumbline_conformance.checks.completions.basics import CHUNKS, chunks_valid
+from plumbline_conformance.checks.identity import EARLIEST, LATEST
+from plumbline_conformance.checks.request_reader import features
+from plumbline_conformance.checks.responses import shared_laws as responses
+from plumbline_conformance.checks.responses.states import STATES
+from plumbline_conformance.suite.model import (
+    CHECKS,
+    SCENARIOS,
+    Inconclusive,
+    Law,
+    Problem,
+    breaking,
+    check,
+)
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+Row = tuple[str, tuple[str, ...], Law]
+"""The name of a law, its rules, and the law."""
+
+
+def _completion_usage(exchange: Exchange) -> Iterator[Problem]:
+    body = exchange.json
+    found = body.get("usage") if isinstance(body, dict) else None
+    yield from usage_adds_up(found, prompt="prompt_tokens", completion="completion_tokens")
+
+
+def _completion_shape(exchange: Exchange) -> Iterator[Problem]:
+    yield from valid_body(exchange, "CreateCompletionResponse")
+    body = exchange.json if isinstance(exchange.json, dict) else {}
+    for key in ("id", "model"):
+        if body.get(key) == "":
+            yield Problem(expected=f"a {key}", actual="''", pointer=key)
+    made = body.get("created")
+    if isinstance(made, int) and not EARLIEST <= made < LATEST:
+        yield Problem(expected="seconds since 1970", actual=str(made), pointer="created")
+
+
+LAWS: dict[tuple[str, str], tuple[Row, ...]] = {
+    ("chat", "whole"): (("shape", chat.SHAPE, chat.shape), ("usage", ("CHAT-08",), chat.usage)),
+    ("chat", "stream"): (
+        ("wire", (*chat.UNNAMED, "SSE-07", "HTTP-02"), chat.wire),
+        ("chunks", chat.CHUNKS, chat.shapes),
+        ("role-once", ("CS-02",), chat.same_role),
+        ("finish-once", ("CS-03",), chat.finish_once),
+    ),
+    ("completions", "whole"): (
+        ("shape", ("CMP-01",), _completion_shape),
+        ("usage", ("CHAT-08",), _completion_usage),
+    ),
+    ("completions", "stream"): (
+        ("wire", chat.UNNAMED, framing_without_names),
+        ("done", ("SSE-05", "SSE-07"), done_last),
+        ("chunks", CHUNKS, chunks_valid),
+    ),
+    ("responses", "whole"): (
+        ("shape", responses.SHAPE, responses.shape),
+        ("usage", ("R-10",), responses.usage),
+        ("state", STATES, responses.states_agree),
+    ),
+    ("responses", "stream"): (
+        ("wire", (*responses.NAMED, "SSE-07", "HTTP-02"), responses.wire),
+        ("event-shapes", ("RS-21",), responses.event_shapes),
+        ("lifecycle", responses.LIFECYCLE, responses.lifecycle),
+        ("nesting", responses.NESTING, responses.nesting),
+        ("sums", responses.SUMS, responses.summed),
+        ("snapshots", responses.SNAPSHOTS, responses.snapshots_agree),
+        ("state", STATES, responses.states_agree),
+    ),
+}
+"""The laws of every answer, by API and kind of answer."""
+STREAMED = ("wire", "done", "chunks", "role-once", "finish-once")
+OWN: dict[str, tuple[str, ...]] = {
+    "chat/stream-text": STREAMED,
+    "chat/stream-choices": ("finish-once",),
+    "responses/stream-text": ("wire",),
+    "completions/logprobs": STREAMED,
+    "completions/stop": ("chunks",),
+}
+"""Laws of streams that these scenarios have as checks under other names."""
+
+
+OTHER_SHAPES = ("chat/logprobs", "completions/stop", "responses/pages", "responses/reasoning-round")
+"""Scenarios with a check `shape` that is about something else, or about some of the answers."""
+
+
+def sound(slug: str) -> Callable[[Transcript], Iterator[Problem]]:
+    """Return the check of a scenario; it leaves out what other checks of the scenario look at."""
+    own = {name.rpartition("/")[2] for name in CHECKS if name.rpartition("/")[0] == slug}
+    own |= set(OWN.get(slug, ()))
+    if slug.startswith("chat/stream-") or slug in OTHER_SHAPES:
+        own -= {"shape"}
+
+    surface = slug.partition("/")[0]
+
+    def judge(seen: Transcript) -> Iterator[Problem]:
+        """Apply the laws of its API to every answer that was accepted; refusals have checks of their own."""
+        met = False
+        for place, exchange in enumerate(seen.exchanges):
+            flawed = False
+            for name, rules, law in _laws_of(exchange, surface):
+                met = True
+                if name in own:
+                    continue
+                try:
+                    for problem in law(exchange):
+                        flawed = True
+                        [placed] = breaking(problem.rule or rules[0], [problem])
+                        yield _at(placed, place if len(seen.exchanges) > 1 else None)
+                except Inconclusive:
+                    continue
+                except (LookupError, TypeError, AttributeError):
+                    if not flawed:
+                        raise
+                    # The law of the schema has reported what this law cannot read.
+        for exchange in () if met else seen.exchanges:
+            accepted(exchange)  # It was refused, it failed, or the connection broke.
+        if not met:
+            raise Inconclusive("no request was answered")
+
+    return judge
+
+
+def _at(problem: Problem, place: int | None) -> Problem:
+    return Problem(
+        expected=problem.expected,
+        actual=problem.actual,
+        pointer=problem.pointer,
+        exchange=place,
+        rule=problem.rule,
+    )
+
+
+def _laws_of(exchange: Exchange, api: str) -> tuple[Row, ...]:
+    """Return the laws of an answer of this API; none of a refusal, a failure or another operation."""
+    if exchange.status != 200 or exchange.error is not None or exchange.failure is not None:
+        return ()
+    kinds = features(exchange.method, exchange.url, exchange.request_json)
+    return LAWS[api, "stream" if is_stream(exchange) else "whole"] if api in kinds else ()
+
+
+def _rules(surface: str) -> tuple[str, ...]:
+    found = [
+        rule for (api, _), rows in LAWS.items() if api == surface for _, rules, _ in rows for rule in rules
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _complete(slug: str) -> bool:
+    """Return whether the scenario has the laws as checks of their own, as those have that `pair` registers."""
+    return {f"{slug}/shape", f"{slug}/usage"} <= CHECKS.keys() and (
+        f"{slug}/wire" in CHECKS or slug in ("chat/text", "completions/text")
+    )
+
+
+NOTHING = ("responses/background-unkept", "responses/background", "responses/compact", "completions/stream")
+"""Scenarios without an answer whose laws are not checks already."""
+
+
+OPEN = ("errors/key", "errors/functions", "errors/rare-fields")
+"""Scenarios whose requests a server may answer."""
+
+
+def refused_soundly(seen: Transcript) -> Iterator[Problem]:
+    """Check the error object of every refusal (ERR-01)."""
+    exchanges = [answered(one) for one in seen.exchanges]
+    refusals = [(place, one) for place, one in enumerate(exchanges) if 400 <= one.status < 500]
+    if not refusals:
+        raise Inconclusive("the server refused nothing")
+    for place, exchange in refusals:
+        for problem in breaking("ERR-01", envelope(exchange)):
+            yield _at(problem, place if len(seen.exchanges) > 1 else None)
+
+
+for _slug in list(SCENARIOS):
+    if _slug.startswith("errors/") and f"{_slug}/envelope" not in CHECKS and _slug not in OPEN:
+        check(f"{_slug}/envelope", "Refuse with the error object", "ERR-01")(refused_soundly)
+
+for _slug in list(SCENARIOS):
+    _surface = _slug.partition("/")[0]
+    if _surface in ("chat", "completions", "responses") and not _complete(_slug) and _slug not in NOTHING:
+        check(
+            f"{_slug}/sound", "Answer every request of the scenario as its API requires", *_rules(_surface)
+        )(sound(_slug))

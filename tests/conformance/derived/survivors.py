@@ -1,0 +1,85 @@
+"""Judge derived faults and compare the survivors with the committed list of those that have a reason."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from derived.faults import Fault, faults
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.transcript.model import Transcript
+
+__all__ = ["LISTED", "Listed", "Outcome", "judged", "survives"]
+
+ACCUSING = ("fail", "warn", "untestable")
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Faults that no check detects, and why that is right."""
+
+    why: str
+    faults: list[str]
+    """Patterns of ids: `SCENARIO PLACE KIND: FAULT`."""
+
+
+def _read(path: Path) -> list[Listed]:
+    return msgspec.convert(tomllib.loads(path.read_text("utf-8"))["survivor"], list[Listed])
+
+
+LISTED = _read(Path(__file__).with_name("survivors.toml"))
+
+
+class Outcome(msgspec.Struct):
+    """What became of the faults of some scenarios."""
+
+    total: int = 0
+    listed: int = 0
+    unlisted: list[str] = msgspec.field(default_factory=list)
+    errors: list[str] = msgspec.field(default_factory=list)
+    """Faults at which the judge itself failed."""
+    used: set[str] = msgspec.field(default_factory=set)
+    """The patterns that matched a survivor."""
+
+
+def judged(transcripts: Iterable[Transcript]) -> Outcome:
+    """Judge every derived fault of these transcripts."""
+    outcome = Outcome()
+    for good in transcripts:
+        for fault in faults(good):
+            outcome.total += 1
+            try:
+                alive = survives(fault, good)
+            except AssertionError:
+                outcome.errors.append(fault.id)
+                continue
+            if not alive:
+                continue
+            patterns = list(_patterns(fault.id))
+            outcome.used.update(patterns)
+            if patterns:
+                outcome.listed += 1
+            else:
+                outcome.unlisted.append(fault.id)
+    return outcome
+
+
+def survives(fault: Fault, good: Transcript) -> bool:
+    """Return whether no check accuses a server with this fault.
+
+    Raises:
+        AssertionError: the judge failed.
+    """
+    for seen in fault.transcripts(good):
+        verdicts = {finding.verdict for finding in judge(seen)}
+        assert "error" not in verdicts, fault.id
+        if verdicts & set(ACCUSING):
+            return False
+    return True
+
+
+def _patterns(name: str) -> Iterator[str]:
+    return (pattern for row in LISTED for pattern in row.faults if fnmatchcase(name, pattern))
