@@ -47,13 +47,18 @@ def _passes(name: str) -> bool:
             options = ["--model", file]
         else:
             options = ["--engine", name]
+        further: list[list[str]] = []
         if name == "vllm":
+            own = [
+                "tests/engines/test_vllm.py",
+                "tests/engines/test_adapters.py",
+                "tests/engines/test_images.py",
+            ]
+            further.append(["-m", "pytest", "-p", "no:xdist", "-q", *own])
             options += ["--kv-cache-bytes", GIB, "--engine-args", "enforce_eager=true"]
         judged = ["conformance/own_server/check.py", "--serve", *options]
-        runs = [
-            subprocess.run([python, *each], env=variables, cwd=ROOT, check=False)
-            for each in (contract, judged)
-        ]
+        every: list[list[str]] = [contract, judged, *further]
+        runs = [subprocess.run([python, *each], env=variables, cwd=ROOT, check=False) for each in every]
     return all(run.returncode == 0 for run in runs)
 
 

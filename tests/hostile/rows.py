@@ -16,9 +16,11 @@ __all__ = [
     "COMPLETIONS",
     "DETOKENIZE",
     "INPUT_TOKENS",
+    "LOAD_ADAPTER",
     "RESPONSES",
     "ROWS",
     "TOKENIZE",
+    "UNLOAD_ADAPTER",
     "Row",
     "base",
 ]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from .fields import is_large, members, roots, scalars, unbounded
-from .rows import ROWS, Row, base
+from .rows import LOAD_ADAPTER, ROWS, UNLOAD_ADAPTER, Row, base
 from .target import Cost, Target, running
 
 SECONDS = 5.0
@@ -60,7 +60,9 @@ def test_no_row_names_a_member_that_does_not_exist() -> None:
 @pytest.mark.parametrize("path", roots())
 def test_the_request_that_rows_change_is_valid(target: Target, path: str) -> None:
     """Otherwise every row of the path would be refused for the same reason."""
-    assert target.send("POST", path, json.dumps(base(path)).encode(), {})[0] == 200
+    # The engine of the pocket model takes no adapters: the operations on them do not exist.
+    wanted = 404 if path in (LOAD_ADAPTER, UNLOAD_ADAPTER) else 200
+    assert target.send("POST", path, json.dumps(base(path)).encode(), {})[0] == wanted
 
 
 def scalar_rows() -> Iterator[Row]:

@@ -17,6 +17,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+
+pytest.importorskip("PIL", reason="Pillow is not installed")
+
 from hypothesis import given
 from hypothesis import strategies as st
 from support.asgi import Server, serving
@@ -26,8 +29,6 @@ from support.vision import data_url, picture
 from plumbline.engines.images import ImageError, decode_image
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.loading import ServedModel
-
-pytest.importorskip("PIL", reason="Pillow is not installed")
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 TEMPLATE = """\
@@ -373,3 +374,42 @@ async def _post_image(server: Server) -> Any:
     return await server.post(
         CHAT, chat({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}})
     )
+
+
+async def test_a_compacted_conversation_keeps_its_images() -> None:
+    eyes = Eyes()
+    async with serving(eyes.model) as server:
+        compacted = await server.post("/v1/responses/compact", responses("look", PNG))
+        assert compacted.status == 200, compacted.body
+        question = {"role": "user", "content": "and now?"}
+        body = {"model": "test-model", "input": [*compacted.json["output"], question]}
+        answer = await server.post(RESPONSES, body)
+        assert answer.status == 200, answer.body
+    assert eyes.files == [PNG]
+
+
+async def test_summaries_are_written_from_the_images_too() -> None:
+    eyes = Eyes()
+    async with serving(eyes.model, compaction="summary") as server:
+        items = [*responses("look", PNG)["input"], {"role": "user", "content": "and now?"}]
+        compacted = await server.post("/v1/responses/compact", {"model": "test-model", "input": items})
+        assert compacted.status == 200, compacted.body
+    assert eyes.files == [PNG]
+
+
+async def test_a_truncated_conversation_drops_images_with_their_messages() -> None:
+    eyes = Eyes()
+    other = picture(5, 5, seed=5)
+    items = [
+        *responses("a" * 9000, PNG)["input"],
+        {"role": "assistant", "content": "ok"},
+        *responses("b" * 9000, other)["input"],
+    ]
+    async with serving(eyes.model) as server:
+        body = {"model": "test-model", "input": items, "truncation": "auto"}
+        answer = await server.post(RESPONSES, body)
+        assert answer.status == 200, answer.body
+        assert eyes.files == [other]
+        assert answer.json["usage"]["input_tokens"] == len(eyes.seen[-1].prompt_token_ids)
+        refused = await server.post(RESPONSES, {**body, "truncation": "disabled"})
+        assert refused.json["error"]["code"] == "context_length_exceeded"

@@ -1,7 +1,8 @@
-"""Make folders of tiny image-text-to-text models with random weights: one like LLaVA, one like Qwen2-VL.
+"""Make folders of tiny image-text-to-text models with random weights.
 
 A LLaVA has one size of image, and as many tokens for each. A Qwen2-VL has more tokens for larger images, and positions
-in three dimensions. Both use the byte-level tokenizer of `support.models`.
+in three dimensions; a Qwen3-VL adds features of the image to later layers. A Gemma 3 puts further tokens around those
+of an image, and has sliding windows. All use the byte-level tokenizer of `support.models`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,27 @@ import torch
 
 from support.models import byte_level_definition
 
-__all__ = ["FAMILIES", "data_url", "make_model", "picture"]
+__all__ = ["FAMILIES", "FURTHER", "data_url", "make_model", "picture"]
 
 FAMILIES = ("llava", "qwen2_vl")
+FURTHER = ("qwen3_vl", "gemma3")
+"""Families that are tried on transformers only."""
 _PLAIN = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
+_QWEN = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_GEMMA = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
 _MARKERS = {
     "llava": ("<image>",),
-    "qwen2_vl": ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+    "qwen2_vl": _QWEN,
+    "qwen3_vl": _QWEN,
+    "gemma3": tuple(_GEMMA.values()),
 }
-_IMAGE = {"llava": "<image>", "qwen2_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
+_QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+_IMAGE = {
+    "llava": "<image>",
+    "qwen2_vl": _QWEN_IMAGE,
+    "qwen3_vl": _QWEN_IMAGE,
+    "gemma3": "<start_of_image>",
+}
 _TEMPLATE = """\
 {%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}
@@ -57,9 +70,12 @@ def make_model(family: str, folder: Path) -> Path:
     vocab_size = 64 * -(-(max(ids.values()) + 1) // 64)
     _write(folder / "tokenizer.json", definition)
     special = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    if family == "gemma3":
+        special |= {**_GEMMA, "bos_token": "<|endoftext|>"}
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
     (folder / "chat_template.jinja").write_text(_TEMPLATE.replace("IMAGE", _IMAGE[family]), "utf-8")
-    config, processor = _llava(ids, vocab_size) if family == "llava" else _qwen2_vl(ids, vocab_size)
+    make = {"llava": _llava, "qwen2_vl": _qwen2_vl, "qwen3_vl": _qwen3_vl, "gemma3": _gemma3}[family]
+    config, processor = make(ids, vocab_size)
     for name, content in processor.items():
         _write(folder / name, content)
     _write(folder / "config.json", {**config, "dtype": "float32"})
@@ -166,6 +182,72 @@ def _qwen2_vl(ids: dict[str, int], vocab_size: int) -> tuple[dict[str, Any], dic
         "size": {"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 16},
     }
     return config, {"preprocessor_config.json": images}
+
+
+def _qwen3_vl(ids: dict[str, int], vocab_size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    config, processor = _qwen2_vl(ids, vocab_size)
+    rotary = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5]}
+    text = {**config["text_config"], "model_type": "qwen3_vl_text", "head_dim": 32, "rope_scaling": rotary}
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0],
+    }
+    config |= {
+        "model_type": "qwen3_vl",
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "text_config": text,
+        "vision_config": vision,
+    }
+    processor["preprocessor_config.json"]["processor_class"] = "Qwen3VLProcessor"
+    return config, processor
+
+
+def _gemma3(ids: dict[str, int], vocab_size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    text = {
+        "model_type": "gemma3_text",
+        "vocab_size": vocab_size,
+        **_TEXT_SIZES,
+        "head_dim": 32,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+        "bos_token_id": ids["<|endoftext|>"],
+    }
+    vision = {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 56,
+        "patch_size": 14,
+    }
+    config = {
+        "model_type": "gemma3",
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "text_config": text,
+        "vision_config": vision,
+        "mm_tokens_per_image": 4,
+        "boi_token_index": ids["<start_of_image>"],
+        "eoi_token_index": ids["<end_of_image>"],
+        "image_token_index": ids["<image_soft_token>"],
+    }
+    images = {
+        "image_processor_type": "Gemma3ImageProcessor",
+        "size": {"height": 56, "width": 56},
+        "image_seq_length": 4,
+    }
+    processor = {"processor_class": "Gemma3Processor", "image_seq_length": 4}
+    return config, {"preprocessor_config.json": images, "processor_config.json": processor}
 
 
 def picture(width: int, height: int, seed: int = 0, kind: str = "PNG", mode: str = "RGB") -> bytes:

@@ -189,7 +189,10 @@ def load_processor(folder: Path, config: Any, *, trust_remote_code: bool = False
 
 
 def _without_videos(folder: Path, config: Any, options: dict[str, Any]) -> Any:
-    from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
+    from transformers import AutoProcessor, AutoTokenizer
+
+    # transformers 5.17 puts a class that asks for torchvision at the top in its place.
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
     known = PROCESSOR_MAPPING.get(type(config), None)

@@ -37,8 +37,6 @@ class AdapterSet:
         self._on_cpu = on_cpu
         self._ids = count(1)
         self._loaded: dict[str, Any] = {}
-        self._folders: dict[str, Path] = {}
-        self._changes = asyncio.Lock()
         self._zeros: Any = None
         self._folder: TemporaryDirectory[str] | None = None
         self._users: Counter[int] = Counter()
@@ -69,21 +67,13 @@ class AdapterSet:
                 self._idle[number].set()
 
     async def load(self, llm: Any, name: str, folder: Path) -> None:
-        """Load an adapter.
+        """Load an adapter; the caller loads and unloads one at a time.
 
         Raises:
             RefusedRequestError: there are too many, or it does not fit the model.
         """
-        async with self._changes:
-            # Each API server of an engine loads the adapters that all of them were started with.
-            if self._folders.get(name) == folder:
-                return
-            if name in self._loaded:
-                raise RefusedRequestError(f"an adapter named {name!r} is loaded")
-            await self._load(llm, name, folder)
-            self._folders[name] = folder
-
-    async def _load(self, llm: Any, name: str, folder: Path) -> None:
+        if name in self._loaded:
+            raise RefusedRequestError(f"an adapter named {name!r} is loaded")
         if len(self._loaded) >= self._capacity:
             raise RefusedRequestError(
                 f"this server has room for {self._capacity} adapters (--max-loras); unload one first"
@@ -106,7 +96,6 @@ class AdapterSet:
     async def unload(self, llm: Any, name: str) -> None:
         """Unload an adapter once no request uses it; new ones are refused from now on."""
         found = self._loaded.pop(name, None)
-        self._folders.pop(name, None)
         if found is None:
             return
         await self._unused(_id(found))
