@@ -157,8 +157,44 @@ def introduces_user(lx: Lexicon) -> Turn:
     return Turn(form.format(n=name), f"Nice to meet you, {name}!", f"The user is called {name}.")
 
 
+def foreign_reply(lx: Lexicon, name: str = "") -> str:
+    """Return an earlier answer that another model or an application wrote: one to four sentences in other words.
+
+    The name stands in any of them or in none, so that it has to be read from what the user said.
+    """
+    greetings = (
+        "Hello{w}",
+        "Hi{w}",
+        "Welcome{w}",
+        "Thank you{w}",
+        "Got it{w}",
+        "Nice to meet you{w}",
+        "Sure{w}",
+    )
+    offers = (
+        "It is a pleasure to meet you.",
+        "How can I help you today?",
+        "What can I do for you?",
+        "How may I assist you?",
+        "I will keep that in mind.",
+        "What would you like to do next?",
+    )
+    sentences: list[str] = []
+    for _ in range(lx.rng.choice((1, 1, 2))):
+        who = lx.one((f" {name}", f", {name}", "")) if name else ""
+        sentences.append(lx.one(greetings).format(w=who) + lx.one(("!", ".")))
+    for _ in range(lx.rng.choice((0, 1, 1, 2))):
+        if lx.chance(0.4):
+            words = " ".join(lx.words(2, 8, invented=0.2))
+            sentences.append(words.capitalize() + lx.one((".", "?", "!")))
+        else:
+            sentences.append(lx.one(offers))
+    return " ".join(sentences)
+
+
 def recall(lx: Lexicon) -> list[Message]:
     """Give a fact early and ask for it later; the last message is the expected answer."""
+    name = ""
     if lx.chance(0.6):
         told = introduces_user(lx)
         name = told.answer.removeprefix("Nice to meet you, ").rstrip("!")
@@ -172,7 +208,8 @@ def recall(lx: Lexicon) -> list[Message]:
         told = Turn(form.format(n=noun, v=value), f"I will remember that your {noun} is {value}.", "")
         ask = lx.one((f"What is my {noun}?", f"What's my {noun}?", f"Tell me my {noun}."))
         reply = f"Your {noun} is {value}."
-    messages: list[Message] = [_message("user", told.user), _message("assistant", told.answer)]
+    answer = foreign_reply(lx, name) if lx.chance(0.6) else told.answer
+    messages: list[Message] = [_message("user", told.user), _message("assistant", answer)]
     for _ in range(lx.rng.choice((0, 0, 1, 1, 2, 3))):
         between = any_turn(lx)
         messages += [_message("user", between.user), _message("assistant", between.answer)]

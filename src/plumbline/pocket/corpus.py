@@ -100,10 +100,10 @@ def json_answer(lx: Lexicon) -> Sample:
 
 def talk(lx: Lexicon) -> Sample:
     roll = lx.rng.random()
-    if roll < 0.2:
+    if roll < 0.3:
         *messages, reply = conversation.recall(lx)
         return Sample("recall", messages, reply["content"], "The user told me this earlier.")
-    if roll < 0.28:
+    if roll < 0.38:
         *messages, reply = conversation.persona(lx)
         return Sample("persona", messages, reply["content"], "The system message tells me this.")
     make = lx.rng.choices(

@@ -125,7 +125,7 @@ def invented(lx: Lexicon, lean: bool = False) -> Tool:
         ("{V} the {t}.", "{V} a {t}.", "{V} {t}", "{V} the {t} of the {x}.", "Use this to {v} the {t}.")
     ).format(V=verb.capitalize(), v=verb, t=thing, x=lx.word(0.2))
     params: dict[str, str] = {}
-    for _ in range(lx.rng.choices((0, 1, 2, 3, 4), (3, 10, 4, 0, 0) if lean else (3, 30, 35, 22, 10))[0]):
+    for _ in range(lx.rng.choices((0, 1, 2, 3, 4), (3, 10, 4, 0, 0) if lean else (9, 30, 35, 22, 10))[0]):
         kind = lx.one(KINDS)
         if kind == "enum":
             kind += ":" + ",".join(lx.words(2, 4, invented=0.3))
@@ -164,6 +164,9 @@ def _asks(lx: Lexicon, name: str, verb: str, thing: str, params: dict[str, str])
         return [
             f"Use {name}.",
             f"Call {name}.",
+            f"Use {name} with nothing.",
+            f"Call {name} without arguments.",
+            f"{name}()",
             f"Please {verb} the {thing}.",
             f"{verb.capitalize()} the {thing}.",
         ]
