@@ -10,6 +10,8 @@ import pytest
 from support.dialects import Dialect, fold
 
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import ToolDialect, Utterance
 from plumbline.events import OutputEvent, TextDelta, ToolCallStart
 
 _FOLDER = Path(__file__).parent / "cases"
@@ -63,3 +65,20 @@ def test_every_dialect_has_six_cases() -> None:
         # Harmony is one dialect for both.
         counts = tools if dialect in TOOL_DIALECTS.values() or dialect.messages else reasoning
         assert counts[dialect.name] >= 6, dialect.name
+
+
+_TWICE = [d for d in dict.fromkeys(TOOL_DIALECTS.values()) if d.anywhere]
+
+
+@pytest.mark.parametrize("tool", _TWICE, ids=[tool.name for tool in _TWICE])
+def test_control_tokens_that_come_twice_are_read_once_without_a_reasoning_dialect_too(
+    tool: ToolDialect,
+) -> None:
+    """As with `--reasoning-parser none`, where the markers of calls are control tokens all the same."""
+    dialect = Dialect(tool, None)
+    section = tool.sections[0]
+    written = dialect.write(Utterance((Call("ping", "{}"),)))
+    doubled = written.replace(section.open[0], section.open[0] * 2)
+    doubled = doubled.replace(section.close[0], section.close[0] * 2)
+    assert doubled != written
+    assert dialect.read([f"{doubled}Done."]) == dialect.read([f"{written}Done."])

@@ -160,3 +160,15 @@ def test_text_that_looks_like_the_end_of_a_thinking_ends_none() -> None:
     vocabulary = Vocabulary("<think>", "</think>")
     dialect = vocabulary.dialect("hermes", "qwen3")
     assert dialect.frame([*vocabulary.encode("<think>"), *b"</think>"]).thinking == "inside"
+
+
+def test_thinking_behind_a_call_counts_as_thinking() -> None:
+    """Every character is a token here; those of the call are none of the thinking."""
+    model = build_dialect(DialectChoice(TOOL_DIALECTS["hermes"], REASONING_DIALECTS["qwen3"]))
+    before, after = "<think>Is it so?", "Yes.</think>"
+    call = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
+    text = f"{before}{call}{after}It is."
+    parser = model.parser({"ping": {}}, AnswerFrame())
+    parser.push(TextDelta(text))
+    parser.finish("stop")
+    assert parser.num_reasoning_tokens(range(1, len(text) + 1)) == len(before) + len(after)

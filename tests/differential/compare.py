@@ -61,6 +61,17 @@ class Difference(NamedTuple):
     theirs: str
 
 
+def tools_of(dialect: ToolDialect) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the tools of a dialect's cases: the schemas by name, and as a request has them."""
+    folder = ROOT / "tests/dialects/cases"
+    path = next(path for name in (dialect.name, "hermes") if (path := folder / f"{name}.json").is_file())
+    tools = json.loads(path.read_text("utf-8"))["tools"]
+    return tools, [
+        {"type": "function", "function": {"name": name, "parameters": schema}}
+        for name, schema in tools.items()
+    ]
+
+
 def outputs(dialect: ToolDialect) -> Iterator[Output]:
     """Yield the written cases without thinking, and some random utterances."""
     path = ROOT / "tests/dialects/cases" / f"{dialect.name}.json"
@@ -181,11 +192,6 @@ def whole_outputs(dialect: ToolDialect, reasoning: ReasoningDialect) -> Iterator
 
 def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
     """How many readings of thinking and calls in one output were compared, and those that differ."""
-    tools = json.loads((ROOT / "tests/dialects/cases/hermes.json").read_text("utf-8"))["tools"]
-    wire = [
-        {"type": "function", "function": {"name": name, "parameters": schema}}
-        for name, schema in tools.items()
-    ]
     compared = 0
     found = []
     for dialect in dict.fromkeys(TOOL_DIALECTS.values()):
@@ -201,6 +207,7 @@ def differences_together(peer: Peer) -> tuple[int, list[Difference]]:
         )
         if name is None or reasoning_parser is None:
             continue
+        tools, wire = tools_of(dialect)
         markup = Markers(dialect, reasoning)
         model = build_dialect(DialectChoice(dialect, reasoning))
         frame = AnswerFrame(thinking="inside" if reasoning.starts_inside else "before")
@@ -238,15 +245,11 @@ def differences(peer: Peer) -> tuple[int, list[Difference]]:
     known = set(peer.names())
     compared = 0
     found = []
-    tools = json.loads((ROOT / "tests/dialects/cases/hermes.json").read_text("utf-8"))["tools"]
-    wire = [
-        {"type": "function", "function": {"name": name, "parameters": schema}}
-        for name, schema in tools.items()
-    ]
     for dialect in dict.fromkeys(TOOL_DIALECTS.values()):
         name = next((name for name in (dialect.name, *dialect.aliases) if name in known), None)
         if name is None or dialect.messages:
             continue
+        tools, wire = tools_of(dialect)
         markers = sorted(Markers(dialect, None).texts)
         for output in outputs(dialect):
             expected = ours(dialect, output, tools)

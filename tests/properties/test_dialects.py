@@ -2,6 +2,7 @@
 
 * A dialect parses what it writes, with any of its sections first.
 * Bytes, tokens and pieces of any size give the same message; so does any soup of markup, which never crashes a parser.
+* Nothing inside of thinking gets into the answer.
 * The message of a prefix is a prefix of the message. Nothing of a cut call is text.
 * Parsers share no state.
 * The logprobs are those of the text.
@@ -33,6 +34,7 @@ from support.soup import (
     reasons,
     soup,
     soup_numbers,
+    thinking_ends,
     tokens,
     without_stump,
     words,
@@ -100,6 +102,24 @@ def test_no_soup_crashes_and_none_depends_on_its_cutting(
         text = "".join(soup(dialect, number) for number in atoms)
         whole = dialect.read([text], reason=reason)
         assert dialect.read(cut(text, lengths), reason=reason) == whole, (dialect, text)
+
+
+@laws
+@given(atoms=soup_numbers, place=st.floats(0, 1), answer=words)
+def test_nothing_inside_of_thinking_gets_into_the_answer(atoms: list[int], place: float, answer: str) -> None:
+    """Calls that break off there neither; the value of one may contain the end of the thinking and all that follows."""
+    for dialect in SEPARATING_DIALECTS:
+        if (ends := thinking_ends(dialect)) is None:
+            continue
+        opening, closing, *others = ends
+        call = Utterance((Call("get_weather", '{"count": 3, "tags": ["a"]}'),) if dialect.has_calls else ())
+        written = dialect.write(call)
+        inside = written[: int(place * len(written))] + "".join(soup(dialect, number) for number in atoms)
+        thought = f"{inside} so.{closing}"
+        if any(end in thought.removesuffix(closing) for end in (closing, *others)):
+            continue
+        folded, _ = dialect.read([f"{opening}{thought}{answer}"])
+        assert folded.content in ("", answer), (dialect, inside)
 
 
 @laws

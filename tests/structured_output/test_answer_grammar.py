@@ -181,7 +181,7 @@ def test_thinking_is_free_and_the_constraint_begins_after_it(name: str, inside: 
         assert jsonschema_rs.is_valid(schema, json.loads(said)), text
     thought = "What now? {not json} I know."
     opening = "" if inside else reasoning.open[0]
-    gap = "<|start|>assistant<|channel|>final<|message|>" if name == "harmony" else reasoning.after_close
+    gap = reasoning.after_close + found.syntax.text_header
     whole = f"{opening}{thought}{reasoning.close[0]}{gap}" + '{"a": true}'
     assert accepts(grammar, whole)
     assert not accepts(grammar, whole[:-1])
@@ -226,7 +226,7 @@ def test_what_must_not_be_called_is_not_begun(name: str) -> None:
     assert (grammar is not None) == (harmony or all(section.open for section in dialect.sections))
     if grammar is None:
         return
-    before = "<|channel|>final<|message|>" if harmony else ""
+    before = syntax.text_header
     text = "It is < 5 [degrees] {now}."
     assert accepts(grammar, before + text)
     begun = ["<|channel|>commentary to=functions.get_weather"] if harmony else []
@@ -243,6 +243,11 @@ def test_a_message_of_harmony_that_is_continued_gets_no_second_header() -> None:
     assert grammar is not None
     assert accepts(grammar, " goes on.")
     assert not accepts(grammar, " goes on.<|channel|>commentary to=functions.get_weather")
+    form = JsonFormat({"type": "object"})
+    grammar = compose(builder(), output_format=form, syntax=syntax, thinking=thinking(ended=True))
+    assert grammar is not None
+    assert accepts(grammar, "{}")
+    assert not accepts(grammar, "<|channel|>final<|message|>{}")
 
 
 @pytest.mark.parametrize("inside", [False, True])

@@ -34,6 +34,7 @@ class Answering:
         self.harmony = name == "harmony"
         tool = TOOL_DIALECTS["harmony"] if self.harmony else TOOL_DIALECTS["hermes"]
         self.inside = (inside or self.reasoning.starts_inside) and not thought
+        self.ended = thought
         self._model = model_dialect(tool, self.reasoning)
         starts = thinking(inside=self.inside, ended=thought)
         found = compose(builder(), output_format=form, syntax=self._model.syntax, thinking=starts)
@@ -43,7 +44,8 @@ class Answering:
 
     def read(self, text: str, sizes: list[int]) -> tuple[str, str]:
         """Thinking and text of an answer."""
-        parser = self._model.parser({}, frame(inside=self.inside), unparsed=self._unread)
+        starts = frame(inside=self.inside, ended=self.ended)
+        parser = self._model.parser({}, starts, unparsed=self._unread)
         events: list[OutputEvent] = []
         for piece in cut(text, sizes):
             events += parser.push(TextDelta(piece))
@@ -54,12 +56,8 @@ class Answering:
 
     def rendered(self, text: str, *, thought: str | None) -> str:
         """An answer as the model writes it."""
-        if self.harmony:
-            before = (
-                "" if thought is None else f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant"
-            )
-            before = before.removeprefix("<|channel|>analysis<|message|>") if self.inside else before
-            return f"{before}<|channel|>final<|message|>{text}"
+        # What the prompt has begun, it has begun with its header.
+        text = text if self.ended else f"{self._model.syntax.text_header}{text}"
         if thought is None:
             return text
         opening = "" if self.inside else self.reasoning.open[0]

@@ -85,7 +85,7 @@ class Answering:
 
     def text(self, text: str) -> str:
         """A text as the model writes it."""
-        return f"<|channel|>final<|message|>{text}" if self.harmony else text
+        return f"{self._model.syntax.text_header}{text}"
 
     def calls(self, *calls: Call) -> str:
         """Calls as the model writes them."""

@@ -26,6 +26,7 @@ __all__ = [
     "reasons",
     "soup",
     "soup_numbers",
+    "thinking_ends",
     "tokens",
     "without_stump",
     "words",
@@ -136,6 +137,15 @@ TODO_SCHEMA: dict[str, Any] = {
 def soup(dialect: Dialect, number: int) -> str:
     """Return a piece of markup of the dialect, of JSON, or of text."""
     return _SOUP[number // 2 % len(_SOUP)] if number % 2 else dialect.atoms[number // 2 % len(dialect.atoms)]
+
+
+def thinking_ends(dialect: Dialect) -> tuple[str, ...] | None:
+    """Return what thinking begins with and all that it ends with; None if the dialect has no markers around it."""
+    reasoning = dialect.reasoning
+    if reasoning is None or reasoning.messages:
+        return None
+    ends = (*reasoning.close, *filter(None, (reasoning.next_message,)))
+    return (reasoning.open[0], *ends)
 
 
 def tokens(text: str) -> Iterator[bytes]:

@@ -70,13 +70,16 @@ def compose(
     Raises:
         ConstraintError: a constraint cannot be enforced.
     """
+    if thinking == "after" and syntax.text_header:
+        # The prompt has the header, and the text that the answer continues.
+        syntax = msgspec.structs.replace(syntax, text_header="")
     callable_ = callable_tools(tools, choice)
     lazy = _calls_are_constrained(tools, callable_, choice)
     if output_format is None and not lazy and choice.mode != "required":
         # TOOL-03: a model that may not call must not begin a call, or its markup would be in the text.
         if not choice.forbidden or not syntax.call_starts or not syntax.is_plain_text:
             return None
-        body = text_without_calls(builder, syntax, begun=thinking == "after")
+        body = text_without_calls(builder, syntax)
         return builder.build(
             _after_thinking(builder, _still_thinking(syntax, None, thinking), body, thinking)
         )
@@ -129,6 +132,7 @@ def text_besides_calls(
     callable_ = callable_tools(tools, choice)
     if (
         syntax.calls is None
+        or syntax.text_header
         or not callable_
         or choice.mode == "required"
         or not isinstance(output_format, RegexFormat)
@@ -201,10 +205,12 @@ def _names(tools: Sequence[Tool]) -> list[str]:
 def _of_text(
     builder: GrammarBuilder, output_format: OutputFormat, syntax: AnswerSyntax, begun: Sequence[str]
 ) -> str:
-    text = _constrained_text(builder, output_format, begun)
     if not syntax.text_header:
-        return text
-    return builder.sequence([builder.literal(syntax.text_header), text])
+        return _constrained_text(builder, output_format, begun)
+    # A call has another header, so that no text begins like one.
+    return builder.sequence(
+        [builder.literal(syntax.text_header), _constrained_text(builder, output_format, ())]
+    )
 
 
 def _constrained_text(builder: GrammarBuilder, output_format: OutputFormat, begun: Sequence[str]) -> str:

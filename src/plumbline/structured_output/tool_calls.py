@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
+from plumbline.dialects.parsers.render import section_opening
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
 from plumbline.dialects.spec.call_format import CallFormat
 from plumbline.dialects.spec.dialect import Section, ToolDialect
@@ -46,16 +47,25 @@ def calls(
     section = dialect.sections[0]
     bare = not section.open and not dialect.messages
     as_json = beside == "json" and (bare or "".join(section.open[:1]).startswith("{"))
-    call = _call(builder, section, tools, relaxed=relaxed, as_json=as_json)
+    if section.recipient:
+        groups = [(section_opening(section, tool.name), [tool]) for tool in tools]
+    else:
+        groups = [(section_opening(section, ""), list(tools))]
+    found = [
+        (opening, _call(builder, section, group, relaxed=relaxed, as_json=as_json))
+        for opening, group in groups
+    ]
     if bare and beside == "text" and section.array:
         first = _call(builder, section, tools, relaxed=relaxed, before="[")
-        return _rest(builder, section, call, parallel, first=first)
+        return _rest(builder, section, found[0][1], parallel, first=first)
     if dialect.messages:
-        return call  # A call ends with an end of sequence, so there is never a second.
+        return found[0][1]  # A call ends with an end of sequence, so there is never a second.
     with builder.literals(as_json=as_json and not bare):
-        opened = _literals(builder, *section.open[:1])
-        whole = builder.sequence([*opened, _rest(builder, section, call, parallel)])
-    if not (parallel and section.single):
+        whole = builder.choice(
+            builder.sequence([*_literals(builder, opening), _rest(builder, section, call, parallel)])
+            for opening, call in found
+        )
+    if not (parallel and section.holds_one_call):
         return whole
     return builder.sequence(
         [whole, builder.repeat(builder.sequence([*_literals(builder, section.between), whole]))]
@@ -94,18 +104,15 @@ def text_with_calls(
     return builder.sequence([several, builder.text(every, bare)])
 
 
-def text_without_calls(builder: GrammarBuilder, syntax: AnswerSyntax, *, begun: bool = False) -> str:
+def text_without_calls(builder: GrammarBuilder, syntax: AnswerSyntax) -> str:
     """Match free text in which no call begins.
 
     Args:
         builder: collects the rules.
         syntax: how the model writes text and calls; every call begins with one of its `call_starts`.
-        begun: the prompt already contains the header and the beginning of the text.
     """
     text = builder.text(without=syntax.call_starts)
-    if begun or not syntax.text_header:
-        return text
-    return builder.sequence([builder.literal(syntax.text_header), text])
+    return builder.sequence([*_literals(builder, syntax.text_header), text])
 
 
 def _markers(dialect: ToolDialect) -> list[str]:
@@ -193,7 +200,7 @@ def _rest(
         [*_literals(builder, section.item_open), call, *_literals(builder, section.item_close)]
     )
     body = [first or item]
-    if parallel and not section.single:
+    if parallel and not section.holds_one_call:
         between = _literals(builder, ", " if section.array else section.between)
         body.append(builder.repeat(builder.sequence([*between, item])))
     # White space is a lexeme of its own. Joined with the closing marker, the end of a section would begin like the

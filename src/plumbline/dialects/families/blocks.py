@@ -39,6 +39,7 @@ TOOLS = (
             ),
         ),
         silent=("<|plamo:tag|>",),
+        anywhere=True,
         detect=(r"plamo:begin_tool_requests",),
     ),
     ToolDialect(
@@ -55,6 +56,7 @@ TOOLS = (
         silent=_INKLING,
         headed=(*_INKLING_KINDS, "<|content_invoke_tool_json|>"),
         content_gap="<|end_message|><|message_model|>",
+        text_header="<|content_text|>",
         detect=(r"<\|content_invoke_tool_json\|>",),
         tokens=("<|content_invoke_tool_json|>",),
     ),
@@ -117,6 +119,7 @@ REASONING = (
         after_close="<|message_model|>",
         silent=_INKLING,
         headed=_INKLING_KINDS,
+        text_header="<|content_text|>",
         detect=(r"<\|content_thinking\|>",),
         tokens=("<|content_thinking|>",),
     ),

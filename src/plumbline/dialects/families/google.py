@@ -20,6 +20,7 @@ TOOLS = (
             ),
         ),
         silent=("<|tool_response>",),
+        anywhere=True,
         detect=(r"<\|tool_call>",),
     ),
     ToolDialect(

@@ -17,6 +17,7 @@ from plumbline.dialects.model_dialect import (
 )
 from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
+from plumbline.dialects.parsers.pass_through import PassThroughParser
 from plumbline.dialects.parsers.structured import StructuredHarmonyParser
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
@@ -77,6 +78,8 @@ class HarmonyDialect(ModelDialect):
         unparsed: Unparsed | None = None,
     ) -> AnswerParser:
         """Return a parser for one choice."""
+        if unparsed is not None and frame.thinking == "after" and not tools:
+            return PassThroughParser()  # The prompt has begun the final message.
         parse = HarmonyParser if unparsed is None else StructuredHarmonyParser
         return parse(
             tools,

@@ -17,7 +17,7 @@ from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.json_answer import JsonAnswerParser
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.pass_through import PassThroughParser
-from plumbline.dialects.parsers.render import render_utterance
+from plumbline.dialects.parsers.render import render_utterance, text_header
 from plumbline.dialects.parsers.structured import StructuredTextParser
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
@@ -56,6 +56,7 @@ class MarkerDialect(ModelDialect):
         self.syntax = AnswerSyntax(
             reasoning=reasoning,
             calls=tool,
+            text_header=text_header(tool, reasoning),
             call_starts=opens if all(section.open for section in sections) else (),
             not_in_thinking=opens if ends_thinking else (),
         )
@@ -127,7 +128,8 @@ class MarkerDialect(ModelDialect):
     ) -> AnswerParser:
         """Return a parser for one choice."""
         tool = self.choice.tool if tools else None
-        if tool is None and (unparsed == "all" or not self._has_markup):
+        header = self.syntax.text_header if unparsed and frame.thinking != "after" else ""
+        if tool is None and ((unparsed == "all" and not header) or not self._has_markup):
             return PassThroughParser()
         markers, marker_ids = self._markers, self._ids
         if tool is None:
@@ -145,6 +147,7 @@ class MarkerDialect(ModelDialect):
             inside=inside,
             new_id=new_id,
             exact=unparsed == "after the gap",
+            header=header,
             logprobs=logprobs,
             marker_ids=marker_ids,
         )

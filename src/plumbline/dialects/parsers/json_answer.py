@@ -40,7 +40,7 @@ class JsonAnswerParser(MarkerParser):
         begun = cursor.offset
         key, raw = yield from self._key((tool.answer_key, *sections))
         if key in sections:
-            return (yield from self._section((sections[key],), raw, self._content.write))
+            return (yield from self._section((sections[key],), raw, self._content))
         if key:
             self._content.flush()
             yield from self._response()

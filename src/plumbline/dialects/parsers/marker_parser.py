@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumbline.dialects.parsers.cursor_parser import CursorParser
-from plumbline.dialects.parsers.whitespace import SPACE
+from plumbline.dialects.parsers.whitespace import SPACE, WhitespaceBuffer
 from plumbline.dialects.spec.dialect import NewId, Section
 from plumbline.dialects.spec.markers import Markers
-from plumbline.dialects.streams.cursor import EndOfOutputError, MalformedError, Steps, Write
+from plumbline.dialects.streams.cursor import EndOfOutputError, MalformedError, Steps
 
 __all__ = ["MarkerParser"]
 
@@ -93,7 +93,7 @@ class MarkerParser(CursorParser):
                 self._content.write(marker, cursor.offset - len(marker))
                 boundary = False
             elif marker in markers.sections:
-                boundary = yield from self._section(markers.sections[marker], marker, self._content.write)
+                boundary = yield from self._section(markers.sections[marker], marker, self._content)
             elif marker in markers.silent:
                 boundary = yield from self._silent_text(marker)
             else:
@@ -128,7 +128,7 @@ class MarkerParser(CursorParser):
             return False  # A marker that begins like a bare call.
         for section in markers.bare:
             if char in section.starts:
-                return (yield from self._section((section,), "", self._content.write))
+                return (yield from self._section((section,), "", self._content))
         return False
 
     def _header(self) -> Steps[bool]:
@@ -137,13 +137,16 @@ class MarkerParser(CursorParser):
         cursor.mark()
         self._prose_offset = start = cursor.offset
         name = ""
-        if not markers.header or (yield from cursor.take(markers.header)):
+        headed = bool(markers.header) and (yield from cursor.take(markers.header))
+        if headed or not markers.header:
             try:
                 name = yield from cursor.run(_NAME, 128)
             except MalformedError:
                 name = ""
-        named = bool(name) and (bool(markers.header) or not self._tools or name in self._tools)
+        named = bool(name) and (headed or not self._tools or name in self._tools)
         ends = named and (yield from cursor.may_become(markers.headed))
+        if headed and not ends and not (yield from cursor.peek()):
+            ends = cursor.cut
         raw = cursor.unmark()
         self._prose_offset = None
         if ends:
@@ -176,21 +179,30 @@ class MarkerParser(CursorParser):
         thought.drop()
         self._thought_start = start
         while True:
-            marker = yield from cursor.until(markers.in_thought, thought.write)
+            marker, self._next_marker = self._next_marker, None
+            if marker is None:
+                marker = yield from cursor.until(markers.in_thought, thought.write)
+            if marker is not None and marker in markers.at_line:  # Only behind a call that broke off.
+                thought.write(marker, cursor.offset - len(marker))
+                continue
             if marker is not None and marker in markers.sections:
-                yield from self._section(markers.sections[marker], marker, thought.write)
+                earlier = self.num_calls
+                yield from self._section(markers.sections[marker], marker, thought)
+                if self.num_calls > earlier:
+                    self._thought_start = cursor.offset
                 continue
             if marker in markers.reopening.markers:
                 continue
             self._end_thought(cursor.offset)
             return
 
-    def _section(self, sections: tuple[Section, ...], marker: str, prose: Write) -> Steps[bool]:
+    def _section(self, sections: tuple[Section, ...], marker: str, prose: WhitespaceBuffer) -> Steps[bool]:
         """Read the calls of a section, of which `marker` has been read. Returns whether there was any.
 
         Args:
             sections: those that begin with this marker. The first character of the calls decides between them.
-            prose: takes the text with its markers if this is no call.
+            prose: takes what is no call: the text with its markers, the rest of a call that breaks off, and the white
+                space behind calls.
         """
         cursor = self._cursor
         cursor.mark(marker)
@@ -241,18 +253,17 @@ class MarkerParser(CursorParser):
                     self._warn(f"a call of {call.name} broke off: {error}")
                     if not isinstance(error, EndOfOutputError):
                         rest = raw or error.rest
-                        self._content.write(rest, cursor.offset - len(rest))
-                        yield from self._after_broken(section)
+                        prose.write(rest, cursor.offset - len(rest))
+                        yield from self._after_broken(section, prose)
                     return True
                 cut = isinstance(error, EndOfOutputError) and self._reason == "length"
                 if cut and (marker or announced):
                     self._warn("the token limit cut a call before its name")
-                elif raw.strip():
-                    if marker or announced:
+                else:
+                    if raw.strip() and (marker or announced):
                         self._warn(f"markup that is no call was kept as text: {error}")
-                    (self._content.write if announced else prose)(raw, start)
-                elif not announced:
-                    prose(raw, start)
+                    if raw.strip() or not announced:
+                        prose.write(raw, start)
                 return announced
             self._end_call(complete=True)
             announced = True
@@ -263,7 +274,7 @@ class MarkerParser(CursorParser):
                 self._prose_offset = None
                 # White space that no markup follows may belong to text.
                 if space := raw[len(raw.rstrip(SPACE)) :]:
-                    self._content.wait(space, cursor.offset - len(space))
+                    prose.wait(space, cursor.offset - len(space))
                 return True
 
     def _closed_at_once(self, section: Section) -> Steps[bool]:
@@ -316,13 +327,13 @@ class MarkerParser(CursorParser):
         char = cursor.text[cursor.pos] if cursor.pos < len(cursor.text) else (yield from cursor.peek())
         return bool(char) and (bool(section.close) or char in section.starts)
 
-    def _after_broken(self, section: Section) -> Steps[None]:
+    def _after_broken(self, section: Section, prose: WhitespaceBuffer) -> Steps[None]:
         """Pass on the rest of a broken call's markup as text, and drop its end."""
-        marker = yield from self._cursor.until(self._markers.after_broken[id(section)], self._content.write)
+        marker = yield from self._cursor.until(self._markers.after_broken[id(section)], prose.write)
         if marker is not None and marker in self._markers.sections:
             self._next_marker = marker
         else:
-            self._content.drop()
+            prose.drop()
 
 
 class _OpenCall:

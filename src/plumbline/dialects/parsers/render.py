@@ -10,7 +10,7 @@ import msgspec
 from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect, Utterance
 
-__all__ = ["openings", "render_calls", "render_utterance"]
+__all__ = ["openings", "render_calls", "render_utterance", "section_opening", "text_header"]
 
 
 def render_utterance(
@@ -21,12 +21,13 @@ def render_utterance(
     if utterance.reasoning is not None and reasoning is not None:
         parts += [reasoning.open[0], reasoning.after_open, utterance.reasoning]
         parts += [reasoning.before_close, reasoning.close[0], reasoning.after_close]
+    header = text_header(tool, reasoning)
     position = number = 0
     given = utterance.parts
     while position < len(given):
         part = given[position]
         if isinstance(part, str):
-            parts.append(part)
+            parts += [header, part]
             position += 1
             continue
         end = position
@@ -51,7 +52,7 @@ def render_utterance(
 
 def render_calls(calls: list[Call], section: Section) -> str:
     """Write calls that follow each other, with the markers around them."""
-    if section.single:
+    if section.holds_one_call:
         return section.between.join(_section([call], section) for call in calls)
     return _section(calls, section)
 
@@ -64,7 +65,19 @@ def openings(tool: ToolDialect, names: Iterable[str]) -> tuple[str, ...]:
     section = tool.sections[0]
     if tool.messages:
         return ()
+    if section.recipient:
+        return tuple(section_opening(section, name) for name in names)
     return section.open[:1] or tuple(_opening(section, name) for name in names)
+
+
+def section_opening(section: Section, name: str) -> str:
+    """Return the marker that a section of calls of this tool begins with, and what stands before it."""
+    return section.recipient.replace("{name}", name) + "".join(section.open[:1])
+
+
+def text_header(tool: ToolDialect | None, reasoning: ReasoningDialect | None) -> str:
+    """Return what models of these dialects write before text."""
+    return (tool.text_header if tool else "") or (reasoning.text_header if reasoning else "")
 
 
 def _opening(section: Section, name: str) -> str:
@@ -82,7 +95,7 @@ def _section(calls: list[Call], section: Section) -> str:
         body = f"[{body}]"
     return "".join(
         (
-            section.open[0] if section.open else "",
+            section_opening(section, calls[0].name),
             section.after_open,
             body,
             section.before_close,

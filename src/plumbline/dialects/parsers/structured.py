@@ -31,6 +31,7 @@ class StructuredTextParser(MarkerParser):
         inside: generation starts inside the thinking.
         new_id: makes ids of calls.
         exact: the gap after the thinking is exactly what the dialect writes there; otherwise it is any white space.
+        header: what stands before the text. The text follows behind it at once.
         logprobs: the deltas carry logprobs.
         marker_ids: see `AnswerParser`.
     """
@@ -43,11 +44,15 @@ class StructuredTextParser(MarkerParser):
         inside: bool,
         new_id: NewId,
         exact: bool,
+        header: str = "",
         logprobs: bool = False,
         marker_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._exact = exact
-        self._openings = Finder(() if markers.tool is None else openings(markers.tool, tools))
+        # White space behind thinking may have been skipped.
+        self._header_texts = Finder((header, header.lstrip(SPACE)))
+        begun = () if markers.tool is None else openings(markers.tool, tools)
+        self._openings = Finder((*begun, *(text.lstrip(SPACE) for text in begun)))
         super().__init__(
             markers, tools, inside=inside, new_id=new_id, logprobs=logprobs, marker_ids=marker_ids
         )
@@ -65,6 +70,8 @@ class StructuredTextParser(MarkerParser):
             yield from super()._answer()
         else:
             self._content.flush()
+            if self._header_texts.markers:
+                yield from cursor.take_one(self._header_texts)
             yield from _rest(cursor, self._emit_text)
 
     def _thinking(self) -> Steps[None]:

@@ -71,6 +71,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     after_open: str = ""
     before_close: str = ""
     between: str = ""
+    recipient: str = ""
+    """What models write before a section, with `{name}` for the tool of its only call."""
     array: bool = False
     """The calls are the elements of a JSON array: `[CALL, CALL]`."""
     single: bool = False
@@ -82,6 +84,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     """Control tokens inside its calls that another section with the same markers does not have."""
     at_line: bool = False
     """Its markers begin a call only at the beginning of a line of text, and never in thinking."""
+
+    @property
+    def holds_one_call(self) -> bool:
+        """Whether models write a section for each call."""
+        return self.single or bool(self.recipient)
 
 
 class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +113,13 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Every answer is a JSON object. This key has the text, and keys that sections begin with have the calls."""
     content_gap: str = ""
     """What models write between text and a section."""
+    text_header: str = ""
+    """What they write before text."""
     detect: tuple[str, ...] = ()
     """Regular expressions, all of which a template of this family matches. Without any, only the name chooses it."""
+    anywhere: bool = False
+    """The markers of its calls are control tokens, which no model writes in prose: a second beginning, or an end where
+    no call ends, is dropped."""
     unlike: str = ""
     """A regular expression that no template of this family matches, though its relatives' do."""
     general: bool = False
@@ -135,11 +147,15 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     end marker or the end of the answer."""
     anywhere: bool = False
     """The family's markers are control tokens, which no model writes in prose: thinking may begin amid text, and a
-    marker where it means nothing (a second opening, an end outside of thinking or behind calls) is dropped."""
+    marker where it means nothing (a second opening, an end outside of thinking) is dropped."""
     headed: tuple[str, ...] = ()
     """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
     header: str = ""
     """What stands before that name. With it, any name is markup."""
+    text_header: str = ""
+    """What stands before the answer's text, behind `after_close`."""
+    next_message: str = ""
+    """What another message begins with. Thinking ends before it also where its end marker is missing."""
     append: bool = False
     """The thinking stays in the text with its markers ("append think"), as some clients of the family expect."""
     silent: tuple[str, ...] = ()

@@ -39,22 +39,24 @@ class Markers:
         self.in_text = Finder((*self.sections, *self.silent, *anywhere), least=2)
         self.opening = Finder(self.opens)
         self.reopening = Finder(self.opens if anywhere else ())
-        self.headed = Finder((tool.headed if tool else ()) + (reasoning.headed if reasoning else ()), least=2)
         self.header = (tool.header if tool else "") or (reasoning.header if reasoning else "")
+        headed = (tool.headed if tool else ()) + (reasoning.headed if reasoning else ())
+        self.headed = Finder(headed, least=1 if self.header else 2)
         # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
         longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]
-        sections = tool.sections if tool is not None and anywhere else ()
+        sections = tool.sections if tool is not None and tool.anywhere else ()
         ends = [end for section in sections for end in (*section.close, section.item_close)]
         self.at_boundary = Finder((*self.opens, *self.closes, *self.silent, *longer, *ends))
         self.again = {id(section): Finder(section.open) for section in sections}
-        self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere))
+        self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere, self.header))
         # Amid a line of prose, and in thinking, the model writes about these markers.
         self.at_line = frozenset(
             marker for marker, sections in self.sections.items() if all(s.at_line for s in sections)
         )
         calls = tuple(marker for marker in self.sections if marker not in self.at_line)
         inside = calls if reasoning is not None and reasoning.calls_inside else ()
-        self.in_thought = Finder((*self.closes, *inside, *self.reopening.markers), least=2)
+        following = reasoning.next_message if reasoning is not None else ""
+        self.in_thought = Finder((*self.closes, *inside, *self.reopening.markers, following), least=2)
         self.after_broken = {
             id(section): Finder((*section.close, section.item_close, *self.sections))
             for section in (tool.sections if tool else ())
