@@ -59,6 +59,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the schema of a non-streaming answer."""
 
 
+_OPERATORS = frozenset({"loadLoraAdapter", "unloadLoraAdapter"})
+"""Operations that change a server for all of its clients; nobody asked for that."""
+
+
 @cache
 def operations() -> dict[str, Operation]:
     """Return the operations of OpenAI's API with a body and without path parameters, by id."""
@@ -69,6 +73,8 @@ def _operations() -> Iterator[Operation]:
     for path, methods in document()["paths"].items():
         post = methods.get("post")
         if post is None or "requestBody" not in post or "{" in path or not path.startswith("/v1/"):
+            continue
+        if post["operationId"] in _OPERATORS:
             continue
         whole = post["responses"]["200"]["content"].get("application/json", {}).get("schema", {})
         yield Operation(
