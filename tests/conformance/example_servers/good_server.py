@@ -79,8 +79,8 @@ class Engine(ScriptedEngine):
 
 
 def _entry(token: int, count: int) -> TokenLogprob:
-    top = [(token, math.log(0.5)), ((token + 1) % 128, math.log(0.25))]
-    return TokenLogprob(token, math.log(0.5), tuple(top[:count]))
+    top = [((token + rank) % 128, math.log(0.5) * (1 + rank)) for rank in range(count)]
+    return TokenLogprob(token, math.log(0.5), tuple(top))
 
 
 def app() -> Any:
