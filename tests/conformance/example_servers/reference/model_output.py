@@ -128,10 +128,9 @@ def _cut(whole: Output, limit: int | None) -> Output:
 
 
 def entry(char: str, alternatives: int) -> dict[str, Any]:
-    """Return the logprob entry of a token, with the requested number of alternatives (LP-02), up to 20."""
-    others = [other for other in "abcdefghijklmnopqrstuvwxyz" if other != char]
-    best = [_only(char, -0.5), *(_only(other, -1.5 - rank) for rank, other in enumerate(others))]
-    return {**_only(char, -0.5), "top_logprobs": best[: min(alternatives, 20)]}
+    """Return the logprob entry of a token, with the requested number of alternatives, up to two."""
+    others = [_only(char, -0.5), _only("x" if char != "x" else "y", -1.5)]
+    return {**_only(char, -0.5), "top_logprobs": others[:alternatives]}
 
 
 def _only(char: str, logprob: float) -> dict[str, Any]:
