@@ -137,6 +137,12 @@ def test_a_switch_names_the_variables_of_its_template(
     assert switch.variables(effort, budget) == variables
 
 
+@pytest.mark.parametrize("effort", ["none", "minimal", "low"])
+def test_a_family_that_always_thinks_thinks_least_where_none_is_wanted(effort: str) -> None:
+    assert ThinkingControl(effort="e", efforts=("low", "high")).variables(effort) == {"e": "low"}
+    assert ThinkingControl().variables(effort) == {}
+
+
 @pytest.mark.parametrize(
     ("reasoning", "control", "prompt", "ended"),
     [

@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         print("Give folders of templates: nox -s templates -- FOLDER...")
         return 2
     paths = sorted(path for folder in folders for path in Path(folder).rglob("*.jinja"))
-    reports = [examine(path.name, path.read_text("utf-8")) for path in paths]
+    reports = [examine(f"{path.parent.name}/{path.name}", path.read_text("utf-8")) for path in paths]
     for report in reports:
         _print(report, all_of_them="--all" in arguments)
     stale = unused(reports, EXCEPTIONS)

@@ -22,7 +22,8 @@ class Exemption(msgspec.Struct, frozen=True):
     """Differences that are allowed, with the reason."""
 
     template: str
-    """Matches names of templates, with `*` for any characters."""
+    """Matches names of templates, with `*` for any characters; with the name of the folder before it where two
+    projects have a template of one name."""
     probes: tuple[str, ...]
     """Names of probes, or `every call`."""
     reason: str
@@ -35,7 +36,7 @@ EXCEPTIONS = msgspec.json.decode(
 
 def unexplained(report: Report, exemptions: Sequence[Exemption]) -> list[Difference]:
     """Return the differences of a template that no exemption allows."""
-    allowed = [each for each in exemptions if fnmatchcase(report.name, each.template)]
+    allowed = [each for each in exemptions if _names(each, report)]
     return [
         difference
         for difference in report.differences
@@ -47,12 +48,18 @@ def unused(reports: Sequence[Report], exemptions: Sequence[Exemption]) -> list[E
     """Return the exemptions of templates among the reports, cut down to the probes in which none of these differs."""
     found = []
     for each in exemptions:
-        named = [report for report in reports if fnmatchcase(report.name, each.template)]
+        named = [report for report in reports if _names(each, report)]
         differences = [difference for report in named for difference in report.differences]
         idle = tuple(p for p in each.probes if not any(_matches(p, difference) for difference in differences))
         if named and idle:
             found.append(msgspec.structs.replace(each, probes=idle))
     return found
+
+
+def _names(exemption: Exemption, report: Report) -> bool:
+    """Return whether an exemption is about a template."""
+    name = report.name if "/" in exemption.template else report.name.rpartition("/")[2]
+    return fnmatchcase(name, exemption.template)
 
 
 def _matches(probe: str, difference: Difference) -> bool:

@@ -19,6 +19,7 @@ class Report(NamedTuple):
     """The facts about one template."""
 
     name: str
+    """The name of its file, with that of its folder."""
     tool: str
     reasoning: str
     has_tools: bool

@@ -100,6 +100,12 @@ def test_an_exception_allows_its_differences_and_no_others() -> None:
     assert len(unexplained(report, [Exemption("other*", (EVERY_CALL,), "")])) == 2
 
 
+def test_an_exception_may_name_the_folder_of_its_template() -> None:
+    report = examine("theirs/ours-1.jinja", _FIRST_ONLY)
+    for pattern, left in (("theirs/ours-*", 0), ("ours-*", 0), ("others/ours-*", 2), ("theirs", 2)):
+        assert len(unexplained(report, [Exemption(pattern, (EVERY_CALL,), "")])) == left
+
+
 def test_an_exception_that_allows_nothing_is_reported() -> None:
     partly = Exemption("ours-*", ("two calls", "null"), "")
     idle = Exemption("ours-*", ("text",), "")

@@ -145,7 +145,13 @@ REASONING = (
         after_close="\n",
         calls_inside=True,
         detect=(r"\[gMASK\]", r"</think>"),
-        switch=ENABLE_THINKING,
+        # Some templates have one of the two variables only; one that does not know an effort takes it for the most.
+        switch=ThinkingControl(
+            on=ENABLE_THINKING.on,
+            off=(*ENABLE_THINKING.off, ("reasoning_effort", "low")),
+            effort="reasoning_effort",
+            efforts=("low", "high", "max"),
+        ),
     ),
     ReasoningDialect(
         name="hy_v3",

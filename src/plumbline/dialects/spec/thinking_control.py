@@ -6,7 +6,7 @@ import msgspec
 
 __all__ = ["ThinkingControl"]
 
-_EFFORTS = ("minimal", "low", "medium", "high", "xhigh")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
 class ThinkingControl(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,7 +15,7 @@ class ThinkingControl(msgspec.Struct, frozen=True, kw_only=True):
     on: tuple[tuple[str, bool | str], ...] = ()
     """What to set for thinking."""
     off: tuple[tuple[str, bool | str | int], ...] = ()
-    """What to set for an answer without thinking; empty if the family always thinks."""
+    """What to set for an answer without thinking; empty if the family always thinks, and then thinks least."""
     effort: str = ""
     """The variable for the effort, a word."""
     efforts: tuple[str, ...] = ("low", "medium", "high")
@@ -32,7 +32,7 @@ class ThinkingControl(msgspec.Struct, frozen=True, kw_only=True):
             budget: how many tokens of thinking the request allows.
         """
         found: dict[str, bool | str | int] = {}
-        if effort == "none":
+        if effort == "none" and (self.off or not self.effort):
             return dict(self.off)
         if effort is not None:
             found.update(self.on)
