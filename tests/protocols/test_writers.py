@@ -33,7 +33,9 @@ from plumbline._generated.responses import CreateResponse
 from plumbline.events import (
     Finish,
     OutputEvent,
+    Progress,
     TextDelta,
+    TokenIds,
     ToolCallEnd,
     ToolCallStart,
     Usage,
@@ -102,6 +104,29 @@ def test_the_chunks_of_a_chat_fold_to_its_answer(
         assert {"content", "refusal"} <= set(message), "CHAT-03"
         assert message["content"] is not None or message["refusal"] or message["tool_calls"], "CHAT-03"
         assert (choice["logprobs"] is not None) == logprobs, "LP-01"
+
+
+@given(interleaved(answers()))
+def test_content_comes_with_the_role_only_where_a_text_follows(
+    answer: tuple[int, list[tuple[int, OutputEvent]]],
+) -> None:
+    """CS-02: clients open a text where a delta has content, so an answer that only calls tools has it nowhere."""
+    n, events = answer
+    body = {"model": "m", "n": n, "messages": [{"role": "user", "content": "hi"}]}
+    writer = ChatWriter(decode(CreateChatCompletionRequest, encode(body)), model="m", fingerprint="fp")
+    chunks = as_json([chunk for index, event in events for chunk in writer.event(index, event)])
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    for index in range(n):
+        role, *rest = [choice["delta"] for choice in choices if choice["index"] == index]
+        assert role["role"] == "assistant"
+        assert not any("role" in delta for delta in rest)
+        shown = [event for at, event in events if at == index and not isinstance(event, TokenIds | Progress)]
+        first = role.get("content")
+        if n == 1:
+            assert (first == "") == isinstance(shown[0], TextDelta | Finish)
+        if not any(isinstance(event, TextDelta) for event in shown[:-1]) and len(shown) > 1:
+            assert all(delta.get("content") is None for delta in (role, *rest))
+        assert first in (None, "")
 
 
 @given(interleaved(answers()), st.booleans())
