@@ -2,8 +2,9 @@
 
     python -m benchmarks.gguf --file pocket.gguf --llama-server PATH --llama-python PYTHON --to result.json
 
-All servers run at the same time with one compute thread each and are measured in turn, A B C A B C …. The server of
-llama-cpp-python computes one request at a time and gives no usage in streams: its tokens are its deltas and the end.
+All servers run at the same time with one compute thread each and are measured in turn, A B C A B C …. Ours and
+llama.cpp's have 32 slots of 1,024 tokens. The server of llama-cpp-python computes one request at a time and gives no
+usage in streams: its tokens are its deltas and the end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from benchmarks.environment import environment
 from benchmarks.servers import THREADS, Server, cpu_seconds, free_port, started
 from benchmarks.serving import MAX_TOKENS, PROMPTS
 
@@ -126,12 +129,12 @@ def main() -> None:
     file = str(options.file)
     plumbline = [
         str(Path(sys.executable).parent / "plumbline"), "serve", "--model", file, "--port", "PORT",
-        "--served-model-name", "bench", "--max-num-seqs", "32",
+        "--served-model-name", "bench", "--max-num-seqs", "32", "--max-model-len", "1024",
         "--engine-args", "n_threads=1", "n_threads_batch=1",
     ]  # fmt: skip
     commands = {
         "plumbline": (plumbline, "/health"),
-        "plumbline, no kept prefixes": ([*plumbline, "--no-prefix-caching"], "/health"),
+        "plumbline, one pool": ([*plumbline, "kv_unified=true"], "/health"),
     }
     if options.llama_server:
         commands["llama-server"] = (
@@ -149,7 +152,8 @@ def main() -> None:
         servers = [stack.enter_context(serve(name, *given)) for name, given in commands.items()]
         rows = measure(servers, options.rounds)
     if options.to is not None:
-        options.to.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+        result = {"taken": datetime.now(UTC).isoformat(timespec="seconds"), "environment": environment()}
+        options.to.write_text(json.dumps({**result, "gguf": rows}, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -93,6 +93,12 @@ ENGINES = [
     EngineKind("transformers", settings={"engine": "transformers"}, shares_prefixes=False),
     EngineKind("llama_cpp", needs=("llama_cpp", "gguf"), model=_pocket_gguf),
     EngineKind(
+        "llama_cpp_streams",
+        needs=("llama_cpp", "gguf"),
+        model=_pocket_gguf,
+        settings={"engine_args": ("kv_unified=false",), "max_model_len": 4096},
+    ),
+    EngineKind(
         "vllm",
         needs=("vllm",),
         settings={"engine": "vllm", "engine_args": ("enforce_eager=true",), "kv_cache_bytes": 1 << 30},

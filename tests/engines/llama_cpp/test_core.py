@@ -32,7 +32,7 @@ class CheckingCache:
     A cell that several sequences share counts once, as in llama.cpp's unified cache.
     """
 
-    vocab_size, eos_token_ids, can_share = VOCAB, frozenset({EOS}), True
+    vocab_size, eos_token_ids, can_share, has_streams = VOCAB, frozenset({EOS}), True, False
 
     def __init__(self, num_sequences: int = 6, num_cells: int = 1000, max_batch: int = 16) -> None:
         self.num_sequences, self.num_cells, self.max_batch = num_sequences, num_cells, max_batch
@@ -73,6 +73,10 @@ class CheckingCache:
         assert len(self.cells[source]) >= length
         self.cells[target] = self.cells[source][:length]
 
+    def truncate(self, sequence: int, length: int) -> None:
+        assert 0 < length <= len(self.cells[sequence])
+        del self.cells[sequence][length:]
+
     def remove(self, sequence: int) -> None:
         self.cells.pop(sequence, None)
 
@@ -80,11 +84,38 @@ class CheckingCache:
         self.cells.clear()
 
 
+class CheckingStreams(CheckingCache):
+    """A cache whose sequences have cells of their own; those of a batch have to follow each other."""
+
+    has_streams = True
+
+    def __init__(self, num_sequences: int = 6, num_cells: int = 1000, max_batch: int = 16) -> None:
+        super().__init__(num_sequences, num_cells, max_batch)
+        self.num_cells = num_sequences * self.max_model_len
+        self.num_copies = 0
+        self.num_broken = 0
+        """Batches that have a gap between their sequences."""
+
+    def decode(
+        self, token_ids: list[int], positions: list[int], sequences: list[int], wanted: list[bool]
+    ) -> Status:
+        assert sequences == sorted(sequences)
+        self.num_broken += max(sequences) - min(sequences) >= len(set(sequences))
+        assert super().decode(token_ids, positions, sequences, wanted) == "done"
+        assert all(len(held) <= self.max_model_len for held in self.cells.values())
+        return "done"
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        assert source != target
+        super().copy(source, target, length)
+        self.num_copies += 1
+
+
 class Run:
     """A core, stepped by hand."""
 
-    def __init__(self, *, places: int = 4, **cache: int) -> None:
-        self.cache = CheckingCache(**cache)
+    def __init__(self, *, places: int = 4, streams: bool = False, **cache: int) -> None:
+        self.cache = (CheckingStreams if streams else CheckingCache)(**cache)
         self.core = LlamaCppCore(self.cache, max_num_running=places)
         self.prompts: dict[str, list[int]] = {}
         self.limits: dict[str, int] = {}
@@ -138,12 +169,13 @@ prompts = st.lists(st.integers(2, 6), min_size=1, max_size=45)
 @given(
     requests=st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=9),
     cells=st.integers(70, 300),
+    streams=st.booleans(),
 )
 def test_answers_do_not_depend_on_the_room_or_on_each_other(
-    requests: list[tuple[list[int], int]], cells: int
+    requests: list[tuple[list[int], int]], cells: int, streams: bool
 ) -> None:
     """Prompts of few tokens share beginnings; small caches make requests wait again."""
-    run = Run(num_cells=cells)
+    run = Run(num_cells=cells, streams=streams)
     for index, (prompt, limit) in enumerate(requests):
         run.add(str(index), prompt, limit)
         run.take(run.core.step())
@@ -158,10 +190,13 @@ def test_answers_do_not_depend_on_the_room_or_on_each_other(
             st.sampled_from(["abort", "pause", "resume", "add", "step", "step"]), st.integers(0, 5), prompts
         ),
         max_size=25,
-    )
+    ),
+    streams=st.booleans(),
 )
-def test_aborts_and_pauses_at_any_moment_disturb_nobody(moves: list[tuple[str, int, list[int]]]) -> None:
-    run = Run(num_cells=150)
+def test_aborts_and_pauses_at_any_moment_disturb_nobody(
+    moves: list[tuple[str, int, list[int]]], streams: bool
+) -> None:
+    run = Run(num_cells=150, streams=streams)
     for number, (move, index, prompt) in enumerate(moves):
         name = str(index)
         if move == "abort" and name in run.prompts and name not in run.reasons:
@@ -181,8 +216,9 @@ def test_aborts_and_pauses_at_any_moment_disturb_nobody(moves: list[tuple[str, i
     run.check()
 
 
-def test_a_shared_beginning_is_not_computed_again() -> None:
-    run = Run()
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_shared_beginning_is_not_computed_again(streams: bool) -> None:
+    run = Run(streams=streams)
     prompt = list(range(2, 42))
     run.add("first", prompt, 3)
     run.finish()
@@ -197,8 +233,9 @@ def test_a_shared_beginning_is_not_computed_again() -> None:
     run.check()
 
 
-def test_a_running_request_is_shared_with_too() -> None:
-    run = Run()
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_running_request_is_shared_with_too(streams: bool) -> None:
+    run = Run(streams=streams)
     prompt = list(range(2, 42))
     run.add("first", prompt, 20)
     for _ in range(5):
@@ -277,8 +314,9 @@ def test_decodes_come_before_the_chunks_of_a_long_prompt() -> None:
     run.check()
 
 
-def test_a_failed_step_clears_everything() -> None:
-    run = Run()
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_failed_step_clears_everything(streams: bool) -> None:
+    run = Run(streams=streams)
     for index in range(6):
         run.add(str(index), [2, 3, index + 4], 20, ignore_eos=True)
     run.take(run.core.step())

@@ -73,7 +73,7 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(LlamaCppError, match=r"broken\.gguf"):
         Library(
             tmp_path / "broken.gguf",
-            num_sequences=2,
+            num_running=2,
             max_batch=8,
             max_model_len=None,
             cache_bytes=1 << 20,
@@ -83,13 +83,11 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_the_context_is_what_the_cache_holds_unless_it_is_given(whole: Path) -> None:
     # 5 layers x 2 heads x (32 + 32) numbers of 2 bytes.
-    small = Library(
-        whole, num_sequences=4, max_batch=8, max_model_len=None, cache_bytes=1280 * 512, options={}
-    )
+    small = Library(whole, num_running=4, max_batch=8, max_model_len=None, cache_bytes=1280 * 512, options={})
     assert small.max_model_len == 512
     assert small.num_cells >= 512
     small.close()
-    given = Library(whole, num_sequences=4, max_batch=8, max_model_len=1024, cache_bytes=1, options={})
+    given = Library(whole, num_running=4, max_batch=8, max_model_len=1024, cache_bytes=1, options={})
     assert given.max_model_len == 1024
     assert given.num_cells >= 1024
     given.close()
@@ -97,7 +95,7 @@ def test_the_context_is_what_the_cache_holds_unless_it_is_given(whole: Path) -> 
 
 
 def test_an_answer_ends_only_with_added_tokens(whole: Path) -> None:
-    limits: dict[str, Any] = {"num_sequences": 2, "max_batch": 8, "max_model_len": 64, "cache_bytes": 1}
+    limits: dict[str, Any] = {"num_running": 1, "max_batch": 8, "max_model_len": 64, "cache_bytes": 1}
     all_of_them = Library(whole, **limits, options={})
     eos = all_of_them.eos_token_ids
     all_of_them.close()

@@ -20,7 +20,10 @@ from plumbline.engines.chunks import drawn_chunk
 from plumbline.engines.fairness import fairest
 from plumbline.engines.grammar import Matcher
 from plumbline.engines.llama_cpp.library import Status
-from plumbline.engines.llama_cpp.sequences import Sequences
+from plumbline.engines.llama_cpp.placement import Cache as Cells
+from plumbline.engines.llama_cpp.placement import Placement
+from plumbline.engines.llama_cpp.pool import Pool
+from plumbline.engines.llama_cpp.streams import Streams
 from plumbline.engines.logprobs import logprob_rows
 from plumbline.engines.masks import MaskWorker
 from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk
@@ -34,23 +37,15 @@ __all__ = ["LlamaCppCore"]
 _SCORED = 64
 """Tokens in a batch whose logprobs are wanted, of all prompts together: each costs a row of logits."""
 
-_KEPT = 8192
-"""Tokens that finished requests leave for others, all together; a longer sequence is kept alone."""
 
-_ROOM = 32
-"""Tokens that each running request shall be able to grow by when another one starts."""
-
-
-class Cache(Protocol):
+class Cache(Cells, Protocol):
     """What the core needs of `library.Library`."""
 
     vocab_size: int
-    max_model_len: int
     max_batch: int
-    num_sequences: int
-    num_cells: int
     eos_token_ids: frozenset[int]
     can_share: bool
+    has_streams: bool
 
     def decode(
         self, token_ids: list[int], positions: list[int], sequences: list[int], wanted: list[bool]
@@ -59,8 +54,6 @@ class Cache(Protocol):
         ...
 
     def logits(self, count: int) -> NDArray[np.float32]: ...
-    def copy(self, source: int, target: int, length: int) -> None: ...
-    def remove(self, sequence: int) -> None: ...
     def clear(self) -> None: ...
 
 
@@ -114,14 +107,14 @@ class LlamaCppCore:
     def __init__(self, cache: Cache, *, max_num_running: int, shares_prefixes: bool = True) -> None:
         self._cache = cache
         self._max_num_running = min(max_num_running, cache.num_sequences)
-        self._shares = shares_prefixes and cache.can_share
-        self._sequences = Sequences(cache.num_sequences)
+        place = Streams if cache.has_streams else Pool
+        self._places: Placement = place(cache, shares=shares_prefixes and cache.can_share)
         self._sampler = Sampler(cache.vocab_size, torch.device("cpu"))
         self._rows = SamplingRows(self._max_num_running)
         self._masks = MaskWorker(cache.vocab_size)
         self._states: dict[str, RequestState] = {}
-        self._running: dict[str, int] = {}
-        """The sequence of each running request, in order of their start."""
+        self._running: dict[str, RequestState] = {}
+        """In order of their start."""
         self._waiting: list[RequestState] = []
         self._paused: set[str] = set()
         self._arrivals = 0
@@ -174,24 +167,23 @@ class LlamaCppCore:
 
     def fail_all(self, error: str) -> list[Output]:
         """End every request with an error, and clear the cache, which may hold half a batch."""
-        for request_id in self._running:
-            self._drop_slot(self._states[request_id])
+        for state in self._running.values():
+            self._drop_slot(state)
         ids = list(self._states)
         for all_of_them in (self._states, self._running, self._waiting, self._paused):
             all_of_them.clear()
         self._cache.clear()
-        self._sequences.clear()
+        self._places.clear()
         return [(request_id, TokenChunk(finish_reason="error", error=error)) for request_id in ids]
 
     def check_integrity(self) -> None:
-        """Assert that each sequence is free, kept or of a running request."""
-        self._sequences.check_integrity()
+        """Assert that each sequence of the cache is in one state."""
+        self._places.check_integrity()
 
     def stats(self) -> EngineStats:
         """Return the counters, read without a lock."""
-        # The engine thread may end any of them meanwhile.
-        running = [self._states.get(each) for each in list(self._running)]
-        used = sum(state.num_computed_tokens for state in running if state is not None)
+        # The engine thread may end any of them meanwhile, so this is a copy.
+        used = sum(state.num_computed_tokens for state in list(self._running.values()))
         return EngineStats(
             alive=True,
             seconds_since_step=0.0,
@@ -213,6 +205,8 @@ class LlamaCppCore:
             entries = self._plan(admits)
             if not entries:
                 return []
+            self._places.prepare()
+            entries.sort(key=self._sequence)
             drawing = [entry.state for entry in entries if entry.draws]
             self._masks.start(drawing)
             if self._decode(entries) == "done":
@@ -227,88 +221,49 @@ class LlamaCppCore:
 
     def _plan(self, admits: bool) -> list[_Entry]:
         budget = _Budget(self._cache.max_batch)
-        running = [self._states[request_id] for request_id in self._running]
-        for state in sorted(running, key=lambda each: _missing(each) > 1):  # decodes first
+        for state in sorted(self._running.values(), key=lambda each: _missing(each) > 1):  # decodes first
             budget.spend(state)
         while admits and budget.tokens and self._waiting and len(self._running) < self._max_num_running:
-            running = [self._states[request_id] for request_id in self._running]
+            running = list(self._running.values())
             index = fairest(self._waiting, running)
-            if running and not self._fits([*running, self._waiting[index]]):
+            if running and not self._places.fits([*running, self._waiting[index]]):
                 break
             state = self._waiting.pop(index)
             self._start(state)
             budget.spend(state)
         return budget.entries
 
-    def _fits(self, states: list[RequestState]) -> bool:
-        """Tell whether the cache holds these requests and some tokens more of each, if they share nothing."""
-        return sum(state.num_tokens + _ROOM for state in states) <= self._cache.num_cells
-
     def _start(self, state: RequestState) -> None:
         """Give a request a slot and a sequence, with what the cache has of its tokens."""
-        salt = state.request.cache_salt
-        source, shared = -1, 0
-        # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
-        if self._shares and state.prompt_logprobs is None:
-            running = (
-                (sequence, other.token_ids, other.num_computed_tokens)
-                for request_id, sequence in self._running.items()
-                for other in (self._states[request_id],)
-            )
-            source, shared = self._sequences.longest_prefix(state.token_ids, salt, running)
-        sequence = self._sequences.take(salt)
-        while sequence is None:
-            evicted = self._sequences.evict()
-            assert evicted is not None, "fewer requests run than there are sequences"
-            self._cache.remove(evicted)
-            if evicted == source:
-                source, shared = -1, 0
-            sequence = self._sequences.take(salt)
-        if shared:
-            self._cache.copy(source, sequence, shared)
-        state.num_computed_tokens = shared
+        shared = state.num_computed_tokens = self._places.start(state)
         if not state.started:
             state.started = True
             state.num_cached_tokens = shared
             self._prefix_queries += state.num_tokens
             self._prefix_hits += shared
-        self._running[state.request.request_id] = sequence
+        self._running[state.request.request_id] = state
         self._rows.assign(state)
         self._sampler.admit(state)
 
     def _make_room(self) -> None:
-        """Free cells: the sequence kept longest, else the last request in order, which waits again."""
-        evicted = self._sequences.evict()
-        if evicted is not None:
-            self._cache.remove(evicted)
+        """Free cells: what was kept longest, else the last request in order, which waits again."""
+        if self._places.make_room():
             return
         if len(self._running) < 2:
             raise RuntimeError("the cache cannot hold one sequence")
-        state = max((self._states[each] for each in self._running), key=lambda running: running.key)
+        state = max(self._running.values(), key=lambda running: running.key)
         self._leave(state, keep=False)
         self._num_preemptions += 1
         insort(self._waiting, state, key=lambda waiting: waiting.key)
 
     def _leave(self, state: RequestState, *, keep: bool = True) -> None:
         """Take a request out of the steps or the queue; others may share its tokens if they are kept."""
-        sequence = self._running.pop(state.request.request_id, None)
-        if sequence is None:
+        if self._running.pop(state.request.request_id, None) is None:
             if state in self._waiting:
                 self._waiting.remove(state)
             return
         self._drop_slot(state)
-        if keep and self._shares and state.num_computed_tokens:
-            self._sequences.keep(sequence, state.token_ids[: state.num_computed_tokens])
-            # llama.cpp's attention looks at every used cell for every token, also at those of other sequences. Without
-            # a bound, a decode of the pocket model took twice as long after 64 short requests.
-            most = min(self._cache.max_model_len, max(_KEPT, state.num_computed_tokens))
-            while self._sequences.num_kept_tokens > most:
-                evicted = self._sequences.evict()
-                assert evicted is not None
-                self._cache.remove(evicted)
-        else:
-            self._cache.remove(sequence)
-            self._sequences.free(sequence)
+        self._places.leave(state, keep=keep)
         state.num_computed_tokens = 0
 
     def _drop_slot(self, state: RequestState) -> None:
@@ -327,9 +282,12 @@ class LlamaCppCore:
             end = entry.start + entry.count
             tokens += entry.state.token_ids[entry.start : end]
             positions += range(entry.start, end)
-            sequences += [self._running[entry.state.request.request_id]] * entry.count
+            sequences += [self._sequence(entry)] * entry.count
             wanted += [entry.scores] * (entry.count - 1) + [entry.scores or entry.draws]
         return self._cache.decode(tokens, positions, sequences, wanted)
+
+    def _sequence(self, entry: _Entry) -> int:
+        return self._places.sequence(entry.state.request.request_id)
 
     def _settle(self, entries: list[_Entry], drawing: list[RequestState]) -> list[Output]:
         """Read the logits of a batch: score prompts, draw, and make the chunks."""

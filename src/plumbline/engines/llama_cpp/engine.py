@@ -13,9 +13,6 @@ from plumbline.engines.threaded import FEATURES, ThreadedEngine
 
 __all__ = ["LlamaCppEngine", "LlamaCppError"]
 
-_KEPT = 2
-"""Sequences for each request that may run: half of them hold what finished requests have computed."""
-
 
 class LlamaCppEngine(ThreadedEngine):
     """Run a GGUF file with continuous batching in llama.cpp.
@@ -56,7 +53,7 @@ class LlamaCppEngine(ThreadedEngine):
     ) -> None:
         self._library = Library(
             file,
-            num_sequences=_KEPT * max_num_running,
+            num_running=max_num_running,
             max_batch=max_batch,
             max_model_len=max_model_len,
             cache_bytes=cache_bytes,

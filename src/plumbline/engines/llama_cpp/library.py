@@ -25,8 +25,10 @@ _CACHE_TYPES: Mapping[str, int] = MappingProxyType(
     {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
 )
 """Values of `ggml_type` that a cache of keys and values may have."""
-_OURS = frozenset({"n_ctx", "n_batch", "n_seq_max", "kv_unified", "embeddings", "vocab_only", "no_alloc"})
+_OURS = frozenset({"n_ctx", "n_batch", "n_seq_max", "embeddings", "vocab_only", "no_alloc"})
 """Parameters that the engine sets itself."""
+_KEPT = 2
+"""Sequences for each request that may run: half of them hold what finished requests have computed."""
 _NUMBERS = (ctypes.c_int32, ctypes.c_uint32, ctypes.c_int, ctypes.c_float, ctypes.c_bool)
 
 
@@ -87,7 +89,7 @@ class Library:
 
     Args:
         file: the GGUF file; of a split one the first part.
-        num_sequences: how many sequences the cache can tell apart.
+        num_running: sequences that run at a time. There are twice as many, or one more at least, for what others left.
         max_batch: tokens of a batch at most.
         max_model_len: tokens of a sequence; None takes what the model was trained for, if the cache holds that.
         cache_bytes: keys and values at most, but one sequence of `max_model_len` in any case.
@@ -98,7 +100,9 @@ class Library:
     Attributes:
         vocab_size: tokens of the model.
         max_model_len: tokens of a sequence.
+        num_sequences: how many sequences the cache can tell apart.
         num_cells: tokens in the cache.
+        has_streams: whether each sequence has cells of its own, for `max_model_len` tokens.
         eos_token_ids: tokens that end an answer, of those that `markers` names.
         can_share: whether the beginning of one sequence can be copied to another.
 
@@ -110,7 +114,7 @@ class Library:
         self,
         file: Path,
         *,
-        num_sequences: int,
+        num_running: int,
         max_batch: int,
         max_model_len: int | None,
         cache_bytes: int,
@@ -131,21 +135,22 @@ class Library:
         self._vocab = lib.llama_model_get_vocab(self._model)
         self.vocab_size = int(lib.llama_vocab_n_tokens(self._vocab))
         self.max_batch = max_batch
-        self.num_sequences = min(num_sequences, int(lib.llama_max_parallel_sequences()))
+        self.num_sequences = min(_KEPT * num_running, int(lib.llama_max_parallel_sequences()))
         self.max_model_len = 0
-        self._context = self._new_context(max_model_len, cache_bytes, options)
+        # A window or a recurrent state forgets, so a beginning cannot be cut out of it.
+        self.can_share = not (
+            lib.llama_model_is_recurrent(self._model)
+            or lib.llama_model_is_hybrid(self._model)
+            or lib.llama_model_n_swa(self._model) > 0
+        )
+        self.has_streams = False
+        self._context = self._new_context(num_running, max_model_len, cache_bytes, options)
         self._memory = lib.llama_get_memory(self._context)
         self.num_cells = int(lib.llama_n_ctx(self._context))
         self._batch = lib.llama_batch_init(max_batch, 0, 1)
         tokens = range(self.vocab_size) if markers is None else markers & set(range(self.vocab_size))
         self.eos_token_ids = frozenset(
             token for token in tokens if lib.llama_vocab_is_eog(self._vocab, token)
-        )
-        # A window or a recurrent state forgets, so a beginning cannot be cut out of it.
-        self.can_share = not (
-            lib.llama_model_is_recurrent(self._model)
-            or lib.llama_model_is_hybrid(self._model)
-            or lib.llama_model_n_swa(self._model) > 0
         )
 
     def _check_kind(self, name: str) -> None:
@@ -154,7 +159,9 @@ class Library:
             lib.llama_model_free(model)
             raise LlamaCppError(f"{name} has an encoder; give a model that only continues text")
 
-    def _new_context(self, max_model_len: int | None, cache_bytes: int, options: Mapping[str, Any]) -> Any:
+    def _new_context(
+        self, num_running: int, max_model_len: int | None, cache_bytes: int, options: Mapping[str, Any]
+    ) -> Any:
         params = self._lib.llama_context_default_params()
         # An engine thread and the event loop share the cores, and llama.cpp's threads spin while they wait.
         threads = max(1, len(os.sched_getaffinity(0)) - 1)
@@ -164,11 +171,16 @@ class Library:
         trained = int(self._lib.llama_model_n_ctx_train(self._model))
         cells = int(cache_bytes // per_token) if per_token else max_model_len or trained
         self.max_model_len = max_model_len or min(trained, cells)
-        params.n_ctx = min(max(self.max_model_len, cells), self.max_model_len * self.num_sequences)
+        streams = self._num_streams(num_running, cells, options.get("kv_unified"))
+        if streams:
+            self.has_streams, self.num_sequences = True, streams
+            params.n_ctx = streams * _padded(self.max_model_len)
+        else:
+            params.n_ctx = min(max(self.max_model_len, cells), self.max_model_len * self.num_sequences)
         params.n_batch = self.max_batch
         params.n_ubatch = min(params.n_ubatch, self.max_batch)
         params.n_seq_max = self.num_sequences
-        params.kv_unified = True
+        params.kv_unified = not streams
         context = self._lib.llama_init_from_model(self._model, params)
         if not context:
             raise LlamaCppError(
@@ -176,6 +188,23 @@ class Library:
                 "give a smaller --max-model-len or --kv-cache-bytes"
             )
         return context
+
+    def _num_streams(self, num_running: int, cells: int, unified: bool | None) -> int:
+        """Return how many sequences have cells of their own: 0 if the cache is one pool.
+
+        Attention is cheaper with streams, but each needs room for the longest context.
+        """
+        if unified or not self.can_share:
+            return 0
+        most = min(cells // _padded(self.max_model_len), self.num_sequences)
+        if most > num_running:
+            return most
+        if unified is None:
+            return 0
+        raise LlamaCppError(
+            f"kv_unified=false needs {num_running + 1} times {self.max_model_len} tokens, and the cache has {cells}; "
+            "give a smaller --max-num-seqs or --max-model-len, or more --kv-cache-bytes"
+        )
 
     def _cache_values(self) -> int:
         """Return how many numbers the keys and values of a token are, by the file's metadata."""
@@ -248,8 +277,17 @@ class Library:
         return np.ctypeslib.as_array(pointer, shape=(count, self.vocab_size))
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Let a sequence share the first `length` tokens of another one."""
-        self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+        """Let a sequence have the first `length` tokens of another one, and nothing else."""
+        if not self.has_streams:
+            self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            return
+        # Between streams llama.cpp copies all cells, before the next batch is computed.
+        self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        self.truncate(target, length)
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Drop the tokens of a sequence from position `length` on."""
+        self._lib.llama_memory_seq_rm(self._memory, sequence, length, -1)
 
     def remove(self, sequence: int) -> None:
         """Drop a sequence from the cache."""
@@ -266,6 +304,11 @@ class Library:
             self._lib.llama_free(self._context)
             self._lib.llama_model_free(self._model)
             self._context = None
+
+
+def _padded(length: int) -> int:
+    """Return the cells that llama.cpp takes for a sequence."""
+    return -(-length // 256) * 256
 
 
 def _set(params: Any, values: Mapping[str, Any]) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Sequences"]
+from plumbline.engines.llama_cpp.placement import Source, longest_prefix
 
-_WORTH = 16
-"""Tokens that a shared beginning has at least; copying fewer costs more than computing them."""
+__all__ = ["Sequences"]
 
 
 class Sequences:
@@ -62,32 +61,22 @@ class Sequences:
         return sequence
 
     def longest_prefix(
-        self, token_ids: Sequence[int], salt: str | None, running: Iterable[tuple[int, list[int], int]]
+        self, token_ids: Sequence[int], salt: str | None, running: Iterable[Source]
     ) -> tuple[int, int]:
-        """Find the sequence that shares the longest beginning with a prompt.
+        """Find the sequence of this salt that shares the longest beginning with a prompt; see `longest_prefix`.
 
         Args:
             token_ids: the prompt.
             salt: only sequences of the same salt are looked at.
-            running: (sequence, its tokens, how many of them are computed) of running requests.
-
-        Returns the sequence and the number of tokens, at most all but one; (-1, 0) if none is worth it.
+            running: those of running requests, of any salt.
         """
-        best, most = -1, _WORTH - 1
-        limit = len(token_ids) - 1
-        candidates = [
-            (sequence, tokens, len(tokens)) for sequence, (its, tokens) in self._kept.items() if its == salt
+        kept = [
+            Source(sequence, tokens, len(tokens))
+            for sequence, (its, tokens) in self._kept.items()
+            if its == salt
         ]
-        candidates += [each for each in running if self._running[each[0]] == salt]
-        for sequence, tokens, computed in candidates:
-            length = min(computed, limit)
-            # Most candidates differ early or agree to the end, so try for more than the best so far at once.
-            if length <= most or tokens[: most + 1] != token_ids[: most + 1]:
-                continue
-            same = _common(tokens, token_ids, most + 1, length)
-            best, most = sequence, same
-        if best < 0:
-            return -1, 0
+        others = (source for source in running if self._running[source.sequence] == salt)
+        best, most = longest_prefix(token_ids, (*kept, *others))
         if best in self._kept:
             self._kept.move_to_end(best)
         return best, most
@@ -104,15 +93,3 @@ class Sequences:
         everywhere = sorted([*self._free, *self._running, *self._kept])
         assert everywhere == list(range(self._num)), everywhere
         assert self.num_kept_tokens == sum(len(token_ids) for _, token_ids in self._kept.values())
-
-
-def _common(left: Sequence[int], right: Sequence[int], known: int, limit: int) -> int:
-    """Return how many tokens two sequences share at the beginning, from `known` to `limit`, by halving."""
-    low, high = known, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
