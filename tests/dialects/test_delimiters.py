@@ -109,6 +109,7 @@ def everywhere(delimiters: list[Delimiter], text: str, pos: int, closed: bool) -
 @given(sources, texts, st.integers(0, 8), st.booleans())
 @example([(r"\s*<", None), (["<<a"], "content")], " <<", 0, False)
 @example([(r"(?:\s*<|ab)", "content")], " a", 0, False)
+@example([(r"\s+(?:<a|b)", "content")], "<", 0, False)
 @example([(r"\s*<", "content"), (["<"], "content"), ([" "], "content")], " <", 0, False)
 def test_what_is_passed_over_has_no_delimiter(
     sources: list[tuple[list[str] | str, str | None]], text: str, pos: int, closed: bool
@@ -130,6 +131,7 @@ def test_what_is_passed_over_has_no_delimiter(
         ("</fn>\\s*\n?", Head(("</fn>",), False)),
         ("ab?c", Head(("a",), False)),
         (r"\s*(?:<eot>|$)", None),
+        (r"\s+<eot>", None),
         ("(?i)<think>", None),
         ("[<]a", None),
     ],

@@ -138,7 +138,8 @@ def _head(tokens: Sequence[str]) -> Head | None:
     texts: list[str] = []
     padded: set[bool] = set()
     for alternative in _alternatives(tokens):
-        spaced = alternative[:1] == [r"\s"] and alternative[1:2] in (["*"], ["+"])
+        # With `+` the text alone begins nothing, so its beginning is not known.
+        spaced = alternative[:2] == [r"\s", "*"]
         if spaced:
             if alternative[2:3] in (["?"], ["+"]):
                 return None
