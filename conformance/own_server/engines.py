@@ -52,6 +52,7 @@ def _passes(name: str) -> bool:
             own = [
                 "tests/engines/test_vllm.py",
                 "tests/engines/test_adapters.py",
+                "tests/engines/test_audio.py",
                 "tests/engines/test_images.py",
             ]
             further.append(["-m", "pytest", "-p", "no:xdist", "-q", *own])

@@ -38,7 +38,7 @@ __all__ = [
 FinishReason = Literal["stop", "length", "abort", "error"]
 """Why an engine ended a request. `stop` is an end-of-sequence or stop token id; stop *strings* live above the port."""
 
-Modality = Literal["image"]
+Modality = Literal["audio", "image"]
 """What a prompt may have besides text."""
 
 

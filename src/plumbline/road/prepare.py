@@ -215,7 +215,7 @@ def _last_tokens(turn: Turn, tokens: PromptTokens, room: int) -> tuple[Turn, Pro
     if count is None or count < 1 or len(tokens.token_ids) <= count:
         return turn, tokens
     if tokens.media is not None:
-        raise RefusedRequestError("a prompt with images cannot be cut to its last tokens; send less of it")
+        raise RefusedRequestError("a prompt with files cannot be cut to its last tokens; send less of it")
     ids = tokens.token_ids[-count:]
     if not isinstance(turn.prompt, ChatPrompt):
         turn = msgspec.structs.replace(turn, prompt=TokenPrompt(tuple(ids)))

@@ -154,14 +154,14 @@ def _add_server_options(group: _Group) -> None:
         help="fetch images that requests name with http(s) URLs, from public addresses only; data URLs need no option",
     )
     group.add_argument(
-        "--max-media-items", type=int, default=16, metavar="N", help="maximum number of images in a request"
+        "--max-media-items", type=int, default=16, metavar="N", help="maximum number of files in a request"
     )
     group.add_argument(
         "--max-media-bytes",
         type=int,
         default=20 * 1024**2,
         metavar="BYTES",
-        help="maximum size of the images of a request together",
+        help="maximum size of the files of a request together",
     )
     group.add_argument(
         "--max-image-pixels",
@@ -169,6 +169,13 @@ def _add_server_options(group: _Group) -> None:
         default=40_000_000,
         metavar="N",
         help="maximum number of pixels of the images of a request together",
+    )
+    group.add_argument(
+        "--max-audio-seconds",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="maximum length of the audio of a request together; many models hear the first 30 s of a file only",
     )
     group.add_argument(
         "--media-timeout",

@@ -118,11 +118,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_media_urls: bool = False
     """Fetch images that requests name with http(s) URLs."""
     max_media_items: int = 16
-    """Images that a request may have, with those of the conversation that it continues."""
+    """Files that a request may have, with those of the conversation that it continues."""
     max_media_bytes: int = 20 * 1024**2
     """Bytes of all files of a request together."""
     max_image_pixels: int = 40_000_000
     """Pixels of all images of a request together."""
+    max_audio_seconds: float = 30.0
+    """Length of all audio of a request together."""
     max_media_in_flight: int = 1024**3
     """Bytes of the files of all requests that are being answered; more requests with files get a 429."""
     media_timeout: float = 10.0
@@ -181,7 +183,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"--compaction must be auto, summary or lossless, got {self.compaction!r}")
         if self.generation_config not in ("auto", "none"):
             raise SettingsError(f"--generation-config must be auto or none, got {self.generation_config!r}")
-        for name in ("max_media_items", "max_media_bytes", "max_image_pixels", "media_timeout"):
+        for name in (
+            "max_media_items",
+            "max_media_bytes",
+            "max_image_pixels",
+            "max_audio_seconds",
+            "media_timeout",
+        ):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}")
         for name in (

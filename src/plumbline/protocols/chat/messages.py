@@ -17,6 +17,7 @@ from plumbline._generated.chat import (
     ChatCompletionRequestDeveloperMessage,
     ChatCompletionRequestFunctionMessage,
     ChatCompletionRequestMessage,
+    ChatCompletionRequestMessageContentPartAudio,
     ChatCompletionRequestMessageContentPartImage,
     ChatCompletionRequestMessageContentPartRefusal,
     ChatCompletionRequestMessageContentPartText,
@@ -29,7 +30,7 @@ from plumbline._generated.chat import (
 )
 from plumbline.protocols.chat.functions import read_functions
 from plumbline.protocols.common.fields import given, or_default
-from plumbline.protocols.common.media import joined_text, media_reference, unread_part
+from plumbline.protocols.common.media import audio_reference, joined_text, media_reference, unread_part
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
@@ -238,6 +239,9 @@ def _content(
                 parts.append(
                     media_reference(image.url, or_default(image.detail, None), f"{field}.image_url.url")
                 )
+            case ChatCompletionRequestMessageContentPartAudio() if "audio" in modalities:
+                audio = part.input_audio
+                parts.append(audio_reference(audio.data, audio.format, f"{field}.input_audio.data"))
             case _:
                 raise unread_part(part, field, modalities)
     return joined_text(parts), tuple(parts)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from plumbline.protocols.common.fields import tag_of
 from plumbline.turn import MediaReference, Part
 from plumbline.wire.errors import ApiError, invalid_value, unsupported_value
 
-__all__ = ["joined_text", "media_reference", "unread_part"]
+__all__ = ["audio_reference", "joined_text", "media_reference", "unread_part"]
 
 _SCHEMES = ("data", "http", "https")
+_NAMES: Mapping[str, str] = MappingProxyType({"audio": "audio", "image": "images"})
 
 
 def media_reference(url: str, detail: str | None, field: str) -> MediaReference:
@@ -31,6 +33,17 @@ def media_reference(url: str, detail: str | None, field: str) -> MediaReference:
     return MediaReference(url=url, reduced=detail == "low", field=field)
 
 
+def audio_reference(data: str, kind: str, field: str) -> MediaReference:
+    """Return a reference to audio that a request contains.
+
+    Args:
+        data: the file in base64.
+        kind: `wav` or `mp3`.
+        field: the field that has the data.
+    """
+    return MediaReference(modality="audio", url=f"data:audio/{kind};base64,{data}", field=field)
+
+
 def joined_text(parts: Iterable[Part]) -> str:
     """Return the text parts as one text."""
     return "".join(part for part in parts if isinstance(part, str))
@@ -38,7 +51,7 @@ def joined_text(parts: Iterable[Part]) -> str:
 
 def unread_part(part: Any, field: str, modalities: Collection[str]) -> ApiError:
     """Return the 400 for a part that the model does not read (CHAT-18)."""
-    reads = ", ".join(("text", *(f"{name}s" for name in sorted(modalities))))
+    reads = ", ".join(("text", *(_NAMES[name] for name in sorted(modalities))))
     return unsupported_value(
         f"{field}.type", tag_of(part), f"is not supported: this model reads {reads} only"
     )
