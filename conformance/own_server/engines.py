@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,16 +69,7 @@ def _vllm_python() -> Path:
     from servers import PEERS  # type: ignore[import-not-found,unused-ignore]
 
     environment = Environment("vllm", PEERS["vllm"], ROOT / ".nox")
-    ours = sysconfig.get_path("purelib")
-    (environment.packages / "plumbline-packages.pth").write_text(f"{ours}\n", "utf-8")
-    script = environment.bin / "plumbline"
-    script.write_text(
-        f"#!{environment.bin / 'python'}\n"
-        "import sys\nfrom plumbline.cli import main\n\n"
-        'if __name__ == "__main__":\n    sys.exit(main())\n',
-        "utf-8",
-    )
-    script.chmod(0o755)
+    environment.add_ours()
     return Path(environment.bin / "python")
 
 

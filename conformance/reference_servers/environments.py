@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sysconfig
 import venv
 from pathlib import Path
 
@@ -55,6 +56,19 @@ class Environment:
     def version(self, package: str) -> str:
         """Return the version of an installed distribution."""
         return self.run("-c", f"import importlib.metadata as m; print(m.version({package!r}))").strip()
+
+    def add_ours(self) -> None:
+        """Let its programs find this project's packages and theirs, behind its own, and give it `plumbline`."""
+        ours = sysconfig.get_path("purelib")
+        (self.packages / "plumbline-packages.pth").write_text(f"{ours}\n", "utf-8")
+        script = self.bin / "plumbline"
+        script.write_text(
+            f"#!{self.bin / 'python'}\n"
+            "import sys\nfrom plumbline.cli import main\n\n"
+            'if __name__ == "__main__":\n    sys.exit(main())\n',
+            "utf-8",
+        )
+        script.chmod(0o755)
 
     def run(self, *arguments: str, **variables: str) -> str:
         """Run its Python, and return the output.

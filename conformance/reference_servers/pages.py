@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from differences import Run, differences_markdown, read_run, reasons
+from server_pages import server_page
 from servers import PEERS
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
@@ -40,6 +41,11 @@ def pages(root: Path) -> dict[Path, str]:
         docs / "matrix.md": matrix_markdown(matrix_for(columns, docs)),
         docs / "matrix.html": matrix_html(matrix_for(columns, docs)),
         docs / "differences.md": differences_markdown(differences(root)),
+        **{
+            docs / "servers" / f"{name}.md": server_page(name, PEERS[name], column)
+            for name, column in zip(recordings(root), columns, strict=True)
+            if not PEERS[name].ours
+        },
     }
 
 

@@ -12,9 +12,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -45,15 +47,18 @@ class Site:
     def __init__(self, name: str, peer: Peer) -> None:
         self.name = name
         self.peer = peer
-        self._environment = None if peer.ours else Environment(name, peer, HOME)
+        home = peer.within or name
+        self._environment = None if home == name and peer.ours else Environment(home, PEERS[home], HOME)
         self._bin = Path(sys.executable).parent if self._environment is None else self._environment.bin
+        if self._environment is not None and peer.ours:
+            self._environment.add_ours()
         if peer.gguf and self._environment is not None:
             _write_gguf(self._environment)
 
     @property
     def title(self) -> str:
         """Return its name and version."""
-        if self._environment is None:
+        if self._environment is None or self.peer.ours:
             from importlib.metadata import version
 
             return self.peer.title.format(version=version(self.peer.package))
@@ -62,12 +67,25 @@ class Site:
     @contextmanager
     def running(self, *more: str) -> Iterator[str]:
         """Run the server with further arguments until the block ends; yield its base URL."""
+        with ExitStack() as stack:
+            upstream = ""
+            if self.peer.upstream:
+                # Without a key, which not every gateway passes on.
+                ours = Site("plumbline", replace(PEERS["plumbline"], key=None))
+                upstream = stack.enter_context(ours.running()).removesuffix("/v1")
+            # Nothing that another run has stored is seen in this one.
+            data = stack.enter_context(TemporaryDirectory())
+            yield stack.enter_context(self._running(upstream, data, *more))
+
+    @contextmanager
+    def _running(self, upstream: str, data: str, *more: str) -> Iterator[str]:
         port = free_port()
-        program, *rest = (part.format(port=port, model=MODEL) for part in (*self.peer.command, *more))
-        variables = {**THREADS, **self.peer.variables}
+        names = {"port": port, "spare_port": free_port(), "model": MODEL, "upstream": upstream}
+        program, *rest = (part.format(**names) for part in (*self.peer.command, *more))
+        variables = {**THREADS, "XDG_DATA_HOME": data, **self.peer.variables}
         if self.peer.key is not None:
             variables[self.peer.key] = KEY
-        if self._environment is not None:
+        if not self.peer.ours:
             variables["PYTHONPATH"] = ""
         if self.peer.hub:
             variables["HF_HUB_CACHE"] = str(_hub())
@@ -100,6 +118,7 @@ def main() -> int:
         except (Absent, RuntimeError, OSError) as error:
             lines.append(f"{name}: not judged: {error}")
     for path, text in pages(ROOT).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     print("\n".join(lines))
     return 0

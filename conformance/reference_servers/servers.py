@@ -22,9 +22,10 @@ class Peer:
     package: str
     """The distribution that has the server's version."""
     command: tuple[str, ...]
-    """A program of its environment and its arguments; `{port}` and `{model}` are filled in."""
+    """A program of its environment and its arguments; `{port}`, `{spare_port}` and `{model}` are filled in, and
+    `{upstream}` with the address of our server."""
     ours: bool = False
-    """Whether it runs in the environment of the judge."""
+    """Whether it is our server."""
     ready: str = "/health"
     """A path that answers 200 once it serves."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -39,42 +40,48 @@ class Peer:
     """Whether it reads the model as a GGUF file."""
     hub: bool = False
     """Whether the model has to be in a hub cache, because the server lists the models of one."""
+    within: str | None = None
+    """The server in whose environment ours runs, with the engine that is installed there."""
+    upstream: bool = False
+    """Whether it is a gateway, which is judged in front of our server."""
 
+
+_OURS = ("plumbline", "serve", "--served-model-name", "{model}", "--port", "{port}")
 
 PEERS = {
     "plumbline": Peer(
         title="Plumbline {version}",
         package="plumbline",
-        command=(
-            "plumbline",
-            "serve",
-            "--model",
-            "{model}",
-            "--served-model-name",
-            "{model}",
-            "--port",
-            "{port}",
-        ),
+        command=(*_OURS, "--model", "{model}"),
         ours=True,
         key="PLUMBLINE_API_KEY",
     ),
     "plumbline-transformers": Peer(
         title="Plumbline {version}, engine transformers",
         package="plumbline",
-        command=(
-            *(
-                "plumbline",
-                "serve",
-                "--model",
-                "{model}",
-                "--served-model-name",
-                "{model}",
-                "--port",
-                "{port}",
-            ),
-            *("--engine", "transformers"),
-        ),
+        command=(*_OURS, "--model", "{model}", "--engine", "transformers"),
         ours=True,
+        key="PLUMBLINE_API_KEY",
+    ),
+    "plumbline-llama-cpp": Peer(
+        title="Plumbline {version}, engine llama_cpp",
+        package="plumbline",
+        command=(*_OURS, "--model", "{model}.gguf"),
+        ours=True,
+        within="llama-cpp",
+        gguf=True,
+        key="PLUMBLINE_API_KEY",
+    ),
+    "plumbline-vllm": Peer(
+        title="Plumbline {version}, engine vllm",
+        package="plumbline",
+        command=(
+            *(*_OURS, "--model", "{model}", "--engine", "vllm", "--kv-cache-bytes", str(1 << 30)),
+            *("--engine-args", "enforce_eager=true"),
+        ),
+        variables={"VLLM_NO_USAGE_STATS": "1"},
+        ours=True,
+        within="vllm",
         key="PLUMBLINE_API_KEY",
     ),
     "transformers": Peer(
@@ -116,6 +123,28 @@ PEERS = {
         },
         key="VLLM_API_KEY",
         alias="vllm",
+    ),
+    "smg": Peer(
+        title="smg {version} in front of Plumbline",
+        package="smg",
+        command=(
+            *("smg", "launch", "--worker-urls", "{upstream}", "--host", "127.0.0.1", "--port", "{port}"),
+            *("--prometheus-port", "{spare_port}", "--model-path", "{model}"),
+        ),
+        # Until it knows its worker it answers 503.
+        ready="/readiness",
+        upstream=True,
+    ),
+    "vllm-router": Peer(
+        title="vllm-router {version} in front of Plumbline",
+        package="vllm-router",
+        command=(
+            *("vllm-router", "--worker-urls", "{upstream}", "--host", "127.0.0.1", "--port", "{port}"),
+            *("--prometheus-port", "{spare_port}"),
+        ),
+        # Until it knows its worker it answers 503.
+        ready="/readiness",
+        upstream=True,
     ),
 }
 """By the names of their recordings, pins and explanations."""

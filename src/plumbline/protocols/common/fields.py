@@ -49,7 +49,7 @@ def or_default(value: T | UnsetType | None, default: T) -> T:
 
 
 def refuse_given(request: msgspec.Struct, reasons: Mapping[str, str]) -> None:
-    """Refuse the first field that the client sent and this server does not honour.
+    """Refuse the first field that the client sent and this server does not honour; `false` asks for nothing.
 
     Args:
         request: a decoded request.
@@ -59,7 +59,8 @@ def refuse_given(request: msgspec.Struct, reasons: Mapping[str, str]) -> None:
         ApiError: 400 `unsupported_parameter` naming the field.
     """
     for name, reason in reasons.items():
-        if given(getattr(request, name, UNSET)):
+        value = getattr(request, name, UNSET)
+        if given(value) and value is not False:
             raise unsupported_parameter(name, reason)
 
 
