@@ -100,6 +100,7 @@ def main() -> int:
         except (Absent, RuntimeError, OSError) as error:
             lines.append(f"{name}: not judged: {error}")
     for path, text in pages(ROOT).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     print("\n".join(lines))
     return 0
