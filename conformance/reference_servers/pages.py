@@ -12,8 +12,8 @@ from servers import PEERS
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli.matrix import columns_from, matrix_for
 from plumbline_conformance.recording.file import read_recording
-from plumbline_conformance.reports.matrix import Column, matrix_markdown
-from plumbline_conformance.reports.matrix_html import matrix_html
+from plumbline_conformance.reports.matrix import Column
+from plumbline_conformance.reports.matrix_pages import matrix_pages
 
 __all__ = ["differences", "pages", "recordings"]
 
@@ -36,10 +36,11 @@ def pages(root: Path) -> dict[Path, str]:
     """Return the text of every file that is made from the recordings."""
     columns = columns_from([str(path) for path in recordings(root).values()])
     docs = root / "docs"
+    written = {column.name for column in columns if (docs / "servers" / f"{column.name}.md").is_file()}
+    matrix = matrix_pages(matrix_for(columns, docs), written)
     return {
         root / "conformance" / "recordings" / "verdicts.json": verdicts(columns),
-        docs / "matrix.md": matrix_markdown(matrix_for(columns, docs)),
-        docs / "matrix.html": matrix_html(matrix_for(columns, docs)),
+        **{docs / path: text for path, text in matrix.items()},
         docs / "differences.md": differences_markdown(differences(root)),
         **{
             docs / "servers" / f"{name}.md": server_page(name, PEERS[name], column)

@@ -34,6 +34,7 @@ import plumbline_conformance.checks.responses.output_options
 import plumbline_conformance.checks.responses.inputs
 import plumbline_conformance.checks.responses.state
 import plumbline_conformance.checks.responses.tools
+import plumbline_conformance.checks.responses.tool_rounds
 import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing
 import plumbline_conformance.checks.responses.websocket

@@ -20,7 +20,7 @@ from plumbline_conformance.reports.text import by_rule, command_of, numbers, pla
 from plumbline_conformance.reports.timeline import Moment
 from plumbline_conformance.suite.model import SEED
 
-__all__ = ["exchange_html", "html", "page", "safe"]
+__all__ = ["exchange_html", "html", "marks_of", "page", "safe", "safe_text"]
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--bad:#d22;--ok:#2a7f3b;--warn:#b07400;--dim:#888}
@@ -130,23 +130,30 @@ def _options(options: Options | None) -> str:
     return ", ".join([*numbers, *words, *([] if limit == "max_tokens" else [limit])])
 
 
-def page(title: str, parts: Iterable[str]) -> str:
-    """Return a document with parts that are already HTML."""
+def page(title: str, parts: Iterable[str], style: str = "") -> str:
+    """Return a document with parts that are already HTML, and with further style rules."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{safe(title)}</title><style>{_STYLE}</style></head><body>\n"
+        f"<title>{safe(title)}</title><style>{_STYLE}{style}</style></head><body>\n"
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
 
 
 def safe(text: str) -> str:
-    """Return text as HTML, with markup escaped and control characters made visible."""
-    return escape(
-        "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
-    )
+    """Return text as HTML for any place, with markup escaped and control characters made visible."""
+    return escape(_visible(text))
+
+
+def safe_text(text: str) -> str:
+    """Return text as HTML between tags, where quotes need no escape: JSON stays readable and small."""
+    return escape(_visible(text), quote=False)
+
+
+def _visible(text: str) -> str:
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
 
 
 def _counts(report: Report) -> str:
@@ -253,22 +260,29 @@ class _Writer:
 
 
 def exchange_html(number: int, seen: Evidence, count: int, results: list[Result]) -> str:
-    """Return one exchange, with marks at the events that these results point at."""
-    marks = _marks(number, seen, count, results)
+    """Return one exchange, with marks at the events that these results point at.
+
+    The request is folded below the command; it is left out where the evidence has none of its own.
+    """
+    marks = marks_of(number, seen, count, results)
     longest = max((moment.at for moment in seen.moments), default=0.0)
     said = seen.error or f"status {seen.status}"
     headers = "\n".join(f"{name}: {value}" for name, value in seen.headers)
     rows = "".join(_moment(moment, marks.get(moment.number, []), longest) for moment in seen.moments)
+    folded = {"request": seen.request, "headers": headers}
     return (
         f"<details{' open' if marks else ''}><summary>{safe(seen.method)} <code>{safe(seen.url)}</code>: {safe(said)}"
-        f"</summary><pre>{safe(seen.command)}</pre>"
-        f"<details><summary>request</summary><pre>{safe(seen.request)}</pre></details>"
-        f"<details><summary>headers</summary><pre>{safe(headers)}</pre></details>"
-        f'<ol class="t">{rows}</ol></details>'
+        f"</summary><pre>{safe_text(seen.command)}</pre>"
+        + "".join(
+            f"<details><summary>{name}</summary><pre>{safe_text(text)}</pre></details>"
+            for name, text in folded.items()
+            if text
+        )
+        + f'<ol class="t">{rows}</ol></details>'
     )
 
 
-def _marks(number: int, seen: Evidence, count: int, results: list[Result]) -> dict[int | None, list[str]]:
+def marks_of(number: int, seen: Evidence, count: int, results: list[Result]) -> dict[int | None, list[str]]:
     """Return the marked events with their checks; a stream problem without an exchange is about the last stream."""
     marks: dict[int | None, list[str]] = {}
     for result in results:
@@ -286,11 +300,12 @@ def _marks(number: int, seen: Evidence, count: int, results: list[Result]) -> di
 
 def _moment(moment: Moment, marks: list[str], longest: float) -> str:
     if moment.kind == "gap":
-        return f"<li><span></span><span></span><i>{moment.size} bytes are left out here</i></li>"
+        events = f"{safe(moment.text)}, " if moment.text else ""
+        return f"<li><span></span><span></span><i>{events}{moment.size} bytes are left out here</i></li>"
     name = str(moment.number) if moment.number is not None else moment.kind
-    said = "".join(f'<div class="mark">▲ {safe(mark)}</div>' for mark in marks[:4])
+    said = "".join(f'<div class="mark">▲ {safe_text(mark)}</div>' for mark in marks[:4])
     return (
         f"<li{' class=bad' if marks else ''}><span>{moment.at * 1000:.1f} ms</span><span>{safe(name)}</span>"
-        f"<pre>{safe(moment.text)}</pre>"
+        f"<pre>{safe_text(moment.text)}</pre>"
         f'<meter min="0" max="{longest or 1:g}" value="{moment.at:g}"></meter>{said}</li>'
     )

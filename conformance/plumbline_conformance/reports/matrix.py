@@ -20,10 +20,15 @@ __all__ = [
     "Matrix",
     "NotComparable",
     "anchor",
+    "behind",
+    "checks_of_servers",
     "columns_of",
+    "counts_of_servers",
     "matrix_markdown",
     "matrix_of",
+    "rules_of_servers",
     "why_of",
+    "worst",
 ]
 
 EXPLAINED = ("error", "fail", "untestable", "flaky", "warn")
@@ -48,6 +53,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     explanations: Explanations = Explanations()
     recording: str = ""
     """The recording, as a link from the page."""
+    page: str = ""
+    """The page with the evidence, as a link from the page; empty if it is the page itself."""
 
     @property
     def title(self) -> str:
@@ -142,16 +149,17 @@ def _rank(verdicts: Sequence[str | None]) -> int:
 
 def matrix_markdown(matrix: Matrix) -> str:
     """Return the tables, and below them the evidence for every broken rule."""
-    lines = ["# Servers by rules", "", *_servers(matrix), ""]
-    lines += [" ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()), ""]
-    lines += ["## Rules", "", NOTE, "", *_rules(matrix), "", "## Checks", "", *_checks(matrix), ""]
+    lines = ["# Servers by rules", "", *counts_of_servers(matrix), ""]
+    lines += ["## Rules", "", NOTE, "", *rules_of_servers(matrix), ""]
+    lines += ["## Checks", "", *checks_of_servers(matrix), ""]
     for column in matrix.columns:
-        lines += _behind(column)
+        lines += behind(column)
     lines += [f"[{anchor(column, '')}]: {column.recording}" for column in matrix.columns if column.recording]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _servers(matrix: Matrix) -> Iterator[str]:
+def counts_of_servers(matrix: Matrix) -> Iterator[str]:
+    """Yield the table of verdicts by server, and the meaning of the marks."""
     shown = [v for v in VERDICTS if any(column.report.counts[v] for column in matrix.columns)]
     yield "| server | judged on | " + " | ".join(shown) + " | bytes |"
     yield "|---|---|" + "--:|" * len(shown) + "---|"
@@ -159,6 +167,8 @@ def _servers(matrix: Matrix) -> Iterator[str]:
         counts = " | ".join(str(column.report.counts[verdict] or "") for verdict in shown)
         link = f"[recording]({column.recording})" if column.recording else ""
         yield f"| {cell(column.title)} | {cell(column.report.run.started[:10])} | {counts} | {link} |"
+    yield ""
+    yield " ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
 
 
 def _heads(matrix: Matrix, *first: str) -> Iterator[str]:
@@ -166,7 +176,8 @@ def _heads(matrix: Matrix, *first: str) -> Iterator[str]:
     yield "|" + "---|" * (len(first) + len(matrix.columns))
 
 
-def _rules(matrix: Matrix) -> Iterator[str]:
+def rules_of_servers(matrix: Matrix) -> Iterator[str]:
+    """Yield the table of rules by servers."""
     yield from _heads(matrix, "rule")
     for rule, found in matrix.rules:
         cells = [_of_rule(column, results) for column, results in zip(matrix.columns, found, strict=True)]
@@ -186,11 +197,12 @@ def _of_rule(column: Column, results: Sequence[Result]) -> str:
 def _linked(column: Column, result: Result, said: str) -> str:
     """Return the link of a cell: its explanation if there is one, otherwise the recording."""
     if result.verdict in EXPLAINED:
-        return f"[{said}](#{anchor(column, result.check)})"
+        return f"[{said}]({column.page}#{anchor(column, result.check)})"
     return f"[{said}][{anchor(column, '')}]" if column.recording else said
 
 
-def _checks(matrix: Matrix) -> Iterator[str]:
+def checks_of_servers(matrix: Matrix) -> Iterator[str]:
+    """Yield the table of checks by servers, without checks that pass on every server."""
     kept = [
         check for check, results in matrix.rows if {r.verdict if r else None for r in results} == {"pass"}
     ]
@@ -211,7 +223,8 @@ def _of_check(column: Column, result: Result | None) -> str:
     return _linked(column, result, MARKS.get(result.verdict, ""))
 
 
-def _behind(column: Column) -> list[str]:
+def behind(column: Column) -> list[str]:
+    """Return the violations of one server, grouped by their explanation."""
     found = [result for result in column.report.results if result.verdict in EXPLAINED]
     if not found:
         return []

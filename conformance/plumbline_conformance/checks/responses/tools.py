@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import parsed
-from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, whole_shapes
+from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.laws import both, either, stream, whole
 from plumbline_conformance.checks.request_reader import allowed_tools, requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
 from plumbline_conformance.suite.model import (
     Inconclusive,
     Problem,
-    Request,
     Target,
     Untestable,
     check,
-    scenario,
 )
 from plumbline_conformance.transcript.model import Exchange, Transcript
+
+__all__ = ["CALL", "CUSTOM", "NEEDS", "QUESTION", "calls_of", "events_in_order", "one_function"]
 
 QUESTION = "Use get_weather with city Paris."
 WEATHER = tools.flat(tools.weather)
@@ -31,7 +30,13 @@ CALL = "function_call"
 CUSTOM = "custom_tool_call"
 
 
-def _calls(exchange: Exchange, kind: str = CALL, *, forced: bool = False) -> list[dict[str, Any]]:
+def calls_of(exchange: Exchange, kind: str = CALL, *, forced: bool = False) -> list[dict[str, Any]]:
+    """Return the calls of a complete answer.
+
+    Raises:
+        Inconclusive: the answer was cut, or the model called nothing.
+        Untestable: nothing was called although the request forces a call.
+    """
     if response(exchange).get("status") == "incomplete":
         raise Inconclusive("the token limit cut the answer")
     found = items(exchange, kind)
@@ -42,11 +47,12 @@ def _calls(exchange: Exchange, kind: str = CALL, *, forced: bool = False) -> lis
     return found
 
 
-def _one(target: Target) -> dict[str, object]:
+def one_function(target: Target) -> dict[str, object]:
+    """Return a request with one function that may be called."""
     return create_response(target, QUESTION, tools=[WEATHER])
 
 
-pair("responses/tool", "A function that may be called", _one, needs=NEEDS)
+pair("responses/tool", "A function that may be called", one_function, needs=NEEDS)
 
 
 @both(
@@ -55,7 +61,7 @@ pair("responses/tool", "A function that may be called", _one, needs=NEEDS)
     ("Stream fragments that join to one JSON object", "TOOL-01"),
 )
 def _objects(exchange: Exchange) -> Iterator[Problem]:
-    for call in _calls(exchange):
+    for call in calls_of(exchange):
         arguments = call.get("arguments")
         if not isinstance(arguments, str) or not isinstance(parsed(arguments), dict):
             yield Problem(expected="one JSON object", actual=repr(arguments)[:200], pointer="item.arguments")
@@ -68,7 +74,7 @@ def _objects(exchange: Exchange) -> Iterator[Problem]:
 )
 def _known(exchange: Exchange) -> Iterator[Problem]:
     names = set(requested_tools(exchange))
-    found = [call.get("name") for call in _calls(exchange)]
+    found = [call.get("name") for call in calls_of(exchange)]
     if any(one not in names for one in found):
         shown = " or ".join(sorted(names))
         yield Problem(expected=f"calls of {shown}", actual=repr(found), pointer="item.name")
@@ -78,7 +84,7 @@ def _known(exchange: Exchange) -> Iterator[Problem]:
     "responses/tool/call-id", "Give a call an id of 1 to 64 characters, different from the item's", "TOOL-09"
 )
 def _call_id(exchange: Exchange) -> Iterator[Problem]:
-    calls = _calls(exchange)
+    calls = calls_of(exchange)
     for call in calls:
         name = call.get("call_id")
         if not isinstance(name, str) or not 1 <= len(name) <= 64 or name == call.get("id"):
@@ -90,7 +96,7 @@ def _call_id(exchange: Exchange) -> Iterator[Problem]:
 
 @either("responses/tool/no-markup", "Keep the markup of calls out of the text", "TOOL-18")
 def _no_markup(exchange: Exchange) -> Iterator[Problem]:
-    _calls(exchange)
+    calls_of(exchange)
     parts = [part for item in items(exchange, "message") for part in item.get("content") or []]
     text = "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
     for mark in tools.MARKUP:
@@ -103,7 +109,7 @@ def new_ids(seen: Transcript) -> Iterator[Problem]:
     """Check that ids do not repeat across responses: a client that keeps a conversation mixes such calls up."""
     found: list[dict[str, set[str]]] = []
     for place in (0, 1):
-        calls = _calls(accepted(at(seen, place)))
+        calls = calls_of(accepted(at(seen, place)))
         found.append({key: {str(call.get(key)) for call in calls} for key in ("id", "call_id")})
     for key in ("id", "call_id"):
         if again := found[0][key] & found[1][key]:
@@ -113,10 +119,11 @@ def new_ids(seen: Transcript) -> Iterator[Problem]:
 
 @stream("responses/tool/call-events", "Send the events of a call in order", "RS-10")
 def _call_events(exchange: Exchange) -> Iterator[Problem]:
-    yield from _ordered(events(exchange), _calls(exchange), "function_call_arguments")
+    yield from events_in_order(events(exchange), calls_of(exchange), "function_call_arguments")
 
 
-def _ordered(found: list[dict[str, Any]], calls: list[dict[str, Any]], stem: str) -> Iterator[Problem]:
+def events_in_order(found: list[dict[str, Any]], calls: list[dict[str, Any]], stem: str) -> Iterator[Problem]:
+    """Check that the events of each call come in their order; `stem` begins the names of its delta and done."""
     """Check the order of a call's events, which have no content parts."""
     wanted = ["output_item.added", f"{stem}.delta", f"{stem}.done", "output_item.done"]
     for call in calls:
@@ -136,7 +143,7 @@ def _item(event: dict[str, Any]) -> dict[str, Any]:
 
 @stream("responses/tool/added-empty", "Add a call with name and call_id, but without arguments", "RS-05")
 def _added(exchange: Exchange) -> Iterator[Problem]:
-    _calls(exchange)
+    calls_of(exchange)
     heads: dict[Any, dict[str, Any]] = {}
     for number, event in enumerate(events(exchange)):
         item = _item(event)
@@ -155,9 +162,9 @@ def _added(exchange: Exchange) -> Iterator[Problem]:
 
 @stream("responses/tool/done-arguments", "Send the complete arguments in the done event", "RS-10")
 def _done(exchange: Exchange) -> Iterator[Problem]:
-    wanted = [call.get("arguments") for call in _calls(exchange)]
+    wanted = [call.get("arguments") for call in calls_of(exchange)]
     ends = [e for e in events(exchange) if e.get("type") == "response.function_call_arguments.done"]
-    names = {call.get("id"): call.get("name") for call in _calls(exchange)}
+    names = {call.get("id"): call.get("name") for call in calls_of(exchange)}
     for event in ends:
         name = names.get(event.get("item_id"))
         if name is not None and event.get("name", name) != name:
@@ -169,7 +176,7 @@ def _done(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("responses/tool/completed", "Set the status of a response with calls to `completed`", "R-02", "R-07")
 def _completed(exchange: Exchange) -> Iterator[Problem]:
-    calls = _calls(exchange)
+    calls = calls_of(exchange)
     states = [response(exchange).get("status"), *(call.get("status") for call in calls)]
     if any(state not in ("completed", None) for state in states) or states[0] is None:
         # R-02: the status of the response. R-07: that of an item.
@@ -201,7 +208,7 @@ pair("responses/tools", "Two functions that are both needed", _two, needs=NEEDS)
     ("Stream every item and every call with a unique id", "R-08", "TOOL-09"),
 )
 def _distinct_ids(exchange: Exchange) -> Iterator[Problem]:
-    calls = _calls(exchange)
+    calls = calls_of(exchange)
     if len(calls) < 2:
         raise Inconclusive("the model made one call only")
     for key in ("id", "call_id"):
@@ -248,7 +255,7 @@ def _any_call(exchange: Exchange) -> Iterator[Problem]:
 def _arguments_fit(exchange: Exchange) -> Iterator[Problem]:
     """Check that arguments of the scenario's tools are objects of strings, and those of others objects."""
     offered = requested_tools(exchange)
-    for call in _calls(exchange):
+    for call in calls_of(exchange):
         value = parsed(str(call.get("arguments")))
         plain = offered.get(str(call.get("name")), {}).get("parameters") in PLAIN
         if not isinstance(value, dict) or (plain and not all(isinstance(one, str) for one in value.values())):
@@ -342,85 +349,6 @@ pair("responses/tool-single", "Two functions, with parallel calls off", _single,
 
 @either("responses/tool-single/one", "Make at most one call if parallel calls are off", "TOOL-07")
 def _at_most_one(exchange: Exchange) -> Iterator[Problem]:
-    found = _calls(exchange)
+    found = calls_of(exchange)
     if len(found) > 1:
         yield Problem(expected="one call", actual=str(len(found)), pointer="output")
-
-
-def _custom(target: Target) -> dict[str, object]:
-    choice = {"type": "custom", "name": "write"}
-    tool = tools.flat(tools.words)
-    grammar = tool["format"]["grammar"]
-    tool = {**tool, "format": {"type": "grammar", **grammar}}
-    return create_response(target, "Use write with 2024.", tools=[tool], tool_choice=choice)
-
-
-pair("responses/tool-custom", "A custom tool whose input is one line of a grammar", _custom, needs=NEEDS)
-
-
-@either("responses/tool-custom/input", "Give a custom tool input that matches its grammar", "TOOL-14")
-def _grammar_input(exchange: Exchange) -> Iterator[Problem]:
-    """Check the input of the scenario's tool (four digits), not that of other requests."""
-    ours = (
-        requested_tools(exchange).get("write", {}).get("description")
-        == tools.flat(tools.words)["description"]
-    )
-    for call in _calls(exchange, CUSTOM, forced=True):
-        if ours and not re.fullmatch("[0-9]{4}", str(call.get("input"))):
-            yield Problem(expected="four digits", actual=repr(call.get("input"))[:200], pointer="input")
-
-
-@stream("responses/tool-custom/events", "Send the events of a custom call in order", "RS-11")
-def _custom_events(exchange: Exchange) -> Iterator[Problem]:
-    yield from _ordered(events(exchange), _calls(exchange, CUSTOM, forced=True), "custom_tool_call_input")
-
-
-@scenario(
-    "responses/tool-round",
-    "A call and its output, with and without a message between",
-    needs=("responses", "tools"),
-)
-def tool_round(target: Target) -> Generator[Request, Exchange, None]:
-    """Send the server's items back unchanged, or a made-up call if it called nothing."""
-    first = yield Request(path="/responses", json=_one(target))
-    try:
-        made = [item for item in first.json["output"] if isinstance(item["type"], str)]
-        calls = [item for item in made if item["type"] == CALL and isinstance(item["call_id"], str)]
-    except (LookupError, TypeError):
-        made, calls = [], []
-    if not calls:
-        made = calls = [{"type": CALL, "call_id": "call_1", "name": "get_weather", "arguments": "{}"}]
-    question = [{"role": "user", "content": QUESTION}]
-    outputs = [
-        {"type": "function_call_output", "call_id": call["call_id"], "output": "21 degrees"} for call in calls
-    ]
-    between = [{"role": "user", "content": "Wait."}]
-    parts = [{**output, "output": [{"type": "input_text", "text": "21 degrees"}]} for output in outputs]
-    for given in (
-        [*question, *made, *outputs],
-        [*question, *made, *between, *outputs],
-        [*question, *made, *parts],
-    ):
-        yield Request(path="/responses", json={**_one(target), "input": given})
-
-
-whole_shapes("responses/tool-round", "Response", 0, 1, 2, 3)
-
-
-@check(
-    "responses/tool-round/answered",
-    "Accept the server's own items with the output of the call",
-    "TOOL-10",
-)
-def round_answered(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 1)
-
-
-@check("responses/tool-round/apart", "Pair outputs with calls by call_id, with a message between", "TOOL-11")
-def round_apart(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 2)
-
-
-@check("responses/tool-round/parts", "Accept the output of a call as content parts", "TOOL-10")
-def round_parts(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 3)

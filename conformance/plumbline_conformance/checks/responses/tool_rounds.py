@@ -1,0 +1,104 @@
+"""Check custom tools and the outputs of calls on the Responses API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator
+
+from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.common import follow_up_accepted, whole_shapes
+from plumbline_conformance.checks.laws import either, stream
+from plumbline_conformance.checks.request_reader import requested_tools
+from plumbline_conformance.checks.responses.shared_laws import create_response, events, pair
+from plumbline_conformance.checks.responses.tools import (
+    CALL,
+    CUSTOM,
+    NEEDS,
+    QUESTION,
+    calls_of,
+    events_in_order,
+    one_function,
+)
+from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+
+def _custom(target: Target) -> dict[str, object]:
+    choice = {"type": "custom", "name": "write"}
+    tool = tools.flat(tools.words)
+    grammar = tool["format"]["grammar"]
+    tool = {**tool, "format": {"type": "grammar", **grammar}}
+    return create_response(target, "Use write with 2024.", tools=[tool], tool_choice=choice)
+
+
+pair("responses/tool-custom", "A custom tool whose input is one line of a grammar", _custom, needs=NEEDS)
+
+
+@either("responses/tool-custom/input", "Give a custom tool input that matches its grammar", "TOOL-14")
+def _grammar_input(exchange: Exchange) -> Iterator[Problem]:
+    """Check the input of the scenario's tool (four digits), not that of other requests."""
+    ours = (
+        requested_tools(exchange).get("write", {}).get("description")
+        == tools.flat(tools.words)["description"]
+    )
+    for call in calls_of(exchange, CUSTOM, forced=True):
+        if ours and not re.fullmatch("[0-9]{4}", str(call.get("input"))):
+            yield Problem(expected="four digits", actual=repr(call.get("input"))[:200], pointer="input")
+
+
+@stream("responses/tool-custom/events", "Send the events of a custom call in order", "RS-11")
+def _custom_events(exchange: Exchange) -> Iterator[Problem]:
+    yield from events_in_order(
+        events(exchange), calls_of(exchange, CUSTOM, forced=True), "custom_tool_call_input"
+    )
+
+
+@scenario(
+    "responses/tool-round",
+    "A call and its output, with and without a message between",
+    needs=("responses", "tools"),
+)
+def tool_round(target: Target) -> Generator[Request, Exchange, None]:
+    """Send the server's items back unchanged, or a made-up call if it called nothing."""
+    first = yield Request(path="/responses", json=one_function(target))
+    try:
+        made = [item for item in first.json["output"] if isinstance(item["type"], str)]
+        calls = [item for item in made if item["type"] == CALL and isinstance(item["call_id"], str)]
+    except (LookupError, TypeError):
+        made, calls = [], []
+    if not calls:
+        made = calls = [{"type": CALL, "call_id": "call_1", "name": "get_weather", "arguments": "{}"}]
+    question = [{"role": "user", "content": QUESTION}]
+    outputs = [
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "21 degrees"} for call in calls
+    ]
+    between = [{"role": "user", "content": "Wait."}]
+    parts = [{**output, "output": [{"type": "input_text", "text": "21 degrees"}]} for output in outputs]
+    for given in (
+        [*question, *made, *outputs],
+        [*question, *made, *between, *outputs],
+        [*question, *made, *parts],
+    ):
+        yield Request(path="/responses", json={**one_function(target), "input": given})
+
+
+whole_shapes("responses/tool-round", "Response", 0, 1, 2, 3)
+
+
+@check(
+    "responses/tool-round/answered",
+    "Accept the server's own items with the output of the call",
+    "TOOL-10",
+)
+def round_answered(seen: Transcript) -> Iterator[Problem]:
+    yield from follow_up_accepted(seen, 1)
+
+
+@check("responses/tool-round/apart", "Pair outputs with calls by call_id, with a message between", "TOOL-11")
+def round_apart(seen: Transcript) -> Iterator[Problem]:
+    yield from follow_up_accepted(seen, 2)
+
+
+@check("responses/tool-round/parts", "Accept the output of a call as content parts", "TOOL-10")
+def round_parts(seen: Transcript) -> Iterator[Problem]:
+    yield from follow_up_accepted(seen, 3)

@@ -1,0 +1,157 @@
+"""Write the evidence of one server as HTML: each check that does not pass, and the exchanges behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import msgspec
+
+from plumbline_conformance.reports.html import exchange_html, marks_of, safe, safe_text
+from plumbline_conformance.reports.matrix import EXPLAINED, Column, anchor, why_of
+from plumbline_conformance.reports.model import Evidence, Result
+from plumbline_conformance.reports.text import by_rule
+from plumbline_conformance.reports.timeline import Moment
+from plumbline_conformance.suite.model import Problem
+
+__all__ = ["Detail", "evidence_html"]
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """How much of the exchanges a page shows; the recording has all of it."""
+
+    head: int = 4
+    """Events at the beginning of an answer."""
+    tail: int = 3
+    """Events at its end."""
+    alike: int = 4
+    """Events of one answer with the same mark."""
+    longest: int = 300
+    """Characters of one event."""
+    brief: int = 160
+    """Characters of a request and an answer of a scenario that passes."""
+
+
+def evidence_html(column: Column, detail: Detail) -> Iterator[str]:
+    """Yield the sections of a server, in the order of the suite. A sentence of a rule or a cause appears once."""
+    writer = _Writer(column, detail)
+    for scenario, results in groupby(column.report.results, lambda result: result.scenario):
+        found = list(results)
+        yield from (writer.result(result) for result in found if result.verdict != "pass")
+        if any(result.verdict in EXPLAINED for result in found):
+            yield writer.exchanges(scenario)
+        elif scenario in column.report.evidence:
+            yield writer.brief(scenario)
+
+
+class _Writer:
+    """Write sections; it remembers which sentences the page has already."""
+
+    def __init__(self, column: Column, detail: Detail) -> None:
+        self._column = column
+        self._detail = detail
+        self._places: dict[str, str] = {}
+        """Where a long text appeared first."""
+
+    def result(self, result: Result) -> str:
+        """Return a check that does not pass."""
+        place = anchor(self._column, result.check)
+        parts = [
+            f'<section id="{place}"><h3><span class="v {safe(result.verdict)}">'
+            f"{safe(result.verdict)}</span> <code>{safe(result.check)}</code></h3><p>{safe_text(result.title)}.</p>"
+        ]
+        if why := why_of(self._column, result):
+            parts.append(f"<p>{self._once(why, place, 'the same cause as')}</p>")
+        if result.verdict in EXPLAINED:
+            for name, problems in by_rule(result) or [(name, []) for name in result.rules]:
+                rule = self._column.report.rules[name]
+                sentence = self._once(rule.sentence, place, "see")
+                parts.append(
+                    f"<blockquote><b>{safe(rule.id)}</b> {safe(rule.level)}: {sentence}</blockquote>"
+                )
+                parts += [self._problem(problem) for problem in problems[:3]]
+        if result.scenario in self._column.report.evidence:
+            there = anchor(self._column, result.scenario)
+            parts.append(f'<p><a href="#{there}">what was sent and what came</a></p>')
+        return "".join(parts) + "</section>"
+
+    def _problem(self, problem: Problem) -> str:
+        longest = self._detail.longest
+        where = f" <code>{safe_text(problem.pointer)}</code>" if problem.pointer else ""
+        return (
+            f"<dl><dt>expected</dt><dd>{safe_text(problem.expected[:longest])}</dd>"
+            f"<dt>actual</dt><dd>{safe_text(problem.actual[:longest])}{where}</dd></dl>"
+        )
+
+    def _once(self, text: str, place: str, again: str) -> str:
+        """Return the text, or where it appeared if the page has it already and a link is shorter."""
+        first = self._places.setdefault(text, place)
+        if first == place or len(text) < 80:
+            return safe_text(text)
+        check = next(r.check for r in self._column.report.results if anchor(self._column, r.check) == first)
+        return f'{again} <a href="#{first}"><code>{safe(check)}</code></a>'
+
+    def exchanges(self, scenario: str) -> str:
+        """Return the exchanges of a scenario with violations."""
+        report = self._column.report
+        marked = [result for result in report.results if result.scenario == scenario and result.problems]
+        seen = report.evidence.get(scenario, [])
+        shown = "".join(
+            exchange_html(
+                number, self._short(found, marks_of(number, found, len(seen), marked)), len(seen), marked
+            )
+            for number, found in enumerate(seen)
+        )
+        return self._folded(scenario, shown)
+
+    def brief(self, scenario: str) -> str:
+        """Return the exchanges of another scenario: the requests, and the beginnings of the answers."""
+        parts = []
+        for found in self._column.report.evidence[scenario]:
+            said = found.error or f"status {found.status}"
+            body = " ".join(moment.text for moment in found.moments[:2])
+            parts.append(
+                f"<p>{safe(found.method)} <code>{safe(found.url)}</code>: {safe_text(said)}</p>"
+                f"<pre>{safe_text(_cut(found.request, self._detail.brief))}</pre>"
+                f"<pre>{safe_text(_cut(body, self._detail.brief))}</pre>"
+            )
+        return self._folded(scenario, "".join(parts))
+
+    def _folded(self, scenario: str, content: str) -> str:
+        count = len(self._column.report.evidence.get(scenario, []))
+        return (
+            f'<details id="{anchor(self._column, scenario)}"><summary>{count} exchanges of '
+            f"<code>{safe(scenario)}</code></summary>{content}</details>"
+        )
+
+    def _short(self, evidence: Evidence, marks: dict[int | None, list[str]]) -> Evidence:
+        """Return the exchange with the events that have to be seen, and the request once, in the command."""
+        detail, count = self._detail, len(evidence.moments)
+        alike: dict[tuple[str, ...], int] = {}
+        kept: list[Moment] = []
+        for place, moment in enumerate(evidence.moments):
+            said = tuple(marks.get(moment.number, ()))
+            alike[said] = alike.get(said, 0) + 1
+            wanted = (
+                alike[said] <= detail.alike if said else place < detail.head or place >= count - detail.tail
+            )
+            if wanted or (place == 0):
+                kept.append(msgspec.structs.replace(moment, text=_cut(moment.text, detail.longest)))
+                continue
+            if not kept or kept[-1].kind != "gap":
+                kept.append(Moment(kind="gap", at=moment.at, text=""))
+            kept[-1] = _wider(kept[-1], moment, marked=bool(said))
+        command = _cut(evidence.command, 4 * detail.longest)
+        request = "" if "--data" in evidence.command else _cut(evidence.request, detail.longest)
+        return msgspec.structs.replace(evidence, moments=kept, command=command, request=request)
+
+
+def _wider(gap: Moment, moment: Moment, *, marked: bool) -> Moment:
+    """Return a gap with one more event; it counts the events with marks that other events have as well."""
+    count = int(gap.text.partition(" ")[0] or 0) + marked
+    text = f"{count} more with the same marks" if count else ""
+    return msgspec.structs.replace(gap, size=gap.size + moment.size, text=text)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[:longest] + " …"

@@ -1,0 +1,140 @@
+"""The pages of the matrix: every verdict is shown, every link leads somewhere, and every page is small.
+
+Laws:
+- every cell of a comparison is the verdict of the column;
+- every link within the pages leads to a page and a place that exist;
+- a server that passes everything has 100 in every area, a broken rule counts in its own area alone;
+- pages of fourteen servers stay below the limit.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from html import unescape
+from pathlib import Path
+
+import msgspec
+import pytest
+from example_servers.good_server import transcripts
+from mutants import MUTANTS
+
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.recording.file import Header
+from plumbline_conformance.reports.areas import AREAS, area_of, scores_of
+from plumbline_conformance.reports.matrix import Column, anchor, matrix_of
+from plumbline_conformance.reports.matrix_pages import LONGEST_PAGE, matrix_pages
+from plumbline_conformance.reports.model import Report, report_of
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.transcript.model import Transcript
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
+
+from pages import recordings  # noqa: E402
+
+from plumbline_conformance.cli.matrix import columns_from  # noqa: E402
+
+RUN = Header.of("http://127.0.0.1:1/v1", "m")
+
+
+def reported(*seen: Transcript) -> Report:
+    findings = [finding for found in seen for finding in judge(found)]
+    return report_of(RUN, seen, findings, everything=True)
+
+
+def columns() -> list[Column]:
+    mutation = next(found[2] for found in MUTANTS if found[:2] == ("chat/text", "no refusal"))
+    seen = transcripts()
+    return [
+        Column(name="good", report=reported(*seen.values()), recording="good.jsonl.gz"),
+        Column(
+            name="bad",
+            report=reported(*{**seen, "chat/text": mutation(seen["chat/text"])}.values()),
+            recording="b",
+        ),
+    ]
+
+
+COLUMNS = columns()
+MATRIX = matrix_of(COLUMNS)
+PAGES = matrix_pages(MATRIX, {"bad"})
+
+
+def test_every_rule_has_an_area() -> None:
+    assert {area_of(rule) for rule in rules()} <= set(AREAS.values())
+
+
+def test_a_server_without_violations_has_the_full_share_everywhere() -> None:
+    assert {(good.short, good.check) for good, _ in scores_of(MATRIX).values()} == {("100", "")}
+
+
+def test_a_broken_rule_counts_in_its_own_area() -> None:
+    broken = {area: bad.broken for area, (_, bad) in scores_of(MATRIX).items() if bad.broken}
+
+    assert broken == {area_of("CHAT-03"): ["CHAT-03"]}
+    score = scores_of(MATRIX)["Chat"][1]
+    assert score.passed < score.judged
+    assert score.short in PAGES["matrix.html"]
+    assert score.short in PAGES["matrix.md"]
+
+
+def test_every_cell_of_the_comparison_is_the_verdict() -> None:
+    rows = re.findall(r"<tr><th[^>]*><code>(.*?)</code></th>(.*)</tr>", PAGES["matrix-checks.html"])
+    shown = {unescape(check): re.findall(r"<td[^>]*>(?:<a[^>]*>)?([^<]*)", cells) for check, cells in rows}
+
+    assert shown == {
+        check: [result.verdict if result else "" for result in results] for check, results in MATRIX.rows
+    }
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_link_leads_to_a_place(path: str) -> None:
+    text = PAGES[path]
+    links = (
+        re.findall(r'href="([^"]+)"', text) if path.endswith(".html") else re.findall(r"\]\(([^) ]+)\)", text)
+    )
+    missing = []
+    for link in links:
+        target, _, place = link.partition("#")
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) if target else path
+        if there in {"good.jsonl.gz", "b", "servers/bad.md"}:
+            continue
+        if there not in PAGES or (place and f'id="{place}"' not in PAGES[there]):
+            missing.append(link)
+
+    assert links
+    assert missing == []
+
+
+def test_violations_lead_to_the_page_of_their_server() -> None:
+    place = anchor(COLUMNS[1], "chat/text/shape")
+
+    assert f"servers/bad.html#{place}" in PAGES["matrix-checks.html"]
+    assert f"servers/bad.rules.md#{place}" in PAGES["matrix-checks.md"]
+    assert f"servers/bad.rules.md#{place}" in PAGES["matrix.md"]
+
+
+def test_a_sentence_of_a_rule_appears_once_on_the_page_of_a_server() -> None:
+    sentence = unescape(rules()["CHAT-03"]["sentence"])[:60]
+    page = unescape(PAGES["servers/bad.html"])
+
+    assert page.count(f"CHAT-03</b> MUST: {sentence}") == 1
+
+
+def test_pages_of_fourteen_servers_stay_below_the_limit() -> None:
+    found = columns_from([str(path) for path in recordings(ROOT).values()])
+    many = [msgspec.structs.replace(found[n % len(found)], name=f"server-{n}") for n in range(14)]
+    pages = matrix_pages(matrix_of(many))
+
+    assert {path: len(text) for path, text in pages.items() if len(text.encode()) >= LONGEST_PAGE} == {}
+    assert len(pages["matrix.html"].encode()) < 50_000
+
+
+def test_committed_html_stays_below_the_limit() -> None:
+    pages = sorted((ROOT / "docs").rglob("*.html"))
+
+    assert ROOT / "docs" / "matrix.html" in pages
+    assert [path.name for path in pages if path.stat().st_size >= LONGEST_PAGE] == []
