@@ -19,13 +19,32 @@ sys.path[:0] = [str(ROOT), str(ROOT / "conformance/reference_parsers")]
 
 from environment import run as run_with_other_parsers  # noqa: E402
 
-from benchmarks import api_servers, serving, startup, store, streams, structured_output  # noqa: E402
+from benchmarks import (  # noqa: E402
+    api_servers,
+    serving,
+    startup,
+    store,
+    streams,
+    structured_output,
+    vllm_engine,
+)
 from benchmarks.environment import environment  # noqa: E402
 from benchmarks.servers import available  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
+VLLM = ROOT / ".nox" / ".peer-vllm" / "bin"
 PEERS = ("transformers", "transformers-cb")
-PARTS = ("micro", "parsers", "startup", "structured_output", "serving", "streams", "api_servers", "store")
+PARTS = (
+    "micro",
+    "parsers",
+    "startup",
+    "structured_output",
+    "serving",
+    "streams",
+    "api_servers",
+    "store",
+    "vllm_engine",
+)
 
 COLUMNS = {
     "micro": {
@@ -53,6 +72,13 @@ COLUMNS = {
         "mask_us_p99": "p99",
         "accept_us": "accept us",
         "compile_ms": "compile ms",
+    },
+    "vllm_engine": {
+        "model": "model",
+        "concurrency": "concurrency",
+        "tokens_per_second": "tokens/s",
+        "tokens_per_second_vllm": "vLLM's server",
+        "ratio": "ratio",
     },
     "streams": {
         "server": "server",
@@ -145,6 +171,11 @@ def main() -> None:
         result["api_servers"] = api_servers.measure()
     if "store" in parts:
         result["store"] = store.measure()
+    if "vllm_engine" in parts:
+        if (VLLM / "plumbline").is_file():
+            result["vllm_engine"] = vllm_engine.measure(VLLM, rounds=options.rounds)
+        else:
+            print("vLLM is not installed (`nox -s engines -- vllm` installs it)", file=sys.stderr)
     show(result)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{result['taken'][:10]}-{options.name}.json"

@@ -1,4 +1,4 @@
-"""Try the contract of engines and the judge on engines of others (`nox -s engines`).
+"""Try the contract of engines, the tests of the server and the judge on engines of others (`nox -s engines`).
 
 `engines.py llama_cpp` needs llama-cpp-python where it runs. `engines.py vllm` creates the environment of the reference
 server vLLM, in which this project's packages are found behind vLLM's own.
@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels", "conformance", "openapi"))
 GIB = str(1 << 30)
+SERVER_TESTS = ("tests/server/test_constrained_calls.py", "tests/server/test_agent_loop.py")
 
 
 def main(names: Sequence[str]) -> int:
@@ -37,6 +38,7 @@ def _passes(name: str) -> bool:
     }
     with tempfile.TemporaryDirectory() as folder:
         contract = ["-m", "pytest", "-p", "no:xdist", "-q", "tests/engines/test_contract.py", "-k", name]
+        file = ""
         if name == "llama_cpp":
             contract += ["tests/engines/llama_cpp"]
             file = f"{folder}/pocket.gguf"
@@ -57,7 +59,10 @@ def _passes(name: str) -> bool:
             further.append(["-m", "pytest", "-p", "no:xdist", "-q", *own])
             options += ["--kv-cache-bytes", GIB, "--engine-args", "enforce_eager=true"]
         judged = ["conformance/own_server/check.py", "--serve", *options]
-        every: list[list[str]] = [contract, judged, *further]
+        # Structured output, tools, and conversations with the official client, over chat, completions and Responses.
+        server = ["-m", "pytest", "-p", "no:xdist", "-q", *SERVER_TESTS]
+        variables |= {"PLUMBLINE_TEST_ENGINE": name, "PLUMBLINE_TEST_MODEL": file}
+        every: list[list[str]] = [contract, server, judged, *further]
         runs = [subprocess.run([python, *each], env=variables, cwd=ROOT, check=False) for each in every]
     return all(run.returncode == 0 for run in runs)
 

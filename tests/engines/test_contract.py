@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.drawn_grammars import STUDY, drawn
+from support.engine_features import DECLARED, feature_table
 from support.engines import (
     ENGINES,
     NUM_WAITING,
@@ -36,7 +37,10 @@ from support.engines import (
 )
 
 from plumbline.engines.port import (
+    SAMPLER_ORDER,
+    Dry,
     EngineFullError,
+    Mirostat,
     RefusedRequestError,
     SamplerChain,
     ThinkingBudget,
@@ -530,17 +534,49 @@ def test_prefixes_are_shared_within_a_salt(engine: Harness) -> None:
 
 
 SAMPLED: dict[str, Any] = {
-    "logprob_token_ids": {"logprobs": 1, "logprob_token_ids": (5,)},
+    "allowed_token_ids": {"allowed_token_ids": frozenset({5, 6})},
     "bad_words": {"bad_words": ((5,),)},
     "banned_strings": {"banned_strings": ("zebra",)},
-    "typical_p": {"chain": SamplerChain(typical_p=0.5)},
+    "frequency_penalty": {"frequency_penalty": 0.5},
+    "grammar": {"grammar": 'start: "a"'},
+    "ignore_eos": {"ignore_eos": True},
+    "logit_bias": {"logit_bias": {5: 1.0}},
+    "logprob_token_ids": {"logprobs": 1, "logprob_token_ids": (5,)},
+    "logprobs": {"logprobs": 1},
+    "min_p": {"min_p": 0.1},
+    "min_tokens": {"min_tokens": 2},
+    "presence_penalty": {"presence_penalty": 0.5},
+    "prompt_logprobs": {"prompt_logprobs": 1},
+    "repetition_penalty": {"repetition_penalty": 1.1},
+    "stop_token_ids": {"stop_token_ids": frozenset({5})},
+    "thinking_budget": {"thinking_budget": ThinkingBudget(max_tokens=3, begin=((5,),), end=(6,))},
+    "top_k": {"top_k": 5},
+    "dry_multiplier": {"chain": SamplerChain(dry=Dry(multiplier=0.8))},
+    "dynatemp_range": {"chain": SamplerChain(dynatemp_range=0.5)},
+    "mirostat": {"chain": SamplerChain(mirostat=Mirostat(version=2))},
+    "repeat_last_n": {"chain": SamplerChain(repeat_last_n=5), "repetition_penalty": 1.1},
+    "samplers": {"chain": SamplerChain(order=SAMPLER_ORDER[::-1])},
     "tfs": {"chain": SamplerChain(tfs=0.5)},
     "top_a": {"chain": SamplerChain(top_a=0.5)},
+    "top_n_sigma": {"chain": SamplerChain(top_n_sigma=1.0)},
+    "typical_p": {"chain": SamplerChain(typical_p=0.5)},
     "xtc_probability": {"chain": SamplerChain(xtc_probability=0.5)},
-    "grammar": {"grammar": 'start: "a"'},
-    "prompt_logprobs": {"prompt_logprobs": 1},
-    "thinking_budget": {"thinking_budget": ThinkingBudget(max_tokens=3, begin=((5,),), end=(6,))},
 }
+"""A request for each feature."""
+
+
+def test_an_engine_declares_what_the_documentation_says(engine: Harness) -> None:
+    name = {"native": "plumbline", "remote": "plumbline", "llama_cpp_streams": "llama_cpp"}
+    assert engine.features == DECLARED[name.get(engine.kind.name, engine.kind.name)]
+
+
+def test_each_feature_is_tried() -> None:
+    assert SAMPLED.keys() == frozenset[str]().union(*DECLARED.values())
+
+
+def test_the_documentation_has_the_table_of_features() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text("utf-8")
+    assert "\n".join(feature_table()) in page
 
 
 @pytest.mark.parametrize("feature", SAMPLED)

@@ -11,6 +11,7 @@ import openai
 import pydantic
 import pytest
 from support.live import live
+from support.pocket import pocket_settings
 
 from plumbline.server.loading import load
 from plumbline.server.settings import Settings
@@ -25,7 +26,7 @@ RESULT = '{"sky": "clear"}'
 @pytest.fixture(scope="module")
 def client() -> Iterator[openai.OpenAI]:
     with (
-        live(lambda: load(Settings()), Settings()) as server,
+        live(lambda: load(pocket_settings()), Settings()) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0) as client,
     ):
         yield client

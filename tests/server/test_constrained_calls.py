@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from support.asgi import Answer, Server, serving
 from support.judges import fold_chunks, fold_response
+from support.pocket import pocket_settings
 
 from plumbline.dialects.registry import TOOL_DIALECTS
 from plumbline.server.loading import load
@@ -206,7 +207,7 @@ def test_answers_match_their_constraints(name: str) -> None:
         return reply
 
     async def main() -> None:
-        async with serving(load(Settings(model=""))) as server:
+        async with serving(load(pocket_settings())) as server:
             gate = asyncio.Semaphore(8)
 
             async def one(number: int) -> Reply:
@@ -271,7 +272,7 @@ def test_forbidding_calls_adds_no_constraint(options: dict[str, Any], begun: str
     """TOOL-03: options that work with free text work with `none`."""
 
     async def main() -> None:
-        async with serving(load(Settings(model=""))) as server:
+        async with serving(load(pocket_settings())) as server:
             body = request_body(KINDS["none"], "What is the weather in Paris?", 1, flat=False, stream=False)
             body |= {"max_tokens": 40, **options}
             if begun:
@@ -291,7 +292,7 @@ def test_responses_stream_a_custom_call() -> None:
     """TOOL-14: the deltas join to the input of the item, and the call can be sent back."""
 
     async def main() -> None:
-        async with serving(load(Settings(model=""))) as server:
+        async with serving(load(pocket_settings())) as server:
             tool = {
                 "type": "custom",
                 "name": "note",

@@ -118,6 +118,25 @@ def engine_config(
         ).create_engine_config()
     except Exception as error:  # vLLM raises errors of many kinds.
         raise VllmError(f"vLLM cannot run this model: {error}") from error
+    if (
+        current_platform.is_cpu()
+        and config.parallel_config.world_size_across_dp == 1
+        and "distributed_executor_backend" not in options
+    ):
+        _compute_in_the_core_process(config)
     kind = "PlumblineAsyncScheduler" if config.scheduler_config.async_scheduling else "PlumblineScheduler"
     config.scheduler_config.scheduler_cls = f"plumbline.engines.vllm.grammars.{kind}"
     return config
+
+
+def _compute_in_the_core_process(config: Any) -> None:
+    """Let the core process compute on a CPU, instead of a worker process to which it would write its batches.
+
+    A worker waits for batches in a loop that takes a quarter of a core while the server is idle. vLLM takes a worker
+    because it binds its threads to cores; here the core process inherits their number. On machines with several nodes
+    of memory threads without a core would be slow, so vLLM's way stays.
+    """
+    if len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) > 1:
+        return
+    config.parallel_config.distributed_executor_backend = "uni"
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) - 1)))

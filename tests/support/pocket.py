@@ -1,0 +1,29 @@
+"""Serve the pocket model on our engine, or on the one that `nox -s engines` tries."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from plumbline.server.settings import Settings
+
+__all__ = ["pocket_settings"]
+
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "plumbline": {},
+    "llama_cpp": {},
+    "transformers": {"engine": "transformers"},
+    "vllm": {"engine": "vllm", "engine_args": ("enforce_eager=true",), "kv_cache_bytes": 1 << 30},
+}
+
+
+def pocket_settings() -> Settings:
+    """The settings of a server.
+
+    PLUMBLINE_TEST_ENGINE names the engine. PLUMBLINE_TEST_MODEL is the model that it runs, for llama_cpp a GGUF file.
+    """
+    return Settings(
+        model=os.environ.get("PLUMBLINE_TEST_MODEL", ""),
+        served_model_names=("plumbline-pocket",),
+        **_SETTINGS[os.environ.get("PLUMBLINE_TEST_ENGINE", "plumbline")],
+    )
