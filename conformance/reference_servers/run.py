@@ -82,6 +82,8 @@ class Site:
         port = free_port()
         names = {"port": port, "spare_port": free_port(), "model": MODEL, "upstream": upstream}
         program, *rest = (part.format(**names) for part in (*self.peer.command, *more))
+        for file, text in self.peer.files.items():
+            (_models() / file).write_text(text.format(**names), "utf-8")
         variables = {**THREADS, "XDG_DATA_HOME": data, **self.peer.variables}
         if self.peer.key is not None:
             variables[self.peer.key] = KEY

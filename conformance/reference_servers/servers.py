@@ -42,6 +42,8 @@ class Peer:
     """Whether the model has to be in a hub cache, because the server lists the models of one."""
     within: str | None = None
     """The server in whose environment ours runs, with the engine that is installed there."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Configuration files by name, in the folder that it runs in; `{upstream}` and `{model}` are filled in."""
     upstream: bool = False
     """Whether it is a gateway, which is judged in front of our server."""
 
@@ -133,6 +135,26 @@ PEERS = {
         ),
         # Until it knows its worker it answers 503.
         ready="/readiness",
+        upstream=True,
+    ),
+    "litellm": Peer(
+        title="LiteLLM proxy {version} in front of Plumbline",
+        package="litellm",
+        command=(
+            *("litellm", "--config", "litellm.yaml", "--host", "127.0.0.1", "--port", "{port}"),
+            *("--telemetry", "False"),
+        ),
+        files={
+            "litellm.yaml": "model_list:\n"
+            "  - model_name: {model}\n"
+            "    litellm_params:\n"
+            "      model: openai/{model}\n"
+            "      api_base: {upstream}/v1\n"
+            "      api_key: none\n"
+        },
+        variables={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        ready="/health/liveliness",
+        key="LITELLM_MASTER_KEY",
         upstream=True,
     ),
     "vllm-router": Peer(
