@@ -71,7 +71,7 @@ PROMPTS = prompts(20)
 
 
 def needs(engine: Harness, *features: str) -> None:
-    """Skip a law about something that the engine says it lacks, once it has refused it by name."""
+    """Skip a law about something that the engine does not declare; that it is refused is a law of its own."""
     for feature in features:
         if feature not in engine.features:
             pytest.skip(f"{engine.kind.name} has no {feature}")
