@@ -38,4 +38,5 @@ import plumbline_conformance.checks.responses.tool_rounds
 import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing
 import plumbline_conformance.checks.responses.websocket
+import plumbline_conformance.checks.responses.websocket_turns
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from derived.faults import faults
-from derived.survivors import LISTED, judged, survives
+from derived.faults import PAIR, faults, pairs
+from derived.survivors import LISTED, PAIRS, Listed, _patterns, judged, survives
 from derived.values import faults_of
 from example_servers.good_server import transcripts
 from hypothesis import given
@@ -17,6 +17,7 @@ SAMPLE = (
     "completions/logprobs",
     "responses/tool",
     "responses/limits",
+    "websocket/errors",
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -56,6 +57,37 @@ def test_streams_have_faults_of_their_events() -> None:
 
     assert {"stream output_item.done: drop", "stream function_call_arguments.delta: repeat"} <= names
     assert "stream completed: drop response.usage" in names
+
+
+def test_turns_of_a_websocket_have_the_faults_of_streams() -> None:
+    good = transcripts()["websocket/queue"]
+    found = {fault.name: fault for fault in faults(good)}
+
+    assert len(found["stream created: drop"].exchange.frames) == len(good.exchanges[0].frames) - 1
+    assert not survives(found["stream created: drop"], good)
+
+
+@pytest.mark.parametrize("scenario", SAMPLE)
+def test_pairs_are_a_bounded_sample_and_always_the_same(scenario: str) -> None:
+    good = transcripts()[scenario]
+    names = [fault.id for fault in pairs(good, PAIRS)]
+
+    assert 0 < len(names) <= PAIRS * len(good.exchanges)
+    assert all(name.count(PAIR) == 1 for name in names)
+    assert names == [fault.id for fault in pairs(good, PAIRS)]
+
+
+def test_a_pair_is_listed_if_both_faults_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        Listed(why="", faults=["*: append id"]),
+        Listed(why="", faults=["a 0 whole: drop x + whole: drop y"]),
+    ]
+    monkeypatch.setattr("derived.survivors.LISTED", rows)
+
+    assert list(_patterns("a 0 whole: append id + whole: append id")) == ["*: append id"] * 2
+    assert list(_patterns("a 0 whole: append id + whole: drop id")) == []
+    assert list(_patterns("a 0 whole: drop id + whole: append id")) == []
+    assert len(list(_patterns("a 0 whole: drop x + whole: drop y"))) == 1
 
 
 def test_a_lost_delta_is_detected_only_if_the_server_repeats_itself() -> None:

@@ -1,8 +1,12 @@
-"""Derive the faults of recorded exchanges: of whole answers and refusals, and of every kind of event of a stream."""
+"""Derive the faults of recorded exchanges: of whole answers and refusals, and of every kind of event of a stream.
+
+Streams are server-sent events, or the messages of a WebSocket turn. Two faults at once are a sample with a fixed seed.
+"""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
@@ -13,7 +17,10 @@ from mutants.mutations import renamed, with_body
 from derived.values import faults_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
-__all__ = ["Fault", "faults"]
+__all__ = ["PAIR", "Fault", "faults", "pairs"]
+
+PAIR = " + "
+"""What is between the names of two faults at once."""
 
 Event = tuple[str | None, Any]
 """The name and the JSON of an event, or `[DONE]`."""
@@ -53,9 +60,24 @@ def faults(seen: Transcript) -> Iterator[Fault]:
             yield Fault(seen.scenario, place, name, changed)
 
 
+def pairs(seen: Transcript, most: int) -> Iterator[Fault]:
+    """Yield two faults at once, at most `most` for each exchange, always the same ones.
+
+    One fault can hide another: an answer that is called cut is not looked at as a complete one.
+    """
+    for place, exchange in enumerate(seen.exchanges):
+        chosen = random.Random(f"{seen.scenario} {place}")
+        single = list(_of_exchange(exchange))
+        for name, changed in chosen.sample(single, min(most, len(single))):
+            if further := [found for found in _of_exchange(changed) if found[0] != name]:
+                other, twice = chosen.choice(further)
+                yield Fault(seen.scenario, place, f"{name}{PAIR}{other}", twice)
+
+
 def _of_exchange(exchange: Exchange) -> Iterator[tuple[str, Exchange]]:
-    if exchange.method == "WEBSOCKET":
-        return  # A turn has the events of a stream, which the law checks of streams look at.
+    if exchange.method == "WEBSOCKET" and exchange.status == 101:
+        yield from _of_stream(exchange)
+        return
     if b"data: " in exchange.body:
         yield from _of_stream(exchange)
         return
@@ -69,6 +91,8 @@ def _of_stream(exchange: Exchange) -> Iterator[tuple[str, Exchange]]:
     events: list[Event] = [
         (event.name, event.data if event.data == "[DONE]" else event.json) for event in exchange.events
     ]
+    if exchange.method == "WEBSOCKET":
+        events = [(None, data) for data in exchange.chunks]
     for kind, place in _first_of_kinds(events).items():
         name, data = events[place]
         for step, change in STEPS.items():
@@ -113,9 +137,10 @@ def _kind(data: Any) -> str:
         return str(data)
     if isinstance(data.get("type"), str):
         return str(data["type"]).removeprefix("response.")
-    if not data.get("choices"):
+    choices = data.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return "usage"
-    choice = data["choices"][0]
+    choice = choices[0]
     index = f"{choice.get('index')} " if choice.get("index") else ""
     if choice.get("finish_reason"):
         return f"{index}finish"
@@ -125,23 +150,25 @@ def _kind(data: Any) -> str:
     if delta.get("role"):
         return f"{index}role"
     calls = delta.get("tool_calls")
-    if calls:
+    if calls and isinstance(calls, list) and isinstance(calls[0], dict):
         return f"{index}{'call' if calls[0].get('id') else 'arguments'} {calls[0].get('index')}"
     return f"{index}{next(iter(delta), 'nothing')}"
 
 
 def _written(exchange: Exchange, events: list[Event], *, renumber: bool = True) -> Exchange:
     """Write a stream; numbers count on, so that a fault of the order is not seen by the numbers alone."""
-    numbered = renumber and any("sequence_number" in data for _, data in events if isinstance(data, dict))
-    begin = (
-        min((data["sequence_number"] for _, data in events if isinstance(data, dict)), default=0)
-        if numbered
-        else 0
-    )
-    lines = []
+    counted = [data for _, data in events if isinstance(data, dict) and "sequence_number" in data]
+    first = [data["sequence_number"] for data in counted if isinstance(data["sequence_number"], int)]
+    begin = min(first, default=0)
+    lines: list[str] = []
+    messages: list[str] = []
     for number, (name, data) in enumerate(events):
-        if numbered and isinstance(data, dict):
+        if renumber and counted and isinstance(data, dict):
             data = {**data, "sequence_number": begin + number}
         shown = data if isinstance(data, str) else json.dumps(data)
+        messages.append(shown)
         lines.append((f"event: {name}\n" if name else "") + f"data: {shown}\n\n")
+    if exchange.method == "WEBSOCKET":
+        at = exchange.frames[-1][0] if exchange.frames else 0.0
+        return msgspec.structs.replace(exchange, frames=[(at, message.encode()) for message in messages])
     return with_body(exchange, "".join(lines).encode())

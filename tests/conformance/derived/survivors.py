@@ -5,17 +5,20 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
-from derived.faults import Fault, faults
+from derived.faults import PAIR, Fault, faults, pairs
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["LISTED", "Listed", "Outcome", "judged", "survives"]
 
 ACCUSING = ("fail", "warn", "untestable")
+PAIRS = 12
+"""Pairs of faults that are tried for each exchange."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,7 +52,7 @@ def judged(transcripts: Iterable[Transcript]) -> Outcome:
     """Judge every derived fault of these transcripts."""
     outcome = Outcome()
     for good in transcripts:
-        for fault in faults(good):
+        for fault in chain(faults(good), pairs(good, PAIRS)):
             outcome.total += 1
             try:
                 alive = survives(fault, good)
@@ -82,4 +85,15 @@ def survives(fault: Fault, good: Transcript) -> bool:
 
 
 def _patterns(name: str) -> Iterator[str]:
+    """Yield the patterns that list a fault; two faults at once are listed if each of them is, or as a pair."""
+    own = [pattern for pattern in _listing(name) if PAIR in pattern]
+    first, found, second = name.partition(PAIR)
+    if own or not found:
+        return iter(own or _listing(name))
+    prefix = first[: first.index(" ", first.index(" ") + 1) + 1]
+    halves = list(_listing(first)), list(_listing(prefix + second))
+    return iter([*halves[0], *halves[1]] if all(halves) else [])
+
+
+def _listing(name: str) -> Iterator[str]:
     return (pattern for row in LISTED for pattern in row.faults if fnmatchcase(name, pattern))

@@ -90,6 +90,12 @@ def looked(state: str, index: int) -> Mutation:
     return body(put("status", state), index)
 
 
+def alone(event: Any) -> None:
+    """Count the new message only."""
+    usage = event["response"]["usage"]
+    usage.update(input_tokens=2, total_tokens=2 + usage["output_tokens"])
+
+
 SOCKETS: list[Mutant] = [
     ("websocket/upgrade", "serves a page without an upgrade", status(200), ("refused",)),
     ("websocket/upgrade", "refuses in plain text", body_bytes(lambda old: b"Upgrade!"), ("refused",)),
@@ -131,7 +137,7 @@ SOCKETS: list[Mutant] = [
         "websocket/turn",
         "sends the end of a turn in the next",
         messages(lambda m: [{**m[-1], "type": "response.late"}, *m], 1),
-        ("ended",),
+        ("ended", "event-shapes", "lifecycle", "snapshots"),
     ),
     ("websocket/turn", "answers the second turn with the first", answering(1), ("ended",)),
     (
@@ -140,14 +146,26 @@ SOCKETS: list[Mutant] = [
         error(f"{CLOSED}, with code 1000", 1),
         ("answered",),
     ),
-    ("websocket/queue", "answers both at once", messages(interleaved), ("in-order",)),
+    ("websocket/turn", "forgets a delta of the second turn", messages(lambda m: m[:4] + m[5:], 1), ("sums",)),
+    ("websocket/queue", "forgets a delta", messages(lambda m: m[:4] + m[5:]), ("as-stream",)),
+    ("websocket/continue", "forgets a delta", messages(lambda m: m[:4] + m[5:], 1), ("as-stream",)),
+    ("websocket/failed", "forgets a delta", messages(lambda m: m[:4] + m[5:]), ("as-stream",)),
+    ("websocket/errors", "forgets a delta", messages(lambda m: m[:4] + m[5:], 3), ("as-stream",)),
+    (
+        "websocket/continue",
+        "an error without a message",
+        message(-1, without("error", "message"), 2),
+        ("error-events",),
+    ),
+    ("websocket/failed", "an error without a status", message(-1, without("status"), 1), ("error-events",)),
+    ("websocket/queue", "answers both at once", messages(interleaved), ("in-order", "as-stream")),
     ("websocket/queue", "answers both under one id", messages(one_response), ("in-order",)),
     ("websocket/continue", "refuses to continue", refusing(1), ("continued",)),
     ("websocket/continue", "does not name what it continues", messages(unechoed, 1), ("continued",)),
     (
         "websocket/continue",
         "continues the message alone",
-        message(-1, put("response", "usage", "input_tokens", 2), 1),
+        message(-1, alone, 1),
         ("context",),
     ),
     ("websocket/continue", "gives one client's words to another", answering(2, 1), ("elsewhere",)),
