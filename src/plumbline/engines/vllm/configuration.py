@@ -122,6 +122,8 @@ def engine_config(
         current_platform.is_cpu()
         and config.parallel_config.world_size_across_dp == 1
         and "distributed_executor_backend" not in options
+        # Only vLLM's worker binds its threads to the cores that this names.
+        and os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind") == "nobind"
     ):
         _compute_in_the_core_process(config)
     kind = "PlumblineAsyncScheduler" if config.scheduler_config.async_scheduling else "PlumblineScheduler"
