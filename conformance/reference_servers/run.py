@@ -62,6 +62,8 @@ class Site:
             from importlib.metadata import version
 
             return self.peer.title.format(version=version(self.peer.package))
+        if self.peer.source is not None:
+            return self.peer.title.format(version=self.peer.source.partition("==")[2])
         return self.peer.title.format(version=self._environment.version(self.peer.package))
 
     @contextmanager

@@ -21,7 +21,7 @@ from plumbline_conformance.reports.model import Report, Result
 __all__ = ["server_page"]
 
 _FATAL = frozenset({"HTTP-16", "HTTP-17"})
-"""Rules about a server that stays alive."""
+"""Rules about a server that stays alive and does not fail on requests."""
 _SHOWN = 6
 """Checks of an entry that are named."""
 _STORED = re.compile(r"/(?:resp|conv|chatcmpl)[_-]")
@@ -61,8 +61,8 @@ def server_page(name: str, peer: Peer, column: Column) -> str:
         "",
         "## Defects, in the order of their harm",
         "",
-        "Those that end the server come first, then those that break most checks of a MUST. Each has its cause, as an",
-        "issue would name it, and a request that shows it; `$BASE` is the server's address.",
+        "Those that make the server fail come first, then those that break most checks of a MUST. Each has its cause,",
+        "as an issue would name it, and a request that shows it; `$BASE` is the server's address.",
         "",
     ]
     for number, entry in enumerate(entries, start=1):

@@ -40,6 +40,8 @@ class Peer:
     """Whether it reads the model as a GGUF file."""
     hub: bool = False
     """Whether the model has to be in a hub cache, because the server lists the models of one."""
+    source: str | None = None
+    """A source distribution with llama.cpp in `vendor`, of which its own server is built."""
     within: str | None = None
     """The server in whose environment ours runs, with the engine that is installed there."""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -136,6 +138,19 @@ PEERS = {
         # Until it knows its worker it answers 503.
         ready="/readiness",
         upstream=True,
+    ),
+    "llama-server": Peer(
+        title="llama-server (llama.cpp of llama-cpp-python {version})",
+        package="llama_cpp_python",
+        source="llama_cpp_python==0.3.36",
+        command=(
+            *("llama-server", "--model", "{model}.gguf", "--alias", "{model}", "--host", "127.0.0.1"),
+            *("--port", "{port}", "--ctx-size", "16384", "--parallel", "4", "--jinja", "--no-webui"),
+            # As for the other servers, the template's default is an answer without thinking.
+            *("--chat-template-kwargs", '{{"enable_thinking": false}}'),
+        ),
+        key="LLAMA_API_KEY",
+        gguf=True,
     ),
     "litellm": Peer(
         title="LiteLLM proxy {version} in front of Plumbline",
