@@ -126,6 +126,7 @@ NAMED: dict[str, str] = {
     "responses/stream-text/state: made at no time": "R-01",
     "responses/two-parents/sound: one of them forgotten": "R-01 R-03 R-21 R-11 R-10",
     "responses/tool/completed: a response with calls that goes on": "R-02",
+    "responses/tool/state: a response with calls that goes on": "R-10",
     "responses/*/state: law of state: an error beside the end": "R-03",
     "responses/limits/incomplete: a time of completion": "R-03",
     "responses/limits/shape: no time of completion": "R-03",

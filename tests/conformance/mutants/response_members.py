@@ -215,7 +215,7 @@ RESPONSE_MEMBERS_OF: dict[str, list[Row]] = {
         ("the name of another event", events(other_name), "framing"),
     ],
     "responses/tool": [
-        ("a response with calls that goes on", whole("status", "in_progress"), "completed"),
+        ("a response with calls that goes on", whole("status", "in_progress"), "completed state"),
         ("a reason to be incomplete", whole("incomplete_details", NOTHING), "state"),
         ("a streamed reason to be incomplete", last("incomplete_details", NOTHING), "state"),
         ("a streamed call that goes on", last("output", 0, "status", "in_progress"), "state sums"),

@@ -10,7 +10,7 @@ from plumbline_conformance.suite.model import Problem
 
 __all__ = ["STATES", "agreeing"]
 
-STATES = ("R-03", "R-05", "R-07", "R-08", "R-01", "R-11")
+STATES = ("R-03", "R-05", "R-07", "R-08", "R-01", "R-10", "R-11")
 """The rules that `agreeing` observes, and the one about echoed parameters."""
 REASONS = ("max_output_tokens", "content_filter")
 ENDED = ("completed", "incomplete")
@@ -19,12 +19,16 @@ ENDED = ("completed", "incomplete")
 def agreeing(response: dict[str, Any], limit: int | None) -> Iterator[Problem]:
     """Check one response that has ended (R-03, R-05), and the states and ids of its items (R-07, R-08).
 
+    One that has not ended has no usage yet (R-10).
+
     Args:
         response: the response object.
         limit: the token limit of the request; None if it has none.
     """
     state = response.get("status")
     if state not in ENDED:
+        if state in ("queued", "in_progress") and response.get("usage") is not None:
+            yield _problem("R-10", f"null while {state}", response["usage"], "usage")
         return
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
