@@ -32,6 +32,7 @@ from support.vision import data_url, picture
 from plumbline.engines.audio import SAMPLE_RATE, AudioError, decode_audio
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.loading import ServedModel
+from plumbline.server.settings import Settings, SettingsError
 
 CHAT = "/v1/chat/completions"
 TEMPLATE = """\
@@ -174,6 +175,12 @@ async def test_the_text_and_the_number_of_files_are_checked_first() -> None:
         answer = await server.post(CHAT, chat(url))
         assert answer.json["error"]["code"] == "unsupported_image_media_type"
     assert not ears.seen
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_the_length_has_a_bound(seconds: float) -> None:
+    with pytest.raises(SettingsError, match="--max-audio-seconds"):
+        Settings(max_audio_seconds=seconds)
 
 
 def test_a_long_file_costs_no_more_than_what_is_allowed() -> None:

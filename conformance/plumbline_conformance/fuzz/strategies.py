@@ -60,7 +60,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _OPERATORS = frozenset({"loadLoraAdapter", "unloadLoraAdapter"})
-"""Operations that change a server for all of its clients; nobody asked for that."""
+"""Operations that are not fuzzed, because they change a server for all of its clients."""
 
 
 @cache

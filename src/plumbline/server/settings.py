@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -190,8 +191,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "max_audio_seconds",
             "media_timeout",
         ):
-            if getattr(self, name) <= 0:
-                raise SettingsError(f"--{name.replace('_', '-')} must be above 0, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise SettingsError(
+                    f"--{name.replace('_', '-')} must be above 0 and finite, got {getattr(self, name)}"
+                )
         for name in (
             "header_timeout",
             "body_timeout",
