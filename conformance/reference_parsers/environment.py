@@ -25,7 +25,7 @@ from servers import PEERS  # noqa: E402
 
 def run(arguments: Sequence[str], *, install: bool = False) -> subprocess.CompletedProcess[str]:
     """Run a script; returns its exit status and standard output."""
-    sglang = HOME / ".peer-sglang"
+    sglang = HOME / ".parsers-sglang"
     python = HOME / ".peer-vllm/bin/python"
     if install:
         try:

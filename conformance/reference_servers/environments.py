@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from patches import PATCHES
 from servers import Peer
 
 __all__ = ["Absent", "Environment"]
@@ -57,7 +58,7 @@ class Environment:
         if stamp.is_file() and stamp.read_text("utf-8") == pins:
             return
         print(f"{name}: setting up {self.folder.name}; this happens once and takes a while", flush=True)
-        venv.create(self.folder, with_pip=True, clear=True)
+        self._create(peer.python)
         torch = [line for line in pins.splitlines() if line.startswith("torch==")]
         if torch:
             self._pip(*torch)
@@ -66,6 +67,8 @@ class Environment:
             self._build_llama_server(peer.source)
         if peer.alias is not None:
             self._also_known_as(peer.package, peer.alias)
+        if name in PATCHES:
+            PATCHES[name](self.packages)
         stamp.write_text(pins, "utf-8")
 
     @property
@@ -111,6 +114,22 @@ class Environment:
             raise Absent(error.strip())
         return done.stdout
 
+    def _create(self, version: str | None) -> None:
+        """Create the virtual environment, with our Python or an installed one of this version.
+
+        Raises:
+            Absent: there is no such Python.
+        """
+        if version is None:
+            venv.create(self.folder, with_pip=True, clear=True)
+            return
+        python = _python(version)
+        done = subprocess.run(
+            [python, "-m", "venv", "--clear", str(self.folder)], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise Absent(f"Python {version} makes no environment: {done.stderr.strip()}")
+
     def _pip(self, *arguments: str, **variables: str) -> None:
         # With our PYTHONPATH, pip would see packages that are not in the environment.
         self.run(*_PIP, *arguments, **{**variables, "PYTHONPATH": ""})
@@ -155,3 +174,23 @@ class Environment:
         (place / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {alias}\nVersion: {version}\n", "utf-8"
         )
+
+
+def _python(version: str) -> str:
+    """Return an interpreter of this version: the newest of pyenv, or one on the path.
+
+    Raises:
+        Absent: there is none.
+    """
+    # pyenv comes first: what it puts on the path runs only the version that is chosen there.
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    releases = {
+        int(number): path
+        for path in (pyenv / "versions").glob(f"{version}.*/bin/python")
+        if (number := path.parents[1].name.rpartition(".")[2]).isdigit()
+    }
+    if releases:
+        return str(releases[max(releases)])
+    if (found := shutil.which(f"python{version}")) is not None:
+        return found
+    raise Absent(f"it needs Python {version}; put `python{version}` on the path")

@@ -82,11 +82,19 @@ class Site:
     @contextmanager
     def _running(self, upstream: str, data: str, *more: str) -> Iterator[str]:
         port = free_port()
-        names = {"port": port, "spare_port": free_port(), "model": MODEL, "upstream": upstream}
+        names = {
+            "port": port,
+            "spare_port": free_port(),
+            "model": MODEL,
+            "upstream": upstream,
+            "data": data,
+            "packages": "" if self._environment is None else self._environment.packages,
+        }
         program, *rest = (part.format(**names) for part in (*self.peer.command, *more))
         for file, text in self.peer.files.items():
             (_models() / file).write_text(text.format(**names), "utf-8")
-        variables = {**THREADS, "XDG_DATA_HOME": data, **self.peer.variables}
+        given = {name: value.format(**names) for name, value in self.peer.variables.items()}
+        variables = {**THREADS, "XDG_DATA_HOME": data, **given}
         if self.peer.key is not None:
             variables[self.peer.key] = KEY
         if not self.peer.ours:
@@ -136,8 +144,8 @@ def _judge(name: str, *, diff: bool) -> str:
     for path in (fresh, live):
         path.unlink(missing_ok=True)
     with site.running() as url:
-        judged = ("check", "--base-url", url, "--model", MODEL, "--timeout", "120", *_key("--api-key", site))
-        judged += ("--restart-wait", str(_START))
+        judged = ("check", "--base-url", url, "--model", site.peer.served, *_key("--api-key", site))
+        judged += ("--timeout", "120", "--restart-wait", str(_START))
         # Some servers show source paths in errors, so the path of this checkout is redacted.
         written = ("--record", str(fresh), "--json", str(live))
         status, last = _run(*judged, *written, "--server", site.title, "--conceal", str(ROOT))
@@ -152,10 +160,9 @@ def _judge(name: str, *, diff: bool) -> str:
             compared = HOME / f"{name}.differences.json"
             compared.unlink(missing_ok=True)
             with Site("plumbline", PEERS["plumbline"]).running(*precision) as ours:
-                _run(
-                    *("diff", ours, url, "--model-a", MODEL, "--examples", "100", "--timeout", "120"),
-                    *("--json", str(compared), *_key("--api-key-b", site), "--api-key-a", KEY),
-                )
+                sides = ("--model-a", MODEL, "--model-b", site.peer.served, *_key("--api-key-b", site))
+                written = ("--api-key-a", KEY, "--json", str(compared))
+                _run("diff", ours, url, *sides, "--examples", "100", "--timeout", "120", *written)
             run = read_run(compared)
             path = RECORDINGS / f"{name}.differences.json"
             path.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")

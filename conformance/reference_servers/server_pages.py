@@ -84,8 +84,10 @@ def _command(peer: Peer) -> str:
         "spare_port": "8001",
         "model": "plumbline-pocket",
         "upstream": "http://127.0.0.1:8002",
+        "packages": "PACKAGES",
+        "data": "DATA",
     }
-    given = [f"{name}={shlex.quote(value)}" for name, value in peer.variables.items()]
+    given = [f"{name}={shlex.quote(value.format(**names))}" for name, value in peer.variables.items()]
     return " ".join([*given, *(shlex.quote(part.format(**names)) for part in peer.command)])
 
 

@@ -22,14 +22,14 @@ class Peer:
     package: str
     """The distribution that has the server's version."""
     command: tuple[str, ...]
-    """A program of its environment and its arguments; `{port}`, `{spare_port}` and `{model}` are filled in, and
-    `{upstream}` with the address of our server."""
+    """A program of its environment and its arguments. Filled in are `{port}`, `{spare_port}`, `{model}`, `{upstream}`
+    with the address of our server, `{data}` with a folder for this run, and `{packages}` with that of its packages."""
     ours: bool = False
     """Whether it is our server."""
     ready: str = "/health"
     """A path that answers 200 once it serves."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of its process."""
+    """Environment variables of its process, filled in like the command."""
     build: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of its installation."""
     key: str | None = None
@@ -45,12 +45,59 @@ class Peer:
     within: str | None = None
     """The server in whose environment ours runs, with the engine that is installed there."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Configuration files by name, in the folder that it runs in; `{upstream}` and `{model}` are filled in."""
+    """Configuration files by name, in the folder that it runs in, filled in like the command."""
     upstream: bool = False
     """Whether it is a gateway, which is judged in front of our server."""
+    python: str | None = None
+    """The version of Python that it needs, if not ours, as `3.12`."""
+    served: str = MODEL
+    """The name under which it serves the model."""
 
 
 _OURS = ("plumbline", "serve", "--served-model-name", "{model}", "--port", "{port}")
+
+_OGX = """\
+version: 2
+distro_name: judged
+apis: [inference, responses, files, tool_runtime, vector_io, file_processors]
+providers:
+  inference:
+  - provider_id: vllm
+    provider_type: remote::vllm
+    config: {{base_url: "{upstream}/v1", max_tokens: 4096, api_token: none}}
+  vector_io:
+  - provider_id: sqlite-vec
+    provider_type: inline::sqlite-vec
+    config: {{db_path: "{data}/vectors.db", persistence: {{namespace: vectors, backend: keys}}}}
+  files:
+  - provider_id: files
+    provider_type: inline::localfs
+    config: {{storage_dir: "{data}/files", metadata_store: {{table_name: files, backend: tables}}}}
+  file_processors:
+  - provider_id: auto
+    provider_type: inline::auto
+  responses:
+  - provider_id: responses
+    provider_type: inline::builtin
+    config: {{persistence: {{responses: {{table_name: responses, backend: tables}}}}}}
+  tool_runtime:
+  - provider_id: file-search
+    provider_type: inline::file-search
+storage:
+  backends:
+    keys: {{type: kv_sqlite, db_path: "{data}/keys.db"}}
+    tables: {{type: sql_sqlite, db_path: "{data}/tables.db"}}
+  stores:
+    metadata: {{namespace: registry, backend: keys}}
+    inference: {{table_name: chats, backend: tables, enabled: true}}
+    conversations: {{table_name: conversations, backend: tables}}
+    prompts: {{table_name: prompts, backend: tables}}
+    connectors: {{table_name: connectors, backend: tables}}
+registered_resources:
+  models:
+  - {{model_id: "{model}", provider_id: vllm, provider_model_id: "{model}", model_type: llm, metadata: {{}}}}
+"""
+"""OGX with stored responses, conversations and chats, and one model: ours."""
 
 PEERS = {
     "plumbline": Peer(
@@ -182,6 +229,47 @@ PEERS = {
         # Until it knows its worker it answers 503.
         ready="/readiness",
         upstream=True,
+    ),
+    "sglang": Peer(
+        title="SGLang {version} on a CPU",
+        package="sglang",
+        command=(
+            *(
+                "python",
+                "-m",
+                "sglang.launch_server",
+                "--model-path",
+                "{model}",
+                "--served-model-name",
+                "{model}",
+            ),
+            *("--host", "127.0.0.1", "--port", "{port}", "--device", "cpu", "--dtype", "float32"),
+            *("--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+            *("--grammar-backend", "xgrammar", "--max-total-tokens", "32768", "--context-length", "4096"),
+            *("--disable-overlap-schedule", "--disable-radix-cache", "--skip-server-warmup"),
+            *("--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3", "--enable-response-store"),
+            *("--default-chat-template-kwargs", '{{"enable_thinking": false}}'),
+        ),
+        variables={"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"},
+    ),
+    "mlx-lm": Peer(
+        title="mlx-lm {version} on a CPU",
+        package="mlx-lm",
+        command=("mlx_lm.server", "--model", "{model}", "--host", "127.0.0.1", "--port", "{port}"),
+        variables={"HF_HUB_OFFLINE": "1"},
+        hub=True,
+    ),
+    "ogx": Peer(
+        title="OGX {version} in front of Plumbline",
+        package="ogx",
+        command=("ogx", "run", "ogx.yaml", "--port", "{port}", "--insecure"),
+        files={"ogx.yaml": _OGX},
+        # LiteLLM's package has the file of tiktoken that OGX would download.
+        variables={"TIKTOKEN_CACHE_DIR": "{packages}/litellm/litellm_core_utils/tokenizers"},
+        ready="/v1/health",
+        upstream=True,
+        python="3.12",
+        served=f"vllm/{MODEL}",
     ),
 }
 """By the names of their recordings, pins and explanations."""

@@ -56,7 +56,14 @@ def last(seen: Transcript) -> Exchange:
 
 
 def answered(exchange: Exchange) -> Exchange:
-    """Return the exchange if it has a complete answer; otherwise the check is inconclusive."""
+    """Return the exchange if it has a complete answer; otherwise the check is inconclusive.
+
+    Raises:
+        Broken: the server lives, and closed the connection each time that it was asked.
+    """
+    if exchange.dropped:
+        actual = f"twice a closed connection: {exchange.error}"
+        raise Broken(Problem(expected="an answer or a refusal", actual=actual, pointer="connection"))
     if exchange.error is not None or exchange.status == 0:
         raise Inconclusive(exchange.error or "there was no answer")
     if exchange.status in BUSY:

@@ -10,7 +10,7 @@ import msgspec
 from plumbline_conformance.client.http import Conversation, conversations, exchange_of, sender
 from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
 from plumbline_conformance.runner.budget import Budget, BudgetTracker, OverBudget
-from plumbline_conformance.runner.server_watch import Death, ServerWatch
+from plumbline_conformance.runner.server_watch import Death, Flight, ServerWatch
 from plumbline_conformance.suite.model import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
 from plumbline_conformance.transcript.defects import traceback_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -214,12 +214,14 @@ class _Run:
                         worst = self._tracker.reserve(request, spent)
                         exchanges.append(await self._watch.observe(flight, request, conversation.send))
                         spent += self._tracker.settle(exchanges[-1], worst)
-                        if (death := await self._watch.death(flight)) is not None:
-                            raise (
-                                _Died(exchanges, death)
-                                if death.suspects[0] is flight
-                                else _Disturbed(exchanges, DISTURBED)
-                            )
+                        await self._end_if_dead(flight, exchanges)
+                        if self._watch.may_drop(exchanges[-1]):
+                            worst = self._tracker.reserve(request, spent)
+                            exchanges[-1] = await self._watch.observe(flight, request, conversation.send)
+                            spent += self._tracker.settle(exchanges[-1], worst)
+                            await self._end_if_dead(flight, exchanges)
+                            if self._watch.may_drop(exchanges[-1]):
+                                exchanges[-1].dropped = True
                         request = steps.send(exchanges[-1])
                 except StopIteration as stop:
                     return exchanges, stop.value
@@ -232,6 +234,12 @@ class _Run:
         except Exception as error:
             # Scenarios read answers of any shape; a defect in one of them must not end the others.
             raise _Defect(exchanges, traceback_of(error)) from error
+
+    async def _end_if_dead(self, flight: Flight, exchanges: list[Exchange]) -> None:
+        """Raise what ends the conversation if the server died of it, or of another one, during its last exchange."""
+        if (death := await self._watch.death(flight)) is not None:
+            guilty = death.suspects[0] is flight
+            raise _Died(exchanges, death) if guilty else _Disturbed(exchanges, DISTURBED)
 
 
 class _Ended(Exception):  # noqa: N818 - it is a reason, not an error

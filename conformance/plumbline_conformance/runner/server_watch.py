@@ -113,6 +113,10 @@ class ServerWatch:
         self._heard = self._heard or exchange.status != 0 or (broken and not error.startswith(_REFUSED))
         return self._heard and broken
 
+    def may_drop(self, exchange: Exchange) -> bool:
+        """Return whether an HTTP connection broke, so that the request is worth sending again to a living server."""
+        return exchange.method != "WEBSOCKET" and self._is_broken(exchange)
+
     async def death(self, flight: Flight) -> Death | None:
         """Return the death that ended the flight, if its answer broke and the server is dead."""
         if flight not in self._flying:

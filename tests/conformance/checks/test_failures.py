@@ -79,6 +79,20 @@ def test_a_broken_connection_is_inconclusive(scenario: str) -> None:
     }
 
 
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if not name.startswith("websocket/")])
+def test_a_connection_that_breaks_each_time_is_reported_once(scenario: str) -> None:
+    """The request was sent again, and the server lived."""
+
+    found = judge(error("ReadError: the connection broke", dropped=True)(transcripts()[scenario]))
+
+    accusing = [finding for finding in found if finding.verdict in ("fail", "warn")]
+    places = [finding.problems[0].exchange for finding in accusing]
+    assert len(places) == len(set(places))
+    assert {finding.verdict for finding in found} <= {"fail", "warn", "inconclusive"}
+    assert accusing
+    assert all(finding.crash for finding in accusing)
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_crash_is_reported_under_one_check(scenario: str) -> None:
     """Other checks, which need an answer, have no verdict."""

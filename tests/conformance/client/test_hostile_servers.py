@@ -20,12 +20,8 @@ from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import SCENARIOS, Target
 
 UNREACHABLE = [servers.closes_at_once, servers.speaks_no_http, servers.never_answers]
-TRUNCATING = [
-    servers.closes_in_the_middle,
-    servers.closes_in_a_chunk,
-    servers.never_ends,
-    servers.sends_what_is_not_gzip,
-]
+TRUNCATING = [servers.closes_in_the_middle, servers.closes_in_a_chunk]
+UNREADABLE = [servers.never_ends, servers.sends_what_is_not_gzip]
 WRONG = [servers.sends_more_than_its_length, servers.sends_an_endless_line, servers.sends_control_characters]
 
 
@@ -52,12 +48,25 @@ def test_a_server_without_answers_cannot_be_judged(
     assert seconds < SOON
 
 
-@pytest.mark.parametrize("behave", TRUNCATING)
-def test_truncated_answers_accuse_nobody(behave: Behaviour, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("behave", UNREADABLE)
+def test_answers_that_cannot_be_read_accuse_nobody(
+    behave: Behaviour, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, seconds = judged(behave, "chat/stream-text", "errors/broken-json")
 
     assert status == 2
     assert "inconclusive" in capsys.readouterr().out
+    assert seconds < SOON
+
+
+@pytest.mark.parametrize("behave", TRUNCATING)
+def test_a_server_that_truncates_every_answer_is_accused(
+    behave: Behaviour, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, seconds = judged(behave, "chat/stream-text", "errors/broken-json")
+
+    assert status == 1
+    assert "twice a closed connection" in capsys.readouterr().out
     assert seconds < SOON
 
 

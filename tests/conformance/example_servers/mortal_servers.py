@@ -17,8 +17,11 @@ __all__ = ["mortal"]
 class _Relay:
     """Forward connections until a request contains a fatal text."""
 
-    def __init__(self, upstream: int, fatal: Callable[[bytes], bool], returns_after: float | None) -> None:
+    def __init__(
+        self, upstream: int, fatal: Callable[[bytes], bool], returns_after: float | None, survives: bool
+    ) -> None:
         self._upstream = upstream
+        self._survives = survives
         self._fatal = fatal
         self._returns_after = returns_after
         self._tasks: set[asyncio.Task[None]] = set()
@@ -44,7 +47,8 @@ class _Relay:
         sizes = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         body = await reader.readexactly(int(sizes[0].partition(b":")[2])) if sizes else b""
         if self._fatal(head + body):
-            await self._die()
+            if not self._survives:
+                await self._die()
             return
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
         up_writer.write(head + body)
@@ -77,16 +81,17 @@ class _Relay:
 
 @contextmanager
 def mortal(
-    fatal: Callable[[bytes], bool], *, returns_after: float | None = None
+    fatal: Callable[[bytes], bool], *, returns_after: float | None = None, survives: bool = False
 ) -> Iterator[tuple[str, _Relay]]:
     """Serve the reference until a request is fatal; yield the base URL and the relay, which counts deaths.
 
     Args:
         fatal: tells whether the server dies of a request, from its bytes.
         returns_after: seconds after which it listens again; None for never.
+        survives: whether only the connection of the fatal request dies.
     """
     with serving(application()) as upstream:
-        relay = _Relay(urlsplit(upstream).port or 0, fatal, returns_after)
+        relay = _Relay(urlsplit(upstream).port or 0, fatal, returns_after, survives)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever)
         thread.start()

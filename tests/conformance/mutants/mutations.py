@@ -62,8 +62,9 @@ def status(value: int, index: int | None = -1) -> Mutation:
     return each(index, lambda e: changed(e, status=value))
 
 
-def error(text: str, index: int | None = None) -> Mutation:
-    return each(index, lambda e: changed(e, error=text, status=e.status, frames=e.frames[:1]))
+def error(text: str, index: int | None = None, *, dropped: bool = False) -> Mutation:
+    more: dict[str, Any] = {"dropped": True} if dropped else {}
+    return each(index, lambda e: changed(e, error=text, status=e.status, frames=e.frames[:1], **more))
 
 
 def header(name: str, value: str | None, index: int | None = -1) -> Mutation:

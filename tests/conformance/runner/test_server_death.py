@@ -80,6 +80,26 @@ def test_a_dead_server_is_accused_once_and_the_run_stops(concurrency: int) -> No
     assert time.monotonic() - began < 20
 
 
+def test_a_living_server_that_drops_a_request_twice_is_accused_of_it() -> None:
+    with mortal(lambda request: b'{"model":{"model":' in request, survives=True) as (base_url, _):
+        seen = run(base_url, SOME)
+
+    [dropped] = violations(seen)
+    assert dropped.check == "errors/hostile/refused"
+    assert dropped.broken == ["HTTP-17"]
+    assert dropped.problems[0].exchange == 4
+    assert dropped.problems[0].actual.startswith("twice a closed connection: ")
+
+
+@pytest.mark.parametrize("text", [b"/v1/models", b'"stream": true', b'{"model":{"model":'])
+def test_a_connection_that_breaks_once_is_an_accident(text: bytes) -> None:
+    with mortal(once(lambda request: text in request), survives=True) as (base_url, _):
+        seen = run(base_url, SOME)
+
+    assert violations(seen) == []
+    assert all(exchange.error is None for one in seen.values() for exchange in one.exchanges)
+
+
 def test_a_refusal_that_kills_breaks_the_rule_of_refusals() -> None:
     with mortal(lambda request: b'{"model":{"model":' in request) as (base_url, _):
         seen = run(base_url, SOME)
