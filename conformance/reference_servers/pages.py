@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from differences import Run, differences_markdown, read_run, reasons
+from repetitions import read_repetitions
 from server_pages import server_page
 from servers import PEERS
 
@@ -43,7 +44,12 @@ def pages(root: Path) -> dict[Path, str]:
         **{docs / path: text for path, text in matrix.items()},
         docs / "differences.md": differences_markdown(differences(root)),
         **{
-            docs / "servers" / f"{name}.md": server_page(name, PEERS[name], column)
+            docs / "servers" / f"{name}.md": server_page(
+                name,
+                PEERS[name],
+                column,
+                read_repetitions(root / "conformance" / "recordings" / f"{name}.repetitions.json"),
+            )
             for name, column in zip(recordings(root), columns, strict=True)
             if not PEERS[name].ours
         },

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 import msgspec
 
@@ -27,12 +27,14 @@ from benchmarks.servers import THREADS, free_port, started  # noqa: E402
 from differences import read_run  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
 from pages import pages  # noqa: E402
+from repetitions import repetitions_of  # noqa: E402
 from servers import MODEL, PEERS, Peer  # noqa: E402
 from supervisor import supervised  # noqa: E402
 
 from own_server.launch import KEY  # noqa: E402
 from plumbline.pocket.corpus import MODEL_DIR  # noqa: E402
 from plumbline_conformance.cli.matrix import columns_from  # noqa: E402
+from plumbline_conformance.reports.matrix import Column  # noqa: E402
 
 HOME = ROOT / ".nox"
 RECORDINGS = ROOT / "conformance" / "recordings"
@@ -120,13 +122,14 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: {', '.join(PEERS)}")
     parser.add_argument("--again", action="store_true", help="judge the recordings, and start no server")
     parser.add_argument("--diff", action="store_true", help="also compare the other servers with ours")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="judge each server N times")
     options = parser.parse_args()
     if unknown := set(options.names) - set(PEERS):
         parser.error(f"unknown server: {', '.join(sorted(unknown))}")
     lines: list[str] = []
     for name in () if options.again else options.names or PEERS:
         try:
-            lines.append(f"{name}: {_judge(name, diff=options.diff)}")
+            lines.append(f"{name}: {_judge(name, diff=options.diff, runs=options.runs)}")
         except (Absent, RuntimeError, OSError) as error:
             lines.append(f"{name}: not judged: {error}")
     for path, text in pages(ROOT).items():
@@ -136,37 +139,65 @@ def main() -> int:
     return 0
 
 
-def _judge(name: str, *, diff: bool) -> str:
-    """Judge one server, and return the last line of the judge's output."""
+def _judge(name: str, *, diff: bool, runs: int) -> str:
+    """Judge one server, and return the last line of the judge's output.
+
+    Every run starts the server anew; the first is recorded.
+    """
     site = Site(name, PEERS[name])
     # A failed run does not replace the recording.
-    fresh, live = HOME / f"{name}.jsonl.gz", HOME / f"{name}.live.json"
-    for path in (fresh, live):
-        path.unlink(missing_ok=True)
+    fresh = HOME / f"{name}.jsonl.gz"
     with site.running() as url:
-        judged = ("check", "--base-url", url, "--model", site.peer.served, *_key("--api-key", site))
-        judged += ("--timeout", "120", "--restart-wait", str(_START))
         # Some servers show source paths in errors, so the path of this checkout is redacted.
-        written = ("--record", str(fresh), "--json", str(live))
-        status, last = _run(*judged, *written, "--server", site.title, "--conceal", str(ROOT))
-        if status not in (0, 1) or not fresh.is_file():
-            raise RuntimeError(f"it could not be judged, status {status}: {last}")
+        redacted = ("--record", str(fresh), "--server", site.title, "--conceal", str(ROOT))
+        fresh.unlink(missing_ok=True)
+        last, live = _check(site, url, *redacted)
         if other := _otherwise(live, fresh):
             raise RuntimeError(f"these checks judge the recording differently: {', '.join(other)}")
         shutil.copyfile(fresh, RECORDINGS / fresh.name)
         if diff and not site.peer.ours:
-            # The GGUF file has 32-bit weights, so our server has to compute in 32 bits as well.
-            precision = ("--dtype", "float32") if site.peer.gguf else ()
-            compared = HOME / f"{name}.differences.json"
-            compared.unlink(missing_ok=True)
-            with Site("plumbline", PEERS["plumbline"]).running(*precision) as ours:
-                sides = ("--model-a", MODEL, "--model-b", site.peer.served, *_key("--api-key-b", site))
-                written = ("--api-key-a", KEY, "--json", str(compared))
-                _run("diff", ours, url, *sides, "--examples", "100", "--timeout", "120", *written)
-            run = read_run(compared)
-            path = RECORDINGS / f"{name}.differences.json"
-            path.write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+            _compare(site, url)
+    if runs > 1:
+        reports = [live]
+        for _ in range(runs - 1):
+            with site.running() as url:
+                reports.append(_check(site, url)[1])
+        found = repetitions_of(site.title, [column.report for column in _columns(*reports)])
+        _write(f"{name}.repetitions.json", found)
+        last += f"; {found.sentence}"
     return last
+
+
+def _check(site: Site, url: str, *more: str) -> tuple[str, Path]:
+    """Judge a server; return the last line of the output, and the report."""
+    with NamedTemporaryFile(dir=HOME, prefix=f"{site.name}.", suffix=".json", delete=False) as file:
+        live = Path(file.name)
+    judged = ("check", "--base-url", url, "--model", site.peer.served, *_key("--api-key", site))
+    limits = ("--timeout", "120", "--restart-wait", str(_START))
+    status, last = _run(*judged, *limits, "--json", str(live), *more)
+    if status not in (0, 1):
+        raise RuntimeError(f"it could not be judged, status {status}: {last}")
+    return last, live
+
+
+def _compare(site: Site, url: str) -> None:
+    """Compare a running server with ours, and write the differences."""
+    # The GGUF file has 32-bit weights. Where the other server computes in 32 bits, ours has to as well.
+    precision = ("--dtype", "float32") if site.peer.gguf or "float32" in site.peer.command else ()
+    compared = HOME / f"{site.name}.differences.json"
+    compared.unlink(missing_ok=True)
+    with Site("plumbline", PEERS["plumbline"]).running(*precision) as ours:
+        sides = ("--model-a", MODEL, "--model-b", site.peer.served, *_key("--api-key-b", site))
+        written = ("--api-key-a", KEY, "--json", str(compared))
+        _, last = _run("diff", ours, url, *sides, "--examples", "100", "--timeout", "120", *written)
+    if not compared.is_file():
+        raise RuntimeError(f"it could not be compared: {last}")
+    _write(f"{site.name}.differences.json", read_run(compared))
+
+
+def _write(name: str, found: msgspec.Struct) -> None:
+    text = msgspec.json.format(msgspec.json.encode(found), indent=1)
+    (RECORDINGS / name).write_bytes(text + b"\n")
 
 
 def _key(option: str, site: Site) -> tuple[str, ...]:
@@ -175,10 +206,14 @@ def _key(option: str, site: Site) -> tuple[str, ...]:
 
 def _otherwise(report: Path, recording: Path) -> list[str]:
     """Return the checks with another verdict on the recording than on the server."""
-    live, replayed = columns_from([str(report), str(recording)])
+    live, replayed = _columns(report, recording)
     first = {result.check: result.verdict for result in live.report.results}
     again = {result.check: result.verdict for result in replayed.report.results}
     return sorted(name for name in first.keys() | again.keys() if first.get(name) != again.get(name))
+
+
+def _columns(*paths: Path) -> list[Column]:
+    return columns_from([f"{number}={path}" for number, path in enumerate(paths)])
 
 
 def _run(*arguments: str) -> tuple[int, str]:

@@ -10,7 +10,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from inspect import cleandoc
 
+from patches import PATCHES
+from repetitions import Repetitions
 from servers import Peer
 
 from plumbline_conformance.reports.baseline import VIOLATIONS
@@ -29,13 +32,14 @@ _LONGEST = 700
 """Characters of a command; a longer one is found in the report."""
 
 
-def server_page(name: str, peer: Peer, column: Column) -> str:
+def server_page(name: str, peer: Peer, column: Column, repeated: Repetitions | None) -> str:
     """Return the page in Markdown.
 
     Args:
         name: the name of the recording.
         peer: how it was started.
         column: its recording's report, with the explanations.
+        repeated: what further runs found, if there were any.
     """
     report = column.report
     results = {result.check: result for result in report.results}
@@ -52,8 +56,10 @@ def server_page(name: str, peer: Peer, column: Column) -> str:
         f"`nox -s peers -- {name}` installs and judges it again. It was started with:",
         "",
         f"    {_command(peer)}",
+        *_patched(name),
         "",
         f"Verdicts: {_counts(report)}. [The recording](../../conformance/recordings/{name}.jsonl.gz) has every byte.",
+        *(["", repeated.sentence] if repeated else []),
         "",
         "## What it does well",
         "",
@@ -89,6 +95,18 @@ def _command(peer: Peer) -> str:
     }
     given = [f"{name}={shlex.quote(value.format(**names))}" for name, value in peer.variables.items()]
     return " ".join([*given, *(shlex.quote(part.format(**names)) for part in peer.command)])
+
+
+def _patched(name: str) -> Sequence[str]:
+    """Return what was changed of the installed server, from the docstring of its patch."""
+    if name not in PATCHES:
+        return []
+    return [
+        "",
+        "It was changed to start on a machine without a GPU:",
+        "",
+        *cleandoc(PATCHES[name].__doc__ or "").splitlines()[2:],
+    ]
 
 
 def _counts(report: Report) -> str:

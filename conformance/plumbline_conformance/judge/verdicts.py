@@ -12,13 +12,14 @@ from typing import Literal
 
 import msgspec
 
-from plumbline_conformance.checks.common import accepted
+from plumbline_conformance.checks.common import accepted, refusal
 from plumbline_conformance.judge.exchange_tracker import ExchangeTracker, tracked
 from plumbline_conformance.judge.missing_operations import missing_operation
 from plumbline_conformance.suite.model import (
     CHECKS,
     DIED,
     FAILED,
+    MUTE,
     SCENARIOS,
     SURVIVED,
     Broken,
@@ -108,17 +109,20 @@ def _judged(transcript: Transcript) -> list[Finding]:
 
 
 def _killed(wanted: list[Check], transcript: Transcript) -> list[Finding]:
-    """Accuse a server that died of a request under one check; no other check judges its last answers."""
+    """Accuse a server that a request killed, or silenced, under one check; no other check judges its last answers."""
     place = transcript.died or 0
     fatal = transcript.exchanges[place]
     error = f"{DIED}: {fatal.error or 'its connections broke'}"
+    if (answer := transcript.mute) is not None:
+        said = answer.error or f"status {answer.status}: {refusal(answer)}"
+        error = f"{MUTE}: a valid request that it had answered gets {said}"
     if transcript.beside:
         error += f"; also in flight were {', '.join(transcript.beside)}"
     rule = SURVIVED if SCENARIOS[transcript.scenario].hostile else FAILED
     expected = "a refusal, and a server that lives on" if rule == SURVIVED else "an answer"
     problem = Problem(expected=expected, actual=error, pointer="connection", exchange=place, rule=rule)
     accusing = min(wanted, key=lambda found: _LEVELS.index(found.level))
-    reason = f"{DIED}; reported by {accusing.id}"
+    reason = f"{DIED if transcript.mute is None else MUTE}; reported by {accusing.id}"
     return [
         Finding(
             check=found.id,

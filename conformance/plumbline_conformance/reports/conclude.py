@@ -23,7 +23,7 @@ from plumbline_conformance.reports.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
 from plumbline_conformance.reports.text import failure_lines, numbers, printable
-from plumbline_conformance.suite.model import DIED, SCENARIOS, UNKNOWN
+from plumbline_conformance.suite.model import DIED, MUTE, SCENARIOS, UNKNOWN
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["STYLES", "Outputs", "conclude", "show"]
@@ -165,7 +165,10 @@ def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[s
     for seen in transcripts:
         if seen.died is not None:
             said = "The run stopped there." if _stopped_by_death(transcripts) else "It came back."
-            yield f"The server died in {seen.scenario}. {said}"
+            if seen.mute is not None:
+                yield f"The server stopped serving in {seen.scenario}, and the run stopped there."
+            else:
+                yield f"The server died in {seen.scenario}. {said}"
     asked = [exchange for seen in transcripts if seen.skipped is None for exchange in seen.everything]
     again = sum(bool(exchange.busy) for exchange in asked)
     if again:
@@ -174,7 +177,7 @@ def _circumstances(run: Header, transcripts: Sequence[Transcript]) -> Iterator[s
 
 
 def _stopped_by_death(transcripts: Sequence[Transcript]) -> bool:
-    return any((seen.skipped or "").startswith(DIED) for seen in transcripts)
+    return any((seen.skipped or "").startswith((DIED, MUTE)) for seen in transcripts)
 
 
 def show(console: Console, report: Report) -> None:
@@ -208,7 +211,10 @@ def _skipped(report: Report) -> list[tuple[str, str | None, int]]:
     Scenarios left out by an interruption or after the death of the server share one line.
     """
     counts = Counter(
-        ("the rest" if (result.reason or "").startswith((UNASKED, DIED)) else result.scenario, result.reason)
+        (
+            "the rest" if (result.reason or "").startswith((UNASKED, DIED, MUTE)) else result.scenario,
+            result.reason,
+        )
         for result in report.results
         if result.verdict == "skipped"
     )

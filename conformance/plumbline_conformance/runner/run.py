@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
 import msgspec
 
+from plumbline_conformance.checks.common import BUSY
 from plumbline_conformance.client.http import Conversation, conversations, exchange_of, sender
 from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
 from plumbline_conformance.runner.budget import Budget, BudgetTracker, OverBudget
@@ -18,6 +19,9 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 __all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_law", "record", "sender"]
 
 Steps = Generator[Request, Exchange, str | None]
+_GENERATING = ("/chat/completions", "/completions", "/responses")
+_PAUSE = 1.0
+"""Seconds before a server that has refused a valid request is asked once more."""
 DISTURBED = f"{DIED} of another request while the scenario ran"
 
 
@@ -106,9 +110,9 @@ async def record(
             suspected.clear()
         for scenario, seen in repeated:
             end(suspected.get(scenario.id, seen))
-        for scenario in scenarios:
+        for scenario in sorted(scenarios, key=lambda one: one.lethal):
             if scenario.hostile:
-                end(await one(scenario))
+                end(await run.survived(await one(scenario)))
         return [done[scenario.id] for scenario in scenarios]
 
 
@@ -128,6 +132,8 @@ class _Run:
         self._begin = begin
         self._tracker = tracker
         self._watch = watch
+        self._proof: Request | None = None
+        """A request that the server has answered, which it has to answer again."""
         self._died: dict[str, Transcript] = {}
         """The transcripts of probes during which the server died, by capability."""
         self.stopped: set[str] = set()
@@ -200,6 +206,32 @@ class _Run:
             return Transcript(scenario=wanted.id, exchanges=[], defect=traceback_of(error))
         return Transcript(scenario=wanted.id, exchanges=exchanges)
 
+    async def survived(self, seen: Transcript) -> Transcript:
+        """Return the transcript, with a mark if the server no longer answers what it answered before.
+
+        Such a server lives and is of no use: its thread for the model has ended, say. The exchange that silenced it is
+        the last one that was answered otherwise than the valid request is now.
+        """
+        if self._proof is None or self._watch.over or not seen.exchanges or seen.died is not None:
+            return seen
+        try:
+            for _ in range(2):
+                shown, _ = await self._converse(_once(self._proof), seen.scenario)
+                if _serves(shown[-1]) or shown[-1].status in (*BUSY, 401, 403):
+                    return seen
+                await asyncio.sleep(_PAUSE)
+        except _Died:
+            return msgspec.structs.replace(seen, died=len(seen.exchanges) - 1)
+        except _Ended:
+            return seen
+        self._watch.silence(seen.scenario)
+        place = len(seen.exchanges) - 1
+        while place > 0 and _same(seen.exchanges[place], shown[-1]):
+            place -= 1
+        return msgspec.structs.replace(
+            seen, exchanges=seen.exchanges[: place + 1], again=[], died=place, mute=shown[-1]
+        )
+
     async def _converse(self, steps: Steps, name: str) -> tuple[list[Exchange], str | None]:
         exchanges: list[Exchange] = []
         spent = 0
@@ -215,6 +247,8 @@ class _Run:
                         exchanges.append(await self._watch.observe(flight, request, conversation.send))
                         spent += self._tracker.settle(exchanges[-1], worst)
                         await self._end_if_dead(flight, exchanges)
+                        if self._proof is None and request.path in _GENERATING and _serves(exchanges[-1]):
+                            self._proof = request
                         if self._watch.may_drop(exchanges[-1]):
                             worst = self._tracker.reserve(request, spent)
                             exchanges[-1] = await self._watch.observe(flight, request, conversation.send)
@@ -240,6 +274,19 @@ class _Run:
         if (death := await self._watch.death(flight)) is not None:
             guilty = death.suspects[0] is flight
             raise _Died(exchanges, death) if guilty else _Disturbed(exchanges, DISTURBED)
+
+
+def _once(request: Request) -> Steps:
+    yield request
+    return None
+
+
+def _serves(exchange: Exchange) -> bool:
+    return exchange.status == 200 and exchange.error is None and exchange.failure is None
+
+
+def _same(one: Exchange, other: Exchange) -> bool:
+    return (one.status, one.body) == (other.status, other.body)
 
 
 class _Ended(Exception):  # noqa: N818 - it is a reason, not an error

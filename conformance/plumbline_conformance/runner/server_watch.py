@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from plumbline_conformance.suite.model import DIED, Request
+from plumbline_conformance.suite.model import DIED, MUTE, Request
 from plumbline_conformance.transcript.model import CLOSED, Exchange
 
 __all__ = ["Death", "Flight", "ServerWatch"]
@@ -116,6 +116,10 @@ class ServerWatch:
     def may_drop(self, exchange: Exchange) -> bool:
         """Return whether an HTTP connection broke, so that the request is worth sending again to a living server."""
         return exchange.method != "WEBSOCKET" and self._is_broken(exchange)
+
+    def silence(self, scenario: str) -> None:
+        """End the run, because the server lives and has stopped serving."""
+        self.over = f"{MUTE} in {scenario}"
 
     async def death(self, flight: Flight) -> Death | None:
         """Return the death that ended the flight, if its answer broke and the server is dead."""

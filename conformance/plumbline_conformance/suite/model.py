@@ -20,6 +20,7 @@ __all__ = [
     "DIED",
     "FAILED",
     "GONE",
+    "MUTE",
     "SAMPLED",
     "SCENARIOS",
     "SEED",
@@ -184,9 +185,18 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return self.id.startswith("errors/")
 
     @property
+    def lethal(self) -> bool:
+        """Whether one of its checks is about a server that has to survive; it comes last, as nothing may follow."""
+        return any(SURVIVED in found.rules for found in self._checks)
+
+    @property
     def sampled(self) -> bool:
         """Whether one of its checks depends on sampling, so that another attempt may pass it."""
-        return any(found.sampled for name, found in CHECKS.items() if name.startswith(f"{self.id}/"))
+        return any(found.sampled for found in self._checks)
+
+    @property
+    def _checks(self) -> list[Check]:
+        return [found for name, found in CHECKS.items() if name.startswith(f"{self.id}/")]
 
 
 Judge = Callable[[Transcript], Iterator[Problem]]
@@ -234,6 +244,8 @@ UNKNOWN = "could not be found out"
 """The start of the reason for a skipped scenario, if a probe does not show whether the server has a capability."""
 DIED = "the server died"
 """The start of the reason for a skipped scenario, if an earlier request had killed the server."""
+MUTE = "the server stopped serving"
+"""The same if the server lives, and refuses what it had answered."""
 SCENARIOS: dict[str, Scenario] = {}
 CHECKS: dict[str, Check] = {}
 

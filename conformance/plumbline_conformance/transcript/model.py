@@ -96,6 +96,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """The exchanges of each further attempt."""
     died: int | None = None
     """The place of the exchange during which the server died, which is the last one of `exchanges`."""
+    mute: Exchange | None = None
+    """The refusal of a request that the server had answered, if it lives and has stopped serving instead of dying."""
     beside: list[str] = msgspec.field(default_factory=list)
     """The other requests that were in flight when it died."""
     defect: str = ""

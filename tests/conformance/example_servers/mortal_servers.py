@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,14 +15,33 @@ from example_servers.reference import application
 __all__ = ["mortal"]
 
 
+def _answer(status: str, message: str) -> bytes:
+    body = json.dumps(
+        {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+    )
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    return f"{head}connection: close\r\n\r\n{body}".encode()
+
+
+_MALFORMED = _answer("400 Bad Request", "the messages are no objects")
+_REFUSAL = _answer("404 Not Found", "the model's thread has ended")
+
+
 class _Relay:
     """Forward connections until a request contains a fatal text."""
 
     def __init__(
-        self, upstream: int, fatal: Callable[[bytes], bool], returns_after: float | None, survives: bool
+        self,
+        upstream: int,
+        fatal: Callable[[bytes], bool],
+        returns_after: float | None,
+        survives: bool,
+        mutes: bool,
     ) -> None:
         self._upstream = upstream
         self._survives = survives
+        self._mutes = mutes
+        self._mute = False
         self._fatal = fatal
         self._returns_after = returns_after
         self._tasks: set[asyncio.Task[None]] = set()
@@ -46,9 +66,15 @@ class _Relay:
         head = await reader.readuntil(b"\r\n\r\n")
         sizes = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         body = await reader.readexactly(int(sizes[0].partition(b":")[2])) if sizes else b""
+        if self._mute and head.startswith(b"POST"):
+            writer.write(_REFUSAL)
+            return
         if self._fatal(head + body):
             if not self._survives:
                 await self._die()
+            elif self._mutes:
+                self._mute = True
+                writer.write(_MALFORMED)
             return
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
         up_writer.write(head + body)
@@ -81,7 +107,11 @@ class _Relay:
 
 @contextmanager
 def mortal(
-    fatal: Callable[[bytes], bool], *, returns_after: float | None = None, survives: bool = False
+    fatal: Callable[[bytes], bool],
+    *,
+    returns_after: float | None = None,
+    survives: bool = False,
+    mutes: bool = False,
 ) -> Iterator[tuple[str, _Relay]]:
     """Serve the reference until a request is fatal; yield the base URL and the relay, which counts deaths.
 
@@ -89,9 +119,10 @@ def mortal(
         fatal: tells whether the server dies of a request, from its bytes.
         returns_after: seconds after which it listens again; None for never.
         survives: whether only the connection of the fatal request dies.
+        mutes: whether a server that survives refuses the fatal request, and every POST after it.
     """
     with serving(application()) as upstream:
-        relay = _Relay(urlsplit(upstream).port or 0, fatal, returns_after, survives)
+        relay = _Relay(urlsplit(upstream).port or 0, fatal, returns_after, survives, mutes)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever)
         thread.start()

@@ -25,7 +25,7 @@ from plumbline_conformance.cli import main
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import DIED, SCENARIOS, Target
+from plumbline_conformance.suite.model import DIED, MUTE, SCENARIOS, Target
 from plumbline_conformance.transcript.model import Transcript
 
 AWAY = 0.6
@@ -98,6 +98,31 @@ def test_a_connection_that_breaks_once_is_an_accident(text: bytes) -> None:
 
     assert violations(seen) == []
     assert all(exchange.error is None for one in seen.values() for exchange in one.exchanges)
+
+
+@pytest.mark.parametrize(("text", "place"), [(b'"messages": [[[', 6), (b'{"model":{"model":', 4)])
+def test_a_server_that_lives_and_stops_serving_is_accused_of_it_alone(text: bytes, place: int) -> None:
+    """The answers after the fatal request are no evidence, and it is the last one in the report."""
+    with mortal(lambda request: text in request, survives=True, mutes=True) as (base_url, _):
+        seen = run(base_url, [*SOME, "errors/window"])
+
+    [silenced] = violations(seen)
+    assert silenced.check == "errors/hostile/refused"
+    assert silenced.broken == ["HTTP-16"]
+    assert silenced.problems[0].exchange == place
+    assert "the server stopped serving" in silenced.problems[0].actual
+    assert "the model's thread has ended" in silenced.problems[0].actual
+    assert len(seen["errors/hostile"].exchanges) == place + 1
+    assert all(one.skipped is None for one in seen.values())
+
+
+def test_after_a_server_has_stopped_serving_nothing_is_judged() -> None:
+    with mortal(lambda request: b'"top_p": -0.1' in request, survives=True, mutes=True) as (base_url, _):
+        seen = run(base_url, [*SOME, "errors/out-of-range", "errors/window"])
+
+    [silenced] = violations(seen)
+    assert silenced.check == "errors/out-of-range/refused"
+    assert seen["errors/hostile"].skipped == f"{MUTE} in errors/out-of-range"
 
 
 def test_a_refusal_that_kills_breaks_the_rule_of_refusals() -> None:

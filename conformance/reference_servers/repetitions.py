@@ -1,0 +1,53 @@
+"""Compare the verdicts of several runs on one server: a judge whose verdicts change accuses at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from plumbline_conformance.reports.model import Report
+
+__all__ = ["Repetitions", "read_repetitions", "repetitions_of"]
+
+
+class Repetitions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What several runs found, each on a server that was started for it."""
+
+    server: str
+    """Its title, with the version."""
+    date: str
+    runs: int
+    checks: int
+    """The checks with a verdict: those that no run skipped."""
+    changed: dict[str, list[str]]
+    """The verdicts of the checks that had different ones, by check, in the order of the runs."""
+
+    @property
+    def sentence(self) -> str:
+        """Say how many verdicts changed."""
+        said = f"{self.runs} runs on {self.date}, {self.checks} checks with a verdict: "
+        if not self.changed:
+            return f"{said}no verdict changed."
+        listed = "; ".join(f"`{check}` ({', '.join(found)})" for check, found in self.changed.items())
+        return f"{said}{len(self.changed)} changed: {listed}."
+
+
+def repetitions_of(server: str, reports: Sequence[Report]) -> Repetitions:
+    """Return the verdicts that differ between runs on one server."""
+    found = [{result.check: str(result.verdict) for result in report.results} for report in reports]
+    names = [result.check for result in reports[0].results]
+    rows = {name: [run.get(name, "skipped") for run in found] for name in names}
+    return Repetitions(
+        server=server,
+        date=reports[0].run.started[:10],
+        runs=len(reports),
+        checks=sum("skipped" not in row for row in rows.values()),
+        changed={name: row for name, row in rows.items() if len(set(row)) > 1},
+    )
+
+
+def read_repetitions(path: Path) -> Repetitions | None:
+    """Return what several runs found, or None if there is no such file."""
+    return msgspec.json.decode(path.read_bytes(), type=Repetitions) if path.is_file() else None
