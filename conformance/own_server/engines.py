@@ -1,4 +1,7 @@
-"""Try the contract of engines, the tests of the server and the judge on engines of others (`nox -s engines`).
+"""Try the contract of engines, the suites of the server and the judge on engines of others (`nox -s engines`).
+
+The suites of the server are structured output, tools and conversations over all APIs, the known answers of the scripted
+checkpoint (text, reasoning and calls of chat, completions and Responses, whole and streamed), and generated requests.
 
 `engines.py llama_cpp` needs llama-cpp-python where it runs. `engines.py vllm` creates the environment of the reference
 server vLLM, in which this project's packages are found behind vLLM's own.
@@ -10,61 +13,79 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels", "conformance", "openapi"))
 GIB = str(1 << 30)
 SERVER_TESTS = ("tests/server/test_constrained_calls.py", "tests/server/test_agent_loop.py")
+"""Structured output, tools, and conversations with the official client, over chat, completions and Responses."""
+VLLM_TESTS = tuple(f"tests/engines/test_{name}.py" for name in ("vllm", "adapters", "audio", "images"))
+EXAMPLES = "200"
+"""Generated requests of each of the two fuzzers."""
+PYTEST = ("-m", "pytest", "-p", "no:xdist", "-q")
 
 
 def main(names: Sequence[str]) -> int:
-    """Try the engines of these names; return 0 if the contract and the judge pass on all."""
-    failed = [name for name in names or ("transformers", "llama_cpp", "vllm") if not _passes(name)]
-    print(f"failed: {', '.join(failed)}" if failed else "all engines pass")
-    return int(bool(failed))
+    """Try the engines of these names; return 0 if everything passes on all."""
+    with tempfile.TemporaryDirectory() as folder:
+        models = _Models(Path(folder))
+        lines: list[str] = []
+        for name in names or ("transformers", "llama_cpp", "vllm"):
+            for part, status in _tried(name, models):
+                lines.append(f"{name}: {part}: {'passes' if status == 0 else f'fails with status {status}'}")
+                print(lines[-1], flush=True)
+    print("\n".join(["", *lines]))
+    return int(any("fails" in line for line in lines))
 
 
-def _passes(name: str) -> bool:
+class _Models:
+    """The scripted checkpoint, which is trained once, and the pocket model, both also as GGUF files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.scripted = folder / "scripted"
+        self.scripted_gguf = folder / "scripted.gguf"
+        self.pocket_gguf = folder / "pocket.gguf"
+        variables = {**os.environ, "PYTHONPATH": SOURCES}
+        plumbline = str(Path(sys.executable).parent / "plumbline")
+        train = [plumbline, "script-model", "--out", str(self.scripted), "--gguf", str(self.scripted_gguf)]
+        subprocess.run(train, env=variables, check=True)
+        convert = [sys.executable, "-m", "plumbline.pocket", "to_gguf", "--to", str(self.pocket_gguf)]
+        subprocess.run(convert, env=variables, check=True)
+
+
+def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
+    """Run every suite on an engine; yield its title and its exit status."""
     python = _vllm_python() if name == "vllm" else Path(sys.executable)
+    gguf = name == "llama_cpp"
     variables = {
         **os.environ,
         "PLUMBLINE_ENGINES": "thorough",
+        "PLUMBLINE_TEST_ENGINE": name,
+        "PLUMBLINE_TEST_MODEL": str(models.pocket_gguf) if gguf else "",
         "PYTHONPATH": SOURCES,
         "VLLM_NO_USAGE_STATS": "1",
         # vLLM compiles with programs of its own environment.
         "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        contract = ["-m", "pytest", "-p", "no:xdist", "-q", "tests/engines/test_contract.py", "-k", name]
-        file = ""
-        if name == "llama_cpp":
-            contract += ["tests/engines/llama_cpp"]
-            file = f"{folder}/pocket.gguf"
-            subprocess.run(
-                [python, "-m", "plumbline.pocket", "to_gguf", "--to", file], env=variables, check=True
-            )
-            options = ["--model", file]
-        else:
-            options = ["--engine", name]
-        further: list[list[str]] = []
-        if name == "vllm":
-            own = [
-                "tests/engines/test_vllm.py",
-                "tests/engines/test_adapters.py",
-                "tests/engines/test_audio.py",
-                "tests/engines/test_images.py",
-            ]
-            further.append(["-m", "pytest", "-p", "no:xdist", "-q", *own])
-            options += ["--kv-cache-bytes", GIB, "--engine-args", "enforce_eager=true"]
-        judged = ["conformance/own_server/check.py", "--serve", *options]
-        # Structured output, tools, and conversations with the official client, over chat, completions and Responses.
-        server = ["-m", "pytest", "-p", "no:xdist", "-q", *SERVER_TESTS]
-        variables |= {"PLUMBLINE_TEST_ENGINE": name, "PLUMBLINE_TEST_MODEL": file}
-        every: list[list[str]] = [contract, server, judged, *further]
-        runs = [subprocess.run([python, *each], env=variables, cwd=ROOT, check=False) for each in every]
-    return all(run.returncode == 0 for run in runs)
+    serve = [] if gguf else ["--engine", name]
+    if name == "vllm":
+        serve += ["--kv-cache-bytes", GIB, "--engine-args", "enforce_eager=true"]
+    pocket = ["--model", str(models.pocket_gguf)] if gguf else []
+    scripted = ["--model", str(models.scripted_gguf)] if gguf else []
+    own = {"llama_cpp": ("tests/engines/llama_cpp",), "vllm": VLLM_TESTS}.get(name, ())
+    suites: dict[str, list[str]] = {
+        "contract of engines": [*PYTEST, "tests/engines/test_contract.py", "-k", name],
+        "tests of the engine": [*PYTEST, *own] if own else [],
+        "tests of the server": [*PYTEST, *SERVER_TESTS],
+        "known answers": ["conformance/own_server/exact.py", str(models.scripted), *scripted, *serve],
+        "judge": ["conformance/own_server/check.py", "--serve", *pocket, *serve],
+        "fuzz": ["conformance/own_server/fuzz.py", "--examples", EXAMPLES, "--serve", *pocket, *serve],
+    }
+    for title, suite in suites.items():
+        if suite:
+            yield title, subprocess.run([python, *suite], env=variables, cwd=ROOT, check=False).returncode
 
 
 def _vllm_python() -> Path:

@@ -29,12 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--phases", default=PHASES, help="of schemathesis; coverage alone takes minutes")
     parser.add_argument("--base-url", metavar="URL")
     parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="options of `plumbline serve`")
     arguments = parser.parse_args(argv)
     options = {"examples": arguments.examples, "seed": arguments.seed}
     if arguments.base_url:
         return fuzz(arguments.base_url, arguments.model, phases=arguments.phases, **options)
     try:
-        with launched_server() as base_url:
+        with launched_server(None, f"--served-model-name={MODEL}", *arguments.serve) as base_url:
             return fuzz(base_url, arguments.model, phases=arguments.phases, **options)
     except DidNotStart:
         print("The server did not start; its log above has the reason.", file=sys.stderr)
