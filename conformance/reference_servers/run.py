@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -155,23 +155,25 @@ def _judge(name: str, *, diff: bool, runs: int) -> str:
         if other := _otherwise(live, fresh):
             raise RuntimeError(f"these checks judge the recording differently: {', '.join(other)}")
         shutil.copyfile(fresh, RECORDINGS / fresh.name)
-        if diff and not site.peer.ours:
+    if diff and not site.peer.ours:
+        # The last requests of the judge may have silenced the server.
+        with site.running() as url:
             _compare(site, url)
     if runs > 1:
         reports = [live]
-        for _ in range(runs - 1):
+        for number in range(1, runs):
             with site.running() as url:
-                reports.append(_check(site, url)[1])
+                reports.append(_check(site, url, number=number)[1])
         found = repetitions_of(site.title, [column.report for column in _columns(*reports)])
         _write(f"{name}.repetitions.json", found)
         last += f"; {found.sentence}"
     return last
 
 
-def _check(site: Site, url: str, *more: str) -> tuple[str, Path]:
-    """Judge a server; return the last line of the output, and the report."""
-    with NamedTemporaryFile(dir=HOME, prefix=f"{site.name}.", suffix=".json", delete=False) as file:
-        live = Path(file.name)
+def _check(site: Site, url: str, *more: str, number: int = 0) -> tuple[str, Path]:
+    """Judge a server; return the last line of the output, and the report of the run with this number."""
+    live = HOME / f"{site.name}.{number}.json"
+    live.unlink(missing_ok=True)
     judged = ("check", "--base-url", url, "--model", site.peer.served, *_key("--api-key", site))
     limits = ("--timeout", "120", "--restart-wait", str(_START))
     status, last = _run(*judged, *limits, "--json", str(live), *more)
