@@ -39,4 +39,5 @@ import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing
 import plumbline_conformance.checks.responses.websocket
 import plumbline_conformance.checks.responses.websocket_turns
+import plumbline_conformance.checks.stored_objects
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

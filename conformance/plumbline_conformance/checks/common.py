@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
-from plumbline_conformance.suite.model import Broken, Inconclusive, Problem, Rejected, breaking, check
+from plumbline_conformance.suite.model import Broken, Inconclusive, Law, Problem, Rejected, breaking, check
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
@@ -250,7 +250,11 @@ def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Probl
         yield Problem(
             expected="at least 1 token of a prompt", actual=repr(counts[0]), pointer=f"usage.{prompt}"
         )
-    for name, part in ((prompt, "cached_tokens"), (completion, "reasoning_tokens")):
+    for name, part in (
+        (prompt, "cached_tokens"),
+        (prompt, "cache_write_tokens"),
+        (completion, "reasoning_tokens"),
+    ):
         details = usage.get(f"{name}_details")
         count, most = details.get(part) if isinstance(details, dict) else None, usage.get(name)
         if isinstance(count, int) and isinstance(most, int) and not 0 <= count <= most:
@@ -281,7 +285,9 @@ def follow_up_accepted(seen: Transcript, index: int) -> Iterator[Problem]:
     required(lambda: accepted(found))
 
 
-def whole_shapes(slug: str, schema: str, *places: int, rules: tuple[str, ...] = ()) -> None:
+def whole_shapes(
+    slug: str, schema: str, *places: int, rules: tuple[str, ...] = (), law: Law | None = None
+) -> None:
     """Register the schema check of several non-streaming answers.
 
     Args:
@@ -289,12 +295,21 @@ def whole_shapes(slug: str, schema: str, *places: int, rules: tuple[str, ...] = 
         schema: the name of the schema.
         places: indexes of the exchanges.
         rules: the rules of the check; by default those of the schema's fields.
+        law: what is checked of each answer; by default the schema alone.
     """
 
     @check(f"{slug}/shape", "Answer as the contract requires", *(rules or rules_of_shape(schema)))
     def shape(seen: Transcript) -> Iterator[Problem]:
         for place in places:
-            yield from valid_body(accepted(at(seen, place)), schema, f"answer {place}, ")
+            exchange = accepted(at(seen, place))
+            if law is None:
+                yield from valid_body(exchange, schema, f"answer {place}, ")
+                continue
+            for problem in law(exchange):
+                where = f"answer {place}, {problem.pointer}"
+                yield Problem(
+                    expected=problem.expected, actual=problem.actual, pointer=where, rule=problem.rule
+                )
 
 
 def without_nulls(value: Any) -> Any:

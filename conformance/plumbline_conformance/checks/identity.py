@@ -7,17 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.suite.model import Inconclusive, Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
-__all__ = ["EARLIEST", "LATEST", "distinct_ids", "distinct_request_ids", "made_now"]
+__all__ = ["EARLIEST", "LATEST", "at_no_time", "distinct_ids", "distinct_request_ids", "made_now"]
 
 HOUR = 3600
 """Tolerance in seconds: a queue or loading a model may delay the creation."""
 EARLIEST, LATEST = 10**9, 10**11
 """Plausible times in seconds, from 2001 on; excludes zero and milliseconds."""
+
+
+def at_no_time(body: dict[str, Any], where: str, rule: str) -> Iterator[Problem]:
+    """Check that the creation time of an answer, or of a chunk, is a plausible number of seconds."""
+    made = body.get("created")
+    if isinstance(made, int) and not EARLIEST <= made < LATEST:
+        yield Problem(expected="seconds since 1970", actual=str(made), pointer=f"{where}created", rule=rule)
 
 
 def distinct_ids(seen: Transcript) -> Iterator[Problem]:

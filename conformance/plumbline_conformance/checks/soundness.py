@@ -7,6 +7,7 @@ usage out of exactly these answers, or break the order of their events.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from plumbline_conformance.checks.answers import is_stream
 from plumbline_conformance.checks.chat import shared_laws as chat
@@ -14,14 +15,13 @@ from plumbline_conformance.checks.common import (
     accepted,
     answered,
     done_last,
-    envelope,
     framing_without_names,
     usage_adds_up,
     valid_body,
 )
 from plumbline_conformance.checks.completions.basics import CHUNKS, chunks_valid
-from plumbline_conformance.checks.identity import EARLIEST, LATEST
-from plumbline_conformance.checks.request_reader import features
+from plumbline_conformance.checks.identity import at_no_time
+from plumbline_conformance.checks.request_reader import features, requested_choices
 from plumbline_conformance.checks.responses import shared_laws as responses
 from plumbline_conformance.checks.responses.states import STATES
 from plumbline_conformance.suite.model import (
@@ -33,6 +33,7 @@ from plumbline_conformance.suite.model import (
     breaking,
     check,
 )
+from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Row = tuple[str, tuple[str, ...], Law]
@@ -51,9 +52,30 @@ def _completion_shape(exchange: Exchange) -> Iterator[Problem]:
     for key in ("id", "model"):
         if body.get(key) == "":
             yield Problem(expected=f"a {key}", actual="''", pointer=key)
-    made = body.get("created")
-    if isinstance(made, int) and not EARLIEST <= made < LATEST:
-        yield Problem(expected="seconds since 1970", actual=str(made), pointer="created")
+    yield from at_no_time(body, "", "CMP-01")
+    yield from _counted_choices(exchange, body)
+    for place, one in enumerate(objects_in(body.get("choices"))):
+        found = one.get("logprobs")
+        lists = (
+            [value for value in found.values() if isinstance(value, list)] if isinstance(found, dict) else []
+        )
+        if len({len(value) for value in lists}) > 1:
+            shown = ", ".join(str(len(value)) for value in lists)
+            where = f"choices[{place}].logprobs"
+            yield Problem(expected="lists of one length", actual=shown, pointer=where, rule="CMP-01")
+
+
+def _counted_choices(exchange: Exchange, body: dict[str, Any]) -> Iterator[Problem]:
+    """Check that there is a choice for each prompt and each of `n`, with indexes from 0."""
+    prompt = (exchange.request_json or {}).get("prompt")
+    several = isinstance(prompt, list) and not all(isinstance(one, int) for one in prompt)
+    wanted = list(
+        range((len(prompt) if isinstance(prompt, list) and several else 1) * requested_choices(exchange))
+    )
+    found = [repr(one.get("index")) for one in objects_in(body.get("choices"))]
+    if sorted(found) != sorted(map(repr, wanted)):
+        shown = ", ".join(found)[:200]
+        yield Problem(expected=f"indexes {wanted}"[:200], actual=shown, pointer="choices", rule="CMP-02")
 
 
 LAWS: dict[tuple[str, str], tuple[Row, ...]] = {
@@ -65,7 +87,7 @@ LAWS: dict[tuple[str, str], tuple[Row, ...]] = {
         ("finish-once", ("CS-03",), chat.finish_once),
     ),
     ("completions", "whole"): (
-        ("shape", ("CMP-01",), _completion_shape),
+        ("shape", ("CMP-01", "CMP-02"), _completion_shape),
         ("usage", ("CHAT-08",), _completion_usage),
     ),
     ("completions", "stream"): (
@@ -100,8 +122,18 @@ OWN: dict[str, tuple[str, ...]] = {
 """Laws of streams that these scenarios have as checks under other names."""
 
 
-OTHER_SHAPES = ("chat/logprobs", "completions/stop", "responses/pages", "responses/reasoning-round")
-"""Scenarios with a check `shape` that is about something else, or about some of the answers."""
+OTHER_SHAPES = (
+    "chat/logprobs",
+    "completions/stop",
+    "responses/compact",
+    "responses/pages",
+    "responses/reasoning-round",
+)
+"""Scenarios with checks `shape` and `usage` that are about something else, or about some of the answers."""
+OTHER_API = {"responses/inputs": ("chat",)}
+"""Further APIs that a scenario asks."""
+BESIDE = {"chat/stop": (0,), "responses/inputs": (3,)}
+"""The answers of these scenarios that their check `shape` does not look at."""
 
 
 def sound(slug: str) -> Callable[[Transcript], Iterator[Problem]]:
@@ -109,18 +141,18 @@ def sound(slug: str) -> Callable[[Transcript], Iterator[Problem]]:
     own = {name.rpartition("/")[2] for name in CHECKS if name.rpartition("/")[0] == slug}
     own |= set(OWN.get(slug, ()))
     if slug.startswith("chat/stream-") or slug in OTHER_SHAPES:
-        own -= {"shape"}
+        own -= {"shape", "usage"}
 
-    surface = slug.partition("/")[0]
+    apis = _apis(slug)
 
     def judge(seen: Transcript) -> Iterator[Problem]:
         """Apply the laws of its API to every answer that was accepted; refusals have checks of their own."""
         met = False
         for place, exchange in enumerate(seen.exchanges):
             flawed = False
-            for name, rules, law in _laws_of(exchange, surface):
+            for name, rules, law in _laws_of(exchange, apis):
                 met = True
-                if name in own:
+                if name in own and not (name == "shape" and place in BESIDE.get(slug, ())):
                     continue
                 try:
                     for problem in law(exchange):
@@ -151,18 +183,23 @@ def _at(problem: Problem, place: int | None) -> Problem:
     )
 
 
-def _laws_of(exchange: Exchange, api: str) -> tuple[Row, ...]:
-    """Return the laws of an answer of this API; none of a refusal, a failure or another operation."""
+def _apis(slug: str) -> tuple[str, ...]:
+    """Return the APIs that a scenario asks."""
+    return (slug.partition("/")[0].replace("errors", "chat"), *OTHER_API.get(slug, ()))
+
+
+def _laws_of(exchange: Exchange, apis: tuple[str, ...]) -> tuple[Row, ...]:
+    """Return the laws of an answer of these APIs; none of a refusal, a failure or another operation."""
     if exchange.status != 200 or exchange.error is not None or exchange.failure is not None:
         return ()
     kinds = features(exchange.method, exchange.url, exchange.request_json)
-    return LAWS[api, "stream" if is_stream(exchange) else "whole"] if api in kinds else ()
+    form = "stream" if is_stream(exchange) else "whole"
+    return next((LAWS[api, form] for api in apis if api in kinds), ())
 
 
-def _rules(surface: str) -> tuple[str, ...]:
-    found = [
-        rule for (api, _), rows in LAWS.items() if api == surface for _, rules, _ in rows for rule in rules
-    ]
+def _rules(slug: str) -> tuple[str, ...]:
+    apis = _apis(slug)
+    found = [rule for (api, _), rows in LAWS.items() if api in apis for _, rules, _ in rows for rule in rules]
     return tuple(dict.fromkeys(found))
 
 
@@ -173,32 +210,59 @@ def _complete(slug: str) -> bool:
     )
 
 
-NOTHING = ("responses/background-unkept", "responses/background", "responses/compact", "completions/stream")
+NOTHING = ("responses/background-unkept", "responses/background", "completions/stream")
 """Scenarios without an answer whose laws are not checks already."""
+ACCEPTED = ("errors/functions",)
+"""Scenarios named after errors whose requests most servers answer."""
+ANSWERED = ("errors/hostile", "errors/rare-fields")
+"""Scenarios of refusals in which some requests are valid."""
+REFUSED = (
+    "chat/stored",
+    "models/list",
+    "responses/compact",
+    "responses/conversation",
+    "responses/stored",
+    "responses/two-parents",
+    "responses/unkept",
+)
+"""Scenarios of answers in which some requests have to be refused."""
 
 
-OPEN = ("errors/key", "errors/functions", "errors/rare-fields")
-"""Scenarios whose requests a server may answer."""
+def _of_the_key(seen: Transcript, exchange: Exchange) -> bool:
+    return seen.scenario == "errors/key" and exchange.status == 401 and exchange.error is None
+
+
+def _is_bare(exchange: Exchange) -> bool:
+    """Return whether the refusal is that of an operation which the server does not have."""
+    told = isinstance(exchange.json, dict) and "error" in exchange.json
+    return exchange.status in (405, 501) or (exchange.status == 404 and not told)
 
 
 def refused_soundly(seen: Transcript) -> Iterator[Problem]:
-    """Check the error object of every refusal (ERR-01)."""
-    exchanges = [answered(one) for one in seen.exchanges]
+    """Check the error object of every refusal (ERR-01), also of those for the sake of the key."""
+    exchanges = [one if _of_the_key(seen, one) else answered(one) for one in seen.exchanges]
     refusals = [(place, one) for place, one in enumerate(exchanges) if 400 <= one.status < 500]
+    if seen.scenario in REFUSED:
+        accepted(exchanges[0])  # A server may say in its own way that it lacks what the scenario is about.
+        refusals = [(place, one) for place, one in refusals if not _is_bare(one)]
     if not refusals:
         raise Inconclusive("the server refused nothing")
     for place, exchange in refusals:
-        for problem in breaking("ERR-01", envelope(exchange)):
+        for problem in breaking("ERR-01", valid_body(exchange, "ErrorResponse")):
             yield _at(problem, place if len(seen.exchanges) > 1 else None)
 
 
 for _slug in list(SCENARIOS):
-    if _slug.startswith("errors/") and f"{_slug}/envelope" not in CHECKS and _slug not in OPEN:
+    _refuses = _slug.startswith("errors/") and _slug not in ACCEPTED
+    if (_refuses or _slug in REFUSED) and f"{_slug}/envelope" not in CHECKS:
         check(f"{_slug}/envelope", "Refuse with the error object", "ERR-01")(refused_soundly)
 
 for _slug in list(SCENARIOS):
     _surface = _slug.partition("/")[0]
-    if _surface in ("chat", "completions", "responses") and not _complete(_slug) and _slug not in NOTHING:
+    _open = _surface in ("chat", "completions", "responses") or _slug in ANSWERED
+    if _open and not _complete(_slug) and _slug not in NOTHING:
         check(
-            f"{_slug}/sound", "Answer every request of the scenario as its API requires", *_rules(_surface)
+            f"{_slug}/sound",
+            "Answer every request of the scenario as its API requires",
+            *_rules(_surface.replace("errors", "chat")),
         )(sound(_slug))

@@ -25,6 +25,8 @@ _CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,r
 """Without `negative_data_rejection`, because servers may ignore unknown fields (HTTP-09)."""
 _LEFT_OUT = "/openapi.yaml"
 """schemathesis decodes the YAML answer, and then reports that it is not a string."""
+_PROGRAM = "from schemathesis.cli import schemathesis; schemathesis()"
+"""Its program need not be in the folder of the interpreter that finds the package."""
 _OPERATIONS = 17
 _EVENTS = 100_000
 """Maximum events to read; the default of twenty misses faults at the end of a stream."""
@@ -75,8 +77,7 @@ def run_schemathesis(
         config = Path(folder) / "schemathesis.toml"
         headers = f'headers = {{ Authorization = "Bearer ${{{_KEY}}}" }}\n' if target.api_key else ""
         config.write_text(f"max-stream-events = {_EVENTS}\n{headers}", "utf-8")
-        program = str(Path(sys.executable).parent / "schemathesis")
-        command = [program, "--config-file", str(config), "run", place, "--url", url]
+        command = [sys.executable, "-c", _PROGRAM, "--config-file", str(config), "run", place, "--url", url]
         command += ["--phases", phases, "--mode", "all", "--checks", _CHECKS]
         command += ["--exclude-path", _LEFT_OUT, "--continue-on-failure", "--seed", str(seed)]
         command += ["--request-timeout", str(patience)]

@@ -209,8 +209,8 @@ class _Run:
     async def survived(self, seen: Transcript) -> Transcript:
         """Return the transcript, with a mark if the server no longer answers what it answered before.
 
-        Such a server lives and is of no use: its thread for the model has ended, say. The exchange that silenced it is
-        the last one that was answered otherwise than the valid request is now.
+        Such a server lives and is of no use: its thread for the model has ended, say. The mark is at the first exchange
+        that got the answer which the valid request gets now; that request or the one before it silenced the server.
         """
         if self._proof is None or self._watch.over or not seen.exchanges or seen.died is not None:
             return seen
@@ -225,9 +225,8 @@ class _Run:
         except _Ended:
             return seen
         self._watch.silence(seen.scenario)
-        place = len(seen.exchanges) - 1
-        while place > 0 and _same(seen.exchanges[place], shown[-1]):
-            place -= 1
+        alike = [place for place, one in enumerate(seen.exchanges) if _same(one, shown[-1])]
+        place = alike[0] if alike else len(seen.exchanges) - 1
         return msgspec.structs.replace(
             seen, exchanges=seen.exchanges[: place + 1], again=[], died=place, mute=shown[-1]
         )

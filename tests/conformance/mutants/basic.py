@@ -163,7 +163,7 @@ BASICS: list[tuple[str, str, Mutation, tuple[str, ...]]] = [
     ("chat/stream-text", "no id", chunk(1, without("id")), ("shape", "identity")),
     ("chat/stream-text", "another id", chunk(1, put("id", "chatcmpl-other")), ("identity",)),
     ("chat/stream-text", "another model", chunk(2, put("model", "other")), ("identity",)),
-    ("chat/stream-clock", "another time", chunk(2, put("created", 1)), ("created",)),
+    ("chat/stream-clock", "another time", chunk(2, put("created", 1)), ("created", "sound")),
     (
         "chat/stream-text",
         "the role again",
@@ -228,6 +228,7 @@ BASICS: list[tuple[str, str, Mutation, tuple[str, ...]]] = [
     ("models/list", "a slash ends an id", status(404, 4), ("every",)),
     ("models/list", "the first model by every id", body(put("id", "reference"), 3), ("every",)),
     ("models/list", "any model is known", status(200, 1), ("unknown",)),
+    ("models/list", "unknown without a message", body(without("error", "message"), 1), ("envelope",)),
     ("models/list", "another code", body(put("error", "code", None), 1), ("unknown",)),
 ]
 BASICS += [

@@ -203,7 +203,7 @@ ERRORS: list[Mutant] = [
     ("errors/no-messages", "an answer to nothing", status(200), ("refused",)),
     ("errors/no-messages", "another type", body(put("error", "type", "oops")), ("type",)),
     ("errors/stream-refused", "a stream that begins", status(200), ("status",)),
-    ("errors/hostile", "an answer to nothing", status(200, 0), ("refused",)),
+    ("errors/hostile", "an answer to nothing", status(200, 0), ("refused", "sound")),
     ("errors/hostile", "a crash", status(500, 6), ("refused",)),
     ("errors/hostile", "an error without a code", body(without("error", "code"), 2), ("envelope",)),
     ("errors/hostile", "dead afterwards", status(500, 8), ("served",)),

@@ -63,7 +63,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("limits", "a hundred tokens", body(counted("completion_tokens", 100), 1), "default"),
     ("limits", "`length` before the limit", body(counted("completion_tokens", 12), 1), "default"),
     ("id-lists", "one list alone", status(400, 1), "taken"),
-    ("id-lists", "lists taken for one prompt", body(one_for_all, 1), "indexes"),
+    ("id-lists", "lists taken for one prompt", body(one_for_all, 1), "indexes sound"),
     ("id-lists", "ids counted as text", body(counted("prompt_tokens", 17), 1), "counted"),
     ("stop", "no object", body(without("object"), 0), "shape sound"),
     ("stop", "the stop string", body(put("choices", 0, "text", "Grüße"), 1), "prefix"),

@@ -118,7 +118,7 @@ FURTHER_RULES: list[Mutant] = [
         ("counted", "usage"),
     ),
     ("errors/responses-bounds", "metadata without a bound", status(200, 3), ("refused",)),
-    ("errors/hostile", "an answer to a list", status(200, 2), ("refused",)),
-    ("errors/hostile", "an answer to a number without end", status(200, 7), ("refused",)),
-    ("errors/hostile", "an answer to half of an object", status(200, 4), ("refused",)),
+    ("errors/hostile", "an answer to a list", status(200, 2), ("refused", "sound")),
+    ("errors/hostile", "an answer to a number without end", status(200, 7), ("refused", "sound")),
+    ("errors/hostile", "an answer to half of an object", status(200, 4), ("refused", "sound")),
 ]

@@ -253,7 +253,7 @@ RESPONSE_MEMBERS_OF: dict[str, list[Row]] = {
             of("response.function_call_arguments.done", put("name", "look")),
             "done-arguments",
         ),
-        ("a failed response in `response.completed`", last("status", "failed"), "snapshots"),
+        ("a failed response in `response.completed`", last("status", "failed"), "snapshots state"),
         ("a call_id of 65 characters", whole("output", 0, "call_id", "x" * 65), "call-id"),
         (
             "a streamed call_id of 65 characters",

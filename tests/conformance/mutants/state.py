@@ -207,7 +207,7 @@ BACKGROUND: list[Mutant] = [
     ("responses/background-cancel", "runs on", looked("in_progress", 1), ("cancelled", "again")),
     ("responses/background-cancel", "knows no cancelling", status(404, 1), ("cancelled", "again")),
     ("responses/background-cancel", "refuses the second time", status(400, 2), ("again",)),
-    ("responses/background-cancel", "ends all the same", looked("completed", 3), ("kept",)),
+    ("responses/background-cancel", "ends all the same", looked("completed", 3), ("kept", "objects")),
     (
         "responses/background-stream",
         "ends with nothing",
@@ -234,7 +234,7 @@ COMPACTION: list[Mutant] = [
     ("responses/compact", "summarises in words", body(put("output", []), 0), ("item",)),
     ("responses/compact", "adds up wrong", body(put("usage", "total_tokens", 1), 0), ("usage",)),
     ("responses/compact", "needs no model", status(200, 1), ("no-model",)),
-    ("responses/compact", "refuses its own items", status(400, 2), ("taken",)),
+    ("responses/compact", "refuses its own items", status(400, 2), ("taken", "envelope")),
 ]
 
 

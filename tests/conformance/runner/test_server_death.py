@@ -100,9 +100,9 @@ def test_a_connection_that_breaks_once_is_an_accident(text: bytes) -> None:
     assert all(exchange.error is None for one in seen.values() for exchange in one.exchanges)
 
 
-@pytest.mark.parametrize(("text", "place"), [(b'"messages": [[[', 6), (b'{"model":{"model":', 4)])
+@pytest.mark.parametrize(("text", "place"), [(b'"messages": [[[', 7), (b'{"model":{"model":', 5)])
 def test_a_server_that_lives_and_stops_serving_is_accused_of_it_alone(text: bytes, place: int) -> None:
-    """The answers after the fatal request are no evidence, and it is the last one in the report."""
+    """The answers after the fatal request are no evidence; the first of them is the last one in the report."""
     with mortal(lambda request: text in request, survives=True, mutes=True) as (base_url, _):
         seen = run(base_url, [*SOME, "errors/window"])
 

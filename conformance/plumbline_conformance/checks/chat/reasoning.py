@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import choice, deltas, finished
-from plumbline_conformance.checks.chat.shared_laws import pair
+from plumbline_conformance.checks.chat.shared_laws import SHAPE, pair, shape
 from plumbline_conformance.checks.chat.tools import chat_with_tools
 from plumbline_conformance.checks.common import at, follow_up_accepted, usage_count, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
@@ -166,7 +166,7 @@ def reasoning_round(target: Target) -> Generator[Request, Exchange, None]:
         yield Request(path="/chat/completions", json={**_with_reasoning(target), "messages": messages})
 
 
-whole_shapes("chat/reasoning-round", "CreateChatCompletionResponse", 0, 1)
+whole_shapes("chat/reasoning-round", "CreateChatCompletionResponse", 0, 1, rules=SHAPE, law=shape)
 
 
 @check("chat/reasoning-round/taken", "Accept the server's own message with its reasoning", "CHAT-13")

@@ -11,7 +11,7 @@ from typing import Any
 
 from plumbline_conformance.checks.answers import choices, chunks, deltas
 from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up, valid_body
-from plumbline_conformance.checks.identity import EARLIEST, LATEST
+from plumbline_conformance.checks.identity import at_no_time
 from plumbline_conformance.checks.laws import STREAM, Precondition, stream, whole
 from plumbline_conformance.checks.request_reader import requested_choices
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
@@ -81,9 +81,7 @@ def shape(exchange: Exchange) -> Iterator[Problem]:
     yield from valid_body(exchange, "CreateChatCompletionResponse")
     answer = exchange.json if isinstance(exchange.json, dict) else {}
     yield from _named(answer, "", "CHAT-01", "CHAT-21")
-    made = answer.get("created")
-    if isinstance(made, int) and not EARLIEST <= made < LATEST:
-        yield Problem(expected="seconds since 1970", actual=str(made), pointer="created", rule="CHAT-01")
+    yield from at_no_time(answer, "", "CHAT-01")
     indexes = [repr(one.get("index")) for one in objects_in(answer.get("choices"))]
     if sorted(indexes) != sorted(map(repr, range(requested_choices(exchange)))):
         wanted = f"indexes 0 to {requested_choices(exchange) - 1}"
@@ -91,7 +89,13 @@ def shape(exchange: Exchange) -> Iterator[Problem]:
     for place, one in enumerate(objects_in(answer.get("choices"))):
         message = one.get("message")
         made = isinstance(message, dict) and bool(message.get("tool_calls"))
-        if one.get("finish_reason") == "tool_calls" and not made:
+        reason = one.get("finish_reason")
+        if reason == "function_call" and not (isinstance(message, dict) and message.get("function_call")):
+            where = f"choices[{place}].finish_reason"
+            yield Problem(
+                expected="a function call, or another reason", actual="none", pointer=where, rule="CHAT-04"
+            )
+        if reason == "tool_calls" and not made:
             where = f"choices[{place}].finish_reason"
             yield Problem(expected="calls, or another reason", actual="none", pointer=where, rule="CHAT-05")
 
@@ -138,6 +142,7 @@ def shapes(exchange: Exchange) -> Iterator[Problem]:
     found = chunks(exchange)
     for number, chunk in enumerate(found):
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
+        yield from at_no_time(chunk, f"event {number}, ", "CS-01")
     for key in ("id", "model"):
         values = {repr(chunk.get(key)) for chunk in found}
         if len(values) > 1:

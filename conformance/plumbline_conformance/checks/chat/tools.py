@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import called, choice, deltas, finished, parsed
-from plumbline_conformance.checks.chat.shared_laws import pair
+from plumbline_conformance.checks.chat.shared_laws import SHAPE, pair, shape
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, whole_shapes
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_tools
@@ -249,7 +249,7 @@ _MADE_UP = {
 }
 
 
-whole_shapes("chat/tool-round", "CreateChatCompletionResponse", 0, 1, 2)
+whole_shapes("chat/tool-round", "CreateChatCompletionResponse", 0, 1, 2, rules=SHAPE, law=shape)
 
 
 @check("chat/tool-round/answered", "Accept the server's own call with its result", "TOOL-10")

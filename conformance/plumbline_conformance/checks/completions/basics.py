@@ -16,7 +16,7 @@ from plumbline_conformance.checks.common import (
     usage_count,
     valid_body,
 )
-from plumbline_conformance.checks.identity import made_now
+from plumbline_conformance.checks.identity import at_no_time, made_now
 from plumbline_conformance.checks.laws import stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices
 from plumbline_conformance.suite.field_rules import rules_of_shape
@@ -90,6 +90,7 @@ def chunks_valid(exchange: Exchange) -> Iterator[Problem]:
     chunks = [chunk for chunk in exchange.chunks if isinstance(chunk, dict)]
     for number, chunk in enumerate(chunks):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
+        yield from at_no_time(chunk, f"event {number}, ", "CMP-01")
     for key in ("id", "model"):
         found = {repr(chunk.get(key)) for chunk in chunks}
         if len(found) > 1:

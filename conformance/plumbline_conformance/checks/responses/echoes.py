@@ -21,6 +21,9 @@ DEFAULTS = {
     "background": False,
     "metadata": {},
     "tools": [],
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
 }
 """What a response has for a parameter that the request does not have. Temperature and top_p are left out, because
 servers fill in the defaults of the model."""

@@ -118,6 +118,11 @@ def states_agree(exchange: Exchange) -> Iterator[Problem]:
     given = request_fields(exchange)
     limit = given.get("max_output_tokens")
     yield from agreeing(response(exchange), limit if isinstance(limit, int) else None)
+    state = response(exchange).get("status")
+    if state == "cancelled" and given.get("background") is not True:
+        yield Problem(
+            expected="a response that nobody cancelled", actual=state, pointer="status", rule="R-03"
+        )
     yield from unlike(snapshots_of(exchange), {**requested(given), **defaults(given)})
 
 
@@ -212,6 +217,11 @@ def event_order(found: list[dict[str, Any]]) -> Iterator[Problem]:
     if kinds[:1] != ["response.created"]:
         shown = repr(kinds[:1])
         yield Problem(expected="response.created", actual=shown, pointer="event 0", rule="RS-01")
+    for kind in ("response.created", "response.in_progress"):
+        if kinds.count(kind) > 1:
+            yield Problem(
+                expected=f"{kind} once", actual=str(kinds.count(kind)), pointer="events", rule="RS-01"
+            )
     ends = [number for number, kind in enumerate(kinds) if kind in TERMINAL]
     if ends != [len(kinds) - 1]:
         wanted = "one terminal event, the last"

@@ -26,6 +26,8 @@ def agreeing(response: dict[str, Any], limit: int | None) -> Iterator[Problem]:
         limit: the token limit of the request; None if it has none.
     """
     state = response.get("status")
+    if state == "failed" and response.get("error") is None:
+        yield _problem("R-03", "an error", None, "error")
     if state not in ENDED:
         if state in ("queued", "in_progress") and response.get("usage") is not None:
             yield _problem("R-10", f"null while {state}", response["usage"], "usage")

@@ -92,4 +92,11 @@ class Conversations:
         if method == "DELETE":
             del self._kept[name]
             return {"id": name, "object": "conversation.deleted", "deleted": True}
-        return _listed([{"id": f"in_{name}_{place}", **item} for place, item in enumerate(found.items)])
+        return _listed([_as_stored(f"in_{name}_{place}", item) for place, item in enumerate(found.items)])
+
+
+def _as_stored(name: str, item: Json) -> Json:
+    if not isinstance(item.get("content"), str):
+        return {"id": name, **item}
+    part = {"type": "input_text", "text": item["content"]}
+    return {"id": name, **item, "content": [part], "status": "completed"}
