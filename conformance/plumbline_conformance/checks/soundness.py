@@ -261,8 +261,6 @@ for _slug in list(SCENARIOS):
     _surface = _slug.partition("/")[0]
     _open = _surface in ("chat", "completions", "responses") or _slug in ANSWERED
     if _open and not _complete(_slug) and _slug not in NOTHING:
-        check(
-            f"{_slug}/sound",
-            "Answer every request of the scenario as its API requires",
-            *_rules(_surface.replace("errors", "chat")),
-        )(sound(_slug))
+        check(f"{_slug}/sound", "Answer every request of the scenario as its API requires", *_rules(_slug))(
+            sound(_slug)
+        )

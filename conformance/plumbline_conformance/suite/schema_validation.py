@@ -16,6 +16,10 @@ from plumbline_conformance.suite.model import Problem
 
 __all__ = ["NOT_NEEDED", "fits", "violations"]
 
+_MANY = 1000
+"""Errors that are looked at for nulls: a list of answers has one for each null of each of them."""
+_PASSES = 8
+"""A null may hide another one, and a long list has more than are looked at at a time."""
 _LIMIT = 20
 """Violations reported for one value."""
 _CAUSES = 3
@@ -90,19 +94,16 @@ def _message(error: Any) -> str:
 
 def _errors(name: str, value: Any) -> list[Any]:
     validator = _validator(name)
-    errors = _first(validator, value)
-    nulls = [path for error in errors for path in _nulls(value, error) or ()]
-    if not nulls:
-        return errors
-    value = copy.deepcopy(value)
-    for path in nulls:
-        parent = _at(value, path[:-1])
-        parent.pop(path[-1], None)
-    return _first(validator, value)
-
-
-def _first(validator: Any, value: Any) -> list[Any]:
-    return list(islice(validator.iter_errors(value), _LIMIT))
+    for _ in range(_PASSES):
+        errors = list(islice(validator.iter_errors(value), _MANY))
+        nulls = [path for error in errors for path in _nulls(value, error) or ()]
+        if not nulls:
+            break
+        value = copy.deepcopy(value)
+        for path in nulls:
+            parent = _at(value, path[:-1])
+            parent.pop(path[-1], None)
+    return errors[:_LIMIT]
 
 
 def _nulls(value: Any, error: Any) -> list[list[str | int]] | None:

@@ -42,6 +42,13 @@ def test_no_fault_survives_without_a_reason(scenario: str) -> None:
     assert outcome.total > 50
 
 
+def test_nearly_all_illegal_faults_are_detected() -> None:
+    outcome = judged([transcripts()[scenario] for scenario in SAMPLE])
+
+    assert outcome.missed > 0
+    assert outcome.share >= 0.98
+
+
 def test_a_survivor_that_nothing_lists_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("derived.survivors.LISTED", [])
 
@@ -79,8 +86,8 @@ def test_pairs_are_a_bounded_sample_and_always_the_same(scenario: str) -> None:
 
 def test_a_pair_is_listed_if_both_faults_are(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
-        Listed(why="", faults=["*: append id"]),
-        Listed(why="", faults=["a 0 whole: drop x + whole: drop y"]),
+        Listed(why="", legal=True, faults=["*: append id"]),
+        Listed(why="", legal=True, faults=["a 0 whole: drop x + whole: drop y"]),
     ]
     monkeypatch.setattr("derived.survivors.LISTED", rows)
 

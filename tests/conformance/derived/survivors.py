@@ -22,9 +22,11 @@ PAIRS = 12
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Faults that no check detects, and why that is right."""
+    """Faults that no check detects, and why."""
 
     why: str
+    legal: bool
+    """Whether a server may answer so; otherwise the answer breaks a MUST or the schema, and the judge misses it."""
     faults: list[str]
     """Patterns of ids: `SCENARIO PLACE KIND: FAULT`."""
 
@@ -34,6 +36,8 @@ def _read(path: Path) -> list[Listed]:
 
 
 LISTED = _read(Path(__file__).with_name("survivors.toml"))
+_ILLEGAL = frozenset(pattern for row in LISTED if not row.legal for pattern in row.faults)
+"""A fault that one of these matches is illegal, whatever else matches it."""
 
 
 class Outcome(msgspec.Struct):
@@ -41,11 +45,23 @@ class Outcome(msgspec.Struct):
 
     total: int = 0
     listed: int = 0
+    missed: int = 0
+    """Listed survivors that no server may send."""
     unlisted: list[str] = msgspec.field(default_factory=list)
     errors: list[str] = msgspec.field(default_factory=list)
     """Faults at which the judge itself failed."""
     used: set[str] = msgspec.field(default_factory=set)
     """The patterns that matched a survivor."""
+
+    @property
+    def detected(self) -> int:
+        """Return how many faults a check detects."""
+        return self.total - self.listed - len(self.unlisted) - len(self.errors)
+
+    @property
+    def share(self) -> float:
+        """Return the share of illegal faults that are detected; every fault that is detected is illegal."""
+        return self.detected / max(1, self.detected + self.missed + len(self.unlisted))
 
 
 def judged(transcripts: Iterable[Transcript]) -> Outcome:
@@ -65,6 +81,7 @@ def judged(transcripts: Iterable[Transcript]) -> Outcome:
             outcome.used.update(patterns)
             if patterns:
                 outcome.listed += 1
+                outcome.missed += not _ILLEGAL.isdisjoint(patterns)
             else:
                 outcome.unlisted.append(fault.id)
     return outcome

@@ -148,7 +148,7 @@ STOPPED: list[tuple[str, str, Mutation, str]] = [
         "stop",
         "`tool_calls` for a stop string",
         body(put("choices", 0, "finish_reason", "tool_calls"), 1),
-        "reason",
+        "reason shape",
     ),
     (
         "stop",

@@ -9,6 +9,8 @@ from __future__ import annotations
 __all__ = ["NAMED", "named"]
 
 NAMED: dict[str, str] = {
+    "responses/inputs/sound: another template": "CHAT-08",
+    "chat/stop/shape: `tool_calls` for a stop string": "CHAT-05",
     "chat/stream-clock/sound: another time": "CS-01",
     "completions/id-lists/sound: lists taken for one prompt": "CMP-02",
     "completions/best-of/sound: one for all": "CMP-02",

@@ -196,7 +196,7 @@ FORMS: list[Row] = [
     ("inputs", "a text that is something else", body(counted("input_tokens", 9), 0), "text chat"),
     ("inputs", "history refused", status(400, 2), "items"),
     ("inputs", "history for nothing", body(counted("input_tokens", 1), 2), "longer"),
-    ("inputs", "another template", body(put("usage", "prompt_tokens", 99), 3), "chat"),
+    ("inputs", "another template", body(put("usage", "prompt_tokens", 99), 3), "chat sound"),
     ("count", "another object", body(put("object", "tokens"), 1), "object"),
     ("count", "another count", body(put("input_tokens", 99), 1), "same"),
 ]

@@ -66,3 +66,13 @@ def test_cache_writes_are_not_needed() -> None:
     del answer["usage"]["input_tokens_details"]["cache_write_tokens"]
 
     assert list(violations("Response", answer)) == []
+
+
+def test_nulls_in_a_long_list_count_as_members_left_out() -> None:
+    """A list has one for each answer: more than the violations that are reported."""
+    listed = transcripts()["chat/stored"].exchanges[5].json
+    one = listed["data"][0]
+    message = {**one["choices"][0]["message"], "tool_calls": None, "function_call": None}
+    answer = {**one, "choices": [{**one["choices"][0], "message": message}]}
+
+    assert list(violations("ChatCompletionList", {**listed, "data": [answer] * 300})) == []
