@@ -14,6 +14,7 @@ from plumbline_conformance.checks.chat import shared_laws as chat
 from plumbline_conformance.checks.common import (
     accepted,
     answered,
+    at,
     done_last,
     framing_without_names,
     usage_adds_up,
@@ -243,7 +244,7 @@ def refused_soundly(seen: Transcript) -> Iterator[Problem]:
     exchanges = [one if _of_the_key(seen, one) else answered(one) for one in seen.exchanges]
     refusals = [(place, one) for place, one in enumerate(exchanges) if 400 <= one.status < 500]
     if seen.scenario in REFUSED:
-        accepted(exchanges[0])  # A server may say in its own way that it lacks what the scenario is about.
+        accepted(at(seen, 0))  # A server may say in its own way that it lacks what the scenario is about.
         refusals = [(place, one) for place, one in refusals if not _is_bare(one)]
     if not refusals:
         raise Inconclusive("the server refused nothing")

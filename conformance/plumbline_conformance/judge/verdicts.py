@@ -6,6 +6,7 @@ sampling was broken. Checks of such rules combine all attempts; the others look 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Literal
@@ -46,6 +47,8 @@ target lacks the capability, or the budget did not allow the scenario. `error`: 
 
 _MAX_PROBLEMS = 50
 """Problems that one check reports for one transcript."""
+_MISSING = re.compile(r"^KeyError: '(\w+)'$")
+"""What is said of a check that reads a member which the answer does not have."""
 _LEVELS = ("MUST", "SHOULD", "MAY")
 _BROKEN = ("fail", "warn", "untestable")
 
@@ -228,9 +231,12 @@ def _moved(problem: Problem, start: int) -> Problem:
 
 
 def _inconclusive(finding: Finding) -> Finding:
-    return Finding(
-        check=finding.check, verdict="inconclusive", reason=f"the answer is malformed: {finding.reason}"
-    )
+    reason = f"the answer is malformed: {_MISSING.sub(_as_member, finding.reason or '')}"
+    return Finding(check=finding.check, verdict="inconclusive", reason=reason)
+
+
+def _as_member(found: re.Match[str]) -> str:
+    return f"a member {found[1]} is missing; other checks report where"
 
 
 def _apply(found: Check, transcript: Transcript) -> Finding:

@@ -33,6 +33,8 @@ from plumbline_conformance.reports.har import har
 from plumbline_conformance.reports.html import html
 from plumbline_conformance.reports.junit import junit
 from plumbline_conformance.reports.markdown import markdown
+from plumbline_conformance.reports.matrix import Column, matrix_of
+from plumbline_conformance.reports.matrix_pages import matrix_pages
 from plumbline_conformance.reports.model import Report, report_of
 from plumbline_conformance.reports.standing import status_of
 from plumbline_conformance.runner.run import record
@@ -117,6 +119,11 @@ def test_every_recording_has_a_report(seen: list[Transcript]) -> None:
     assert "error" not in {result.verdict for result in report.results}
     assert all(text.encode() and "defect of the judge" not in text for text in texts)
     assert json.loads(har(Recording(header=RUN, transcripts=seen)))
+    assert all(
+        matrix_pages(
+            matrix_of([Column(name="one", report=report), Column(name="other", report=report)])
+        ).values()
+    )
 
 
 @settings(SETTINGS, max_examples=40)
