@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from urllib.parse import urlsplit
 
 from plumbline_conformance.checks.common import accepted, valid_body
 from plumbline_conformance.checks.responses import shared_laws as responses
@@ -56,10 +55,10 @@ def _schemas() -> list[tuple[str, re.Pattern[str], str]]:
 
 
 def _schema_of(exchange: Exchange) -> str | None:
-    path = urlsplit(exchange.url).path
-    return next(
-        (name for method, at, name in _schemas() if method == exchange.method and at.fullmatch(path)), None
+    found = (
+        name for method, at, name in _schemas() if method == exchange.method and at.fullmatch(exchange.path)
     )
+    return next(found, None)
 
 
 def _objects(slug: str, rules: tuple[str, ...]) -> Callable[[Transcript], Iterator[Problem]]:

@@ -7,7 +7,6 @@ No check has to know this: a problem in such an answer becomes the verdict `reje
 from __future__ import annotations
 
 import json
-from urllib.parse import urlsplit
 
 from plumbline_conformance.suite.model import Check
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -60,5 +59,5 @@ def _has_no_route(exchange: Exchange) -> bool:
 
 
 def _path(exchange: Exchange) -> str:
-    path = urlsplit(exchange.url).path
+    path = exchange.path
     return path[path.find("/v1/") + 3 :] if "/v1/" in path else path

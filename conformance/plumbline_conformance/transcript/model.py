@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -35,6 +36,14 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     dropped: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether the connection broke twice, while the server lived: the request was sent again, and this is the second
     exchange."""
+
+    @cached_property
+    def path(self) -> str:
+        """Return the path of the URL; empty for what is no URL."""
+        try:
+            return urlsplit(self.url).path
+        except ValueError:
+            return ""
 
     @cached_property
     def request_json(self) -> Any:

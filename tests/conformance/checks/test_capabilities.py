@@ -219,7 +219,7 @@ def test_another_status_for_a_wrong_key_is_reported(chat: int, models: int) -> N
         [found] = asyncio.run(record([SCENARIOS["errors/key"]], target))
 
     assert found.skipped is None
-    assert {finding.verdict for finding in judge(found)} == {"fail"}
+    assert {one.check: one.verdict for one in judge(found)}["errors/key/refused"] == "fail"
 
 
 def test_refusing_the_right_key_in_the_same_way_shows_nothing_of_keys() -> None:
@@ -273,9 +273,9 @@ def test_an_empty_header_may_be_called_malformed(statuses: tuple[int, int], verd
     every = transcripts()["errors/key"].exchanges
     exchanges = [changed(one, status=status) for one, status in zip(every, statuses, strict=True)]
 
-    [finding] = judge(Transcript(scenario="errors/key", exchanges=exchanges))
+    found = {one.check: one.verdict for one in judge(Transcript(scenario="errors/key", exchanges=exchanges))}
 
-    assert finding.verdict == verdict
+    assert found["errors/key/refused"] == verdict
 
 
 def test_an_operation_that_does_not_know_the_model_is_not_there_for_it() -> None:
