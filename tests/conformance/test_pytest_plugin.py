@@ -105,7 +105,7 @@ def test_what_is_core_and_came_to_no_verdict_fails(tmp_path: Path) -> None:
 
     assert status == 1
     assert "inconclusive chat/text" in out
-    assert "4 passed" in out
+    assert "5 passed" in out
 
 
 def test_an_unusable_address_or_key_is_reported_before_a_request(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_own():
 def test_other():
     pass
 """
-MODELS = ("list/every", "list/retrievable", "list/shape", "list/unknown")
+MODELS = ("list/envelope", "list/every", "list/retrievable", "list/shape", "list/unknown")
 WORKERS = ("-p", "xdist", "-n", "2")
 
 
