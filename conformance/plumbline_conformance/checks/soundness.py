@@ -214,7 +214,7 @@ def _complete(slug: str) -> bool:
 NOTHING = ("responses/background-unkept", "responses/background", "completions/stream")
 """Scenarios without an answer whose laws are not checks already."""
 ACCEPTED = ("errors/functions",)
-"""Scenarios named after errors whose requests most servers answer."""
+"""Scenarios of `errors/` whose request a server may answer; no check looks at the body of their refusals."""
 ANSWERED = ("errors/hostile", "errors/rare-fields")
 """Scenarios of refusals in which some requests are valid."""
 REFUSED = (

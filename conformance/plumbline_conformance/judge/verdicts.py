@@ -48,7 +48,7 @@ target lacks the capability, or the budget did not allow the scenario. `error`: 
 _MAX_PROBLEMS = 50
 """Problems that one check reports for one transcript."""
 _MISSING = re.compile(r"^KeyError: '(\w+)'$")
-"""What is said of a check that reads a member which the answer does not have."""
+"""Matches the summary of the exception of a check that read a missing member."""
 _LEVELS = ("MUST", "SHOULD", "MAY")
 _BROKEN = ("fail", "warn", "untestable")
 
