@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
+
+import msgspec
 
 from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
 from plumbline_conformance.suite.model import Broken, Inconclusive, Law, Problem, Rejected, breaking, check
@@ -23,6 +26,7 @@ __all__ = [
     "follow_up_accepted",
     "framing",
     "framing_without_names",
+    "has_no_route",
     "json_content_type",
     "last",
     "portable_framing",
@@ -53,6 +57,25 @@ def at(seen: Transcript, index: int) -> Exchange:
 def last(seen: Transcript) -> Exchange:
     """Return the last exchange, which most checks examine."""
     return at(seen, max(0, len(seen.exchanges) - 1))
+
+
+def has_no_route(exchange: Exchange) -> bool:
+    """Tell whether the refusal is that of an operation which the server does not have.
+
+    A framework answers an unknown route with 405, or with a 404 that has no error object and does not mention the
+    resource.
+    """
+    if exchange.error is not None or exchange.method == "WEBSOCKET":
+        return False
+    if exchange.status in (405, 501):
+        return True
+    if exchange.status != 404:
+        return False
+    value = exchange.json
+    if isinstance(value, dict) and ("detail" not in value or isinstance(value.get("error"), dict)):
+        return False
+    name = exchange.path.rpartition("/")[2]
+    return name not in json.dumps(value) if value is not None else True
 
 
 def answered(exchange: Exchange) -> Exchange:
@@ -306,10 +329,7 @@ def whole_shapes(
                 yield from valid_body(exchange, schema, f"answer {place}, ")
                 continue
             for problem in law(exchange):
-                where = f"answer {place}, {problem.pointer}"
-                yield Problem(
-                    expected=problem.expected, actual=problem.actual, pointer=where, rule=problem.rule
-                )
+                yield msgspec.structs.replace(problem, pointer=f"answer {place}, {problem.pointer}")
 
 
 def without_nulls(value: Any) -> Any:

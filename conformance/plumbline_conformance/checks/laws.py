@@ -12,7 +12,7 @@ from plumbline_conformance.checks.common import accepted, at, last
 from plumbline_conformance.suite.model import AnswerKind, Law, Problem, check
 from plumbline_conformance.transcript.model import Transcript
 
-__all__ = ["STREAM", "WHOLE", "Precondition", "both", "either", "refusal", "stream", "whole"]
+__all__ = ["STREAM", "WHOLE", "Precondition", "both", "either", "refusal", "stream", "streams", "whole"]
 
 WHOLE, STREAM = 0, 1
 """Indexes of the two answers in a scenario that sends a request without and with `stream`."""
@@ -73,6 +73,20 @@ def stream(
 ) -> Callable[[Law], Law]:
     """Register a law of streams; see `whole`."""
     return _register_as(slug, title, rules, "stream", place, before, milder)
+
+
+def streams(slug: str, title: str, *rules: str, first: int = 0) -> Callable[[Law], Law]:
+    """Register a law of all streams of a scenario that repeats one, from the exchange `first` on."""
+
+    def register(law: Law) -> Law:
+        def judge(seen: Transcript) -> Iterator[Problem]:
+            for place in range(first, max(len(seen.exchanges), first + 1)):
+                yield from law(accepted(at(seen, place)))
+
+        check(slug, title, *rules, law=law, place=first, of="stream")(judge)
+        return law
+
+    return register
 
 
 def both(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from plumbline_conformance.checks.answers import is_stream
 from plumbline_conformance.checks.chat import shared_laws as chat
 from plumbline_conformance.checks.common import (
@@ -17,6 +19,7 @@ from plumbline_conformance.checks.common import (
     at,
     done_last,
     framing_without_names,
+    has_no_route,
     usage_adds_up,
     valid_body,
 )
@@ -159,7 +162,7 @@ def sound(slug: str) -> Callable[[Transcript], Iterator[Problem]]:
                     for problem in law(exchange):
                         flawed = True
                         [placed] = breaking(problem.rule or rules[0], [problem])
-                        yield _at(placed, place if len(seen.exchanges) > 1 else None)
+                        yield _at(placed, place, seen)
                 except Inconclusive:
                     continue
                 except (LookupError, TypeError, AttributeError):
@@ -174,14 +177,8 @@ def sound(slug: str) -> Callable[[Transcript], Iterator[Problem]]:
     return judge
 
 
-def _at(problem: Problem, place: int | None) -> Problem:
-    return Problem(
-        expected=problem.expected,
-        actual=problem.actual,
-        pointer=problem.pointer,
-        exchange=place,
-        rule=problem.rule,
-    )
+def _at(problem: Problem, place: int, seen: Transcript) -> Problem:
+    return msgspec.structs.replace(problem, exchange=place if len(seen.exchanges) > 1 else None)
 
 
 def _apis(slug: str) -> tuple[str, ...]:
@@ -233,24 +230,18 @@ def _of_the_key(seen: Transcript, exchange: Exchange) -> bool:
     return seen.scenario == "errors/key" and exchange.status == 401 and exchange.error is None
 
 
-def _is_bare(exchange: Exchange) -> bool:
-    """Return whether the refusal is that of an operation which the server does not have."""
-    told = isinstance(exchange.json, dict) and "error" in exchange.json
-    return exchange.status in (405, 501) or (exchange.status == 404 and not told)
-
-
 def refused_soundly(seen: Transcript) -> Iterator[Problem]:
     """Check the error object of every refusal (ERR-01), also of those for the sake of the key."""
     exchanges = [one if _of_the_key(seen, one) else answered(one) for one in seen.exchanges]
     refusals = [(place, one) for place, one in enumerate(exchanges) if 400 <= one.status < 500]
     if seen.scenario in REFUSED:
         accepted(at(seen, 0))  # A server may say in its own way that it lacks what the scenario is about.
-        refusals = [(place, one) for place, one in refusals if not _is_bare(one)]
+        refusals = [(place, one) for place, one in refusals if not has_no_route(one)]
     if not refusals:
         raise Inconclusive("the server refused nothing")
     for place, exchange in refusals:
         for problem in breaking("ERR-01", valid_body(exchange, "ErrorResponse")):
-            yield _at(problem, place if len(seen.exchanges) > 1 else None)
+            yield _at(problem, place, seen)
 
 
 for _slug in list(SCENARIOS):

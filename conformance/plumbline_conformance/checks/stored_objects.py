@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
+import msgspec
+
 from plumbline_conformance.checks.common import accepted, valid_body
 from plumbline_conformance.checks.responses import shared_laws as responses
 from plumbline_conformance.suite.contract import document
@@ -75,13 +77,7 @@ def _objects(slug: str, rules: tuple[str, ...]) -> Callable[[Transcript], Iterat
                 continue
             met = True
             for problem in _flaws(exchange, schema, rules):
-                yield Problem(
-                    expected=problem.expected,
-                    actual=problem.actual,
-                    pointer=problem.pointer,
-                    exchange=place,
-                    rule=problem.rule,
-                )
+                yield msgspec.structs.replace(problem, exchange=place)
         if not met:
             for exchange in seen.exchanges:
                 accepted(exchange)  # It was refused, it failed, or the connection broke.

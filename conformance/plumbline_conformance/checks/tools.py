@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["FLIP", "MARKUP", "PLACES", "flat", "flipping", "function", "schema", "weather", "words"]
+__all__ = [
+    "FLIP",
+    "MARKUP",
+    "NOTE",
+    "PLACES",
+    "flat",
+    "flipping",
+    "function",
+    "noting",
+    "schema",
+    "weather",
+    "words",
+]
 
 PLACES = "Use get_weather with city Paris. Use get_time with zone Rome."
 """A question that should lead to two calls."""
 FLIP = "Use set_flags with 30 flags, all of them true."
 """A question that should lead to a long call."""
+NOTE = (
+    "Use write_note with text one two three four five six seven eight nine ten eleven twelve "
+    "thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty."
+)
+"""A question that should lead to a call with a long string."""
 MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
 """The markup of calls that servers fail to take out of the text."""
 
@@ -47,6 +64,16 @@ words = {
         "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]{4}"}},
     },
 }
+
+
+def noting() -> dict[str, Any]:
+    """Return the fields of a request that forces a call whose argument is a free string.
+
+    Between the characters of a string there is no white space that a model may write instead of them.
+    """
+    tool = function("write_note", schema("text"))
+    tool["function"]["strict"] = True
+    return {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "write_note"}}}
 
 
 def flipping() -> dict[str, Any]:

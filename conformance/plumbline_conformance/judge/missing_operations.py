@@ -1,13 +1,11 @@
 """Reject what fails only because the server does not have the operation.
 
-A framework answers an unknown route with 405, or with a 404 that has no error object and does not mention the resource.
 No check has to know this: a problem in such an answer becomes the verdict `rejected`.
 """
 
 from __future__ import annotations
 
-import json
-
+from plumbline_conformance.checks.common import has_no_route
 from plumbline_conformance.suite.model import Check
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -33,7 +31,7 @@ def missing_operation(found: Check, transcript: Transcript, places: set[int | No
         return None
     for one in broken:
         same = [other for other in exchanges if (other.method, other.url) == (one.method, one.url)]
-        if not all(map(_has_no_route, same)) or _says_so(found, one):
+        if not all(map(has_no_route, same)) or _says_so(found, one):
             return None
     first = broken[0]
     return f"there is no {first.method} {_path(first)}: status {first.status}"
@@ -42,20 +40,6 @@ def missing_operation(found: Check, transcript: Transcript, places: set[int | No
 def _says_so(found: Check, exchange: Exchange) -> bool:
     """Tell whether the check itself is about this status."""
     return bool(set(found.rules) & (_ABOUT_404 if exchange.status == 404 else _ABOUT_ROUTES))
-
-
-def _has_no_route(exchange: Exchange) -> bool:
-    if exchange.error is not None or exchange.method == "WEBSOCKET":
-        return False
-    if exchange.status in (405, 501):
-        return True
-    if exchange.status != 404:
-        return False
-    value = exchange.json
-    if isinstance(value, dict) and ("detail" not in value or isinstance(value.get("error"), dict)):
-        return False
-    name = _path(exchange).rpartition("/")[2]
-    return name not in json.dumps(value) if value is not None else True
 
 
 def _path(exchange: Exchange) -> str:

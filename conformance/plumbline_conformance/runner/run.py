@@ -242,20 +242,19 @@ class _Run:
                     while True:
                         if self._watch.over or flight.epoch != self._watch.epoch:
                             raise _Disturbed(exchanges, DISTURBED)
-                        worst = self._tracker.reserve(request, spent)
-                        exchanges.append(await self._watch.observe(flight, request, conversation.send))
-                        spent += self._tracker.settle(exchanges[-1], worst)
-                        await self._end_if_dead(flight, exchanges)
-                        if self._proof is None and request.path in _GENERATING and _serves(exchanges[-1]):
-                            self._proof = request
-                        if self._watch.may_drop(exchanges[-1]):
+                        for send_again in (True, False):
                             worst = self._tracker.reserve(request, spent)
-                            exchanges[-1] = await self._watch.observe(flight, request, conversation.send)
-                            spent += self._tracker.settle(exchanges[-1], worst)
-                            await self._end_if_dead(flight, exchanges)
-                            if self._watch.may_drop(exchanges[-1]):
-                                exchanges[-1].dropped = True
-                        request = steps.send(exchanges[-1])
+                            exchange = await self._watch.observe(flight, request, conversation.send)
+                            spent += self._tracker.settle(exchange, worst)
+                            await self._end_if_dead(flight, [*exchanges, exchange])
+                            if not self._watch.may_drop(exchange):
+                                break
+                            if not send_again:
+                                exchange.dropped = True
+                        exchanges.append(exchange)
+                        if self._proof is None and request.path in _GENERATING and _serves(exchange):
+                            self._proof = request
+                        request = steps.send(exchange)
                 except StopIteration as stop:
                     return exchanges, stop.value
         except OverBudget as reason:

@@ -150,7 +150,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ),
     ("responses/stored-call", "calls are not kept", status(400, 1), "answered"),
     ("chat/stored", "kept as something else", body(unlike, 1), "get"),
-    ("chat/stored", "not found", status(404, 1), "get"),
+    ("chat/stored", "not found", status(404, 1), "get envelope"),
     ("chat/stored", "unknown without a code", body(without("error", "code"), 7), "envelope"),
     ("chat/stored", "no messages", body(put("data", []), 2), "messages"),
     ("chat/stored", "metadata for ever", body(put("metadata", "topic", "first"), 4), "updated"),

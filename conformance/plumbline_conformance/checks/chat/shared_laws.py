@@ -12,7 +12,7 @@ from typing import Any
 from plumbline_conformance.checks.answers import choices, chunks, deltas
 from plumbline_conformance.checks.common import content_type, done_last, framing, usage_adds_up, valid_body
 from plumbline_conformance.checks.identity import at_no_time
-from plumbline_conformance.checks.laws import STREAM, Precondition, stream, whole
+from plumbline_conformance.checks.laws import STREAM, Precondition, stream, streams, whole
 from plumbline_conformance.checks.request_reader import requested_choices
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.suite.field_rules import rules_of_shape
@@ -26,12 +26,15 @@ __all__ = [
     "SHAPE",
     "UNNAMED",
     "finish_once",
+    "laws_of_streams",
     "one_channel",
+    "order_of_choices",
     "pair",
     "same_role",
     "shape",
     "shapes",
     "streamed_laws",
+    "until_out_of_order",
     "usage",
     "wire",
 ]
@@ -39,6 +42,9 @@ __all__ = [
 SHAPE = (*rules_of_shape("CreateChatCompletionResponse"), "CHAT-05", "CHAT-02")
 CHUNKS = (*rules_of_shape("CreateChatCompletionStreamResponse"), "CS-10", "CS-13")
 UNNAMED = ("SSE-05", "SSE-01", "SSE-03")
+STREAMS = 12
+"""Streams of several choices. Servers that start a thread for each choice send them in the order in which the threads
+run; so many streams show it in nearly every run."""
 Body = Callable[[Target], dict[str, object]]
 
 
@@ -68,9 +74,15 @@ def _broken_rule(whole: list[Choice], streamed: list[Choice]) -> str:
 
 
 def streamed_laws(slug: str, place: int = STREAM, before: Precondition | None = None) -> None:
-    """Register the laws of a stream; see `stream`."""
+    """Register the laws of one stream of a scenario; see `stream`."""
     for name, title, rules, law in _STREAMED:
         stream(f"{slug}/{name}", title, *rules, place=place, before=before)(law)
+
+
+def laws_of_streams(slug: str, first: int) -> None:
+    """Register the same laws for each stream of a scenario that repeats one; see `streams`."""
+    for name, title, rules, law in _STREAMED:
+        streams(f"{slug}/{name}", title, *rules, first=first)(law)
 
 
 def shape(exchange: Exchange) -> Iterator[Problem]:
@@ -206,6 +218,22 @@ def one_channel(exchange: Exchange) -> Iterator[Problem]:
         filled += ["reasoning"] if any(delta.get(key) for key in REASONING_KEYS) else []
         if len(filled) > 1:
             yield Problem(expected="one of them", actual=" and ".join(filled), pointer=f"event {number}")
+
+
+def until_out_of_order(request: Request) -> Generator[Request, Exchange, None]:
+    """Send a request for several streamed choices until a stream starts them out of order, at most `STREAMS` times."""
+    for _ in range(STREAMS):
+        exchange = yield request
+        if exchange.status != 200 or exchange.error is not None or exchange.failure is not None:
+            return
+        order = order_of_choices(exchange)
+        if order != sorted(order):
+            return
+
+
+def order_of_choices(exchange: Exchange) -> list[str]:
+    """Return the indexes of the choices of a stream, in the order in which they begin."""
+    return list(dict.fromkeys(repr(one.get("index")) for _, one, _ in deltas(exchange)))
 
 
 _STREAMED: tuple[tuple[str, str, tuple[str, ...], Law], ...] = (

@@ -6,10 +6,17 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any
 
-from plumbline_conformance.checks.answers import choice, choices, chunks, deltas, is_stream
-from plumbline_conformance.checks.chat.shared_laws import SHAPE, shape, streamed_laws
+from plumbline_conformance.checks.answers import choice, choices, chunks, is_stream
+from plumbline_conformance.checks.chat.shared_laws import (
+    SHAPE,
+    laws_of_streams,
+    order_of_choices,
+    shape,
+    streamed_laws,
+    until_out_of_order,
+)
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.checks.laws import both, stream, whole
+from plumbline_conformance.checks.laws import both, stream, streams, whole
 from plumbline_conformance.checks.request_reader import (
     request_fields,
     requested_choices,
@@ -164,13 +171,13 @@ SHORT = 16
 """A token limit that fits into every context window."""
 
 
-@scenario("chat/many", "One choice, three choices, and three streamed with usage")
+@scenario("chat/many", "One choice, three choices, and three streamed with usage, several times")
 def many(target: Target) -> Steps:
     body = chat(target, max_tokens=EACH, temperature=1, seed=1)
     yield Request(path="/chat/completions", json=body)
     yield Request(path="/chat/completions", json={**body, "n": COUNT})
     streaming = {"stream": True, "stream_options": {"include_usage": True}}
-    yield Request(path="/chat/completions", json={**body, "n": COUNT, **streaming})
+    yield from until_out_of_order(Request(path="/chat/completions", json={**body, "n": COUNT, **streaming}))
 
 
 @check("chat/many/shape", "Answer as the contract requires", *SHAPE)
@@ -181,7 +188,7 @@ def many_shape(seen: Transcript) -> Iterator[Problem]:
                 yield problem
 
 
-streamed_laws("chat/many", 2)
+laws_of_streams("chat/many", first=2)
 
 
 @whole("chat/many/indexes", "Give exactly n choices with indexes from 0", "CHAT-02", place=1)
@@ -195,10 +202,12 @@ def _indexes(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=repr(list(range(count))), actual=repr(indexes), pointer="choices[].index")
 
 
-@stream("chat/many/stream-indexes", "Stream exactly n choices, in the order of their index", "CS-04", place=2)
+@streams(
+    "chat/many/stream-indexes", "Stream exactly n choices, in the order of their index", "CS-04", first=2
+)
 def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
     count = requested_choices(exchange)
-    order = list(dict.fromkeys(repr(one.get("index")) for _, one, _ in deltas(exchange)))
+    order = order_of_choices(exchange)
     if order != [str(place) for place in range(count)]:
         yield Problem(expected=repr(list(range(count))), actual=", ".join(order), pointer="choices[].index")
 

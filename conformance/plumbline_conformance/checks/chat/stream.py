@@ -6,7 +6,12 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.answers import chunks
-from plumbline_conformance.checks.chat.shared_laws import CHUNKS, UNNAMED
+from plumbline_conformance.checks.chat.shared_laws import (
+    CHUNKS,
+    UNNAMED,
+    order_of_choices,
+    until_out_of_order,
+)
 from plumbline_conformance.checks.common import (
     accepted,
     at,
@@ -19,7 +24,7 @@ from plumbline_conformance.checks.common import (
     usage_count,
 )
 from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids
-from plumbline_conformance.checks.laws import stream
+from plumbline_conformance.checks.laws import stream, streams
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.checks.sample_requests import chat
@@ -177,30 +182,24 @@ def stream_text_fingerprint(seen: Transcript) -> Iterator[Problem]:
             yield Problem(expected=wanted, actual="none", pointer="system_fingerprint", exchange=place)
 
 
-@scenario("chat/stream-choices", "Two choices, streamed")
+@scenario("chat/stream-choices", "Three choices, streamed several times")
 def stream_choices(target: Target) -> Steps:
-    yield Request(path="/chat/completions", json=chat(target, n=2, stream=True))
+    yield from until_out_of_order(Request(path="/chat/completions", json=chat(target, n=3, stream=True)))
 
 
-stream("chat/stream-choices/shape", "Send chunks as the contract requires", *CHUNKS, place=0)(_shapes)
-stream(
+streams("chat/stream-choices/shape", "Send chunks as the contract requires", *CHUNKS)(_shapes)
+streams(
     "chat/stream-choices/finish-once",
     "Finish each choice exactly once, and send nothing of it after that",
     "CS-03",
-    place=0,
 )(_finish)
 
 
-@stream(
-    "chat/stream-choices/order",
-    "Start choices in the order of their index",
-    "CS-04",
-    place=0,
-)
+@streams("chat/stream-choices/order", "Start choices in the order of their index", "CS-04")
 def _order(exchange: Exchange) -> Iterator[Problem]:
-    order = list(dict.fromkeys(choice["index"] for _, choice in _choices(exchange)))
+    order = order_of_choices(exchange)
     if order != sorted(order):
-        yield Problem(expected="in order", actual=repr(order), pointer="choices[].index")
+        yield Problem(expected="in order", actual=", ".join(order), pointer="choices[].index")
 
 
 @scenario("chat/stream-usage", "A stream with usage")

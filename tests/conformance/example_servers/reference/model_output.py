@@ -69,7 +69,7 @@ def output(
         wanted = able[:1]
     thought = THOUGHT if thinks else ""
     if wanted:
-        calls = tuple(_call(tool) for tool in (wanted if parallel else wanted[:1]))
+        calls = tuple(_call(tool, question) for tool in (wanted if parallel else wanted[:1]))
         return _cut(Output(reasoning=thought, calls=calls, finish="tool_calls"), limit)
     words = COUNTED if "one to a hundred" in question else WORDS
     text = words if constraint is None else _structured_text(constraint)
@@ -77,10 +77,13 @@ def output(
     return _cut(Output(reasoning=thought, text=text[: min(places)] if places else text), limit)
 
 
-def _call(tool: dict[str, Any]) -> Call:
+def _call(tool: dict[str, Any], question: str) -> Call:
     if tool.get("custom"):
         return Call(tool["name"], "2024", custom=True)
-    return Call(tool["name"], json.dumps(sample(tool.get("parameters") or {}), ensure_ascii=False))
+    arguments = sample(tool.get("parameters") or {})
+    if "text" in arguments and " with text " in question:
+        arguments["text"] = question.partition(" with text ")[2]
+    return Call(tool["name"], json.dumps(arguments, ensure_ascii=False))
 
 
 def _structured_text(constraint: dict[str, Any]) -> str:
