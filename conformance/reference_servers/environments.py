@@ -84,7 +84,9 @@ class Environment:
     def add_ours(self) -> None:
         """Let its programs find this project's packages and theirs, behind its own, and give it `plumbline`."""
         ours = sysconfig.get_path("purelib")
-        (self.packages / "plumbline-packages.pth").write_text(f"{ours}\n", "utf-8")
+        # `addsitedir` also reads the path files in that folder; an editable installation is one.
+        line = f"import site; site.addsitedir({ours!r})\n"
+        (self.packages / "plumbline-packages.pth").write_text(line, "utf-8")
         script = self.bin / "plumbline"
         script.write_text(
             f"#!{self.bin / 'python'}\n"

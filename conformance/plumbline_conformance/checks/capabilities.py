@@ -18,6 +18,8 @@ __all__ = ["user"]
 Probing = Generator[Request, Exchange, str | None]
 
 
+_TRIES = 3
+"""Answers without a thought after which a model counts as one that shows none."""
 _NO_ROUTE = (404, 405, 501)
 _REFUSED = (400, 404, 405, 422, 501)
 _TEMPORARY = BUSY | {401, 403, 407, 409, 425}
@@ -77,19 +79,27 @@ def tools(target: Target) -> Probing:
 
 @capability("reasoning", "Visible reasoning")
 def reasoning(target: Target) -> Probing:
-    body = {"model": target.model, "messages": user("Hi"), "max_tokens": 256, "reasoning_effort": "low"}
-    found = yield Request(path="/chat/completions", json=body)
-    if (reason := _missing(found)) is not None or found.status >= 500:
-        return reason
-    if found.error is not None:
-        return _unknown(found)
+    """Ask more than once: a model is free to answer without a thought."""
+    asked = user("What is 17 times 3?")
+    body = {"model": target.model, "messages": asked, "max_tokens": 256, "reasoning_effort": "low"}
+    for _ in range(_TRIES):
+        found = yield Request(path="/chat/completions", json=body)
+        if (reason := _missing(found)) is not None or found.status >= 500:
+            return reason
+        if found.error is not None:
+            return _unknown(found)
+        if _shows_reasoning(found):
+            return None
+    return "the model shows no reasoning at effort low"
+
+
+def _shows_reasoning(found: Exchange) -> bool:
     try:
         message = found.json["choices"][0]["message"]
-        shown = any(message.get(key) for key in REASONING_KEYS)
+        return any(message.get(key) for key in REASONING_KEYS)
     except (LookupError, TypeError, AttributeError):
         # The server accepted the request; other checks report what is wrong with the answer.
-        return None
-    return None if shown else "the model shows no reasoning at effort low"
+        return True
 
 
 @capability("stored", "Stored responses")

@@ -96,6 +96,27 @@ def test_a_model_that_shows_no_reasoning_gets_no_request_for_it() -> None:
     assert "no reasoning" in str(found["chat/reasoning"].skipped)
 
 
+def of_chat(message: dict[str, str]) -> Exchange:
+    body = json.dumps({"choices": [{"message": message}]}).encode()
+    return Exchange(
+        method="POST", url="", request_headers={}, request_body=b"", status=200, frames=[(0.0, body)]
+    )
+
+
+@pytest.mark.parametrize("thoughtless", [1, 2])
+def test_a_model_may_answer_without_a_thought_and_still_shows_reasoning(thoughtless: int) -> None:
+    answers = [{"content": "51"}] * thoughtless + [{"content": "51", "reasoning": "Three times 17."}]
+    steps = CAPABILITIES["reasoning"].probe(Target(base_url="", model=MODEL))
+    next(steps)
+
+    for message in answers[:-1]:
+        assert steps.send(of_chat(message))
+    with pytest.raises(StopIteration) as ended:
+        steps.send(of_chat(answers[-1]))
+
+    assert ended.value.value is None
+
+
 def test_without_a_key_checks_of_keys_are_skipped() -> None:
     assert seen(lambda *_: None, "errors/key", key=None)["errors/key"].skipped
 

@@ -22,6 +22,8 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("stored-chat",)
+WRITTEN = 1.0
+"""Seconds after an answer in which a server may write what it stores; then it has also stored what it should not."""
 FIRST, SECOND = {"topic": "first"}, {"topic": "second"}
 MAKE, GET, MESSAGES, UPDATE, AGAIN, LIST, UNKEPT, NOWHERE, DELETE, GONE = range(10)
 
@@ -57,13 +59,14 @@ def stored(target: Target) -> Steps:
     if (name := name_of(made)) is None:
         return
     path = f"/chat/completions/{name}"
-    yield Request(path=path, method="GET")
+    yield Request(path=path, method="GET", pause=WRITTEN)
     yield Request(path=f"{path}/messages", method="GET")
     yield Request(path=path, json={"metadata": SECOND})
     yield Request(path=path, method="GET")
     yield Request(path="/chat/completions?limit=100&order=desc", method="GET")
     unkept = yield Request(path="/chat/completions", json=chat(target, store=False))
-    yield Request(path=f"/chat/completions/{name_of(unkept) or 'chatcmpl-0f3a0f3a'}", method="GET")
+    hidden = name_of(unkept) or "chatcmpl-0f3a0f3a"
+    yield Request(path=f"/chat/completions/{hidden}", method="GET", pause=WRITTEN)
     yield Request(path=path, method="DELETE")
     yield Request(path=path, method="GET")
 
