@@ -76,12 +76,18 @@ def stream(
 
 
 def streams(slug: str, title: str, *rules: str, first: int = 0) -> Callable[[Law], Law]:
-    """Register a law of all streams of a scenario that repeats one, from the exchange `first` on."""
+    """Register a law of all streams of a scenario that repeats one, from the exchange `first` on.
+
+    What is wrong with the first stream that breaks the law is reported; the others are the same request again.
+    """
 
     def register(law: Law) -> Law:
         def judge(seen: Transcript) -> Iterator[Problem]:
             for place in range(first, max(len(seen.exchanges), first + 1)):
-                yield from law(accepted(at(seen, place)))
+                problems = list(law(accepted(at(seen, place))))
+                yield from problems
+                if problems:
+                    return
 
         check(slug, title, *rules, law=law, place=first, of="stream")(judge)
         return law

@@ -16,7 +16,7 @@ from plumbline_conformance.checks.chat.shared_laws import (
     until_out_of_order,
 )
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.checks.laws import both, stream, streams, whole
+from plumbline_conformance.checks.laws import both, streams, whole
 from plumbline_conformance.checks.request_reader import (
     request_fields,
     requested_choices,
@@ -221,7 +221,8 @@ def many_prompt(seen: Transcript) -> Iterator[Problem]:
 @check("chat/many/stream-prompt-once", "Count the prompt once in the usage of a stream", "CHAT-09")
 def many_stream_prompt(seen: Transcript) -> Iterator[Problem]:
     one = _usage(accepted(at(seen, 0)).json)
-    yield from _same_prompt(one, _last_usage(at(seen, 2)))
+    for place in range(2, max(len(seen.exchanges), 3)):
+        yield from _same_prompt(one, _last_usage(at(seen, place)))
 
 
 def _same_prompt(one: dict[str, Any], several: dict[str, Any]) -> Iterator[Problem]:
@@ -230,12 +231,8 @@ def _same_prompt(one: dict[str, Any], several: dict[str, Any]) -> Iterator[Probl
         yield Problem(expected=wanted, actual=found, pointer="usage.prompt_tokens")
 
 
-@both(
-    "chat/many/sum",
-    ("Sum the tokens of all choices", "CHAT-09"),
-    ("Sum the tokens of all choices in the usage of a stream", "CHAT-09"),
-    places=(1, 2),
-)
+@whole("chat/many/sum", "Sum the tokens of all choices", "CHAT-09", place=1)
+@streams("chat/many/stream-sum", "Sum the tokens of all choices in the usage of a stream", "CHAT-09", first=2)
 def _summed(exchange: Exchange) -> Iterator[Problem]:
     """Check the sum: a choice that finished with `length` has as many tokens as the limit, others at most as many."""
     each, most = requested_limit(exchange), requested_choices(exchange)
@@ -253,7 +250,7 @@ def _summed(exchange: Exchange) -> Iterator[Problem]:
         )
 
 
-@stream("chat/many/stream-usage", "Send the usage once, in the last chunk", "CS-06", "CS-08", place=2)
+@streams("chat/many/stream-usage", "Send the usage once, in the last chunk", "CS-06", "CS-08", first=2)
 def _usage_once(exchange: Exchange) -> Iterator[Problem]:
     found = chunks(exchange)
     places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
