@@ -21,7 +21,11 @@ SOURCES = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels", "confo
 GIB = str(1 << 30)
 SERVER_TESTS = ("tests/server/test_constrained_calls.py", "tests/server/test_agent_loop.py")
 """Structured output, tools, and conversations with the official client, over chat, completions and Responses."""
-VLLM_TESTS = tuple(f"tests/engines/test_{name}.py" for name in ("vllm", "adapters", "audio", "images"))
+VLLM_TESTS = tuple(
+    f"tests/engines/test_{name}.py" for name in ("vllm", "adapters", "audio", "images", "video")
+)
+TORCHVISION = "torchvision==0.28.0"
+"""What transformers' processors of videos, and vLLM's models of images, are written with."""
 EXAMPLES = "200"
 """Generated requests of each of the two fuzzers."""
 PYTEST = ("-m", "pytest", "-p", "no:xdist", "-q")
@@ -59,12 +63,13 @@ def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
     """Run every suite on an engine; yield its title and its exit status."""
     python = _vllm_python() if name == "vllm" else Path(sys.executable)
     gguf = name == "llama_cpp"
+    sources = [SOURCES, *_torchvision(python)] if name == "vllm" else [SOURCES]
     variables = {
         **os.environ,
         "PLUMBLINE_ENGINES": "thorough",
         "PLUMBLINE_TEST_ENGINE": name,
         "PLUMBLINE_TEST_MODEL": str(models.pocket_gguf) if gguf else "",
-        "PYTHONPATH": SOURCES,
+        "PYTHONPATH": os.pathsep.join(sources),
         "VLLM_NO_USAGE_STATS": "1",
         # vLLM compiles with programs of its own environment.
         "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
@@ -97,6 +102,33 @@ def _vllm_python() -> Path:
     environment = Environment("vllm", PEERS["vllm"], ROOT / ".nox")
     environment.add_ours()
     return Path(environment.bin / "python")
+
+
+def _torchvision(python: Path) -> list[str]:
+    """Return the folder of a torchvision that can be imported beside a CPU build of torch; none if there is none.
+
+    It is no part of vLLM's environment, whose recording is of the packages that it was installed with.
+    """
+    from patches import without_registrations  # type: ignore[import-not-found,unused-ignore]
+
+    folder = ROOT / ".nox" / ".torchvision"
+    if not folder.is_dir():
+        install = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            str(folder),
+            TORCHVISION,
+        ]
+        if subprocess.run(install, check=False).returncode:
+            print(f"{TORCHVISION} cannot be installed: vLLM is tried without images and videos", flush=True)
+            return []
+        without_registrations(folder)
+    return [str(folder)]
 
 
 if __name__ == "__main__":

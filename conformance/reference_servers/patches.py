@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-__all__ = ["PATCHES"]
+__all__ = ["PATCHES", "without_registrations"]
 
 _STAND_IN = '''"""Stand in for SGLang's kernels: the paths of a CPU import some of them, and call none."""
 
@@ -30,12 +30,20 @@ def _sglang(packages: Path) -> None:
 
     1. The distribution `sglang-kernel` has kernels for CUDA only. In its place comes a package `sgl_kernel` whose
        members can be imported, and raise NotImplementedError where they are called.
-    2. torchvision registers shapes for operations of its own binary, which does not load beside a CPU build of torch.
-       Its `_meta_registrations.py` is cut before the first of these registrations.
+    2. torchvision is changed as `without_registrations` says.
     """
     package = packages / "sgl_kernel"
     package.mkdir()
     (package / "__init__.py").write_text(_STAND_IN, "utf-8")
+    without_registrations(packages)
+
+
+def without_registrations(packages: Path) -> None:
+    """Let torchvision be imported beside a CPU build of torch.
+
+    It registers shapes for operations of its own binary, which does not load there. `_meta_registrations.py` is cut
+    before the first of these registrations.
+    """
     registrations = packages / "torchvision" / "_meta_registrations.py"
     kept, _, _ = registrations.read_text("utf-8").partition("@torch.library.register_fake")
     registrations.write_text(kept, "utf-8")

@@ -364,6 +364,9 @@ add("file", CHAT, lambda: user([{"type": "file", "file": {"file_data": LONG["one
 add("audio", CHAT, lambda: user([
     {"type": "input_audio", "input_audio": {"data": LONG["one word"](), "format": "wav"}}
 ]), "*.data")  # fmt: skip
+add("video", CHAT, lambda: user([
+    {"type": "video_url", "video_url": {"url": "data:video/mp4;base64," + LONG["one word"]()}}
+]), "*Url.url")  # fmt: skip
 add("ids and names", CHAT, lambda: {
     "messages": [
         {**USER, "name": "n" * 1_024},

@@ -33,6 +33,7 @@ _MARKERS = {
     "gemma3": tuple(_GEMMA.values()),
 }
 _QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+_QWEN_VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
 _IMAGE = {
     "llava": "<image>",
     "qwen2_vl": _QWEN_IMAGE,
@@ -44,7 +45,8 @@ _TEMPLATE = """\
 {{- '<|im_start|>' + message.role + '\\n' }}
 {%- if message.content is string %}{{ message.content }}
 {%- else %}{% for part in message.content %}
-{%- if part.type == 'image' %}{{ 'IMAGE' }}{% elif part.type == 'text' %}{{ part.text }}{% endif %}
+{%- if part.type == 'image' %}{{ 'IMAGE' }}{% elif part.type == 'video' %}{{ 'VIDEO' }}
+{%- elif part.type == 'text' %}{{ part.text }}{% endif %}
 {%- endfor %}{% endif %}
 {{- '<|im_end|>\\n' }}
 {%- endfor %}
@@ -73,7 +75,8 @@ def make_model(family: str, folder: Path) -> Path:
     if family == "gemma3":
         special |= {**_GEMMA, "bos_token": "<|endoftext|>"}
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
-    (folder / "chat_template.jinja").write_text(_TEMPLATE.replace("IMAGE", _IMAGE[family]), "utf-8")
+    template = _TEMPLATE.replace("IMAGE", _IMAGE[family]).replace("VIDEO", _QWEN_VIDEO)
+    (folder / "chat_template.jinja").write_text(template, "utf-8")
     make = {"llava": _llava, "qwen2_vl": _qwen2_vl, "qwen3_vl": _qwen3_vl, "gemma3": _gemma3}[family]
     config, processor = make(ids, vocab_size)
     for name, content in processor.items():
@@ -181,7 +184,13 @@ def _qwen2_vl(ids: dict[str, int], vocab_size: int) -> tuple[dict[str, Any], dic
         "merge_size": 2,
         "size": {"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 16},
     }
-    return config, {"preprocessor_config.json": images}
+    videos = {
+        **images,
+        "video_processor_type": "Qwen2VLVideoProcessor",
+        "do_sample_frames": False,
+        "size": {"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 64},
+    }
+    return config, {"preprocessor_config.json": images, "video_preprocessor_config.json": videos}
 
 
 def _qwen3_vl(ids: dict[str, int], vocab_size: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -38,7 +38,7 @@ __all__ = [
 FinishReason = Literal["stop", "length", "abort", "error"]
 """Why an engine ended a request. `stop` is an end-of-sequence or stop token id; stop *strings* live above the port."""
 
-Modality = Literal["audio", "image"]
+Modality = Literal["audio", "image", "video"]
 """What a prompt may have besides text."""
 
 
@@ -188,6 +188,8 @@ class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
     """Such as `image/png`."""
     data: bytes
     """The file."""
+    frames: int = 0
+    """Of a video: how many of its frames the model sees at most."""
 
 
 class MediaPrompt(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from types import MappingProxyType
 from plumbline.engines.audio import SAMPLE_RATE, AudioError, decode_audio
 from plumbline.engines.images import ImageError, decode_image, reduced_image
 from plumbline.engines.port import MediaItem, Modality
+from plumbline.engines.video import VideoError, decode_video
 from plumbline.server.fetch import Fetcher, FetchError
 from plumbline.server.settings import Settings
 from plumbline.server.streams import close_with_request
@@ -23,7 +24,11 @@ __all__ = ["MediaLoader"]
 _MAX_DECODERS = 2
 """Files that are decoded at a time; an image of 40 million pixels takes 120 MB."""
 _PACKAGES: Mapping[Modality, tuple[str, str]] = MappingProxyType(
-    {"audio": ("soundfile", "plumbline[audio]"), "image": ("PIL", "plumbline[images]")}
+    {
+        "audio": ("soundfile", "plumbline[audio]"),
+        "image": ("PIL", "plumbline[images]"),
+        "video": ("av", "plumbline[video]"),
+    }
 )
 """The package that decodes each kind, and the extra that brings it."""
 
@@ -35,7 +40,9 @@ class _Left:
     data: int
     """Bytes."""
     pixels: int
+    """Of images and of the frames of videos."""
     seconds: float
+    """Of audio."""
 
 
 class MediaLoader:
@@ -95,9 +102,8 @@ class MediaLoader:
             left.data -= len(data)
             async with self._decoders:
                 try:
-                    check = _CHECKS[reference.modality]
-                    loaded[reference] = await asyncio.to_thread(check, data, reference, left)
-                except (AudioError, ImageError) as error:
+                    loaded[reference] = await asyncio.to_thread(self._checked, data, reference, left)
+                except (AudioError, ImageError, VideoError) as error:
                     raise _refused(reference, str(error), error.code) from error
         self._reserve(sum(len(item.data) for item in loaded.values()))
         return loaded
@@ -124,17 +130,32 @@ class MediaLoader:
             raise _refused(
                 reference,
                 "cannot be fetched: this server takes data URLs only (--allow-media-urls allows others)",
-                "invalid_image_url",
+                f"invalid_{reference.modality}_url",
             )
         try:
             return await self._fetcher.fetch(reference.url, most)
         except FetchError as error:
-            raise _refused(reference, str(error), "failed_to_download_image") from error
+            raise _refused(reference, str(error), f"failed_to_download_{reference.modality}") from error
+
+    def _checked(self, data: bytes, reference: MediaReference, left: _Left) -> MediaItem:
+        """Decode a file to check it; return it, and count what it has."""
+        match reference.modality:
+            case "image":
+                return _checked_image(data, reference, left)
+            case "audio":
+                left.seconds -= len(decode_audio(data, left.seconds)) / SAMPLE_RATE
+                return MediaItem(modality="audio", media_type=_named_type(reference), data=data)
+            case "video":
+                most = self._settings.max_video_frames
+                video = decode_video(data, most, left.pixels, self._settings.max_video_cpu_seconds)
+                left.pixels -= video.frames.size // 3
+                kind = _named_type(reference)
+                return MediaItem(modality="video", media_type=kind, data=data, frames=most)
 
 
 def _refused(reference: MediaReference, why: str, code: str) -> ApiError:
-    name = "image" if reference.modality == "image" else "audio"
-    return invalid_request(f"The {name} of '{reference.field}' {why}.", reference.field, code)
+    """Return the 400 for a file; the codes of images are OpenAI's."""
+    return invalid_request(f"The {reference.modality} of '{reference.field}' {why}.", reference.field, code)
 
 
 def _from_data_url(reference: MediaReference, most: int) -> bytes:
@@ -142,20 +163,23 @@ def _from_data_url(reference: MediaReference, most: int) -> bytes:
     head, comma, text = reference.url.partition(",")
     kind, *options = head[5:].lower().split(";")
     if not comma or "base64" not in options:
-        raise _refused(reference, "is no data URL with base64, data:image/png;base64,…", "invalid_image_url")
-    if kind and not kind.startswith(f"{reference.modality}/"):
-        raise _refused(reference, f"has the media type {kind[:100]!r}", "unsupported_image_media_type")
-    if len(text) * 3 // 4 > most + 2:
+        example = "data:video/mp4" if reference.modality == "video" else "data:image/png"
         raise _refused(
-            reference, f"has more bytes than the {most} that are left", _CODES[reference.modality][0]
+            reference, f"is no data URL with base64, {example};base64,…", f"invalid_{reference.modality}_url"
         )
+    if kind and not kind.startswith(f"{reference.modality}/"):
+        code = f"unsupported_{reference.modality}_media_type"
+        raise _refused(reference, f"has the media type {kind[:100]!r}", code)
+    if len(text) * 3 // 4 > most + 2:
+        why = f"has more bytes than the {most} that are left"
+        raise _refused(reference, why, f"{reference.modality}_file_too_large")
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except (ValueError, UnicodeError):
-        raise _refused(reference, "is no valid base64", _CODES[reference.modality][1]) from None
+        raise _refused(reference, "is no valid base64", f"invalid_base64_{reference.modality}") from None
 
 
-def _check_image(data: bytes, reference: MediaReference, left: _Left) -> MediaItem:
+def _checked_image(data: bytes, reference: MediaReference, left: _Left) -> MediaItem:
     """Decode an image to check it; returns it, made smaller if wanted."""
     image = decode_image(data, left.pixels)
     left.pixels -= image.width * image.height
@@ -165,23 +189,9 @@ def _check_image(data: bytes, reference: MediaReference, left: _Left) -> MediaIt
     return MediaItem(media_type=_media_type(data), data=data)
 
 
-def _check_audio(data: bytes, reference: MediaReference, left: _Left) -> MediaItem:
-    """Decode audio to check it, and return it."""
-    left.seconds -= len(decode_audio(data, left.seconds)) / SAMPLE_RATE
-    kind = reference.url[5:].partition(";")[0]
-    return MediaItem(modality="audio", media_type=kind, data=data)
-
-
-_CHECKS: Mapping[Modality, Callable[[bytes, MediaReference, _Left], MediaItem]] = MappingProxyType(
-    {"audio": _check_audio, "image": _check_image}
-)
-_CODES: Mapping[Modality, tuple[str, str]] = MappingProxyType(
-    {
-        "audio": ("audio_file_too_large", "invalid_base64_audio"),
-        "image": ("image_file_too_large", "invalid_base64_image"),
-    }
-)
-"""The codes for too many bytes and for what is no base64; those of images are OpenAI's."""
+def _named_type(reference: MediaReference) -> str:
+    """Return the media type that a data URL names, or an empty string."""
+    return reference.url[5:].partition(";")[0] if reference.url[:5].lower() == "data:" else ""
 
 
 def _media_type(data: bytes) -> str:

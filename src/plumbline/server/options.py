@@ -151,7 +151,7 @@ def _add_server_options(group: _Group) -> None:
     group.add_argument(
         "--allow-media-urls",
         action="store_true",
-        help="fetch images that requests name with http(s) URLs, from public addresses only; data URLs need no option",
+        help="fetch files that requests name with http(s) URLs, from public addresses only; data URLs need no option",
     )
     group.add_argument(
         "--max-media-items", type=int, default=16, metavar="N", help="maximum number of files in a request"
@@ -168,7 +168,7 @@ def _add_server_options(group: _Group) -> None:
         type=int,
         default=40_000_000,
         metavar="N",
-        help="maximum number of pixels of the images of a request together",
+        help="maximum number of pixels of the images and the frames of videos of a request together",
     )
     group.add_argument(
         "--max-audio-seconds",
@@ -178,11 +178,25 @@ def _add_server_options(group: _Group) -> None:
         help="maximum length of the audio of a request together; many models hear the first 30 s of a file only",
     )
     group.add_argument(
+        "--max-video-frames",
+        type=int,
+        default=32,
+        metavar="N",
+        help="how many frames of a video the model sees at most, evenly spread",
+    )
+    group.add_argument(
+        "--max-video-cpu-seconds",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="how many seconds of a CPU decoding one video may take",
+    )
+    group.add_argument(
         "--media-timeout",
         type=float,
         default=10.0,
         metavar="SECONDS",
-        help="how long fetching one image may take",
+        help="how long fetching one file may take",
     )
     group.add_argument(
         "--strict",

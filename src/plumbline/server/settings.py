@@ -117,13 +117,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trust_request_chat_template: bool = False
     """Take chat templates from requests."""
     allow_media_urls: bool = False
-    """Fetch images that requests name with http(s) URLs."""
+    """Fetch images and videos that requests name with http(s) URLs."""
     max_media_items: int = 16
     """Files that a request may have, with those of the conversation that it continues."""
     max_media_bytes: int = 20 * 1024**2
     """Bytes of all files of a request together."""
     max_image_pixels: int = 40_000_000
-    """Pixels of all images of a request together."""
+    """Pixels of all images and of all frames of videos of a request together."""
+    max_video_frames: int = 32
+    """Frames of a video that the model sees, evenly spread."""
+    max_video_cpu_seconds: float = 5.0
+    """Seconds of a CPU that decoding one video may take."""
     max_audio_seconds: float = 30.0
     """Length of all audio of a request together."""
     max_media_in_flight: int = 1024**3
@@ -189,6 +193,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "max_media_bytes",
             "max_image_pixels",
             "max_audio_seconds",
+            "max_video_frames",
+            "max_video_cpu_seconds",
             "media_timeout",
         ):
             if not 0 < getattr(self, name) < math.inf:

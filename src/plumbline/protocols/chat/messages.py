@@ -21,6 +21,7 @@ from plumbline._generated.chat import (
     ChatCompletionRequestMessageContentPartImage,
     ChatCompletionRequestMessageContentPartRefusal,
     ChatCompletionRequestMessageContentPartText,
+    ChatCompletionRequestMessageContentPartVideo,
     ChatCompletionRequestSystemMessage,
     ChatCompletionRequestToolMessage,
     ChatCompletionRequestUserMessage,
@@ -30,7 +31,13 @@ from plumbline._generated.chat import (
 )
 from plumbline.protocols.chat.functions import read_functions
 from plumbline.protocols.common.fields import given, or_default
-from plumbline.protocols.common.media import audio_reference, joined_text, media_reference, unread_part
+from plumbline.protocols.common.media import (
+    audio_reference,
+    image_reference,
+    joined_text,
+    unread_part,
+    video_reference,
+)
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
@@ -237,11 +244,13 @@ def _content(
             case ChatCompletionRequestMessageContentPartImage() if "image" in modalities:
                 image = part.image_url
                 parts.append(
-                    media_reference(image.url, or_default(image.detail, None), f"{field}.image_url.url")
+                    image_reference(image.url, or_default(image.detail, None), f"{field}.image_url.url")
                 )
             case ChatCompletionRequestMessageContentPartAudio() if "audio" in modalities:
                 audio = part.input_audio
                 parts.append(audio_reference(audio.data, audio.format, f"{field}.input_audio.data"))
+            case ChatCompletionRequestMessageContentPartVideo() if "video" in modalities:
+                parts.append(video_reference(part.video_url.url, f"{field}.video_url.url"))
             case _:
                 raise unread_part(part, field, modalities)
     return joined_text(parts), tuple(parts)

@@ -10,13 +10,13 @@ from plumbline.protocols.common.fields import tag_of
 from plumbline.turn import MediaReference, Part
 from plumbline.wire.errors import ApiError, invalid_value, unsupported_value
 
-__all__ = ["audio_reference", "joined_text", "media_reference", "unread_part"]
+__all__ = ["audio_reference", "image_reference", "joined_text", "unread_part", "video_reference"]
 
 _SCHEMES = ("data", "http", "https")
-_NAMES: Mapping[str, str] = MappingProxyType({"audio": "audio", "image": "images"})
+_NAMES: Mapping[str, str] = MappingProxyType({"audio": "audio", "image": "images", "video": "videos"})
 
 
-def media_reference(url: str, detail: str | None, field: str) -> MediaReference:
+def image_reference(url: str, detail: str | None, field: str) -> MediaReference:
     """Return a reference to an image.
 
     Args:
@@ -27,10 +27,28 @@ def media_reference(url: str, detail: str | None, field: str) -> MediaReference:
     Raises:
         ApiError: 400 for a URL of another scheme.
     """
+    _check_scheme(url, field)
+    return MediaReference(url=url, reduced=detail == "low", field=field)
+
+
+def video_reference(url: str, field: str) -> MediaReference:
+    """Return a reference to a video.
+
+    Args:
+        url: its URL.
+        field: the field that has the URL.
+
+    Raises:
+        ApiError: 400 for a URL of another scheme.
+    """
+    _check_scheme(url, field)
+    return MediaReference(modality="video", url=url, field=field)
+
+
+def _check_scheme(url: str, field: str) -> None:
     scheme = url[:10].partition(":")[0].lower()
     if ":" not in url[:10] or scheme not in _SCHEMES:
         raise invalid_value(field, url[:100], ["data:…", "http://…", "https://…"])
-    return MediaReference(url=url, reduced=detail == "low", field=field)
 
 
 def audio_reference(data: str, kind: str, field: str) -> MediaReference:

@@ -25,7 +25,7 @@ from plumbline._generated.items import (
     ReasoningItemParam,
 )
 from plumbline.protocols.common.fields import or_default, tag_of
-from plumbline.protocols.common.media import joined_text, media_reference, unread_part
+from plumbline.protocols.common.media import image_reference, joined_text, unread_part
 from plumbline.protocols.common.sealing import Sealer, UnsealError
 from plumbline.protocols.common.tool_choice import custom_arguments
 from plumbline.protocols.responses.compaction import cannot_open, opened, since_compaction
@@ -177,7 +177,7 @@ def _image(part: InputImageContent, where: str) -> MediaReference:
     url = or_default(part.image_url, None)
     if url is None:
         raise missing_required_parameter(f"{where}.image_url")
-    return media_reference(url, or_default(part.detail, None), f"{where}.image_url")
+    return image_reference(url, or_default(part.detail, None), f"{where}.image_url")
 
 
 def _check_pairing(items: Sequence[InputItem]) -> None:

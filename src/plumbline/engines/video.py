@@ -1,0 +1,81 @@
+"""Decode video files with PyAV, in a process of its own that hostile files can neither fill nor keep."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Video", "VideoError", "decode_video"]
+
+_WORKER = Path(__file__).with_name("video_worker.py")
+_WAIT = 4
+"""Seconds on the clock for each second of a CPU, on a loaded machine."""
+
+
+class VideoError(ValueError):
+    """A file is no video that can be decoded."""
+
+    code = "invalid_value"
+
+
+class Video(NamedTuple):
+    """Frames of a video, evenly spread."""
+
+    frames: NDArray[np.uint8]
+    """RGB [frames, height, width, 3], upright."""
+    indexes: tuple[int, ...]
+    """Their places among all frames of the file."""
+    total: int
+    """Frames of the file."""
+    rate: float
+    """Frames of the file a second; 0 if it does not say."""
+
+
+def decode_video(data: bytes, max_frames: int, max_pixels: int, cpu_seconds: float) -> Video:
+    """Return at most `max_frames` frames of a file, the first and the last one among them.
+
+    Frames with more than a million pixels are made smaller: models scale them further. Memory of the decoding process
+    is bounded too, so no index of a file can fill the machine.
+
+    Args:
+        data: an MP4, QuickTime, WebM or Matroska file with H.264, H.265, VP8, VP9, AV1 or MPEG-4 Visual.
+        max_frames: at least 1.
+        max_pixels: of all returned frames together.
+        cpu_seconds: the time of a CPU that decoding may take.
+
+    Raises:
+        VideoError: it is no such file, it is too large, or decoding takes too long.
+    """
+    command = [sys.executable, "-P", str(_WORKER), str(max_frames), str(max_pixels), str(cpu_seconds)]
+    late = VideoError(f"takes more than {cpu_seconds:g} seconds of a CPU to decode")
+    try:
+        # No other variable reaches FFmpeg and Python: they do what the defaults are.
+        done = subprocess.run(
+            command,
+            input=data,
+            capture_output=True,
+            timeout=_WAIT * cpu_seconds + _WAIT,
+            env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise late from None
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise late
+    head, _, pixels = done.stdout.partition(b"\n")
+    if done.returncode or not head:
+        raise VideoError("cannot be decoded: the decoder broke off")
+    found = json.loads(head)
+    if "error" in found:
+        raise VideoError(found["error"])
+    shape = (len(found["indexes"]), found["height"], found["width"], 3)
+    frames = np.rot90(np.frombuffer(pixels, np.uint8).reshape(shape), found["turns"], axes=(1, 2))
+    return Video(np.ascontiguousarray(frames), tuple(found["indexes"]), found["total"], found["rate"])
