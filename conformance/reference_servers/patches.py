@@ -30,7 +30,8 @@ def _sglang(packages: Path) -> None:
 
     1. The distribution `sglang-kernel` has kernels for CUDA only. In its place comes a package `sgl_kernel` whose
        members can be imported, and raise NotImplementedError where they are called.
-    2. torchvision is changed as `without_registrations` says.
+    2. torchvision registers shapes for operations of its own binary, which does not load beside a CPU build of torch.
+       Its `_meta_registrations.py` is cut before the first of these registrations.
     """
     package = packages / "sgl_kernel"
     package.mkdir()
@@ -39,11 +40,7 @@ def _sglang(packages: Path) -> None:
 
 
 def without_registrations(packages: Path) -> None:
-    """Let torchvision be imported beside a CPU build of torch.
-
-    It registers shapes for operations of its own binary, which does not load there. `_meta_registrations.py` is cut
-    before the first of these registrations.
-    """
+    """Let torchvision be imported beside a CPU build of torch; `_sglang` says what is cut, and why."""
     registrations = packages / "torchvision" / "_meta_registrations.py"
     kept, _, _ = registrations.read_text("utf-8").partition("@torch.library.register_fake")
     registrations.write_text(kept, "utf-8")
