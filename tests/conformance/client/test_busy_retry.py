@@ -272,7 +272,7 @@ def test_a_server_with_a_limit_of_requests_is_judged(
     run = tmp_path / "run.jsonl"
     with serving(limited(0.05, "0.06")) as base_url:
         target = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--record", str(run)]
-        assert main(["check", *target, "chat", "models"]) == 0
+        assert main(["check", *target, "chat/stop", "chat/many", "chat/stream-text", "models"]) == 0
     out = capsys.readouterr().out
 
     assert " inconclusive" not in out
