@@ -180,7 +180,7 @@ def test_penalties_look_at_the_last_tokens(
             sampler.accept(token)
         found = filtered(sampler, row)
         everything = prompt + output
-        window = everything if last_n < 0 else everything[len(everything) - last_n :] if last_n else []
+        window = everything if last_n < 0 else everything[-last_n:] if last_n else []
         for token, value in given_logits(row).items():
             if token in window:
                 value = value / 2 if value > 0 else value * 2
