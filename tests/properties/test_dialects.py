@@ -200,14 +200,21 @@ def test_logprobs_are_those_of_the_text(
         assert b"".join(entry.raw for entry in entries) == content.encode(), (dialect, text)
 
 
+MARKERS = [
+    (dialect, [*markers.sections, *markers.silent])
+    for dialect in DIALECTS
+    # Harmony's markers have a law of their own.
+    if dialect.tool is None or not dialect.tool.messages
+    for markers in [Markers(dialect.tool, dialect.reasoning)]
+]
+"""Made once: each has expressions to compile, more of them than `re` keeps."""
+
+
 @laws
 @given(before=words, after=words)
 def test_a_literal_marker_in_prose_is_prose(before: str, after: str) -> None:
-    for dialect in DIALECTS:
-        if dialect.tool is not None and dialect.tool.messages:
-            continue  # Harmony's markers have a law of their own.
-        markers = Markers(dialect.tool, dialect.reasoning)
-        for marker in (*markers.sections, *markers.silent):
+    for dialect, markers in MARKERS:
+        for marker in markers:
             text = f"{before} {marker} {after}"
             if dialect.reasoning is not None and dialect.reasoning.starts_inside:
                 text = f"hm {dialect.reasoning.close[0]} {text}"
