@@ -21,9 +21,18 @@ SOURCES = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels", "confo
 GIB = str(1 << 30)
 SERVER_TESTS = ("tests/server/test_constrained_calls.py", "tests/server/test_agent_loop.py")
 """Structured output, tools, and conversations with the official client, over chat, completions and Responses."""
-VLLM_TESTS = tuple(
-    f"tests/engines/test_{name}.py" for name in ("vllm", "adapters", "audio", "images", "video")
-)
+OWN_TESTS = {
+    "llama_cpp": ("tests/engines/llama_cpp",),
+    "transformers": (
+        "tests/engines/test_transformers.py",
+        "tests/engines/test_images.py",
+        "tests/engines/test_video.py",
+    ),
+    "vllm": tuple(
+        f"tests/engines/test_{name}.py" for name in ("vllm", "adapters", "audio", "images", "video")
+    ),
+}
+"""By engine."""
 TORCHVISION = "torchvision==0.28.0"
 """What transformers' processors of videos, and vLLM's models of images, are written with."""
 EXAMPLES = "200"
@@ -33,6 +42,7 @@ PYTEST = ("-m", "pytest", "-p", "no:xdist", "-q")
 
 def main(names: Sequence[str]) -> int:
     """Try the engines of these names; return 0 if everything passes on all."""
+    sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
     with tempfile.TemporaryDirectory() as folder:
         models = _Models(Path(folder))
         lines: list[str] = []
@@ -63,7 +73,7 @@ def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
     """Run every suite on an engine; yield its title and its exit status."""
     python = _vllm_python() if name == "vllm" else Path(sys.executable)
     gguf = name == "llama_cpp"
-    sources = [SOURCES, *_torchvision(python)] if name == "vllm" else [SOURCES]
+    sources = [SOURCES] if gguf else [SOURCES, *_torchvision(python)]
     variables = {
         **os.environ,
         "PLUMBLINE_ENGINES": "thorough",
@@ -79,23 +89,21 @@ def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
         serve += ["--kv-cache-bytes", GIB, "--engine-args", "enforce_eager=true"]
     pocket = ["--model", str(models.pocket_gguf)] if gguf else []
     scripted = ["--model", str(models.scripted_gguf)] if gguf else []
-    own = {"llama_cpp": ("tests/engines/llama_cpp",), "vllm": VLLM_TESTS}.get(name, ())
+    own = OWN_TESTS[name]
     suites: dict[str, list[str]] = {
         "contract of engines": [*PYTEST, "tests/engines/test_contract.py", "-k", name],
-        "tests of the engine": [*PYTEST, *own] if own else [],
+        "tests of the engine": [*PYTEST, *own],
         "tests of the server": [*PYTEST, *SERVER_TESTS],
         "known answers": ["conformance/own_server/exact.py", str(models.scripted), *scripted, *serve],
         "judge": ["conformance/own_server/check.py", "--serve", *pocket, *serve],
         "fuzz": ["conformance/own_server/fuzz.py", "--examples", EXAMPLES, "--serve", *pocket, *serve],
     }
     for title, suite in suites.items():
-        if suite:
-            yield title, subprocess.run([python, *suite], env=variables, cwd=ROOT, check=False).returncode
+        yield title, subprocess.run([python, *suite], env=variables, cwd=ROOT, check=False).returncode
 
 
 def _vllm_python() -> Path:
     """Return the interpreter of vLLM's environment, with our packages behind its own."""
-    sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
     from environments import Environment  # type: ignore[import-not-found,unused-ignore]
     from servers import PEERS  # type: ignore[import-not-found,unused-ignore]
 
@@ -107,7 +115,7 @@ def _vllm_python() -> Path:
 def _torchvision(python: Path) -> list[str]:
     """Return the folder of a torchvision that can be imported beside a CPU build of torch; none if there is none.
 
-    It is no part of vLLM's environment, whose recording is of the packages that it was installed with.
+    It is no part of an environment: vLLM's is the one of its recording, and ours has no need of it.
     """
     from patches import without_registrations  # type: ignore[import-not-found,unused-ignore]
 
@@ -125,7 +133,10 @@ def _torchvision(python: Path) -> list[str]:
             TORCHVISION,
         ]
         if subprocess.run(install, check=False).returncode:
-            print(f"{TORCHVISION} cannot be installed: vLLM is tried without images and videos", flush=True)
+            print(
+                f"{TORCHVISION} cannot be installed: engines are tried without videos, and vLLM without images",
+                flush=True,
+            )
             return []
         without_registrations(folder)
     return [str(folder)]

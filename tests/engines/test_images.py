@@ -196,7 +196,7 @@ def test_odd_images_and_long_prompts_leave_the_engine_alive(folder: Path, option
 def test_an_image_that_the_processor_refuses_is_the_fault_of_its_request(folder: Path) -> None:
     async def scenario() -> None:
         model = loaded(folder, {"engine": "transformers"})
-        images = model.engine._images  # type: ignore[attr-defined]
+        images = model.engine._media  # type: ignore[attr-defined]
         process = images._process
 
         def broken(items: Any) -> Any:
@@ -257,7 +257,7 @@ def test_a_paused_request_reads_its_images_again(folder: Path, pauses: list[int]
         for _, chunk in core.step():
             output += chunk.token_ids
         if len(output) in pauses:
-            engine._images._kept.clear()  # type: ignore[attr-defined]
+            engine._media._kept.clear()  # type: ignore[attr-defined]
             core.pause("r")
             assert not core.has_work
             core.resume("r")

@@ -7,7 +7,7 @@ that PyAV decodes here.
 from __future__ import annotations
 
 import asyncio
-import importlib
+import importlib.util
 import io
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from plumbline.server.settings import Settings
 
 av = pytest.importorskip("av", reason="PyAV is not installed")
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
-pytest.importorskip("vllm", reason="vLLM is not installed")
 
 CHAT = "/v1/chat/completions"
 STEPS = 12
@@ -41,8 +40,10 @@ PROMPTS: list[list[Any]] = [
 ]
 
 
-def _why_not() -> str:
-    """Return why vLLM reads no videos here: transformers' processors need a torchvision that can be imported."""
+def _why_not(name: str) -> str:
+    """Return why an engine reads no videos here: transformers' processors need a torchvision that can be imported."""
+    if importlib.util.find_spec(name) is None:
+        return f"{name} is not installed"
     try:
         importlib.import_module("torchvision")
     except Exception as error:  # Builds for another torch raise errors of many kinds.
@@ -50,7 +51,16 @@ def _why_not() -> str:
     return ""
 
 
-pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "it is there")
+VLLM = {"engine": "vllm", "engine_args": ("enforce_eager=true",), "kv_cache_bytes": 1 << 30}
+ENGINES = [
+    pytest.param(
+        options,
+        id=name,
+        marks=pytest.mark.skipif(bool(_why_not(name)), reason=_why_not(name) or "it is there"),
+    )
+    for name, options in {"transformers": {"engine": "transformers"}, "vllm": VLLM}.items()
+]
+"""The engines that read videos."""
 
 
 @pytest.fixture(scope="module")
@@ -113,29 +123,28 @@ def generated(folder: Path, parts: list[Any]) -> tuple[int, list[int]]:
     return size, output[0, size:].tolist()
 
 
-def loaded(folder: Path) -> ServedModel:
-    """The model in vLLM."""
+def loaded(folder: Path, options: dict[str, Any]) -> ServedModel:
+    """The model in an engine."""
     return load(
         Settings(
             model=str(folder),
             served_model_names=("video",),
-            engine="vllm",
-            engine_args=("enforce_eager=true",),
-            kv_cache_bytes=1 << 30,
             device="cpu",
             dtype="float32",
             max_model_len=1024,
             max_num_seqs=4,
+            **options,
         )
     )
 
 
-def test_greedy_tokens_are_those_of_generate(folder: Path) -> None:
+@pytest.mark.parametrize("options", ENGINES)
+def test_greedy_tokens_are_those_of_generate(folder: Path, options: dict[str, Any]) -> None:
     expected = [generated(folder, parts) for parts in PROMPTS]
     assert expected[0] != expected[3], "the model sees"
 
     async def scenario() -> None:
-        async with serving(loaded(folder), max_video_frames=MOST) as server:
+        async with serving(loaded(folder, options), max_video_frames=MOST) as server:
             alone = [await server.post(CHAT, body(parts)) for parts in PROMPTS]
             together = await asyncio.gather(
                 *(server.post(CHAT, body(parts)) for parts in [*PROMPTS, *PROMPTS])

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Video", "VideoError", "decode_video"]
+__all__ = ["Video", "VideoError", "decode_bounded_video", "decode_video"]
 
 _WORKER = Path(__file__).with_name("video_worker.py")
+_MOST_CPU_SECONDS = 60.0
+_MOST_PIXELS = 1 << 40
 _WAIT = 4
 """Seconds on the clock for each second of a CPU, on a loaded machine."""
 
@@ -37,6 +39,17 @@ class Video(NamedTuple):
     """Frames of the file."""
     rate: float
     """Frames of the file a second; 0 if it does not say."""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What processors of models want to know of a video, in the words of transformers' `VideoMetadata`."""
+        return {
+            "total_num_frames": self.total,
+            "fps": self.rate or None,
+            "duration": self.total / self.rate if self.rate else None,
+            "frames_indices": list(self.indexes),
+            "video_backend": "pyav",
+        }
 
 
 def decode_video(data: bytes, max_frames: int, max_pixels: int, cpu_seconds: float) -> Video:
@@ -79,3 +92,12 @@ def decode_video(data: bytes, max_frames: int, max_pixels: int, cpu_seconds: flo
     shape = (len(found["indexes"]), found["height"], found["width"], 3)
     frames = np.rot90(np.frombuffer(pixels, np.uint8).reshape(shape), found["turns"], axes=(1, 2))
     return Video(np.ascontiguousarray(frames), tuple(found["indexes"]), found["total"], found["rate"])
+
+
+def decode_bounded_video(data: bytes, max_frames: int) -> Video:
+    """Return at most `max_frames` frames of a file that was decoded before, with bounds of pixels and of time.
+
+    Raises:
+        VideoError: it cannot be decoded.
+    """
+    return decode_video(data, max_frames, _MOST_PIXELS, _MOST_CPU_SECONDS)

@@ -28,7 +28,7 @@ from plumbline.engines.request import RequestState
 from plumbline.engines.threaded import Output
 from plumbline.engines.transformers.draw import draw, prompt_logprobs
 from plumbline.engines.transformers.padded_batch import PaddedBatch, token_bytes
-from plumbline.engines.transformers.vision import ImageReader
+from plumbline.engines.transformers.vision import MediaReader
 
 __all__ = ["TransformersCore"]
 
@@ -44,10 +44,10 @@ class TransformersCore:
         info: EngineInfo,
         max_num_running: int,
         cache_bytes: int,
-        images: ImageReader | None = None,
+        media: MediaReader | None = None,
     ) -> None:
         self._model = hf_model.eval()
-        self._images = images
+        self._media = media
         self._info = info
         self._max_num_running = max_num_running
         self._cache_bytes = cache_bytes
@@ -213,7 +213,7 @@ class TransformersCore:
         first = state.num_output_tokens == 0
         scores_prompt = first and sampling.prompt_logprobs is not None
         if state.request.media is not None and (held is None or held.cache is None):
-            output, offset = self._read_images(state, scores_prompt=scores_prompt)
+            output, offset = self._read_media(state, scores_prompt=scores_prompt)
         else:
             cache, offset = (None, 0) if held is None else held
             token_ids = state.token_ids if cache is None else state.token_ids[-1:]
@@ -228,16 +228,16 @@ class TransformersCore:
         # Models without such a cache recompute the whole sequence at every step.
         return self._drawn(state, logits[-1:]), _Held(getattr(output, "past_key_values", None), offset)
 
-    def _read_images(self, state: RequestState, *, scores_prompt: bool) -> tuple[Any, int]:
-        """Compute a prompt with images, and what a preempted request has drawn since.
+    def _read_media(self, state: RequestState, *, scores_prompt: bool) -> tuple[Any, int]:
+        """Compute a prompt with images or videos, and what a preempted request has drawn since.
 
         Returns the output of the model and the offset of later positions.
         """
-        assert self._images is not None
+        assert self._media is not None
         assert state.request.media is not None
         prompt = state.token_ids[: state.num_prompt_tokens]
         ids = torch.tensor([prompt], device=self._model.device)
-        inputs = self._images.inputs(state.request.media, ids)
+        inputs = self._media.inputs(state.request.media, ids)
         output = self._forward(prompt, None, scores_prompt, inputs.arguments)
         drawn = state.token_ids[state.num_prompt_tokens :]
         if drawn:
@@ -248,7 +248,7 @@ class TransformersCore:
 
     def _positions(self, state: RequestState, cache: Any, offset: int) -> dict[str, Tensor]:
         """Return the positions of the tokens behind a cache, for models that would compute them with a stale offset."""
-        if cache is None or self._images is None or not self._images.has_own_positions:
+        if cache is None or self._media is None or not self._media.has_own_positions:
             return {}
         start = int(cache.get_seq_length())
         places = torch.arange(start, state.num_tokens, device=self._model.device) + offset

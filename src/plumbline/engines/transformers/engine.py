@@ -15,7 +15,7 @@ from plumbline.engines.port import EngineInfo, MediaPrompt
 from plumbline.engines.threaded import FEATURES, ThreadedEngine
 from plumbline.engines.transformers.core import TransformersCore
 from plumbline.engines.transformers.loading import load_hf_model
-from plumbline.engines.transformers.vision import ImageReader
+from plumbline.engines.transformers.vision import MediaReader
 
 __all__ = ["TransformersEngine"]
 
@@ -38,13 +38,13 @@ class TransformersEngine(ThreadedEngine):
     ) -> None:
         """Serve `hf_model`, a `PreTrainedModel` with a language modelling head, under the name `model`.
 
-        With a `processor` prompts may have images.
+        With a `processor` prompts may have images and, where it reads them, videos.
 
         Above `cache_bytes` of keys and values no further request starts, and the newest one waits again; the oldest
         always runs.
         """
         config = hf_model.config.get_text_config()
-        self._images = None if processor is None else ImageReader(processor, hf_model)
+        self._media = None if processor is None else MediaReader(processor, hf_model)
         info = EngineInfo(
             name="transformers",
             model=model,
@@ -52,10 +52,10 @@ class TransformersEngine(ThreadedEngine):
             max_model_len=max_model_len or getattr(config, "max_position_embeddings", None) or 4096,
             eos_token_ids=_eos_token_ids(hf_model),
             features=FEATURES,
-            modalities={} if self._images is None else {"image": self._images.placeholder},
+            modalities={} if self._media is None else dict(self._media.placeholders),
         )
         super().__init__(
-            TransformersCore(hf_model, info, max_num_running, cache_bytes, self._images),
+            TransformersCore(hf_model, info, max_num_running, cache_bytes, self._media),
             info,
             max_in_flight=max_num_running + max_num_waiting,
             max_per_client=max_seqs_per_client,
@@ -97,11 +97,11 @@ class TransformersEngine(ThreadedEngine):
         )
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
-        """See `plumbline.engines.port.Engine.expand`; runs the model's image processor in a worker thread."""
+        """See `plumbline.engines.port.Engine.expand`; runs the model's processor in a worker thread."""
         check_media(prompt, self.info)
-        if self._images is None:
+        if self._media is None:
             return prompt.token_ids
-        return await asyncio.to_thread(self._images.expand, prompt)
+        return await asyncio.to_thread(self._media.expand, prompt)
 
 
 def _eos_token_ids(hf_model: Any) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Read images with a model's own processor: the tokens that stand for them, and the inputs of the model."""
+"""Read images and videos with a model's own processor: the tokens that stand for them, and the inputs of the model."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import inspect
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from plumbline.engines.images import decode_image
-from plumbline.engines.port import MediaItem, MediaPrompt, RefusedRequestError
+from plumbline.engines.port import MediaItem, MediaPrompt, Modality, RefusedRequestError
+from plumbline.engines.video import Video, decode_bounded_video
 
-__all__ = ["ImageReader", "PromptInputs", "load_processor"]
+__all__ = ["MediaReader", "PromptInputs", "load_processor"]
 
 _log = logging.getLogger("plumbline.engines.transformers")
 
 _MAX_KEPT = 512 * 1024**2
-"""Bytes of processed images that are kept between the expansion of a prompt and its computation."""
+"""Bytes of processed files that are kept between the expansion of a prompt and its computation."""
 _PER_TOKEN = ("mm_token_type_ids", "token_type_ids")
 """Outputs of processors that have a number for each token."""
 
 
 class PromptInputs(NamedTuple):
-    """What the model reads beside the token ids of a prompt with images."""
+    """What the model reads beside the token ids of a prompt with images or videos."""
 
     arguments: dict[str, Tensor]
     """Of `forward`: pixels, their sizes, token types and positions."""
@@ -36,11 +39,11 @@ class PromptInputs(NamedTuple):
 
 
 class _Processed(NamedTuple):
-    """Images after the processor."""
+    """Images and videos after the processor."""
 
-    expansions: list[list[int]]
-    """The tokens of each image."""
-    per_token: dict[str, list[list[int]]]
+    expansions: dict[int, list[list[int]]]
+    """The tokens of each file, by the placeholder of its kind."""
+    per_token: dict[str, dict[int, list[list[int]]]]
     """A number for each of these tokens, by the name of the model's argument."""
     features: dict[str, Tensor]
 
@@ -50,8 +53,8 @@ class _Processed(NamedTuple):
         return sum(tensor.nbytes for tensor in self.features.values())
 
 
-class ImageReader:
-    """Read the images of prompts for one model. Safe to use from several threads.
+class MediaReader:
+    """Read the images and videos of prompts for one model. Safe to use from several threads.
 
     Args:
         processor: the model's processor, with an image processor and a tokenizer.
@@ -61,8 +64,6 @@ class ImageReader:
     def __init__(self, processor: Any, hf_model: Any) -> None:
         self._processor = processor
         self._model = hf_model
-        self.placeholder = int(processor.tokenizer.convert_tokens_to_ids(processor.image_token))
-        """The token that a prompt has in the place of an image."""
         self._arguments = inspect.signature(hf_model.forward).parameters.keys()
         inner = getattr(hf_model, "model", None)
         self._rope_index = getattr(inner, "get_rope_index", None)
@@ -70,6 +71,10 @@ class ImageReader:
             processor.tokenizer.pad_token = processor.tokenizer.convert_ids_to_tokens(0)
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[MediaItem, ...], _Processed] = OrderedDict()
+        self.placeholders: dict[Modality, int] = {"image": self._id_of(processor.image_token)}
+        """The token that a prompt has in the place of one item, by what the model reads."""
+        if self._reads_videos():
+            self.placeholders["video"] = self._id_of(processor.video_token)
 
     @property
     def has_own_positions(self) -> bool:
@@ -77,13 +82,13 @@ class ImageReader:
         return self._rope_index is not None
 
     def expand(self, prompt: MediaPrompt) -> list[int]:
-        """Return a prompt with the tokens of each image in the place of its placeholder.
+        """Return a prompt with the tokens of each file in the place of its placeholder.
 
         Raises:
-            RefusedRequestError: the processor refused an image.
+            RefusedRequestError: the processor refused a file.
         """
         expansions = self._processed(prompt.items).expansions
-        return self._spliced(prompt, expansions, lambda token: token)
+        return _spliced(prompt, expansions, lambda token: token)
 
     def inputs(self, prompt: MediaPrompt, token_ids: Tensor) -> PromptInputs:
         """Return the inputs of a prompt.
@@ -95,7 +100,7 @@ class ImageReader:
         processed = self._processed(prompt.items)
         arguments = dict(processed.features)
         for name, values in processed.per_token.items():
-            arguments[name] = torch.tensor([self._spliced(prompt, values, lambda _: 0)])
+            arguments[name] = torch.tensor([_spliced(prompt, values, lambda _: 0)])
         arguments = {name: value.to(token_ids.device) for name, value in arguments.items()}
         if self._rope_index is None:
             return PromptInputs(arguments, 0)
@@ -104,16 +109,24 @@ class ImageReader:
         positions, offsets = self._rope_index(token_ids, **given)
         return PromptInputs({**arguments, "position_ids": positions}, int(offsets))
 
-    def _spliced(self, prompt: MediaPrompt, values: list[list[int]], other: Any) -> list[int]:
-        """Return a number for each token: those of an image in the place of its placeholder."""
-        images = iter(values)
-        found: list[int] = []
-        for token in prompt.token_ids:
-            if token == self.placeholder:
-                found += next(images)
-            else:
-                found.append(other(token))
-        return found
+    def _id_of(self, token: str) -> int:
+        return int(self._processor.tokenizer.convert_tokens_to_ids(token))
+
+    def _reads_videos(self) -> bool:
+        """Tell whether the model's processor reads videos, and puts nothing but placeholders in the place of one.
+
+        Others put the time before each frame, or marks around it, and want to see what stands beside the placeholder.
+        """
+        if getattr(self._processor, "video_processor", None) is None:
+            return False
+        black = Video(np.zeros((4, 64, 64, 3), np.uint8), (0, 1, 2, 3), 4, 2.0)
+        try:
+            placeholder = self._id_of(self._processor.video_token)
+            (expansion,) = self._run("video", [black])[0]
+        except Exception as error:  # Processors raise errors of many kinds.
+            _log.info("no videos with this model: %s", error)
+            return False
+        return set(expansion) == {placeholder}
 
     def _processed(self, items: tuple[MediaItem, ...]) -> _Processed:
         with self._lock:
@@ -125,9 +138,9 @@ class ImageReader:
             except (
                 Exception
             ) as error:  # Processors raise errors of many kinds, such as for a side of one pixel.
-                _log.warning("an image was refused", exc_info=error)
+                _log.warning("a file was refused", exc_info=error)
                 raise RefusedRequestError(
-                    f"the model's image processor cannot process these images: {error}"
+                    f"the model's processor cannot process these files: {error}"
                 ) from error
             self._kept[items] = found
             while self._kept and sum(kept.size for kept in self._kept.values()) > _MAX_KEPT:
@@ -135,15 +148,37 @@ class ImageReader:
             return found
 
     def _process(self, items: tuple[MediaItem, ...]) -> _Processed:
-        wants_types = "mm_token_type_ids" in self._arguments
-        # Each image is a text of its own, so that its tokens are known whatever stands between them.
+        found = _Processed({}, {name: {} for name in _PER_TOKEN if name in self._arguments}, {})
+        for modality, placeholder in self.placeholders.items():
+            files = [_decoded(item) for item in items if item.modality == modality]
+            if not files:
+                continue
+            found.expansions[placeholder], per_token, features = self._run(modality, files)
+            for name, values in per_token.items():
+                found.per_token[name][placeholder] = values
+            found.features.update(features)
+        return found
+
+    def _run(
+        self, modality: Modality, files: list[Any]
+    ) -> tuple[list[list[int]], dict[str, list[list[int]]], dict[str, Tensor]]:
+        """Run the processor on files of one kind; return the tokens of each, numbers for these, and the features."""
+        if modality == "image":
+            token = self._processor.image_token
+            given: dict[str, Any] = {"images": [[image] for image in files]}
+        else:
+            token = self._processor.video_token
+            # Its frames have been chosen.
+            given = {
+                "videos": [video.frames for video in files],
+                "video_metadata": [video.metadata for video in files],
+                "do_sample_frames": False,
+            }
+        if "mm_token_type_ids" in self._arguments:
+            given["return_mm_token_type_ids"] = True
+        # Each file is a text of its own, so that its tokens are known whatever stands between them.
         output = self._processor(
-            images=[[decode_image(item.data)] for item in items],
-            text=[self._processor.image_token] * len(items),
-            add_special_tokens=False,
-            padding=True,
-            return_tensors="pt",
-            **({"return_mm_token_type_ids": True} if wants_types else {}),
+            text=[token] * len(files), add_special_tokens=False, padding=True, return_tensors="pt", **given
         )
         real = output["attention_mask"].bool()
 
@@ -152,7 +187,7 @@ class ImageReader:
 
         taken = {name: value for name, value in output.items() if name in self._arguments}
         dtype = self._model.dtype
-        return _Processed(
+        return (
             rows(output["input_ids"]),
             {name: rows(taken[name]) for name in _PER_TOKEN if name in taken},
             {
@@ -161,6 +196,26 @@ class ImageReader:
                 if name not in (*_PER_TOKEN, "input_ids", "attention_mask") and isinstance(value, Tensor)
             },
         )
+
+
+def _decoded(item: MediaItem) -> Any:
+    return (
+        decode_bounded_video(item.data, item.frames) if item.modality == "video" else decode_image(item.data)
+    )
+
+
+def _spliced(
+    prompt: MediaPrompt, values: dict[int, list[list[int]]], other: Callable[[int], int]
+) -> list[int]:
+    """Return a number for each token: those of a file in the place of its placeholder."""
+    files = {placeholder: iter(of_kind) for placeholder, of_kind in values.items()}
+    found: list[int] = []
+    for token in prompt.token_ids:
+        if token in files:
+            found += next(files[token])
+        else:
+            found.append(other(token))
+    return found
 
 
 def load_processor(folder: Path, config: Any, *, trust_remote_code: bool = False) -> Any:

@@ -10,16 +10,14 @@ from typing import Any
 from plumbline.engines.audio import SAMPLE_RATE, decode_audio
 from plumbline.engines.images import decode_image
 from plumbline.engines.port import MediaItem, MediaPrompt, Modality, RefusedRequestError
-from plumbline.engines.video import decode_video
+from plumbline.engines.video import decode_bounded_video
 
 __all__ = ["modalities", "render_media"]
 
 _log = logging.getLogger("plumbline.engines.vllm")
 _KINDS: tuple[Modality, ...] = ("audio", "image", "video")
 _MOST_SECONDS = 24 * 3600.0
-_MOST_CPU_SECONDS = 60.0
-_MOST_PIXELS = 1 << 40
-"""The server has bounded the length of audio, and the pixels of videos and the time that they take, before."""
+"""The server has bounded the length of audio before."""
 
 
 def modalities(model_config: Any) -> dict[Modality, int]:
@@ -91,14 +89,7 @@ def _decoded(item: MediaItem) -> Any:
         case "audio":
             return decode_audio(item.data, _MOST_SECONDS), SAMPLE_RATE
         case "video":
-            video = decode_video(item.data, item.frames, _MOST_PIXELS, _MOST_CPU_SECONDS)
-            return video.frames, {
-                "total_num_frames": video.total,
-                "fps": video.rate,
-                "duration": video.total / video.rate if video.rate else 0.0,
-                "frames_indices": list(video.indexes),
-                "video_backend": "pyav",
-                "do_sample_frames": False,
-            }
+            video = decode_bounded_video(item.data, item.frames)
+            return video.frames, {**video.metadata, "do_sample_frames": False}
         case "image":
             return decode_image(item.data)
