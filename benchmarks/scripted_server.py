@@ -16,12 +16,12 @@ import msgspec
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.server.api_servers.supervisor import supervise
-from plumbline.server.garbage import make_collections_rare
-from plumbline.server.listener import listener
-from plumbline.server.loading import load
+from plumbline.server.loading.model import load
+from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
-from plumbline.server.storage import build_store
+from plumbline.server.start.api_servers.supervisor import supervise
+from plumbline.server.start.garbage import make_collections_rare
+from plumbline.server.start.listener import listener
 
 
 def main(port: int, store: str, tokens: int, seconds: float, api_servers: int = 1) -> None:

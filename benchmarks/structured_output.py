@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from plumbline.engines.grammar import LarkCompiler, num_words
+from plumbline.engines.constraints.grammar import LarkCompiler, num_words
 from plumbline.engines.port import Engine, GenerateRequest, SamplingParams
-from plumbline.server.engines import vocabulary
-from plumbline.server.loading import ServedModel, load
+from plumbline.server.loading.engines import vocabulary
+from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.text.tokenizer import TextTokenizer

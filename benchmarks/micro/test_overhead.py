@@ -17,9 +17,9 @@ from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import NullRunner
 from plumbline.engines.port import EngineInfo, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.server.app import create_app
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings, pocket_model
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer

@@ -66,8 +66,8 @@ def _script_model(arguments: argparse.Namespace) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        from plumbline.server.run import run
         from plumbline.server.settings import Settings, read_api_keys, read_loras, read_sealing_key
+        from plumbline.server.start.run import run
         from plumbline.store.open import default_url
     except ModuleNotFoundError as error:
         print(

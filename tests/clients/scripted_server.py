@@ -15,10 +15,10 @@ import msgspec
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.server.listener import listener
-from plumbline.server.loading import load
+from plumbline.server.loading.model import load
+from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
-from plumbline.server.storage import build_store
+from plumbline.server.start.listener import listener
 
 PRINTED = "plumbline-was-here"
 ANSWER = "The command has printed its line."

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from plumbline.engines.grammar import Matcher
+from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.models.config import ModelConfig

@@ -14,7 +14,7 @@ from support.engines import prompts
 from transformers import AutoModelForCausalLM
 
 from plumbline.pocket.corpus import MODEL_DIR
-from plumbline.server.loading import load
+from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
 
 pytest.importorskip("vllm", reason="vLLM is not installed")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.reference_samplers import dry_penalties
 
-from plumbline.engines.dry import DryHistory, suffix_matches
+from plumbline.engines.filters.dry import DryHistory, suffix_matches
 from plumbline.engines.port import Dry
 
 tokens = st.lists(st.integers(0, 3), max_size=40)

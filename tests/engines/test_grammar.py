@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plumbline.engines.grammar import (
+from plumbline.engines.constraints.grammar import (
     CompilersBusyError,
     GrammarError,
     LarkCompiler,
@@ -22,8 +22,8 @@ from plumbline.engines.grammar import (
     Vocabulary,
     num_words,
 )
+from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.port import ThinkingBudget
-from plumbline.engines.thinking_budget import ThinkingBudgetMatcher
 
 from .conftest import EOS, VOCAB, Driver
 

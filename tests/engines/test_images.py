@@ -26,7 +26,7 @@ from plumbline.engines.port import GenerateRequest, MediaItem, SamplingParams
 from plumbline.engines.transformers.loading import TransformersError
 from plumbline.engines.transformers.vision import load_processor
 from plumbline.road.prompt_tokens import prompt_tokens
-from plumbline.server.loading import ServedModel, load
+from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
 from plumbline.turn import ChatPrompt, Message
 

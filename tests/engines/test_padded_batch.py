@@ -23,7 +23,7 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from plumbline.engines.grammar import Matcher
+from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.port import EngineInfo, GenerateRequest, SamplingParams
 from plumbline.engines.transformers.core import TransformersCore
 

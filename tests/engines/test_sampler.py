@@ -21,7 +21,7 @@ from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.port import GenerateRequest, SamplingParams, TokenLogprob
 from plumbline.engines.request import RequestState
-from plumbline.engines.sampler import Sampler
+from plumbline.engines.sampling.sampler import Sampler
 
 VOCAB = 12
 CPU = torch.device("cpu")

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.reference_samplers import CUTS, dry_penalties, mirostat_kept, softmax, tempered
 
+from plumbline.engines.filters.chain import ChainSampler
 from plumbline.engines.port import SAMPLER_ORDER, Dry, Mirostat, SamplerChain, SamplingParams
-from plumbline.engines.sampler_chain import ChainSampler
 from plumbline_kernels.sampling import sample
 
 VOCAB = 14

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.engines.grammar import num_words
+from plumbline.engines.constraints.grammar import num_words
+from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.port import ThinkingBudget
-from plumbline.engines.thinking_budget import ThinkingBudgetMatcher
 
 VOCAB = 40
 tokens = st.lists(st.integers(0, 5), max_size=40)

@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from plumbline.engines import threaded
-from plumbline.engines.grammar import LarkCompiler, Vocabulary
+from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models import load_model

@@ -11,7 +11,7 @@ from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
 from plumbline._generated.responses import CreateResponse
 from plumbline.protocols.chat.reader import read_chat
-from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.protocols.completions.reader import read_completion
 from plumbline.protocols.responses.reader import read_response
 from plumbline.wire.decode import decode, encode

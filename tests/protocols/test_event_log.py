@@ -18,7 +18,7 @@ from support.judges import fold_response
 from plumbline._generated.events import ResponseStreamEvent
 from plumbline._generated.responses import CreateResponse, Response
 from plumbline.events import OutputEvent
-from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.event_log import EventLog, Failure, begun, replayed, written
 from plumbline.protocols.responses.identity import Fresh, Repeated

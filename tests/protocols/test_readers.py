@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 from support.models import TOKENIZER
 
-from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, ToolCall, Turn
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError

@@ -41,7 +41,7 @@ from plumbline.events import (
     Usage,
 )
 from plumbline.protocols.chat.writer import ChatWriter
-from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.completions.reader import read_completion
 from plumbline.protocols.completions.writer import CompletionWriter, PromptText

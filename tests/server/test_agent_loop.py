@@ -13,7 +13,7 @@ import pytest
 from support.live import live
 from support.pocket import pocket_settings
 
-from plumbline.server.loading import load
+from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
 
 MODEL = "plumbline-pocket"

@@ -29,9 +29,9 @@ from support.hearing import audio_part, wav
 from support.models import chatml, scripted, scripted_info, served, text_chunks
 from support.vision import data_url, picture
 
-from plumbline.engines.audio import SAMPLE_RATE, AudioError, decode_audio
+from plumbline.engines.media.audio import SAMPLE_RATE, AudioError, decode_audio
 from plumbline.engines.port import GenerateRequest, TokenChunk
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings, SettingsError
 
 CHAT = "/v1/chat/completions"

@@ -15,7 +15,7 @@ from support.laws import EXAMPLES
 from support.models import TOKENIZER
 from support.speaking import speaking
 
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
 
 TOOL = {"name": "f", "description": "Does it.", "parameters": {"type": "object", "properties": {}}}
 CHAT_TOOLS = [{"type": "function", "function": TOOL}]

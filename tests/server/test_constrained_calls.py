@@ -19,7 +19,7 @@ from support.judges import fold_chunks, fold_response
 from support.pocket import pocket_settings
 
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.server.loading import load
+from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings, pocket_model
 
 MODEL = "plumbline-pocket"

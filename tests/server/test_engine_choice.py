@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.server.engines import EngineChoice, choose_engine
+from plumbline.server.loading.engines import EngineChoice, choose_engine
 from plumbline.server.settings import Settings, SettingsError, pocket_model
 
 GGUF = Path("model.gguf")

@@ -26,9 +26,9 @@ from support.asgi import Server, serving
 from support.models import chatml, scripted, scripted_info, served, text_chunks
 from support.vision import data_url, picture
 
-from plumbline.engines.images import ImageError, decode_image
+from plumbline.engines.media.images import ImageError, decode_image
 from plumbline.engines.port import GenerateRequest, TokenChunk
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 TEMPLATE = """\

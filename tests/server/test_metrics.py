@@ -29,7 +29,7 @@ from support.models import GatedEngine, answer_with, scripted, scripted_info, se
 
 from plumbline.engines.port import EngineStats
 from plumbline.events import ChoiceEvent, Finish, TextDelta, Usage
-from plumbline.server.metrics import CONTENT_TYPE, Metrics
+from plumbline.server.observe.metrics import CONTENT_TYPE, Metrics
 
 STATS = EngineStats(
     alive=True,

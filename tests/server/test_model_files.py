@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.server.model_files import resolve_gguf, resolve_model
+from plumbline.server.loading.model_files import resolve_gguf, resolve_model
 from plumbline.server.settings import pocket_model
 
 

@@ -18,7 +18,7 @@ import pytest
 from support.asgi import serving
 from support.models import CHATML, TOKENIZER, byte_level_definition, scripted, served
 
-from plumbline.server.loading import load
+from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings, pocket_model
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate

@@ -17,7 +17,7 @@ from support.asgi import Answer, serving
 from support.models import TOKENIZER, answer_with, scripted, served
 
 from plumbline.protocols.responses.prompt_templates import BadTemplateError, PromptTemplate
-from plumbline.server.prompts import load_prompts
+from plumbline.server.loading.prompts import load_prompts
 from plumbline.server.settings import SettingsError
 
 GREETING: dict[str, Any] = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plumbline.cli import main
-from plumbline.server.loading import _defaults
+from plumbline.server.loading.model import _defaults
 from plumbline.server.settings import Settings
 
 

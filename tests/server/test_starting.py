@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.cli import main
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
-from plumbline.server import run
+from plumbline.server.start import run
 
 
 class Silent:

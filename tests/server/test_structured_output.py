@@ -13,7 +13,7 @@ import pytest
 from support.asgi import Server, serving
 from support.models import scripted, served, tiny_engine
 
-from plumbline.engines.grammar import CompilersBusyError
+from plumbline.engines.constraints.grammar import CompilersBusyError
 
 USER = [{"role": "user", "content": "hello"}]
 SCHEMA = {

@@ -26,8 +26,8 @@ from support.models import scripted, served
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from plumbline.server.listener import listener
 from plumbline.server.settings import Settings, SettingsError
+from plumbline.server.start.listener import listener
 
 CHAT = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}]}
 PAGE = "https://page.example"

@@ -26,9 +26,9 @@ from support.models import chatml, scripted, scripted_info, served, text_chunks
 from support.moving import noise, shade, video, video_part
 from support.vision import data_url, picture
 
+from plumbline.engines.media.video import VideoError, decode_video
 from plumbline.engines.port import GenerateRequest, TokenChunk
-from plumbline.engines.video import VideoError, decode_video
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings, SettingsError
 
 CHAT = "/v1/chat/completions"

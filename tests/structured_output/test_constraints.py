@@ -16,7 +16,7 @@ from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
 from plumbline.dialects.spec.call_format import Call
-from plumbline.engines.grammar import GrammarError
+from plumbline.engines.constraints.grammar import GrammarError
 from plumbline.engines.port import Engine, RefusedRequestError, SamplingParams
 from plumbline.structured_output.constraints import Constraint, ConstraintCompiler
 from plumbline.structured_output.grammar.errors import ConstraintError

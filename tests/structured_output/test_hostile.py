@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.engines.grammar import GrammarError
+from plumbline.engines.constraints.grammar import GrammarError
 from plumbline.structured_output.grammar.errors import ConstraintError
 
 from .walk import accepts, builder, grammar_of, matcher, sampled

@@ -12,7 +12,7 @@ from support.folding import fold
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS
 from plumbline.dialects.spec.call_format import Call
-from plumbline.engines.grammar import GrammarError
+from plumbline.engines.constraints.grammar import GrammarError
 from plumbline.events import TextDelta
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.tool_calls import calls

@@ -15,8 +15,8 @@ from plumbline.dialects.build import build_dialect
 from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect, ThinkingState
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
-from plumbline.engines.grammar import GrammarError, LarkCompiler, Matcher, num_words
-from plumbline.server.engines import vocabulary
+from plumbline.engines.constraints.grammar import GrammarError, LarkCompiler, Matcher, num_words
+from plumbline.server.loading.engines import vocabulary
 from plumbline.server.settings import pocket_model
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError

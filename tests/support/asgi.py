@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from plumbline.server.app import create_app
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
-from plumbline.server.storage import build_store
 
 __all__ = ["Answer", "Event", "Exchange", "Server", "read_events", "serving"]
 

@@ -29,7 +29,7 @@ from plumbline.engines.remote.host import EngineHost
 from plumbline.pocket import corpus
 from plumbline.pocket.corpus import MODEL_DIR
 from plumbline.pocket.words import Lexicon
-from plumbline.server.loading import ServedModel, load
+from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
 
 __all__ = [

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from plumbline.server.listener import listener
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
-from plumbline.server.storage import build_store
+from plumbline.server.start.listener import listener
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from plumbline.engines.grammar import LarkCompiler
+from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models import ModelConfig, random_model
@@ -22,9 +22,9 @@ from plumbline.engines.port import (
     TokenLogprob,
 )
 from plumbline.engines.scripted import Script, ScriptedEngine
-from plumbline.protocols.common.sampling import Defaults
-from plumbline.server.engines import vocabulary
-from plumbline.server.loading import ServedModel
+from plumbline.protocols.common.sampling.parameters import Defaults
+from plumbline.server.loading.engines import vocabulary
+from plumbline.server.loading.model import ServedModel
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer

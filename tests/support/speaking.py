@@ -11,7 +11,7 @@ from plumbline.dialects.build import build_dialect
 from plumbline.dialects.registry import choose
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
 
 from .models import TOKENIZER, scripted_info, served, token_chunks
 

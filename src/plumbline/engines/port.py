@@ -101,7 +101,7 @@ SAMPLER_ORDER: tuple[str, ...] = (
 
 
 class SamplerChain(msgspec.Struct, frozen=True, kw_only=True):
-    """Samplers beyond those of `SamplingParams`, and the order of all of them (`engines.sampler_chain`).
+    """Samplers beyond those of `SamplingParams`, and the order of all of them (`engines.filters.chain`).
 
     The defaults turn each of them off.
     """

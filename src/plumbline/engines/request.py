@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import secrets
 
-from plumbline.engines.grammar import Matcher
+from plumbline.engines.constraints.grammar import Matcher
+from plumbline.engines.filters.chain import ChainSampler
 from plumbline.engines.port import FinishReason, GenerateRequest, TokenLogprob
-from plumbline.engines.sampler_chain import ChainSampler
 
 __all__ = ["RequestState"]
 

@@ -21,10 +21,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from plumbline.engines.bans import BanMatcher, TokenTexts
 from plumbline.engines.checks import check_media, check_request, no_adapters
+from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
+from plumbline.engines.constraints.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
+from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.features import CHAIN_FEATURES
-from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import (
     EngineClosedError,
     EngineFullError,
@@ -35,7 +36,6 @@ from plumbline.engines.port import (
     RefusedRequestError,
     TokenChunk,
 )
-from plumbline.engines.thinking_budget import ThinkingBudgetMatcher
 
 __all__ = ["FEATURES", "Core", "Output", "ThreadedEngine"]
 

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.scripted_model.scripts import CONTROL, Script, ScriptSet
-from plumbline.server.loading import load
+from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
 from plumbline.turn import ChatPrompt, Message
 

@@ -6,8 +6,8 @@ import msgspec
 
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
-from plumbline.server.adapters import Adapters
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.adapters import Adapters
+from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.wire.call import Call
 from plumbline.wire.errors import invalid_request, model_not_found, unsupported_parameter

@@ -15,16 +15,16 @@ from litestar.response import Response
 
 from plumbline._generated.routes import ROUTE_HANDLERS
 from plumbline.protocols.common.sealing import Sealer
-from plumbline.server.auth import KeyRing
 from plumbline.server.claims.names import LocalClaims
 from plumbline.server.claims.shared import SharedClaims
-from plumbline.server.cors import Cors
-from plumbline.server.forwarder import Forwarder
-from plumbline.server.front import Front
 from plumbline.server.generation import Generation
-from plumbline.server.loading import ServedModel
-from plumbline.server.metrics import Metrics
-from plumbline.server.prompts import load_prompts
+from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.prompts import load_prompts
+from plumbline.server.middleware.auth import KeyRing
+from plumbline.server.middleware.cors import Cors
+from plumbline.server.middleware.forwarder import Forwarder
+from plumbline.server.middleware.front import Front
+from plumbline.server.observe.metrics import Metrics
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.memory import Memory, remembering
 from plumbline.server.service import PlumblineService

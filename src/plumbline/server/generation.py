@@ -19,13 +19,13 @@ from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLo
 from plumbline.road.merge import merge
 from plumbline.road.prepare import PreparedTurn
 from plumbline.road.road import Road
-from plumbline.server.adapters import Adapters
 from plumbline.server.admission import Admission
 from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
 from plumbline.server.frames import Frames
-from plumbline.server.loading import ServedModel
-from plumbline.server.media import MediaLoader
-from plumbline.server.metrics import Metrics
+from plumbline.server.loading.adapters import Adapters
+from plumbline.server.loading.model import ServedModel
+from plumbline.server.media.load import MediaLoader
+from plumbline.server.observe.metrics import Metrics
 from plumbline.server.prompt_facts import prompt_facts
 from plumbline.server.settings import Settings
 from plumbline.server.streams import KeepAlive, close_with_request, prime, until_disconnect

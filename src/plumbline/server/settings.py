@@ -75,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prompts: str = ""
     """A folder with prompt templates, `FOLDER/ID/VERSION.json`; empty for none."""
     engine: str = "auto"
-    """`plumbline`, `vllm`, `llama_cpp`, `transformers`, or `auto` to choose by the model (`server.engines`)."""
+    """`plumbline`, `vllm`, `llama_cpp`, `transformers`, or `auto` to choose by the model (`server.loading.engines`)."""
     engine_args: tuple[str, ...] = ()
     """`KEY=VALUE` texts for the engine's library."""
     loras: tuple[tuple[str, str], ...] = ()
@@ -111,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How many sequences one client may have, running and waiting; None is all that run and half of the queue."""
     block_size: int = 16
     kv_cache_bytes: int | None = None
-    """Keys and values that an engine keeps; None lets the engine choose (`server.engines`)."""
+    """Keys and values that an engine keeps; None lets the engine choose (`server.loading.engines`)."""
     enable_prefix_caching: bool = True
     batch_invariant: bool = False
     trust_request_chat_template: bool = False

@@ -17,10 +17,10 @@ from plumbline.dialects.kinds.plain import PLAIN
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, DialectChoice
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.scripted_model.scripts import DEFAULT, load
 from plumbline.server.app import create_app
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate

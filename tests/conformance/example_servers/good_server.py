@@ -17,9 +17,9 @@ from example_servers.reference import application
 from example_servers.reference.names import KEY, MODEL
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
-from plumbline.protocols.common.sampling import Defaults
+from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.server.app import create_app
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate

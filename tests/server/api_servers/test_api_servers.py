@@ -22,8 +22,8 @@ import pytest
 from support.models import GatedEngine
 
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
-from plumbline.server.api_servers.supervisor import Supervisor
 from plumbline.server.settings import Settings, SettingsError, pocket_model
+from plumbline.server.start.api_servers.supervisor import Supervisor
 from plumbline.text.tokenizer import TextTokenizer
 
 KEY = "a-key"

@@ -17,19 +17,19 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.engines.chunks import drawn_chunk
+from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.fairness import fairest
-from plumbline.engines.grammar import Matcher
 from plumbline.engines.llama_cpp.library import Status
 from plumbline.engines.llama_cpp.placement import Cache as Cells
 from plumbline.engines.llama_cpp.placement import Placement
 from plumbline.engines.llama_cpp.pool import Pool
 from plumbline.engines.llama_cpp.streams import Streams
-from plumbline.engines.logprobs import logprob_rows
-from plumbline.engines.masks import MaskWorker
 from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk
 from plumbline.engines.request import RequestState
-from plumbline.engines.sampler import Sampler
-from plumbline.engines.sampling_rows import SamplingRows
+from plumbline.engines.sampling.logprobs import logprob_rows
+from plumbline.engines.sampling.masks import MaskWorker
+from plumbline.engines.sampling.rows import SamplingRows
+from plumbline.engines.sampling.sampler import Sampler
 from plumbline.engines.threaded import Output
 
 __all__ = ["LlamaCppCore"]

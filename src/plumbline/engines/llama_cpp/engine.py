@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from plumbline.engines.grammar import GrammarCompiler
+from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.llama_cpp.core import LlamaCppCore
 from plumbline.engines.llama_cpp.library import Library, LlamaCppError, read_options
 from plumbline.engines.port import EngineInfo

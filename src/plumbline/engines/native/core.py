@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from plumbline.engines.chunks import drawn_chunk
-from plumbline.engines.grammar import Matcher
-from plumbline.engines.masks import MaskWorker
+from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.runner import Drawn, Runner
 from plumbline.engines.native.scheduler import Scheduler, StepPlan
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.request import RequestState
+from plumbline.engines.sampling.masks import MaskWorker
 from plumbline.engines.threaded import Output
 
 __all__ = ["EngineCore"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.engines.grammar import GrammarCompiler
+from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import Runner

@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plumbline.engines.logprobs import logprob_rows
-from plumbline.engines.masks import StepMasks
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.slots import Slots, StepInputs
 from plumbline.engines.port import TokenLogprob
 from plumbline.engines.request import RequestState
-from plumbline.engines.sampler import Sampler
+from plumbline.engines.sampling.logprobs import logprob_rows
+from plumbline.engines.sampling.masks import StepMasks
+from plumbline.engines.sampling.sampler import Sampler
 
 __all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]
 

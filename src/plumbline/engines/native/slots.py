@@ -16,7 +16,7 @@ from torch import Tensor
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.scheduler import StepPlan
 from plumbline.engines.request import RequestState
-from plumbline.engines.sampling_rows import SamplingRows
+from plumbline.engines.sampling.rows import SamplingRows
 from plumbline_kernels.attention import AttentionBatch
 
 __all__ = ["Slots", "StepInputs"]

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.chunks import drawn_chunk
+from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.fairness import fairest
-from plumbline.engines.grammar import Matcher
-from plumbline.engines.logprobs import logprob_rows
 from plumbline.engines.port import (
     EngineInfo,
     EngineStats,
@@ -25,6 +24,7 @@ from plumbline.engines.port import (
     TokenChunk,
 )
 from plumbline.engines.request import RequestState
+from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.threaded import Output
 from plumbline.engines.transformers.draw import draw, prompt_logprobs
 from plumbline.engines.transformers.padded_batch import PaddedBatch, token_bytes

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from plumbline.engines.checks import check_media
-from plumbline.engines.grammar import GrammarCompiler
+from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.port import EngineInfo, MediaPrompt
 from plumbline.engines.threaded import FEATURES, ThreadedEngine
 from plumbline.engines.transformers.core import TransformersCore

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from plumbline.engines.checks import check_media, check_request, no_adapters
-from plumbline.engines.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
+from plumbline.engines.constraints.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import (
     EngineClosedError,
     EngineFullError,

@@ -20,10 +20,10 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.structured_output.backend_types import StructuredOutputBackend, StructuredOutputGrammar
 
-from plumbline.engines.bans import BanMatcher, TokenTexts
-from plumbline.engines.grammar import GrammarError, LarkCompiler, Matcher, Vocabulary, num_words
-from plumbline.engines.masks import delay_ends
-from plumbline.engines.thinking_budget import ThinkingBudgetMatcher
+from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
+from plumbline.engines.constraints.grammar import GrammarError, LarkCompiler, Matcher, Vocabulary, num_words
+from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
+from plumbline.engines.sampling.masks import delay_ends
 from plumbline.engines.vllm.parameters import MatcherSpec
 
 __all__ = ["PlumblineAsyncScheduler", "PlumblineScheduler"]

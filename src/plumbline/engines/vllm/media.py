@@ -7,10 +7,10 @@ import dataclasses
 import logging
 from typing import Any
 
-from plumbline.engines.audio import SAMPLE_RATE, decode_audio
-from plumbline.engines.images import decode_image
+from plumbline.engines.media.audio import SAMPLE_RATE, decode_audio
+from plumbline.engines.media.images import decode_image
+from plumbline.engines.media.video import decode_bounded_video
 from plumbline.engines.port import MediaItem, MediaPrompt, Modality, RefusedRequestError
-from plumbline.engines.video import decode_bounded_video
 
 __all__ = ["modalities", "render_media"]
 

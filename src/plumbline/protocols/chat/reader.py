@@ -9,7 +9,6 @@ from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.protocols.chat.continuation import check_echo, with_prefix
 from plumbline.protocols.chat.messages import read_messages, read_tools
 from plumbline.protocols.chat.reasoning import check_reasoning
-from plumbline.protocols.common.beam_search import read_beams
 from plumbline.protocols.common.fields import (
     adds_special_tokens,
     check_stream_options,
@@ -19,8 +18,9 @@ from plumbline.protocols.common.fields import (
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
-from plumbline.protocols.common.sampler_chain import read_breakers
-from plumbline.protocols.common.sampling import (
+from plumbline.protocols.common.sampling.beam_search import read_beams
+from plumbline.protocols.common.sampling.chain import read_breakers
+from plumbline.protocols.common.sampling.parameters import (
     Defaults,
     check_token_ids,
     read_bad_words,

@@ -46,7 +46,7 @@ from plumbline.protocols.chat.reasoning import ReasoningFilter
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.logprobs import chat_logprob
-from plumbline.protocols.common.sampling import read_num_probs
+from plumbline.protocols.common.sampling.parameters import read_num_probs
 from plumbline.protocols.common.token_facts import NO_FACTS, PromptFacts, named_by_id
 from plumbline.protocols.common.usage import add_usage, completion_usage, usage_so_far, wants_progress
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plumbline._generated.completions import CreateCompletionRequest
-from plumbline.protocols.common.beam_search import read_beams
 from plumbline.protocols.common.fields import (
     adds_special_tokens,
     check_stream_options,
@@ -14,8 +13,9 @@ from plumbline.protocols.common.fields import (
     refuse_given,
 )
 from plumbline.protocols.common.output_formats import read_format
-from plumbline.protocols.common.sampler_chain import read_breakers
-from plumbline.protocols.common.sampling import (
+from plumbline.protocols.common.sampling.beam_search import read_beams
+from plumbline.protocols.common.sampling.chain import read_breakers
+from plumbline.protocols.common.sampling.parameters import (
     Defaults,
     check_token_ids,
     read_bad_words,

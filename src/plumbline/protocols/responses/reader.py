@@ -32,8 +32,8 @@ from plumbline.protocols.common.fields import (
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
-from plumbline.protocols.common.sampler_chain import read_breakers
-from plumbline.protocols.common.sampling import (
+from plumbline.protocols.common.sampling.chain import read_breakers
+from plumbline.protocols.common.sampling.parameters import (
     Defaults,
     read_bad_words,
     read_cache_salt,

@@ -19,8 +19,8 @@ from plumbline._generated.utilities import (
 from plumbline.protocols.chat.continuation import check_ending
 from plumbline.protocols.chat.messages import read_messages, read_tool_list
 from plumbline.protocols.common.fields import or_default, template_variables
-from plumbline.protocols.common.sampling import check_token_ids
-from plumbline.server.metrics import CONTENT_TYPE
+from plumbline.protocols.common.sampling.parameters import check_token_ids
+from plumbline.server.observe.metrics import CONTENT_TYPE
 from plumbline.server.operations.base import Operations
 from plumbline.turn import ChatPrompt, TextPrompt
 from plumbline.wire.call import Call

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import torch
 
-from plumbline.engines.grammar import LarkCompiler, Vocabulary
+from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.config import ModelConfig, UnsupportedModelError, load_config
@@ -185,7 +185,7 @@ def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path)
         folder,
         model=name,
         eos_token_ids=_eos_token_ids(folder),
-        vocabulary="plumbline.server.engines:folder_vocabulary",
+        vocabulary="plumbline.server.loading.engines:folder_vocabulary",
         max_num_waiting=settings.max_num_waiting,
         max_seqs_per_client=settings.client_limit,
         cache_bytes=settings.kv_cache_bytes,

@@ -3,7 +3,7 @@
 The order is that of `SamplingParams`: bias and bans, penalties, grammar mask, temperature, top_k, top_p, min_p, one
 draw. The kernels do the arithmetic; this module decides which rows need which operation. A row without bias,
 penalties, bans, grammar or logprobs costs nothing beyond the draw. Rows with a sampler chain are filtered one by one
-(`engines.sampler_chain`) and drawn apart from the others.
+(`engines.filters.chain`) and drawn apart from the others.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plumbline.engines.logprobs import logprob_rows
-from plumbline.engines.masks import StepMasks
 from plumbline.engines.port import SamplingParams, TokenLogprob
 from plumbline.engines.request import RequestState
-from plumbline.engines.sampling_rows import SamplingRows
+from plumbline.engines.sampling.logprobs import logprob_rows
+from plumbline.engines.sampling.masks import StepMasks
+from plumbline.engines.sampling.rows import SamplingRows
 from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
 
 __all__ = ["Sampler"]

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from plumbline._generated import OPERATIONS
-from plumbline.server.auth import KeyRing
-from plumbline.server.metrics import Metrics
+from plumbline.server.middleware.auth import KeyRing
+from plumbline.server.observe.metrics import Metrics
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, new_request_id
 from plumbline.wire.errors import ApiError, envelope, from_status, invalid_api_key

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plumbline.engines.dry import DryHistory
+from plumbline.engines.filters.dry import DryHistory
 from plumbline.engines.port import Mirostat, SamplerChain, SamplingParams
 from plumbline_kernels.sampling import random_bits
 

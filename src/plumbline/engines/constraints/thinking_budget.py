@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.engines.grammar import Matcher
+from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.port import ThinkingBudget
 
 __all__ = ["ThinkingBudgetMatcher"]
 
 
 class ThinkingBudgetMatcher:
-    """The thinking of one answer so far; see `plumbline.engines.grammar.Matcher`.
+    """The thinking of one answer so far; see `plumbline.engines.constraints.grammar.Matcher`.
 
     Args:
         limit: the budget and the token sequences around thoughts.

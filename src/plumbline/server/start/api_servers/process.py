@@ -1,6 +1,6 @@
 """Be one API server of several: the application in front of an engine in another process.
 
-The supervisor starts `python -m plumbline.server.api_servers.process` and writes a `Start` to its standard input.
+The supervisor starts `python -m plumbline.server.start.api_servers.process` and writes a `Start` to its standard input.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 
 from plumbline.engines.remote.client import RemoteEngine
-from plumbline.server.api_servers.start import Start
 from plumbline.server.claims.shared import SharedClaims
-from plumbline.server.garbage import make_collections_rare
-from plumbline.server.listener import listener
-from plumbline.server.loading import load
-from plumbline.server.storage import build_store
+from plumbline.server.loading.model import load
+from plumbline.server.loading.storage import build_store
+from plumbline.server.start.api_servers.start import Start
+from plumbline.server.start.garbage import make_collections_rare
+from plumbline.server.start.listener import listener
 
 __all__ = ["main"]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
 
-from plumbline.engines.audio import SAMPLE_RATE, AudioError, decode_audio
-from plumbline.engines.images import ImageError, decode_image, reduced_image
+from plumbline.engines.media.audio import SAMPLE_RATE, AudioError, decode_audio
+from plumbline.engines.media.images import ImageError, decode_image, reduced_image
+from plumbline.engines.media.video import VideoError, decode_video
 from plumbline.engines.port import MediaItem, Modality
-from plumbline.engines.video import VideoError, decode_video
-from plumbline.server.fetch import Fetcher, FetchError
+from plumbline.server.media.fetch import Fetcher, FetchError
 from plumbline.server.settings import Settings
 from plumbline.server.streams import close_with_request
 from plumbline.turn import ChatPrompt, MediaReference, Prompt, media_of, with_media

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from plumbline.engines.port import SamplingParams
 from plumbline.protocols.common.fields import or_default
-from plumbline.protocols.common.sampler_chain import read_chain, read_repetition
+from plumbline.protocols.common.sampling.chain import read_chain, read_repetition
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
 __all__ = [

@@ -20,8 +20,8 @@ from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.response_template import BadResponseTemplateError
 from plumbline.dialects.registry import DialectChoice, UnknownDialectError, choose
 from plumbline.engines.port import Engine
-from plumbline.protocols.common.sampling import Defaults
-from plumbline.server.model_files import resolve_gguf, resolve_model
+from plumbline.protocols.common.sampling.parameters import Defaults
+from plumbline.server.loading.model_files import resolve_gguf, resolve_model
 from plumbline.server.settings import Settings, SettingsError, pocket_model
 from plumbline.text.gguf import write_text_folder
 from plumbline.text.prompts.deepseek import ModelTexts
@@ -87,7 +87,7 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
     reason = "it runs in another process"
     if engine is None:
         # Engines import torch, which takes hundreds of megabytes; an API server has none.
-        from plumbline.server.engines import build_engine, choose_engine
+        from plumbline.server.loading.engines import build_engine, choose_engine
 
         choice = choose_engine(settings, folder, gguf)
     names = settings.served_model_names or (_name(folder, gguf, settings),)

@@ -19,9 +19,9 @@ from prometheus_client import multiprocess
 
 from plumbline.engines.port import Engine
 from plumbline.engines.remote.host import EngineHost
-from plumbline.server.api_servers.start import Start
 from plumbline.server.claims.hub import Hub
 from plumbline.server.settings import Settings, SettingsError
+from plumbline.server.start.api_servers.start import Start
 
 __all__ = ["Supervisor", "supervise"]
 
@@ -162,7 +162,7 @@ class Supervisor:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "plumbline.server.api_servers.process",
+            "plumbline.server.start.api_servers.process",
             stdin=asyncio.subprocess.PIPE,
             pass_fds=(listening.fileno(),),
             env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(self._folder / "metrics")},

@@ -27,7 +27,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from plumbline.engines.port import Engine
 from plumbline.server.app import create_app
 from plumbline.server.claims.shared import SharedClaims
-from plumbline.server.loading import ServedModel
+from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, engine_unavailable, envelope

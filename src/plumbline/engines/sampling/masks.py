@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.engines.grammar import GrammarError, num_words
+from plumbline.engines.constraints.grammar import GrammarError, num_words
 from plumbline.engines.request import RequestState
 
 __all__ = ["MaskWorker", "StepMasks", "delay_ends", "fill_mask"]

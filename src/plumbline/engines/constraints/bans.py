@@ -18,7 +18,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.engines.grammar import GrammarError, Matcher, Vocabulary, num_words
+from plumbline.engines.constraints.grammar import GrammarError, Matcher, Vocabulary, num_words
 from plumbline.engines.port import SamplingParams
 
 __all__ = ["BanMatcher", "TokenTexts"]
@@ -66,7 +66,7 @@ class TokenTexts:
 
 
 class BanMatcher:
-    """The bans of one request; see `plumbline.engines.grammar.Matcher`.
+    """The bans of one request; see `plumbline.engines.constraints.grammar.Matcher`.
 
     Args:
         sampling: has `bad_words`, `banned_strings` and `allowed_token_ids`.

@@ -1,0 +1,1 @@
+"""Constrain which tokens an answer may have: grammars, bans and thinking budgets."""

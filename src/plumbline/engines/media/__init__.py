@@ -1,0 +1,1 @@
+"""Decode images, audio and videos."""

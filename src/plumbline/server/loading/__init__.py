@@ -1,0 +1,1 @@
+"""Load what the server serves from: the model, its engine, adapters, prompt templates and the store."""

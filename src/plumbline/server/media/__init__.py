@@ -1,0 +1,1 @@
+"""Load the files that requests name, within the operator's limits."""

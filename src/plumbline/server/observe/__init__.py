@@ -1,0 +1,1 @@
+"""Let operators observe the server: metrics."""
