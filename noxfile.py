@@ -240,6 +240,12 @@ def scripted(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
+    """Build the pages about the reference servers from their recordings, in docs/build."""
+    Environment(session, SERVE).run("python", "conformance/reference_servers/pages.py")
+
+
+@nox.session(venv_backend="none")
+def examples(session: nox.Session) -> None:
     """Run the examples of the README against a server and compare their output."""
     Environment(session, DEV).run("python", "-m", "pytest", "tests/docs", *session.posargs)
 

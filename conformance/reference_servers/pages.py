@@ -1,4 +1,8 @@
-"""Make files from the recordings: the verdicts that a replay has to repeat, and pages of `docs/`."""
+"""Make files from the recordings: the verdicts that a replay must repeat, and pages about the servers.
+
+`nox -s peers` writes the committed files. As a script (`nox -s docs`) this module builds the pages of `docs/build/`.
+They show every verdict with its requests and answers, and are too large to commit.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,11 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli.matrix import columns_from, matrix_for
 from plumbline_conformance.recording.file import read_recording
 from plumbline_conformance.reports.matrix import Column
-from plumbline_conformance.reports.matrix_pages import matrix_pages
+from plumbline_conformance.reports.matrix_pages import matrix_pages, summary_markdown
 
-__all__ = ["differences", "pages", "recordings"]
+__all__ = ["built_pages", "committed_files", "differences", "recordings", "write"]
+
+_MORE = "\n`nox -s docs` builds pages with every verdict, request and answer; they begin at `docs/build/matrix.html`.\n"
 
 
 def recordings(root: Path) -> dict[str, Path]:
@@ -33,27 +39,49 @@ def verdicts(columns: list[Column]) -> str:
     return json.dumps(found, indent=0) + "\n"
 
 
-def pages(root: Path) -> dict[Path, str]:
-    """Return the text of every file that is made from the recordings."""
-    columns = columns_from([str(path) for path in recordings(root).values()])
+def committed_files(root: Path) -> dict[Path, str]:
+    """Return the text of every committed file that is made from the recordings."""
+    columns = _columns(root)
     docs = root / "docs"
-    written = {column.name for column in columns if (docs / "servers" / f"{column.name}.md").is_file()}
-    matrix = matrix_pages(matrix_for(columns, docs), written)
     return {
         root / "conformance" / "recordings" / "verdicts.json": verdicts(columns),
-        **{docs / path: text for path, text in matrix.items()},
+        docs / "matrix.md": summary_markdown(matrix_for(columns, docs), _notes(columns, "servers")) + _MORE,
         docs / "differences.md": differences_markdown(differences(root)),
         **{
-            docs / "servers" / f"{name}.md": server_page(
-                name,
-                PEERS[name],
+            docs / "servers" / f"{column.name}.md": server_page(
+                column.name,
+                PEERS[column.name],
                 column,
-                read_repetitions(root / "conformance" / "recordings" / f"{name}.repetitions.json"),
+                read_repetitions(root / "conformance" / "recordings" / f"{column.name}.repetitions.json"),
             )
-            for name, column in zip(recordings(root), columns, strict=True)
-            if not PEERS[name].ours
+            for column in columns
+            if not PEERS[column.name].ours
         },
     }
+
+
+def built_pages(root: Path) -> dict[Path, str]:
+    """Return the text of every page in `docs/build/`."""
+    columns = _columns(root)
+    build = root / "docs" / "build"
+    pages = matrix_pages(matrix_for(columns, build), _notes(columns, "../servers"))
+    return {build / path: text for path, text in pages.items()}
+
+
+def _columns(root: Path) -> list[Column]:
+    return columns_from([str(path) for path in recordings(root).values()])
+
+
+def _notes(columns: list[Column], folder: str) -> dict[str, str]:
+    """Return the links to the pages with notes; our own server has none."""
+    return {column.name: f"{folder}/{column.name}.md" for column in columns if not PEERS[column.name].ours}
+
+
+def write(files: dict[Path, str]) -> None:
+    """Write the files, and create their folders."""
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
 
 
 def differences(root: Path) -> dict[str, tuple[str, Run, dict[str, list[str]]]]:
@@ -68,3 +96,9 @@ def differences(root: Path) -> dict[str, tuple[str, Run, dict[str, list[str]]]]:
         for name, path in recordings(root).items()
         if (folder / f"{name}.differences.toml").is_file()
     }
+
+
+if __name__ == "__main__":
+    root = Path(__file__).parents[2]
+    write(built_pages(root))
+    print(f"Open {root / 'docs' / 'build' / 'matrix.html'}")

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.servers import THREADS, free_port, started  # noqa: E402
 from differences import read_run  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
-from pages import pages  # noqa: E402
+from pages import committed_files, write  # noqa: E402
 from repetitions import repetitions_of  # noqa: E402
 from servers import MODEL, PEERS, Peer  # noqa: E402
 from supervisor import supervised  # noqa: E402
@@ -132,9 +132,7 @@ def main() -> int:
             lines.append(f"{name}: {_judge(name, diff=options.diff, runs=options.runs)}")
         except (Absent, RuntimeError, OSError) as error:
             lines.append(f"{name}: not judged: {error}")
-    for path, text in pages(ROOT).items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+    write(committed_files(ROOT))
     print("\n".join(lines))
     return 0
 

@@ -1,32 +1,25 @@
-"""Write the matrix as a set of small pages: a summary of one screen, the comparisons, and a page for each server."""
+"""Write the matrix as pages: a summary that fits one screen, the comparisons, and a page for each server."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Mapping
 
 import msgspec
 
 from plumbline_conformance.reports.areas import AREAS_NOTE, Score, scores_of
 from plumbline_conformance.reports.evidence_html import Detail, evidence_html
 from plumbline_conformance.reports.html import page, safe, safe_text
-from plumbline_conformance.reports.markdown import MARKS, cell, code
+from plumbline_conformance.reports.markdown import cell
 from plumbline_conformance.reports.matrix import (
-    EXPLAINED,
     NOTE,
     Column,
     Matrix,
     anchor,
-    behind,
-    checks_of_servers,
     counts_of_servers,
-    matrix_of,
-    rules_of_servers,
-    worst,
 )
 from plumbline_conformance.reports.matrix_html import tables
-from plumbline_conformance.suite.contract import rules
 
-__all__ = ["LONGEST_PAGE", "matrix_pages"]
+__all__ = ["LONGEST_PAGE", "matrix_pages", "summary_markdown"]
 
 LONGEST_PAGE = 1_000_000
 """Bytes of an HTML page; the page of a server shows less of its exchanges to stay below."""
@@ -47,36 +40,51 @@ a.v{text-decoration:none}td a.v:hover{text-decoration:underline}
 _OTHER_PAGES = {"matrix": "summary", "matrix-rules": "servers by rules", "matrix-checks": "servers by checks"}
 
 
-def matrix_pages(matrix: Matrix, written: Collection[str] = ()) -> dict[str, str]:
-    """Return the pages by path, all relative to the folder that the links of the matrix start from.
+def matrix_pages(matrix: Matrix, notes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the HTML pages by path, all relative to the folder that the links of the matrix start from.
 
     Args:
         matrix: the servers; their recordings are links from that folder.
-        written: names of servers with a page `servers/NAME.md` that a person wrote.
+        notes: links from that folder to the pages with notes on a server, by the server's name.
     """
+    notes = notes or {}
     scores = scores_of(matrix)
-    named = _with_pages(matrix, "servers/{}.rules.md")
-    by_html = _with_pages(matrix, "servers/{}.html")
+    linked = _with_pages(matrix)
     pages = {
-        "matrix.md": _summary_markdown(named, scores, written),
-        "matrix.html": _summary_html(by_html, scores, written),
-        "matrix-rules.md": _comparison_markdown(named, "rules"),
-        "matrix-checks.md": _comparison_markdown(named, "checks"),
-        "matrix-rules.html": _comparison_html(by_html, "rules"),
-        "matrix-checks.html": _comparison_html(by_html, "checks"),
+        "matrix.html": _summary_html(linked, scores, notes),
+        "matrix-rules.html": _comparison_html(linked, "rules"),
+        "matrix-checks.html": _comparison_html(linked, "checks"),
     }
-    for place, column in enumerate(matrix.columns):
+    for place, column in enumerate(linked.columns):
         away = msgspec.structs.replace(column, recording=column.recording and f"../{column.recording}")
         own = {area: found[place] for area, found in scores.items()}
-        name = anchor(column, "")
-        pages[f"servers/{name}.rules.md"] = _server_markdown(away, own, column.name in written)
-        pages[f"servers/{name}.html"] = _server_html(away, own, column.name in written)
+        pages[column.page] = _server_html(away, own, notes.get(column.name, ""))
     return pages
 
 
-def _with_pages(matrix: Matrix, path: str) -> Matrix:
+def summary_markdown(matrix: Matrix, notes: Mapping[str, str]) -> str:
+    """Return the summary as Markdown; of all links it has those to recordings and notes only.
+
+    Args:
+        matrix: the servers.
+        notes: links to the pages with notes on a server, by the server's name.
+    """
+    scores = scores_of(matrix)
+    lines = ["# Servers by areas", "", AREAS_NOTE, ""]
+    lines += ["| server | " + " | ".join(scores) + " |", "|---|" + "--:|" * len(scores)]
+    for place, column in enumerate(matrix.columns):
+        cells = " | ".join(found[place].short for found in scores.values())
+        note = notes.get(column.name)
+        title = cell(column.title)
+        lines.append(f"| {f'[{title}]({note})' if note else title} | {cells} |")
+    lines += ["", "## Verdicts", "", *counts_of_servers(matrix)]
+    return "\n".join(lines) + "\n"
+
+
+def _with_pages(matrix: Matrix) -> Matrix:
     columns = [
-        msgspec.structs.replace(column, page=path.format(anchor(column, ""))) for column in matrix.columns
+        msgspec.structs.replace(column, page=f"servers/{anchor(column, '')}.html")
+        for column in matrix.columns
     ]
     return msgspec.structs.replace(matrix, columns=columns)
 
@@ -90,38 +98,12 @@ def _without_recordings(matrix: Matrix) -> Matrix:
 # The summary
 
 
-def _summary_markdown(matrix: Matrix, scores: dict[str, list[Score]], written: Collection[str]) -> str:
-    lines = ["# Servers by areas", "", AREAS_NOTE, ""]
-    lines += ["| server | " + " | ".join(scores) + " | read |", "|---|" + "--:|" * len(scores) + "---|"]
-    for place, column in enumerate(matrix.columns):
-        cells = [_score_markdown(column, found[place]) for found in scores.values()]
-        name = anchor(column, "")
-        links = [f"[notes](servers/{column.name}.md)"] if column.name in written else []
-        links += [f"[violations]({column.page})", f"[exchanges](servers/{name}.html)"]
-        lines.append(f"| {cell(column.title)} | {' | '.join(cells)} | {', '.join(links)} |")
-    lines += [
-        "",
-        "All verdicts: [servers by rules](matrix-rules.md), [servers by checks](matrix-checks.md); the same as HTML, "
-        "with requests and answers: [summary](matrix.html), [rules](matrix-rules.html), "
-        "[checks](matrix-checks.html).",
-        "",
-        "## Verdicts",
-        "",
-        *counts_of_servers(matrix),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _score_markdown(column: Column, score: Score) -> str:
-    return f"[{score.short}]({column.page}#{anchor(column, score.check)})" if score.check else score.short
-
-
-def _summary_html(matrix: Matrix, scores: dict[str, list[Score]], written: Collection[str]) -> str:
+def _summary_html(matrix: Matrix, scores: dict[str, list[Score]], notes: Mapping[str, str]) -> str:
     heads = "".join(f"<th>{safe(area)}</th>" for area in scores)
     rows = []
     for place, column in enumerate(matrix.columns):
         cells = "".join(f"<td>{_score_html(column, found[place])}</td>" for found in scores.values())
-        note = f' <a href="servers/{safe(column.name)}.md">notes</a>' if column.name in written else ""
+        note = f' <a href="{safe(notes[column.name])}">notes</a>' if column.name in notes else ""
         rows.append(f'<tr><th><a href="{safe(column.page)}">{safe(column.title)}</a>{note}</th>{cells}</tr>')
     parts = [
         "<h1>Servers by areas</h1>",
@@ -154,14 +136,6 @@ def _navigation(here: str, folder: str) -> str:
 # The comparisons
 
 
-def _comparison_markdown(matrix: Matrix, kind: str) -> str:
-    bare = _without_recordings(matrix)
-    marks = " ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
-    lines = [f"# Servers by {kind}", "", "[Summary](matrix.md)", "", marks, ""]
-    lines += [NOTE, "", *rules_of_servers(bare)] if kind == "rules" else [*checks_of_servers(bare)]
-    return "\n".join(lines) + "\n"
-
-
 def _comparison_html(matrix: Matrix, kind: str) -> str:
     parts = [f"<h1>Servers by {kind}</h1>", _navigation(f"matrix-{kind}", "")]
     parts += [f"<p>{NOTE}</p>"] if kind == "rules" else []
@@ -171,58 +145,10 @@ def _comparison_html(matrix: Matrix, kind: str) -> str:
 # A page for each server
 
 
-def _server_markdown(column: Column, scores: dict[str, Score], written: bool) -> str:
-    name = anchor(column, "")
-    links = ["[Summary](../matrix.md)", f"[requests and answers]({name}.html)"]
-    links += [f"[notes]({column.name}.md)"] if written else []
-    links += [f"[recording]({column.recording})"] if column.recording else []
-    lines = [f"# {cell(column.title)}: violations", "", ", ".join(links) + ".", ""]
-    lines += ["| area | checks that pass | MUST rules broken | SHOULD rules broken |", "|---|--:|---|---|"]
-    for area, found in scores.items():
-        broken, lacking = (
-            ", ".join(f"[{cell(rule)}](#{_rule_place(rule)})" for rule in names)
-            for names in (found.broken, found.lacking)
-        )
-        passed = f"{found.passed} of {found.judged}" if found.judged else "no verdict"
-        lines.append(f"| {cell(area)} | {passed} | {broken} | {lacking} |")
-    lines += ["", *_broken_rules(column, scores)]
-    return "\n".join([*lines, *_violations(column)]).rstrip() + "\n"
-
-
-def _rule_place(rule: str) -> str:
-    return f"rule-{rule.lower()}"
-
-
-def _broken_rules(column: Column, scores: dict[str, Score]) -> Iterator[str]:
-    """Yield the sentence of each broken rule, with links to the checks that break it."""
-    found = matrix_of([column]).rules
-    wanted = {rule for score in scores.values() for rule in (*score.broken, *score.lacking)}
-    if wanted:
-        yield "## Rules"
-        yield ""
-    for rule, [results] in found:
-        if rule not in wanted:
-            continue
-        verdict = worst(results)
-        checks = ", ".join(
-            f"[{code(r.check)}](#{anchor(column, r.check)})" for r in results if r.verdict in EXPLAINED
-        )
-        sentence = rules()[rule]["sentence"]
-        yield f'- <a id="{_rule_place(rule)}"></a>{MARKS[verdict or "fail"]} **{cell(rule)}** {cell(sentence)} {checks}'
-    yield ""
-
-
-def _violations(column: Column) -> list[str]:
-    lines = behind(column)
-    return ["## Checks", "", *lines[2:]] if lines else ["No check is violated."]
-
-
-def _server_html(column: Column, scores: dict[str, Score], written: bool) -> str:
+def _server_html(column: Column, scores: dict[str, Score], note: str) -> str:
     """Return the page with the most detail that stays below the limit."""
-    name = anchor(column, "")
-    links = [_navigation("", "../"), f'<p><a href="{name}.rules.md">violations as Markdown</a>']
-    links += [f' · <a href="{safe(column.name)}.md">notes</a>'] if written else []
-    links += [f' · <a href="{safe(column.recording)}">recording</a>'] if column.recording else []
+    found_at = {"notes": note and f"../{note}", "recording": column.recording}
+    links = [f'<a href="{safe(link)}">{text}</a>' for text, link in found_at.items() if link]
     rows = []
     for area, found in scores.items():
         broken = ", ".join(map(safe, [*found.broken, *found.lacking]))
@@ -235,8 +161,9 @@ def _server_html(column: Column, scores: dict[str, Score], written: bool) -> str
         rows.append(f"<tr><th>{safe(area)}</th><td>{passed}</td><td>{shown}</td></tr>")
     head = [
         f"<h1>{safe(column.title)}</h1>",
-        *links,
-        '</p><div class="scroll"><table><tr><th>area</th><th>checks that pass</th><th>rules broken</th></tr>',
+        _navigation("", "../"),
+        f"<p>{' · '.join(links)}</p>",
+        '<div class="scroll"><table><tr><th>area</th><th>checks that pass</th><th>rules broken</th></tr>',
         *rows,
         "</table></div>",
     ]

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
 
 import environments  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
-from pages import differences, pages, recordings  # noqa: E402
+from pages import committed_files, differences, recordings  # noqa: E402
 from servers import PEERS, Peer  # noqa: E402
 from supervisor import supervised  # noqa: E402
 
@@ -71,7 +71,7 @@ def test_an_explanation_is_a_sentence(name: str) -> None:
 
 
 def test_the_pages_match_the_recordings() -> None:
-    stale = [path.name for path, text in pages(ROOT).items() if path.read_text("utf-8") != text]
+    stale = [path.name for path, text in committed_files(ROOT).items() if path.read_text("utf-8") != text]
 
     assert stale == [], "write them with `nox -s peers -- --again`"
 
