@@ -228,7 +228,7 @@ def pocket(session: nox.Session) -> None:
         else [["tokenizer"], ["train"], ["export"], ["evaluate", "--write"]]
     )
     for step in steps:
-        environment.run("python", "-m", "plumbline.pocket", *step)
+        environment.run("python", "-m", "plumbline_training", *step)
 
 
 @nox.session(venv_backend="none")

@@ -65,7 +65,7 @@ class _Models:
         plumbline = str(Path(sys.executable).parent / "plumbline")
         train = [plumbline, "script-model", "--out", str(self.scripted), "--gguf", str(self.scripted_gguf)]
         subprocess.run(train, env=variables, check=True)
-        convert = [sys.executable, "-m", "plumbline.pocket", "to_gguf", "--to", str(self.pocket_gguf)]
+        convert = [sys.executable, "-m", "plumbline.pocket.to_gguf", "--to", str(self.pocket_gguf)]
         subprocess.run(convert, env=variables, check=True)
 
 

@@ -13,7 +13,7 @@ from support.asgi import Server, serving
 from support.engines import prompts
 from transformers import AutoModelForCausalLM
 
-from plumbline.pocket.corpus import MODEL_DIR
+from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
 

@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["is_large", "members", "scalars", "unbounded"]
 
-DOCUMENT = json.loads(files("plumbline._generated").joinpath("openapi.json").read_text("utf-8"))
+DOCUMENT = json.loads(files("plumbline_conformance._generated").joinpath("openapi.json").read_text("utf-8"))
 SCHEMAS = DOCUMENT["components"]["schemas"]
 SMALL = 4_096
 """Strings and lists that may be longer than this need a row of their own."""

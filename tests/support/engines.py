@@ -26,11 +26,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from plumbline.engines.port import Engine, GenerateRequest, SamplingParams, TokenChunk
 from plumbline.engines.remote.client import RemoteEngine
 from plumbline.engines.remote.host import EngineHost
-from plumbline.pocket import corpus
-from plumbline.pocket.corpus import MODEL_DIR
-from plumbline.pocket.words import Lexicon
+from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
+from plumbline_training import corpus
+from plumbline_training.words import Lexicon
 
 __all__ = [
     "ENGINES",

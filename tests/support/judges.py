@@ -14,7 +14,9 @@ Json = dict[str, Any]
 
 @cache
 def _contract() -> Json:
-    document: Json = json.loads(files("plumbline._generated").joinpath("openapi.json").read_bytes())
+    document: Json = json.loads(
+        files("plumbline_conformance._generated").joinpath("openapi.json").read_bytes()
+    )
     return document
 
 

@@ -1,6 +1,7 @@
 """Define Qwen3 as a small torch module with the parameter names of transformers, for training."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -146,3 +147,35 @@ class Network(nn.Module):
             x = layer(x, cos, sin, mask)
         logits: Tensor = F.linear(self.model.norm(x)[wanted], self.model.embed_tokens.weight)
         return logits
+
+
+def config_of(shape: Shape, eos: int, pad: int) -> dict[str, Any]:
+    """Return the content of `config.json` for a network of this shape."""
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "eos_token_id": eos,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden_size,
+        "initializer_range": shape.initializer_range,
+        "intermediate_size": shape.intermediate_size,
+        "max_position_embeddings": shape.max_position_embeddings,
+        "max_window_layers": shape.num_hidden_layers,
+        "model_type": "qwen3",
+        "num_attention_heads": shape.num_attention_heads,
+        "num_hidden_layers": shape.num_hidden_layers,
+        "num_key_value_heads": shape.num_key_value_heads,
+        "pad_token_id": pad,
+        "rms_norm_eps": shape.rms_norm_eps,
+        "rope_scaling": None,
+        "rope_theta": shape.rope_theta,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": shape.vocab_size,
+    }

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from plumbline.pocket.corpus import MODEL_DIR
+from plumbline.pocket import MODEL_DIR
 
 LAYER_NAMES = {
     "input_layernorm": "attn_norm",
@@ -106,7 +106,7 @@ def quantise(source: Path, target: Path, kind: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m plumbline.pocket to_gguf", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m plumbline.pocket.to_gguf", description=__doc__)
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--to", type=Path, default=Path("pocket.gguf"))
     parser.add_argument("--type", default="F32", help="F32, or a quantised type such as Q8_0 or Q4_K_M")

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from plumbline.pocket.export import config_of
-from plumbline.pocket.network import Network
+from plumbline.pocket.network import Network, config_of
 from plumbline.scripted_model.scripts import ScriptSet
 from plumbline.scripted_model.vocabulary import END_OF_TEXT, IM_END, id_of, save
 

@@ -10,7 +10,7 @@ import pytest
 from support.engines import EngineKind, Reference, prompts, started
 
 from plumbline.engines.llama_cpp.library import Library, LlamaCppError, read_options
-from plumbline.pocket.corpus import MODEL_DIR
+from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.to_gguf import quantise, write
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")

@@ -87,11 +87,11 @@ class UtilityOperations(Operations):
 
     async def get_openapi_json(self, call: Call) -> Reply:
         """Return the contract as JSON."""
-        return RawReply(_contract("openapi.json"), "application/json")
+        return RawReply(_contract("plumbline_conformance._generated", "openapi.json"), "application/json")
 
     async def get_openapi_yaml(self, call: Call) -> Reply:
         """Return the contract as YAML."""
-        return RawReply(_contract("openapi.yaml"), "application/yaml")
+        return RawReply(_contract("plumbline._generated", "openapi.yaml"), "application/yaml")
 
     def _tokenized(self, ids: list[int], strings: list[str] | msgspec.UnsetType) -> TokenizeResponse:
         return TokenizeResponse(
@@ -102,5 +102,5 @@ class UtilityOperations(Operations):
         )
 
 
-def _contract(name: str) -> bytes:
-    return files("plumbline._generated").joinpath(name).read_bytes()
+def _contract(package: str, name: str) -> bytes:
+    return files(package).joinpath(name).read_bytes()

@@ -5,11 +5,12 @@ import random
 import pytest
 import torch
 
-from plumbline.pocket import evaluate, network, tokenizer, train
-from plumbline.pocket.corpus import prompt_of
-from plumbline.pocket.long_conversation import long_conversation
+from plumbline.pocket import network
 from plumbline.pocket.network import Network, Shape
-from plumbline.pocket.words import Lexicon
+from plumbline_training import evaluate, tokenizer, train
+from plumbline_training.corpus import prompt_of
+from plumbline_training.long_conversation import long_conversation
+from plumbline_training.words import Lexicon
 
 TOKENIZER = tokenizer.load()
 

@@ -9,44 +9,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from plumbline.pocket import tokenizer
-from plumbline.pocket.corpus import MODEL_DIR
-from plumbline.pocket.network import Shape
+from plumbline.pocket import MODEL_DIR
+from plumbline.pocket.network import Shape, config_of
+from plumbline_training import tokenizer
 
 MAX_NEW_TOKENS = 1024
 """Most tokens of an answer to a request without a limit. No task of the model needs as many; an answer that repeats
 itself does not fill the context."""
-
-
-def config_of(shape: Shape, eos: int, pad: int) -> dict[str, Any]:
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": None,
-        "eos_token_id": eos,
-        "head_dim": shape.head_dim,
-        "hidden_act": "silu",
-        "hidden_size": shape.hidden_size,
-        "initializer_range": shape.initializer_range,
-        "intermediate_size": shape.intermediate_size,
-        "max_position_embeddings": shape.max_position_embeddings,
-        "max_window_layers": shape.num_hidden_layers,
-        "model_type": "qwen3",
-        "num_attention_heads": shape.num_attention_heads,
-        "num_hidden_layers": shape.num_hidden_layers,
-        "num_key_value_heads": shape.num_key_value_heads,
-        "pad_token_id": pad,
-        "rms_norm_eps": shape.rms_norm_eps,
-        "rope_scaling": None,
-        "rope_theta": shape.rope_theta,
-        "sliding_window": None,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-        "use_cache": True,
-        "use_sliding_window": False,
-        "vocab_size": shape.vocab_size,
-    }
 
 
 def _write(path: Path, value: Any) -> None:
@@ -88,7 +57,7 @@ def export(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m plumbline.pocket export", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m plumbline_training export", description=__doc__)
     parser.add_argument("--checkpoint", type=Path, default=Path(".pocket/checkpoint.pt"))
     parser.add_argument("--to", type=Path, default=MODEL_DIR)
     parser.add_argument(

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from plumbline.pocket import corpus, tokenizer
-from plumbline.pocket.words import Lexicon
+from plumbline_training import corpus, tokenizer
+from plumbline_training.words import Lexicon
 
 SHIPPED = tokenizer.load()
 FINE = tokenizer.with_fine_pretokenizer(SHIPPED)

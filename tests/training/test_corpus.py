@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from plumbline.pocket import corpus, evaluate, tokenizer, tools, train
-from plumbline.pocket.sample import Sample
-from plumbline.pocket.skills import SKILLS
-from plumbline.pocket.words import Lexicon, side
+from plumbline_training import corpus, evaluate, tokenizer, tools, train
+from plumbline_training.sample import Sample
+from plumbline_training.skills import SKILLS
+from plumbline_training.words import Lexicon, side
 
 
 def texts(seed: int, count: int, split: str = "train") -> list[str]:

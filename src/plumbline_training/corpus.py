@@ -6,19 +6,18 @@ A document is a prompt rendered with the shipped chat template and its reply. On
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from plumbline.pocket import conversation, structured, tools
-from plumbline.pocket.sample import Message, Sample
-from plumbline.pocket.skills import SKILLS
-from plumbline.pocket.words import Lexicon
+from plumbline.pocket import MODEL_DIR
+from plumbline_training import conversation, structured, tools
+from plumbline_training.sample import Message, Sample
+from plumbline_training.skills import SKILLS
+from plumbline_training.words import Lexicon
 
-MODEL_DIR = Path(__file__).parent / "model"
 PROMPT_WEIGHT = 0.2
 """Weight of a prompt token as a target; only every fourth one is a target."""
 

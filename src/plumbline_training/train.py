@@ -19,11 +19,11 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from plumbline.pocket import corpus, tokenizer
-from plumbline.pocket.corpus import Document, Renderer
-from plumbline.pocket.long_conversation import long_conversation
 from plumbline.pocket.network import Network, Shape
-from plumbline.pocket.words import Lexicon
+from plumbline_training import corpus, tokenizer
+from plumbline_training.corpus import Document, Renderer
+from plumbline_training.long_conversation import long_conversation
+from plumbline_training.words import Lexicon
 
 POOL_TOKENS = 400_000
 MICRO_TOKENS = 2048
@@ -212,7 +212,7 @@ class Trainer:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m plumbline.pocket train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m plumbline_training train", description=__doc__)
     parser.add_argument("--run", type=Path, default=Path(".pocket"), help="folder of the checkpoint")
     parser.add_argument("--tokens", type=float, default=25e6, help="tokens to train on, padding included")
     parser.add_argument("--lr", type=float, default=3e-3)

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from plumbline.pocket.corpus import MODEL_DIR, TEMPLATE
+from plumbline.pocket import MODEL_DIR
+from plumbline_training.corpus import TEMPLATE
 
 TOOL = {
     "type": "function",

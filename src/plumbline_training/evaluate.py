@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plumbline.pocket import corpus, tokenizer
-from plumbline.pocket.corpus import MODEL_DIR
-from plumbline.pocket.long_conversation import lengthened
-from plumbline.pocket.sample import Sample
-from plumbline.pocket.skills import SKILLS
-from plumbline.pocket.words import Lexicon
+from plumbline.pocket import MODEL_DIR
+from plumbline_training import corpus, tokenizer
+from plumbline_training.long_conversation import lengthened
+from plumbline_training.sample import Sample
+from plumbline_training.skills import SKILLS
+from plumbline_training.words import Lexicon
 
 # The goals of the model; the other rows are informative.
 TARGETS: dict[str, float | None] = {
@@ -282,7 +282,7 @@ def write_card(folder: Path, result: dict[str, Any]) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m plumbline.pocket evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m plumbline_training evaluate", description=__doc__)
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--cases", type=int, default=300, help="cases in each row, of each seed")
     parser.add_argument("--long-cases", type=int, default=0, help="cases in each long row, of each seed")

@@ -16,13 +16,10 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from plumbline.pocket.corpus import MODEL_DIR, make_sample, prompt_of
-from plumbline.pocket.words import Lexicon
+from plumbline.pocket import MODEL_DIR, QWEN2_SPLIT
+from plumbline_training.corpus import make_sample, prompt_of
+from plumbline_training.words import Lexicon
 
-QWEN2_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 CLASS_SPLIT = r"[a-z]+|[A-Z]|[0-9]| ?[!-/:-@\[-`{-~]+|[\r\n]+| +|[^\x00-\x7f]"
 VOCAB_SIZE = 1024
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -106,7 +103,7 @@ def load(folder: Path = MODEL_DIR) -> Tokenizer:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m plumbline.pocket tokenizer", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m plumbline_training tokenizer", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--samples", type=int, default=20_000)
     args = parser.parse_args(argv)

@@ -9,10 +9,10 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plumbline.pocket import evaluate, tokenizer
-from plumbline.pocket.corpus import MODEL_DIR
+from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.network import Network, Shape
 from plumbline.pocket.to_gguf import gguf_name
+from plumbline_training import evaluate, tokenizer
 
 FILES = [
     "README.md",
