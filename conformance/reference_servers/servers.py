@@ -102,21 +102,21 @@ registered_resources:
 PEERS = {
     "plumbline": Peer(
         title="Plumbline {version}",
-        package="plumbline",
+        package="plumbline-llm",
         command=(*_OURS, "--model", "{model}"),
         ours=True,
         key="PLUMBLINE_API_KEY",
     ),
     "plumbline-transformers": Peer(
         title="Plumbline {version}, engine transformers",
-        package="plumbline",
+        package="plumbline-llm",
         command=(*_OURS, "--model", "{model}", "--engine", "transformers"),
         ours=True,
         key="PLUMBLINE_API_KEY",
     ),
     "plumbline-llama-cpp": Peer(
         title="Plumbline {version}, engine llama_cpp",
-        package="plumbline",
+        package="plumbline-llm",
         command=(*_OURS, "--model", "{model}.gguf"),
         ours=True,
         within="llama-cpp",
@@ -125,7 +125,7 @@ PEERS = {
     ),
     "plumbline-vllm": Peer(
         title="Plumbline {version}, engine vllm",
-        package="plumbline",
+        package="plumbline-llm",
         command=(
             *(*_OURS, "--model", "{model}", "--engine", "vllm", "--kv-cache-bytes", str(1 << 30)),
             *("--engine-args", "enforce_eager=true"),

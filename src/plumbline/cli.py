@@ -58,7 +58,7 @@ def _script_model(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         print(
             f"plumbline script-model needs the package {error.name!r}. "
-            "Install it with: pip install 'plumbline[serve]'",
+            "Install it with: pip install '.[serve]' in a clone of Plumbline",
             file=sys.stderr,
         )
         return 2
@@ -71,7 +71,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         from plumbline.store.open import default_url
     except ModuleNotFoundError as error:
         print(
-            f"plumbline serve needs the package {error.name!r}. Install it with: pip install 'plumbline[serve]'",
+            f"plumbline serve needs the package {error.name!r}. In a clone, run: pip install '.[serve]'",
             file=sys.stderr,
         )
         return 2

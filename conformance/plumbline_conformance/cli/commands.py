@@ -176,7 +176,7 @@ def run_fuzz(
     except ModuleNotFoundError as error:
         return cannot(
             out,
-            f"plumbline fuzz needs the package {error.name}. Install it with: pip install 'plumbline[fuzz]'",
+            f"plumbline fuzz needs the package {error.name}. In a clone, run: pip install '.[fuzz]'",
         )
     if phases is not None and (why := why_not(target)) is not None:
         return cannot(out, why)

@@ -37,7 +37,7 @@ _KEY = "PLUMBLINE_SCHEMATHESIS_KEY"
 def why_not(target: Target) -> str | None:
     """Return the reason why schemathesis cannot run on a server; None if it can."""
     if importlib.util.find_spec("schemathesis") is None:
-        return "--schemathesis needs the package schemathesis. Install it with: pip install 'plumbline[fuzz]'"
+        return "--schemathesis needs the package schemathesis. In a clone, run: pip install '.[fuzz]'"
     if urlsplit(target.base_url).query:
         return (
             "schemathesis cannot send the query of the base URL with each request; leave --schemathesis out."

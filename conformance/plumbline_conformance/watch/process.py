@@ -238,7 +238,7 @@ def _many_connections() -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop if `plumbline[watch]` is installed, because it needs half the time per event."""
+    """Return uvloop if the extra `watch` is installed, because it needs half the time per event."""
     try:
         import uvloop
     except ModuleNotFoundError:

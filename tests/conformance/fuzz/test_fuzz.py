@@ -147,7 +147,7 @@ def test_without_hypothesis_the_missing_package_is_named(
         monkeypatch.delitem(sys.modules, name)
 
     assert main(["fuzz", "--base-url", "http://127.0.0.1:1/v1", "--model", "m"]) == 2
-    assert "pip install 'plumbline[fuzz]'" in capsys.readouterr().out
+    assert "pip install '.[fuzz]'" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_what_cannot_be_run_is_reported_before_a_request(
     assert "the query of the base URL" in capsys.readouterr().out
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert main([*away, "http://127.0.0.1:1/v1"]) == 2
-    assert "pip install 'plumbline[fuzz]'" in capsys.readouterr().out
+    assert "pip install '.[fuzz]'" in capsys.readouterr().out
 
 
 def test_an_interruption_ends_both() -> None:

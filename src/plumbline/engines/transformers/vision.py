@@ -224,7 +224,9 @@ def load_processor(folder: Path, config: Any, *, trust_remote_code: bool = False
     Processors for videos need torchvision. Where it is not installed, the rest of the processor is loaded without.
     """
     if find_spec("PIL") is None:
-        _log.warning("this model reads images, but Pillow is not installed (plumbline[images]): text only")
+        _log.warning(
+            "this model reads images, but Pillow (extra: images) is not installed; images are refused"
+        )
         return None
     from transformers import AutoProcessor
 
