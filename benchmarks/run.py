@@ -19,17 +19,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "conformance/reference_parsers")]
 
 from environment import run as run_with_other_parsers  # noqa: E402
 
-from benchmarks import (  # noqa: E402
-    api_servers,
-    serving,
-    startup,
-    store,
-    streams,
-    structured_output,
-    vllm_engine,
-)
+from benchmarks import structured_output  # noqa: E402
 from benchmarks.environment import environment  # noqa: E402
-from benchmarks.servers import available  # noqa: E402
+from benchmarks.serving import api_servers, startup, store, streams, vllm_engine  # noqa: E402
+from benchmarks.serving import peers as serving  # noqa: E402
+from benchmarks.serving.processes import available  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 VLLM = ROOT / ".nox" / ".peer-vllm" / "bin"

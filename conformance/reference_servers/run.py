@@ -23,7 +23,7 @@ import msgspec
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.servers import THREADS, free_port, started  # noqa: E402
+from benchmarks.serving.processes import THREADS, free_port, started  # noqa: E402
 from differences import read_run  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
 from pages import committed_files, write  # noqa: E402

@@ -1,6 +1,6 @@
 """Measure tokens per second over HTTP on one GGUF file, beside llama.cpp's server and llama-cpp-python's.
 
-    python -m benchmarks.gguf --file pocket.gguf --llama-server PATH --llama-python PYTHON --to result.json
+    python -m benchmarks.serving.gguf --file pocket.gguf --llama-server PATH --llama-python PYTHON --to result.json
 
 All servers run at the same time with one compute thread each and are measured in turn, A B C A B C …. Ours and
 llama.cpp's have 32 slots of 1,024 tokens. The server of llama-cpp-python computes one request at a time and gives no
@@ -24,8 +24,8 @@ from typing import Any
 import httpx
 
 from benchmarks.environment import environment
-from benchmarks.servers import THREADS, Server, cpu_seconds, free_port, started
-from benchmarks.serving import MAX_TOKENS, PROMPTS
+from benchmarks.serving.peers import MAX_TOKENS, PROMPTS
+from benchmarks.serving.processes import THREADS, Server, cpu_seconds, free_port, started
 
 LOADS = ((1, 8), (8, 32), (32, 64))
 """Concurrency and requests."""
@@ -119,7 +119,7 @@ def measure(servers: list[Server], rounds: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Start the servers, measure them and write the result."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gguf", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.gguf", description=__doc__)
     parser.add_argument("--file", type=Path, required=True)
     parser.add_argument("--llama-server", help="llama.cpp's server, built from its source")
     parser.add_argument("--llama-python", help="a Python with llama-cpp-python[server]")

@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.servers import cpu_seconds, free_port, started
+from benchmarks.serving.processes import cpu_seconds, free_port, started
 
 __all__ = ["measure"]
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 def measure(
@@ -37,8 +37,8 @@ def measure(
     rows: list[dict[str, Any]] = []
     for number in numbers:
         port = free_port()
-        command = [sys.executable, "-m", "benchmarks.scripted_server", str(port), "none", str(tokens)]
-        with started([*command, str(1 / rate), str(number)], port, folder=HERE.parent) as process:
+        command = [sys.executable, "-m", "benchmarks.serving.scripted_server", str(port), "none", str(tokens)]
+        with started([*command, str(1 / rate), str(number)], port, folder=ROOT) as process:
             asyncio.run(_read(port, 20, 20))  # Every process has warmed up.
             children = _children(process.pid)
             idle = sum(map(_memory, [process.pid, *children]))
@@ -111,6 +111,6 @@ async def _stream(port: int, tokens: int) -> int:
 
 
 if __name__ == "__main__":
-    os.chdir(HERE.parent)
+    os.chdir(ROOT)
     for line in measure():
         print(json.dumps(line))

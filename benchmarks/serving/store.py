@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.servers import free_port, started
+from benchmarks.serving.processes import free_port, started
 from plumbline.store.open import open_store
 from plumbline.store.sql.sweep import Retention
 
@@ -49,10 +49,18 @@ def measure(*, records: int = 1_000_000) -> list[dict[str, Any]]:
 def _requests(path: Path, name: str, seconds: float) -> list[dict[str, Any]]:
     """Compare requests that are stored with others; the engine takes `seconds` for each of 16 tokens."""
     port = free_port()
-    command = [sys.executable, "-m", "benchmarks.scripted_server", str(port), str(path), "16", str(seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.serving.scripted_server",
+        str(port),
+        str(path),
+        "16",
+        str(seconds),
+    ]
     times: dict[bool, list[float]] = {False: [], True: []}
     walls: dict[bool, list[float]] = {False: [], True: []}
-    with started(command, port, folder=Path(__file__).parent.parent):
+    with started(command, port, folder=Path(__file__).parents[2]):
         _block(port, store=True)  # warms up
         for _ in range(_BLOCKS):
             for store in (False, True):

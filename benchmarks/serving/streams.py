@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.servers import cpu_seconds, free_port, started
+from benchmarks.serving.processes import cpu_seconds, free_port, started
 
 __all__ = ["measure"]
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 _TIME = re.compile(rb'"delta":"([0-9.]+) ')
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 
@@ -32,12 +32,12 @@ def measure(
     rows = []
     for rate in rates:
         for name, command in (
-            ("bare asyncio", [sys.executable, "-m", "benchmarks.streams"]),
-            ("plumbline", [sys.executable, "-m", "benchmarks.scripted_server"]),
+            ("bare asyncio", [sys.executable, "-m", "benchmarks.serving.streams"]),
+            ("plumbline", [sys.executable, "-m", "benchmarks.serving.scripted_server"]),
         ):
             port = free_port()
             options = [str(port), "none", str(tokens), str(1 / rate)]
-            with started([*command, *options], port, folder=HERE.parent) as process:
+            with started([*command, *options], port, folder=ROOT) as process:
                 before = cpu_seconds(process.pid)
                 began = time.monotonic()
                 delays = asyncio.run(_read(port, streams, 1 / rate))

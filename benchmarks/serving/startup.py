@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmarks.servers import peak_memory, serve
+from benchmarks.serving.processes import peak_memory, serve
 
 __all__ = ["measure"]
 

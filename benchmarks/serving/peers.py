@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.servers import Server, cpu_seconds, peak_memory, serve
+from benchmarks.serving.processes import Server, cpu_seconds, peak_memory, serve
 
 __all__ = ["measure"]
 

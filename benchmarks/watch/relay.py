@@ -1,6 +1,6 @@
 """Relay bytes without reading them: the minimal proxy that `plumbline watch` is compared with.
 
-python benchmarks/relay.py --upstream http://127.0.0.1:8000
+python benchmarks/watch/relay.py --upstream http://127.0.0.1:8000
 """
 
 from __future__ import annotations

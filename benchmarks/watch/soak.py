@@ -1,6 +1,6 @@
 """Measure the delay that `plumbline watch` adds to an event, with many streams at once.
 
-    python benchmarks/watch_soak.py --streams 100 --events 100 --interval 0.02 --out benchmarks/results/FILE.json
+    python -m benchmarks.watch.soak --streams 100 --events 100 --interval 0.02 --out benchmarks/results/FILE.json
 
 Every event carries the time at which it was written, so its delay is the time until a client has read it. Streams run
 directly to the server, through a minimal relay (relay.py) and through the proxy; the difference to the direct run is
@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from environment import environment
+from benchmarks.environment import environment
 
 try:
     import uvloop

@@ -1,6 +1,6 @@
 """Measure tokens per second of our server on vLLM's engine and of vLLM's own server, on the same weights.
 
-    python -m benchmarks.vllm_engine --bin .nox/.peer-vllm/bin --to result.json
+    python -m benchmarks.serving.vllm_engine --bin .nox/.peer-vllm/bin --to result.json
 
 Both have one compute thread and are measured in turn, A B A B …, while the other one is stopped, because vLLM's worker
 takes a third of a core when it waits: streamed chat completions of greedy tokens without an end, read by a client of
@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import environment
-from benchmarks.servers import THREADS, Server, free_port, started
-from benchmarks.serving import PROMPTS
+from benchmarks.serving.peers import PROMPTS
+from benchmarks.serving.processes import THREADS, Server, free_port, started
 
 __all__ = ["SHAPES", "measure"]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 POCKET = ROOT / "src/plumbline/pocket/model"
 SHAPES: dict[str, dict[str, int]] = {
     "pocket": {},
@@ -208,7 +208,7 @@ def _rows(shape: str, servers: Sequence[Server], rounds: int) -> Iterator[dict[s
 
 def main() -> None:
     """Measure, and write the result."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.vllm_engine", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.vllm_engine", description=__doc__)
     parser.add_argument("--bin", type=Path, required=True, help="folder of the programs vllm and plumbline")
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--rounds", type=int, default=5)

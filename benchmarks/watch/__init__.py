@@ -1,0 +1,1 @@
+"""Measure the delay that `plumbline watch` adds."""
