@@ -14,35 +14,31 @@ import queue
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
+from plumbline.engines.admission import Admission
 from plumbline.engines.checks import check_media, check_request, no_adapters
 from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
-from plumbline.engines.constraints.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
+from plumbline.engines.constraints.grammar import GrammarCompiler, Matcher
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.features import CHAIN_FEATURES
 from plumbline.engines.port import (
     EngineClosedError,
-    EngineFullError,
     EngineInfo,
     EngineStats,
     GenerateRequest,
     MediaPrompt,
-    RefusedRequestError,
     TokenChunk,
 )
+from plumbline.engines.request_core import Output, RequestCore
 
-__all__ = ["FEATURES", "Core", "Output", "ThreadedEngine"]
+__all__ = ["FEATURES", "ThreadedEngine"]
 
 _log = logging.getLogger("plumbline.engines")
-
-Output = tuple[str, TokenChunk]
-"""A request id and the next chunk of that request."""
 
 FEATURES = frozenset(
     {
@@ -70,51 +66,8 @@ _UNREAD_PAUSES = 512
 """Chunks that a reader may be behind. Then its request is paused: an answer that nobody reads costs no more steps."""
 _UNREAD_RESUMES = 64
 """Chunks behind at which a paused request goes on. Far fewer, because going on may cost a recomputation."""
-_BUSY_SECONDS = 5
-"""Seconds for `Retry-After` when too many grammars are being compiled."""
 _FATAL_FAILURES = 3
 """After this many failed steps in a row the engine reports itself dead, and `/health` with it."""
-
-
-class Core(Protocol):
-    """The synchronous part of an engine. One thread owns it; other threads only call `stats`."""
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a step would do anything; paused requests are no work."""
-        ...
-
-    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
-        """Take a request that has been checked, with the matcher of its grammar if it has one."""
-        ...
-
-    def abort(self, request_id: str) -> list[Output]:
-        """End a request now; unknown ids are ignored."""
-        ...
-
-    def pause(self, request_id: str) -> None:
-        """Compute nothing for a request until `resume`, and leave its place to others; unknown ids are ignored."""
-        ...
-
-    def resume(self, request_id: str) -> None:
-        """Go on with a paused request; other ids are ignored."""
-        ...
-
-    def step(self) -> list[Output]:
-        """Compute the next tokens."""
-        ...
-
-    def fail_all(self, error: str) -> list[Output]:
-        """End every request with an error, after a step that raised."""
-        ...
-
-    def check_integrity(self) -> None:
-        """Assert that nothing was lost; called when idle."""
-        ...
-
-    def stats(self) -> EngineStats:
-        """Return the counters; `ThreadedEngine` adds those of the thread."""
-        ...
 
 
 class _Submission(NamedTuple):
@@ -144,27 +97,23 @@ class ThreadedEngine:
 
     def __init__(
         self,
-        core: Core,
+        core: RequestCore,
         info: EngineInfo,
         *,
         max_in_flight: int,
         max_per_client: int = 0,
         grammars: GrammarCompiler | None = None,
     ) -> None:
-        self._max_per_client = min(max_in_flight, max_per_client or max_in_flight)
-        info = msgspec.structs.replace(info, max_in_flight=self._max_per_client)
-        if grammars is not None:
-            info = msgspec.structs.replace(info, features=info.features | {"grammar", "banned_strings"})
         self._core = core
-        self._info = info
-        self._grammars = grammars
+        self._admission = Admission(
+            info, max_in_flight=max_in_flight, max_per_client=max_per_client, grammars=grammars
+        )
+        self._info = self._admission.info
         self._texts: TokenTexts | None = None
         """Made when the first request bans a text."""
-        self._max_in_flight = max_in_flight
         self._inbox: queue.SimpleQueue[_Submission | _Reading | str | None] = queue.SimpleQueue()
         self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
         self._paused: set[str] = set()
-        self._clients: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -202,8 +151,9 @@ class ThreadedEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
+        check_request(request, self._info)
         grammar, budget = request.sampling.grammar, request.sampling.thinking_budget
-        matcher = None if grammar is None else await self._compile(grammar)
+        matcher = None if grammar is None else await self._admission.compile(grammar)
         if budget is not None:
             matcher = ThinkingBudgetMatcher(budget, matcher)
         if request.sampling.bad_words or request.sampling.banned_strings:
@@ -220,9 +170,7 @@ class ThreadedEngine:
                 yield chunk
         finally:
             self._streams.pop(request.request_id, None)
-            self._clients[request.client] -= 1
-            if not self._clients[request.client]:
-                del self._clients[request.client]
+            self._admission.leave(request)
             self._paused.discard(request.request_id)
             if not finished:
                 self._inbox.put(request.request_id)
@@ -234,7 +182,7 @@ class ThreadedEngine:
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
-        await self._compile(grammar)
+        await self._admission.compile(grammar)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Refuse every adapter."""
@@ -259,25 +207,15 @@ class ThreadedEngine:
             num_waiting=counted.num_waiting + self._inbox.qsize(),
         )
 
-    async def _compile(self, grammar: str) -> Matcher:
-        if self._grammars is None:
-            raise RefusedRequestError("this engine does not support grammars", param="grammar")
-        try:
-            return await self._grammars.compile(grammar)
-        except GrammarError as error:
-            raise RefusedRequestError(str(error), param="grammar") from error
-        except CompilersBusyError as error:
-            raise EngineFullError(str(error), retry_after=_BUSY_SECONDS) from error
-
     async def _with_bans(self, request: GenerateRequest, inner: Matcher | None) -> Matcher:
         """Return a matcher with the bans of a request. Texts are searched for in a thread."""
-        check_request(request, self._info)
         sampling, vocab_size = request.sampling, self._info.vocab_size
         if not sampling.banned_strings:
             return BanMatcher(sampling, vocab_size, inner=inner)
-        assert self._grammars is not None, "checked by its feature"
+        grammars = self._admission.grammars
+        assert grammars is not None, "checked by its feature"
         if self._texts is None:
-            self._texts = await asyncio.to_thread(TokenTexts, self._grammars.vocabulary)
+            self._texts = await asyncio.to_thread(TokenTexts, grammars.vocabulary)
         return await asyncio.to_thread(BanMatcher, sampling, vocab_size, self._texts, inner)
 
     def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> asyncio.Queue[TokenChunk]:
@@ -285,20 +223,9 @@ class ThreadedEngine:
             raise EngineClosedError("The engine is shutting down.")
         if self._failed is not None:
             raise EngineClosedError(f"The engine has failed: {self._failed}")
-        if len(self._streams) >= self._max_in_flight:
-            raise EngineFullError(
-                f"{len(self._streams)} requests are in flight, which is the limit of this server."
-            )
-        if self._clients[request.client] >= self._max_per_client:
-            raise EngineFullError(
-                f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
-            )
-        check_request(request, self._info)
-        if request.request_id in self._streams:
-            raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
+        self._admission.enter(request)
         stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
         self._streams[request.request_id] = stream
-        self._clients[request.client] += 1
         self._inbox.put(_Submission(request, matcher))
         return stream
 

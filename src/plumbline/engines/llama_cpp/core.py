@@ -3,12 +3,12 @@
 A step spends its budget of tokens first on decodes, so that a long prompt never stalls a stream, then on chunks of
 prompts, then on waiting requests in their order. The cache is one pool for all sequences. When it is full, kept
 sequences go first, then the last request in order waits again and is computed anew; draws are keyed by (seed,
-position), so that this changes none.
+position), so preemption does not change the output.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,21 +16,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.engines.chunks import drawn_chunk
-from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.fairness import fairest
 from plumbline.engines.llama_cpp.library import Status
 from plumbline.engines.llama_cpp.placement import Cache as Cells
 from plumbline.engines.llama_cpp.placement import Placement
 from plumbline.engines.llama_cpp.pool import Pool
 from plumbline.engines.llama_cpp.streams import Streams
-from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk
 from plumbline.engines.request import RequestState
+from plumbline.engines.request_core import Output, RequestCore
+from plumbline.engines.request_queues import RequestQueues
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import MaskWorker
 from plumbline.engines.sampling.rows import SamplingRows
 from plumbline.engines.sampling.sampler import Sampler
-from plumbline.engines.threaded import Output
 
 __all__ = ["LlamaCppCore"]
 
@@ -50,7 +48,7 @@ class Cache(Cells, Protocol):
     def decode(
         self, token_ids: list[int], positions: list[int], sequences: list[int], wanted: list[bool]
     ) -> Status:
-        """See `Library.decode`; so the others."""
+        """All methods mirror `library.Library`."""
         ...
 
     def logits(self, count: int) -> NDArray[np.float32]: ...
@@ -95,7 +93,7 @@ class _Budget:
             self.tokens -= entry.count
 
 
-class LlamaCppCore:
+class LlamaCppCore(RequestCore):
     """Schedule requests onto llama.cpp. One thread owns it.
 
     Args:
@@ -105,6 +103,9 @@ class LlamaCppCore:
     """
 
     def __init__(self, cache: Cache, *, max_num_running: int, shares_prefixes: bool = True) -> None:
+        super().__init__(
+            RequestQueues(), eos_token_ids=cache.eos_token_ids, max_model_len=cache.max_model_len
+        )
         self._cache = cache
         self._max_num_running = min(max_num_running, cache.num_sequences)
         place = Streams if cache.has_streams else Pool
@@ -112,91 +113,11 @@ class LlamaCppCore:
         self._sampler = Sampler(cache.vocab_size, torch.device("cpu"))
         self._rows = SamplingRows(self._max_num_running)
         self._masks = MaskWorker(cache.vocab_size)
-        self._states: dict[str, RequestState] = {}
-        self._running: dict[str, RequestState] = {}
-        """In order of their start."""
-        self._waiting: list[RequestState] = []
-        self._paused: set[str] = set()
-        self._arrivals = 0
-        self._num_steps = 0
-        self._num_preemptions = 0
-        self._prefix_queries = 0
-        self._prefix_hits = 0
-        self._prompt_tokens = 0
-        self._generation_tokens = 0
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a request runs or waits; paused ones do neither."""
-        return bool(self._running or self._waiting)
-
-    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
-        """Take a request that has been checked, with the matcher of its grammar if it has one."""
-        self._arrivals += 1
-        state = RequestState(
-            request,
-            arrival=self._arrivals,
-            eos_token_ids=self._cache.eos_token_ids,
-            max_model_len=self._cache.max_model_len,
-            matcher=matcher,
-        )
-        self._states[request.request_id] = state
-        insort(self._waiting, state, key=lambda waiting: waiting.key)
-
-    def abort(self, request_id: str) -> list[Output]:
-        """End a request now; unknown ids are ignored."""
-        state = self._states.pop(request_id, None)
-        if state is None:
-            return []
-        self._leave(state)
-        self._paused.discard(request_id)
-        return [(request_id, TokenChunk(finish_reason="abort"))]
-
-    def pause(self, request_id: str) -> None:
-        """Take a request out of the steps; its tokens stay in the cache until others need the room."""
-        state = self._states.get(request_id)
-        if state is not None and request_id not in self._paused:
-            self._leave(state)
-            self._paused.add(request_id)
-
-    def resume(self, request_id: str) -> None:
-        """Queue a paused request again, at the place of its arrival."""
-        if request_id in self._paused:
-            self._paused.remove(request_id)
-            insort(self._waiting, self._states[request_id], key=lambda waiting: waiting.key)
-
-    def fail_all(self, error: str) -> list[Output]:
-        """End every request with an error, and clear the cache, which may hold half a batch."""
-        for state in self._running.values():
-            self._drop_slot(state)
-        ids = list(self._states)
-        for all_of_them in (self._states, self._running, self._waiting, self._paused):
-            all_of_them.clear()
-        self._cache.clear()
-        self._places.clear()
-        return [(request_id, TokenChunk(finish_reason="error", error=error)) for request_id in ids]
 
     def check_integrity(self) -> None:
         """Assert that each sequence of the cache is in one state."""
+        super().check_integrity()
         self._places.check_integrity()
-
-    def stats(self) -> EngineStats:
-        """Return the counters, read without a lock."""
-        # The engine thread may end any of them meanwhile, so this is a copy.
-        used = sum(state.num_computed_tokens for state in list(self._running.values()))
-        return EngineStats(
-            alive=True,
-            seconds_since_step=0.0,
-            num_running=len(self._running),
-            num_waiting=len(self._waiting),
-            kv_cache_usage=min(1.0, used / self._cache.num_cells),
-            num_preemptions=self._num_preemptions,
-            prefix_cache_queries=self._prefix_queries,
-            prefix_cache_hits=self._prefix_hits,
-            prompt_tokens=self._prompt_tokens,
-            generation_tokens=self._generation_tokens,
-            num_steps=self._num_steps,
-        )
 
     def step(self) -> list[Output]:
         """Compute the next batch and return the chunks of the requests that draw."""
@@ -214,34 +135,28 @@ class LlamaCppCore:
             self._masks.wait()
             self._make_room()
             admits = False
-        self._num_steps += 1
+        self.num_steps += 1
         return self._settle(entries, drawing)
 
     # Planning
 
     def _plan(self, admits: bool) -> list[_Entry]:
         budget = _Budget(self._cache.max_batch)
-        for state in sorted(self._running.values(), key=lambda each: _missing(each) > 1):  # decodes first
+        running, waiting = self.queues.running, self.queues.waiting
+        for state in sorted(running, key=lambda each: _missing(each) > 1):  # decodes first
             budget.spend(state)
-        while admits and budget.tokens and self._waiting and len(self._running) < self._max_num_running:
-            running = list(self._running.values())
-            index = fairest(self._waiting, running)
-            if running and not self._places.fits([*running, self._waiting[index]]):
+        while admits and budget.tokens and waiting and len(running) < self._max_num_running:
+            state = waiting[fairest(waiting, running)]
+            if running and not self._places.fits([*running, state]):
                 break
-            state = self._waiting.pop(index)
             self._start(state)
             budget.spend(state)
         return budget.entries
 
     def _start(self, state: RequestState) -> None:
         """Give a request a slot and a sequence, with what the cache has of its tokens."""
-        shared = state.num_computed_tokens = self._places.start(state)
-        if not state.started:
-            state.started = True
-            state.num_cached_tokens = shared
-            self._prefix_queries += state.num_tokens
-            self._prefix_hits += shared
-        self._running[state.request.request_id] = state
+        state.num_computed_tokens = self._places.start(state)
+        self.queues.start(state, state.num_computed_tokens)
         self._rows.assign(state)
         self._sampler.admit(state)
 
@@ -249,27 +164,39 @@ class LlamaCppCore:
         """Free cells: what was kept longest, else the last request in order, which waits again."""
         if self._places.make_room():
             return
-        if len(self._running) < 2:
+        if len(self.queues.running) < 2:
             raise RuntimeError("the cache cannot hold one sequence")
-        state = max(self._running.values(), key=lambda running: running.key)
+        state = self.queues.running[-1]
+        self.queues.preempt(state)
         self._leave(state, keep=False)
-        self._num_preemptions += 1
-        insort(self._waiting, state, key=lambda waiting: waiting.key)
 
-    def _leave(self, state: RequestState, *, keep: bool = True) -> None:
-        """Take a request out of the steps or the queue; others may share its tokens if they are kept."""
-        if self._running.pop(state.request.request_id, None) is None:
-            if state in self._waiting:
-                self._waiting.remove(state)
-            return
+    def _leave(self, state: RequestState, *, keep: bool) -> None:
+        """Take slot and sequence from a request; others may share its tokens if they are kept."""
         self._drop_slot(state)
         self._places.leave(state, keep=keep)
         state.num_computed_tokens = 0
 
     def _drop_slot(self, state: RequestState) -> None:
-        if state.slot >= 0:
-            self._sampler.release(state.slot)
-            self._rows.release(state)
+        self._sampler.release(state.slot)
+        self._rows.release(state)
+
+    def _release(self, states: Collection[RequestState]) -> None:
+        for state in states:
+            if state.slot >= 0:
+                self._leave(state, keep=True)
+
+    def _recover(self, states: Collection[RequestState]) -> None:
+        """Free the slots, and clear the cache, which may hold half a batch."""
+        for state in states:
+            if state.slot >= 0:
+                self._drop_slot(state)
+        self._cache.clear()
+        self._places.clear()
+
+    def _cache_usage(self) -> float:
+        # The engine thread may end a request meanwhile, so this is a copy.
+        used = sum(state.num_computed_tokens for state in list(self.queues.running))
+        return min(1.0, used / self._cache.num_cells)
 
     # Computing
 
@@ -311,15 +238,9 @@ class LlamaCppCore:
         token_ids, logprobs = self._sampler.draw(rows, drawing, slots, self._rows, masks)
         outputs: list[Output] = []
         for state, token, logprob in zip(drawing, token_ids.tolist(), logprobs, strict=True):
-            request_id = state.request.request_id
-            if state.num_output_tokens == 0:
-                self._prompt_tokens += state.num_prompt_tokens
-            chunk = drawn_chunk(state, token, logprob)
-            self._generation_tokens += len(chunk.token_ids)
-            outputs.append((request_id, chunk))
-            if chunk.finish_reason is not None:
-                self._leave(state)
-                del self._states[request_id]
+            outputs.append(self._take(state, token, logprob))
+            if state.finish_reason is not None:
+                self._end([state])
         return outputs
 
 

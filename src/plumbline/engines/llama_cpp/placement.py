@@ -26,7 +26,7 @@ class Cache(Protocol):
     max_model_len: int
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """See `Library.copy`; so the others."""
+        """All methods mirror `library.Library`."""
         ...
 
     def truncate(self, sequence: int, length: int) -> None: ...

@@ -6,94 +6,36 @@ The core is synchronous and has no clock, so tests drive it directly and runs ar
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
-from plumbline.engines.chunks import drawn_chunk
-from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.runner import Drawn, Runner
 from plumbline.engines.native.scheduler import Scheduler, StepPlan
 from plumbline.engines.native.slots import Slots
-from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.request import RequestState
+from plumbline.engines.request_core import Output, RequestCore
 from plumbline.engines.sampling.masks import MaskWorker
-from plumbline.engines.threaded import Output
 
 __all__ = ["EngineCore"]
 
 
-class EngineCore:
+class EngineCore(RequestCore):
     """Schedule requests onto a runner. One thread owns it."""
 
     def __init__(self, config: EngineConfig, runner: Runner, eos_token_ids: frozenset[int]) -> None:
-        self.config = config
         self.scheduler = Scheduler(config)
+        super().__init__(self.scheduler, eos_token_ids=eos_token_ids, max_model_len=config.max_model_len)
+        self.config = config
         self._runner = runner
         self._slots = Slots(config, runner.device)
         self._masks = MaskWorker(runner.vocab_size)
-        self._eos_token_ids = eos_token_ids
-        self._states: dict[str, RequestState] = {}
-        self._arrivals = 0
-        self.num_steps = 0
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a request runs or waits; paused ones do neither."""
-        return self.scheduler.has_work
-
-    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
-        """Take a request that the port has checked, with the matcher of its grammar if it has one."""
-        self._arrivals += 1
-        state = RequestState(
-            request,
-            arrival=self._arrivals,
-            eos_token_ids=self._eos_token_ids,
-            max_model_len=self.config.max_model_len,
-            matcher=matcher,
-        )
-        self._states[request.request_id] = state
-        self.scheduler.add(state)
-
-    def abort(self, request_id: str) -> list[Output]:
-        """End a request now; unknown ids, such as that of a request that has just finished, are ignored."""
-        state = self._states.get(request_id)
-        if state is None:
-            return []
-        state.finish_reason = "abort"
-        self._finish(state)
-        self.scheduler.check_integrity()
-        return [(request_id, TokenChunk(finish_reason="abort"))]
-
-    def pause(self, request_id: str) -> None:
-        """Take a request out of the steps and free its blocks and slot, as a preemption does."""
-        state = self._states.get(request_id)
-        if state is not None and self.scheduler.pause(state):
-            self._drop_slot(state)
-
-    def resume(self, request_id: str) -> None:
-        """Queue a paused request again; it recomputes what the prefix cache no longer has."""
-        state = self._states.get(request_id)
-        if state is not None:
-            self.scheduler.resume(state)
-
-    def fail_all(self, error: str) -> list[Output]:
-        """End every request with an error after a step has failed, and free all blocks."""
-        outputs: list[Output] = []
-        for request_id, state in list(self._states.items()):
-            state.finish_reason = "error"
-            self._finish(state)
-            outputs.append((request_id, TokenChunk(finish_reason="error", error=error)))
-        self.scheduler.pool.reset_cache()  # The failed step may have left blocks half written.
-        self.scheduler.check_integrity()
-        return outputs
 
     def step(self) -> list[Output]:
         """Plan a step, run it and return its chunks."""
         plan = self.scheduler.plan()
-        for state in plan.preempted:
-            self._drop_slot(state)
+        self._release(plan.preempted)
         if not plan.entries:
             return []
         for entry in plan.entries:
@@ -109,24 +51,8 @@ class EngineCore:
 
     def check_integrity(self) -> None:
         """Assert that every block is free or in exactly the block tables that its reference count says."""
+        super().check_integrity()
         self.scheduler.check_integrity()
-
-    def stats(self) -> EngineStats:
-        """Return the counters, read without a lock: they may be one step apart."""
-        scheduler = self.scheduler
-        return EngineStats(
-            alive=True,
-            seconds_since_step=0.0,
-            num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
-            kv_cache_usage=scheduler.pool.num_used / scheduler.pool.num_blocks,
-            num_preemptions=scheduler.num_preemptions,
-            prefix_cache_queries=scheduler.prefix_queries,
-            prefix_cache_hits=scheduler.prefix_hits,
-            prompt_tokens=self.prompt_tokens,
-            generation_tokens=self.generation_tokens,
-            num_steps=self.num_steps,
-        )
 
     def _settle(self, plan: StepPlan, drawn: Drawn) -> list[Output]:
         for state, position, entries in drawn.prompt_logprobs:
@@ -143,29 +69,27 @@ class EngineCore:
             if not entry.draws:
                 continue
             token, logprob = next(draws)
-            outputs.append((state.request.request_id, self._take(state, token, logprob)))
+            outputs.append(self._take(state, token, logprob))
             if state.finish_reason is None:
                 slots.append(state.slot)
                 last_tokens.append(token)
             else:
-                self._finish(state)
+                self._end([state])
         self._slots.set_last_tokens(np.array(slots, dtype=np.int64), np.array(last_tokens, dtype=np.int64))
         return outputs
 
-    def _take(self, state: RequestState, token: int, logprob: TokenLogprob | None) -> TokenChunk:
-        """Append a drawn token and count it."""
-        if state.num_output_tokens == 0:
-            self.prompt_tokens += state.num_prompt_tokens
-        chunk = drawn_chunk(state, token, logprob)
-        self.generation_tokens += len(chunk.token_ids)
-        return chunk
+    def _release(self, states: Collection[RequestState]) -> None:
+        """Free the slots; the scheduler has freed the blocks."""
+        for state in states:
+            if state.slot >= 0:
+                self._runner.release(state.slot)
+                self._slots.release(state)
 
-    def _drop_slot(self, state: RequestState) -> None:
-        if state.slot >= 0:
-            self._runner.release(state.slot)
-            self._slots.release(state)
+    def _recover(self, states: Collection[RequestState]) -> None:
+        """Free the slots and forget the prefix cache, whose blocks may be half written."""
+        self._release(states)
+        self.scheduler.pool.reset_cache()
+        self.scheduler.check_integrity()
 
-    def _finish(self, state: RequestState) -> None:
-        self._drop_slot(state)
-        self.scheduler.remove(state)
-        del self._states[state.request.request_id]
+    def _cache_usage(self) -> float:
+        return self.scheduler.pool.num_used / self.scheduler.pool.num_blocks

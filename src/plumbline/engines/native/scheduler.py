@@ -13,13 +13,13 @@ token of its output, because draws are keyed by (seed, position).
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass, field
 
 from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.kv_blocks import BlockPool, root_hash
 from plumbline.engines.request import RequestState
+from plumbline.engines.request_queues import RequestQueues
 
 __all__ = ["Scheduled", "Scheduler", "StepPlan"]
 
@@ -50,48 +50,29 @@ class StepPlan:
     """Requests that lost their blocks (and their slot) while this plan was made."""
 
 
-class Scheduler:
-    """Own the queues and the block pool, and plan steps. Not thread-safe: the engine thread owns it."""
+class Scheduler(RequestQueues):
+    """Own the block pool besides the queues, and plan steps. Not thread-safe: the engine thread owns it."""
 
     def __init__(self, config: EngineConfig) -> None:
+        super().__init__()
         self.config = config
         self.pool = BlockPool(
             config.num_blocks, config.block_size, enable_caching=config.enable_prefix_caching
         )
-        self.running: list[RequestState] = []
-        self.waiting: list[RequestState] = []
-        self.paused: list[RequestState] = []
-        """Requests whose readers do not keep up. They have no blocks."""
-        self.num_preemptions = 0
-        self.prefix_queries = 0
-        self.prefix_hits = 0
         self._mean_output = float(config.expected_output_len)
         self._lacked_blocks = False
 
-    @property
-    def has_work(self) -> bool:
-        """Whether a request runs or waits."""
-        return bool(self.running or self.waiting)
-
-    def add(self, state: RequestState) -> None:
-        """Put a request into the waiting queue."""
-        insort(self.waiting, state, key=_key)
-
     def pause(self, state: RequestState) -> bool:
-        """Keep a request out of plans and free its blocks; returns False if it neither runs nor waits."""
-        queue = self.running if state in self.running else self.waiting
-        if state not in queue:
-            return False
-        queue.remove(state)
-        self._release(state)
-        self.paused.append(state)
-        return True
+        """Keep a request out of plans and free its blocks; returns False if it is paused already."""
+        paused = super().pause(state)
+        if paused:
+            self._release(state)
+        return paused
 
-    def resume(self, state: RequestState) -> None:
-        """Put a paused request back into the waiting queue, at the place of its arrival."""
-        if state in self.paused:
-            self.paused.remove(state)
-            self.add(state)
+    def preempt(self, state: RequestState) -> None:
+        """Let a running request wait again, and free its blocks."""
+        super().preempt(state)
+        self._release(state)
 
     def plan(self) -> StepPlan:
         """Spend the budget of one step. While there is work the plan is never empty: one request always fits."""
@@ -119,13 +100,8 @@ class Scheduler:
             hashes.append(self.pool.remember(state.block_ids[index], parent, tokens))
 
     def remove(self, state: RequestState) -> None:
-        """Take a request out of its queue and free its blocks, in any state."""
-        if state in self.running:
-            self.running.remove(state)
-        elif state in self.waiting:
-            self.waiting.remove(state)
-        elif state in self.paused:
-            self.paused.remove(state)
+        """Forget a request and free its blocks, whichever queue it is in."""
+        super().remove(state)
         self._release(state)
         if state.finish_reason in ("stop", "length"):
             self._mean_output += _OUTPUT_AVERAGE_WEIGHT * (state.num_output_tokens - self._mean_output)
@@ -141,8 +117,8 @@ class Scheduler:
     def _make_room(self, preempted: list[RequestState]) -> None:
         """Preempt one request of the client with the most, if a client with fewer waits for a place or blocks.
 
-        Alone a client may have every place. The counts differ by at least two before, so that no request is preempted
-        to and fro.
+        A sole client may use every place. The counts must differ by two, so that two requests never preempt each other
+        in turn.
         """
         if not self.waiting or not (self._lacked_blocks or len(self.running) >= self.config.max_num_seqs):
             return
@@ -197,8 +173,7 @@ class Scheduler:
         """Move waiting requests to running while they fit; returns the budget left."""
         self._lacked_blocks = False
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
-            index = fairest(self.waiting, self.running)
-            state = self.waiting[index]
+            state = self.waiting[fairest(self.waiting, self.running)]
             # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
             hit: tuple[list[int], list[bytes]] = ([], [])
             if state.prompt_logprobs is None:
@@ -217,13 +192,7 @@ class Scheduler:
                 self._release(state)
                 self._lacked_blocks = True
                 break
-            if not state.started:
-                state.started = True
-                state.num_cached_tokens = cached
-                self.prefix_queries += state.num_tokens
-                self.prefix_hits += cached
-            self.waiting.pop(index)
-            insort(self.running, state, key=_key)
+            self.start(state, cached)
             entries.append(Scheduled(state, cached, count, draws=count == needed))
             budget -= count
         return budget
@@ -262,18 +231,11 @@ class Scheduler:
         return True
 
     def _preempt(self, state: RequestState, preempted: list[RequestState]) -> None:
-        self.running.remove(state)
-        self._release(state)
-        insort(self.waiting, state, key=_key)
+        self.preempt(state)
         preempted.append(state)
-        self.num_preemptions += 1
 
     def _release(self, state: RequestState) -> None:
         self.pool.free(state.block_ids)
         state.block_ids = []
         state.block_hashes = []
         state.num_computed_tokens = 0
-
-
-def _key(state: RequestState) -> tuple[int, int]:
-    return state.key

@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import inspect
 import logging
-from bisect import insort
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from plumbline.engines.chunks import drawn_chunk
-from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.fairness import fairest
-from plumbline.engines.port import (
-    EngineInfo,
-    EngineStats,
-    GenerateRequest,
-    TokenChunk,
-)
+from plumbline.engines.port import EngineInfo, TokenChunk, TokenLogprob
 from plumbline.engines.request import RequestState
+from plumbline.engines.request_core import Output, RequestCore
+from plumbline.engines.request_queues import RequestQueues
 from plumbline.engines.sampling.logprobs import logprob_rows
-from plumbline.engines.threaded import Output
 from plumbline.engines.transformers.draw import draw, prompt_logprobs
 from plumbline.engines.transformers.padded_batch import PaddedBatch, token_bytes
 from plumbline.engines.transformers.vision import MediaReader
@@ -35,7 +29,7 @@ __all__ = ["TransformersCore"]
 _log = logging.getLogger("plumbline.engines.transformers")
 
 
-class TransformersCore:
+class TransformersCore(RequestCore):
     """Run requests; a step computes one token for each of them, for those in the batch at once."""
 
     def __init__(
@@ -46,119 +40,33 @@ class TransformersCore:
         cache_bytes: int,
         media: MediaReader | None = None,
     ) -> None:
+        super().__init__(RequestQueues(), eos_token_ids=info.eos_token_ids, max_model_len=info.max_model_len)
         self._model = hf_model.eval()
         self._media = media
-        self._info = info
         self._max_num_running = max_num_running
         self._cache_bytes = cache_bytes
         self._token_bytes = 0
         """Bytes of a token in the cache, known after the first prompt."""
         self._keeps_logits = "logits_to_keep" in inspect.signature(hf_model.forward).parameters
-        self._waiting: list[RequestState] = []
-        self._running: dict[str, RequestState] = {}
-        """In order of their start."""
         self._batch = PaddedBatch(hf_model)
         self._caches: dict[str, _Held] = {}
         """The caches of running requests that are not in the batch."""
-        self._paused: dict[str, RequestState] = {}
-        self._arrivals = 0
-        self._prompt_tokens = 0
-        self._generation_tokens = 0
-        self._num_steps = 0
-        self._num_preemptions = 0
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a request runs or waits; paused ones do neither."""
-        return bool(self._running or self._waiting)
-
-    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
-        """Take a request that has been checked."""
-        self._arrivals += 1
-        state = RequestState(
-            request,
-            arrival=self._arrivals,
-            eos_token_ids=self._info.eos_token_ids,
-            max_model_len=self._info.max_model_len,
-            matcher=matcher,
-        )
-        insort(self._waiting, state, key=lambda waiting: waiting.key)
-
-    def abort(self, request_id: str) -> list[Output]:
-        """End a request before its next token."""
-        left = [state for state in self._waiting if state.request.request_id != request_id]
-        known = self._stop(request_id) is not None or len(left) < len(self._waiting)
-        known = self._paused.pop(request_id, None) is not None or known
-        self._waiting = left
-        return [(request_id, TokenChunk(finish_reason="abort"))] if known else []
-
-    def fail_all(self, error: str) -> list[Output]:
-        """End every request with an error."""
-        ids = [*self._running, *self._paused, *(state.request.request_id for state in self._waiting)]
-        self._batch.leave(set(self._running))
-        self._running.clear()
-        self._caches.clear()
-        self._paused.clear()
-        self._waiting.clear()
-        return [(request_id, TokenChunk(finish_reason="error", error=error)) for request_id in ids]
-
-    def _stop(self, request_id: str) -> RequestState | None:
-        """Take a request out of the steps and drop its cache; None if it does not run."""
-        state = self._running.pop(request_id, None)
-        if state is not None and self._caches.pop(request_id, None) is None:
-            self._batch.leave({request_id})
-        return state
-
-    def pause(self, request_id: str) -> None:
-        """Take a request out of the steps and drop its cache."""
-        state = self._stop(request_id)
-        if state is None:
-            state = next((s for s in self._waiting if s.request.request_id == request_id), None)
-            if state is not None:
-                self._waiting.remove(state)
-        if state is not None:
-            self._paused[request_id] = state
-
-    def resume(self, request_id: str) -> None:
-        """Queue a paused request again; its whole sequence is computed anew."""
-        state = self._paused.pop(request_id, None)
-        if state is not None:
-            insort(self._waiting, state, key=lambda waiting: waiting.key)
-
-    def check_integrity(self) -> None:
-        """Do nothing: requests share no blocks that could be lost."""
-
-    def stats(self) -> EngineStats:
-        """Return the counters; there is no paged cache, so the block counters are zero."""
-        return EngineStats(
-            alive=True,
-            seconds_since_step=0.0,
-            num_running=len(self._running),
-            num_waiting=len(self._waiting),
-            kv_cache_usage=0.0,
-            num_preemptions=self._num_preemptions,
-            prefix_cache_queries=0,
-            prefix_cache_hits=0,
-            prompt_tokens=self._prompt_tokens,
-            generation_tokens=self._generation_tokens,
-            num_steps=self._num_steps,
-        )
 
     def step(self) -> list[Output]:
         """Compute one token for each running request; a prompt that fails does not affect the others."""
         outputs: list[Output] = []
+        running, waiting = self.queues.running, self.queues.waiting
         self._make_room()
         if self._batch.rows:
             outputs += self._advance_batch()
-        for request_id, state in list(self._running.items()):
-            if request_id in self._caches:
+        for state in [*running]:
+            if state.request.request_id in self._caches:
                 outputs.append(self._advance_alone(state))
-        if self._waiting and len(self._running) < self._max_num_running:
+        if waiting and len(running) < self._max_num_running:
             # One prompt a step, so that the streams of others do not wait for several.
-            state = self._waiting[index := fairest(self._waiting, [*self._running.values()])]
-            if not self._running or self._fits([*self._running.values(), state]):
-                del self._waiting[index]
-                self._running[state.request.request_id] = state
+            state = waiting[fairest(waiting, running)]
+            if not running or self._fits([*running, state]):
+                self.queues.start(state)
                 outputs.append(self._advance_alone(state))
         return outputs
 
@@ -168,46 +76,48 @@ class TransformersCore:
         return len(states) * longest * self._token_bytes <= self._cache_bytes
 
     def _make_room(self) -> None:
-        """Let the newest requests wait again until the others fit; they are computed anew when they go on."""
-        while len(self._running) > 1 and not self._fits([*self._running.values()]):
-            state = self._stop(next(reversed(self._running)))
-            if state is not None:
-                self._num_preemptions += 1
-                insort(self._waiting, state, key=lambda waiting: waiting.key)
+        """Let the last requests in order wait again until the others fit; they are computed anew when they go on."""
+        running = self.queues.running
+        while len(running) > 1 and not self._fits(running):
+            state = running[-1]
+            self.queues.preempt(state)
+            self._release([state])
+
+    def _release(self, states: Collection[RequestState]) -> None:
+        """Drop the caches."""
+        ids = {state.request.request_id for state in states}
+        for request_id in ids & self._caches.keys():
+            del self._caches[request_id]
+        self._batch.leave(ids)
 
     def _advance_batch(self) -> list[Output]:
         rows = [*self._batch.rows]
         with torch.inference_mode():
             logits = self._batch.forward()
-            self._num_steps += 1
-            chunks = [self._drawn(state, logits[i : i + 1]) for i, state in enumerate(rows)]
-        outputs = [(state.request.request_id, chunk) for state, chunk in zip(rows, chunks, strict=True)]
-        ended = {request_id for request_id, chunk in outputs if chunk.finish_reason is not None}
-        self._batch.leave(ended)
-        for request_id in ended:
-            del self._running[request_id]
+            self.num_steps += 1
+            outputs = [self._drawn(state, logits[i : i + 1]) for i, state in enumerate(rows)]
+        self._end([state for state in rows if state.finish_reason is not None])
         return outputs
 
     def _advance_alone(self, state: RequestState) -> Output:
         request_id = state.request.request_id
         try:
-            chunk, held = self._computed(state, self._caches.pop(request_id, None))
+            output, held = self._computed(state, self._caches.pop(request_id, None))
         except Exception:
             _log.exception("a step failed")
-            chunk, held = (
-                TokenChunk(finish_reason="error", error="The engine failed while it computed this request."),
-                _Held(None),
-            )
-        if chunk.finish_reason is not None:
-            del self._running[request_id]
+            state.finish_reason = "error"
+            error = "The engine failed while it computed this request."
+            output, held = (request_id, TokenChunk(finish_reason="error", error=error)), _Held(None)
+        if state.finish_reason is not None:
+            self._end([state])
         else:
             self._token_bytes = self._token_bytes or token_bytes(held.cache)
             if not self._batch.join(state, held.cache, held.offset):
                 self._caches[request_id] = held
-        return request_id, chunk
+        return output
 
     @torch.inference_mode()
-    def _computed(self, state: RequestState, held: _Held | None) -> tuple[TokenChunk, _Held]:
+    def _computed(self, state: RequestState, held: _Held | None) -> tuple[Output, _Held]:
         """Compute a request's next token by itself; returns its chunk and its cache for the next step."""
         sampling = state.sampling
         first = state.num_output_tokens == 0
@@ -220,11 +130,9 @@ class TransformersCore:
             output = self._forward(token_ids, cache, scores_prompt, self._positions(state, cache, offset))
         logits: Tensor = output.logits[0] if scores_prompt else output.logits[0, -1:]
         logits = logits.float()
-        self._num_steps += 1
-        if first:
-            self._prompt_tokens += state.num_prompt_tokens
-            if scores_prompt and state.prompt_logprobs is not None:
-                state.prompt_logprobs[1:] = prompt_logprobs(state, logits)
+        self.num_steps += 1
+        if scores_prompt and state.prompt_logprobs is not None:
+            state.prompt_logprobs[1:] = prompt_logprobs(state, logits)
         # Models without such a cache recompute the whole sequence at every step.
         return self._drawn(state, logits[-1:]), _Held(getattr(output, "past_key_values", None), offset)
 
@@ -266,18 +174,16 @@ class TransformersCore:
             **arguments,
         )
 
-    def _drawn(self, state: RequestState, raw: Tensor) -> TokenChunk:
+    def _drawn(self, state: RequestState, raw: Tensor) -> Output:
         """Draw the next token of a request from raw logits fp32 [1, V]."""
         wanted = state.sampling.logprobs
         token = draw(state, raw)
-        entry = None
+        entry: TokenLogprob | None = None
         if wanted is not None:
             chosen = torch.tensor([token], device=raw.device)
             further = [state.sampling.logprob_token_ids]
             (entry,) = logprob_rows(torch.log_softmax(raw, dim=-1), chosen, [wanted], further=further)
-        chunk = drawn_chunk(state, token, entry)
-        self._generation_tokens += len(chunk.token_ids)
-        return chunk
+        return self._take(state, token, entry)
 
 
 class _Held(NamedTuple):

@@ -6,16 +6,14 @@ import asyncio
 import logging
 import signal
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from plumbline.engines.admission import Admission
 from plumbline.engines.checks import check_media, check_request, no_adapters
-from plumbline.engines.constraints.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
+from plumbline.engines.constraints.grammar import GrammarCompiler, Matcher
 from plumbline.engines.port import (
     EngineClosedError,
     EngineFullError,
@@ -37,7 +35,6 @@ __all__ = ["VllmEngine"]
 
 _log = logging.getLogger("plumbline.engines.vllm")
 
-_BUSY_SECONDS = 5
 _FAILED = "The engine failed while it computed this request."
 
 
@@ -100,8 +97,6 @@ class VllmEngine:
         self._config = engine_config(folder, eos_token_ids, vocabulary, cache_bytes, options or {})
         self._llm: Any = None
         self._counters: list[Any] = []
-        self._clients: Counter[str] = Counter()
-        self._ids: set[str] = set()
         self._aborts: set[asyncio.Task[None]] = set()
         self._closed = False
         info = EngineInfo(
@@ -113,12 +108,13 @@ class VllmEngine:
             features=FEATURES if self._adapters is None else FEATURES | {"adapters"},
             modalities=modalities(self._config.model_config),
         )
-        self._max_in_flight = self._config.scheduler_config.max_num_seqs + max_num_waiting
-        self._max_per_client = min(self._max_in_flight, max_seqs_per_client or self._max_in_flight)
-        self._grammars = None if grammars is None else grammars(info)
-        if self._grammars is not None:
-            info = msgspec.structs.replace(info, features=info.features | {"grammar", "banned_strings"})
-        self._info = msgspec.structs.replace(info, max_in_flight=self._max_per_client)
+        self._admission = Admission(
+            info,
+            max_in_flight=self._config.scheduler_config.max_num_seqs + max_num_waiting,
+            max_per_client=max_seqs_per_client,
+            grammars=None if grammars is None else grammars(info),
+        )
+        self._info = self._admission.info
 
     @property
     def info(self) -> EngineInfo:
@@ -172,7 +168,7 @@ class VllmEngine:
         self._closed = True
         llm, self._llm = self._llm, None
         if llm is not None:
-            await llm.abort(list(self._ids))
+            await llm.abort(list(self._admission.ids))
             await asyncio.to_thread(llm.shutdown, 30.0)
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
@@ -185,26 +181,17 @@ class VllmEngine:
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
-        await self._compile(grammar)
-
-    async def _compile(self, grammar: str) -> Matcher:
-        if self._grammars is None:
-            raise RefusedRequestError("this engine does not support grammars", param="grammar")
-        try:
-            return await self._grammars.compile(grammar)
-        except GrammarError as error:
-            raise RefusedRequestError(str(error), param="grammar") from error
-        except CompilersBusyError as error:
-            raise EngineFullError(str(error), retry_after=_BUSY_SECONDS) from error
+        await self._admission.compile(grammar)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
         sampling = request.sampling
         check_request(request, self._info)
-        matcher = None if sampling.grammar is None else await self._compile(sampling.grammar)
+        matcher = None if sampling.grammar is None else await self._admission.compile(sampling.grammar)
         spec = matcher_spec(sampling, self._info.eos_token_ids)
         params = vllm_parameters(sampling, self._info.eos_token_ids, spec, on_gpu=self._on_gpu)
-        self._enter(request)
+        self._check_alive()
+        self._admission.enter(request)
         lora, entered = None, False
         try:
             if self._adapters is not None:
@@ -216,10 +203,7 @@ class VllmEngine:
         finally:
             if self._adapters is not None and entered:
                 self._adapters.leave(lora)
-            self._ids.discard(request.request_id)
-            self._clients[request.client] -= 1
-            if not self._clients[request.client]:
-                del self._clients[request.client]
+            self._admission.leave(request)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """See `plumbline.engines.port.Engine.load_adapter`."""
@@ -234,23 +218,11 @@ class VllmEngine:
         if self._adapters is not None and self._llm is not None:
             await self._adapters.unload(self._llm, name)
 
-    def _enter(self, request: GenerateRequest) -> None:
+    def _check_alive(self) -> None:
         if self._llm is None or self._closed:
             raise EngineClosedError("The engine is shutting down.")
         if self._llm.errored:
             raise EngineClosedError("The engine has failed.")
-        if request.request_id in self._ids:
-            raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
-        if len(self._ids) >= self._max_in_flight:
-            raise EngineFullError(
-                f"{len(self._ids)} requests are in flight, which is the limit of this server."
-            )
-        if self._clients[request.client] >= self._max_per_client:
-            raise EngineFullError(
-                f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
-            )
-        self._ids.add(request.request_id)
-        self._clients[request.client] += 1
 
     async def _chunks(
         self, request: GenerateRequest, params: Any, matcher: Matcher | None, lora: Any
@@ -287,7 +259,7 @@ class VllmEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""
-        if request_id in self._ids:
+        if request_id in self._admission.ids:
             task = asyncio.get_running_loop().create_task(self._llm.abort(request_id))
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
@@ -295,7 +267,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         """A snapshot of the counters of all engine cores."""
         counters = self._counters
-        in_flight = len(self._ids)
+        in_flight = len(self._admission.ids)
         running = min(in_flight, sum(each.num_running for each in counters))
         idle_since = max((each.last_step for each in counters), default=0.0)
         return EngineStats(

@@ -1,0 +1,152 @@
+"""Run the life cycle of requests, which is the same in every core: add, pause, resume, finish, abort, fail.
+
+    add ──► waiting ──► running ──► finished
+               ▲  preempt  │ │
+               ├───────────┘ │ pause
+               └── paused ◄──┘
+                 resume
+
+A core adds the memory that a running request holds, and the step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+
+from plumbline.engines.chunks import drawn_chunk
+from plumbline.engines.constraints.grammar import Matcher
+from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
+from plumbline.engines.request import RequestState
+from plumbline.engines.request_queues import RequestQueues
+
+__all__ = ["Output", "RequestCore"]
+
+Output = tuple[str, TokenChunk]
+"""A request id and the next chunk of that request."""
+
+
+class RequestCore(ABC):
+    """The synchronous part of an engine. One thread owns it; other threads only call `stats`.
+
+    Args:
+        queues: the requests.
+        eos_token_ids: the model's ends of sequence.
+        max_model_len: the longest sequence, in tokens.
+    """
+
+    def __init__(self, queues: RequestQueues, *, eos_token_ids: frozenset[int], max_model_len: int) -> None:
+        self.queues = queues
+        self._eos_token_ids = eos_token_ids
+        self._max_model_len = max_model_len
+        self._states: dict[str, RequestState] = {}
+        self._arrivals = 0
+        self.num_steps = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would compute something."""
+        return self.queues.has_work
+
+    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
+        """Take a request that has been checked, with the matcher of its grammar if it has one."""
+        self._arrivals += 1
+        state = RequestState(
+            request,
+            arrival=self._arrivals,
+            eos_token_ids=self._eos_token_ids,
+            max_model_len=self._max_model_len,
+            matcher=matcher,
+        )
+        self._states[request.request_id] = state
+        self.queues.add(state)
+
+    def abort(self, request_id: str) -> list[Output]:
+        """End a request now; unknown ids, such as that of a request that has just finished, are ignored."""
+        state = self._states.get(request_id)
+        if state is None:
+            return []
+        state.finish_reason = "abort"
+        self._end([state])
+        self.check_integrity()
+        return [(request_id, TokenChunk(finish_reason="abort"))]
+
+    def pause(self, request_id: str) -> None:
+        """Compute nothing for a request until `resume`, and leave its place to others; unknown ids are ignored."""
+        state = self._states.get(request_id)
+        if state is not None and self.queues.pause(state):
+            self._release([state])
+
+    def resume(self, request_id: str) -> None:
+        """Queue a paused request again, at the place of its arrival; other ids are ignored."""
+        state = self._states.get(request_id)
+        if state is not None:
+            self.queues.resume(state)
+
+    def fail_all(self, error: str) -> list[Output]:
+        """End every request with an error, after a step that raised."""
+        states = list(self._states.values())
+        for state in states:
+            state.finish_reason = "error"
+            self.queues.remove(state)
+        self._states.clear()
+        self._recover(states)
+        return [
+            (state.request.request_id, TokenChunk(finish_reason="error", error=error)) for state in states
+        ]
+
+    @abstractmethod
+    def step(self) -> list[Output]:
+        """Compute the next tokens."""
+
+    def check_integrity(self) -> None:
+        """Assert that every request is in one queue; cores also check their memory. Called when idle."""
+        queues = self.queues
+        queued = [s.request.request_id for s in (*queues.running, *queues.waiting, *queues.paused)]
+        assert sorted(queued) == sorted(self._states), (queued, list(self._states))
+
+    def stats(self) -> EngineStats:
+        """Return the counters, read without a lock: they may be one step apart. `ThreadedEngine` adds its own."""
+        queues = self.queues
+        return EngineStats(
+            alive=True,
+            seconds_since_step=0.0,
+            num_running=len(queues.running),
+            num_waiting=len(queues.waiting),
+            kv_cache_usage=self._cache_usage(),
+            num_preemptions=queues.num_preemptions,
+            prefix_cache_queries=queues.prefix_queries,
+            prefix_cache_hits=queues.prefix_hits,
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generation_tokens,
+            num_steps=self.num_steps,
+        )
+
+    def _take(self, state: RequestState, token: int, logprob: TokenLogprob | None) -> Output:
+        """Append a drawn token, count it and return its chunk; `_end` follows if `state.finish_reason` is set."""
+        if state.num_output_tokens == 0:
+            self.prompt_tokens += state.num_prompt_tokens
+        chunk = drawn_chunk(state, token, logprob)
+        self.generation_tokens += len(chunk.token_ids)
+        return state.request.request_id, chunk
+
+    def _end(self, states: Collection[RequestState]) -> None:
+        """Forget requests that have finished, and release what they hold."""
+        for state in states:
+            self.queues.remove(state)
+            del self._states[state.request.request_id]
+        self._release(states)
+
+    @abstractmethod
+    def _release(self, states: Collection[RequestState]) -> None:
+        """Free what requests hold that do not run any more; those that never ran hold nothing."""
+
+    def _recover(self, states: Collection[RequestState]) -> None:
+        """Free what the requests held when a step failed, which may be half written."""
+        self._release(states)
+
+    def _cache_usage(self) -> float:
+        """Return which part of the KV cache is used, 0 to 1."""
+        return 0.0

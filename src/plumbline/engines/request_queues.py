@@ -1,0 +1,81 @@
+"""Keep each request of a core in one of three queues: waiting, running or paused."""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from plumbline.engines.request import RequestState
+
+__all__ = ["RequestQueues"]
+
+
+class RequestQueues:
+    """The requests of a core. Waiting and running ones are in the order of (priority, arrival)."""
+
+    def __init__(self) -> None:
+        self.waiting: list[RequestState] = []
+        self.running: list[RequestState] = []
+        self.paused: list[RequestState] = []
+        """Requests whose readers do not keep up; they hold no memory of the model."""
+        self.num_preemptions = 0
+        self.prefix_queries = 0
+        """Tokens of the prompts that were looked up in a prefix cache."""
+        self.prefix_hits = 0
+        """How many of these tokens it had."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request runs or waits; paused requests do neither."""
+        return bool(self.running or self.waiting)
+
+    def add(self, state: RequestState) -> None:
+        """Let a request wait, at the place of its priority and arrival."""
+        insort(self.waiting, state, key=_key)
+
+    def start(self, state: RequestState, num_cached: int | None = None) -> None:
+        """Move a waiting request to the running ones.
+
+        Args:
+            state: the request.
+            num_cached: how many of its tokens a prefix cache has; None if there is no such cache.
+        """
+        self.waiting.remove(state)
+        insort(self.running, state, key=_key)
+        if num_cached is None or state.started:
+            return
+        # After a preemption the request finds its own tokens, which is no hit of its prompt.
+        state.started = True
+        state.num_cached_tokens = num_cached
+        self.prefix_queries += state.num_tokens
+        self.prefix_hits += num_cached
+
+    def preempt(self, state: RequestState) -> None:
+        """Let a running request wait again."""
+        self.running.remove(state)
+        self.add(state)
+        self.num_preemptions += 1
+
+    def pause(self, state: RequestState) -> bool:
+        """Keep a request from running until `resume`; returns False if it is paused already."""
+        if state in self.paused:
+            return False
+        (self.running if state in self.running else self.waiting).remove(state)
+        self.paused.append(state)
+        return True
+
+    def resume(self, state: RequestState) -> None:
+        """Let a paused request wait again; others are left alone."""
+        if state in self.paused:
+            self.paused.remove(state)
+            self.add(state)
+
+    def remove(self, state: RequestState) -> None:
+        """Forget a request, whichever queue it is in."""
+        for queue in (self.running, self.waiting, self.paused):
+            if state in queue:
+                queue.remove(state)
+                return
+
+
+def _key(state: RequestState) -> tuple[int, int]:
+    return state.key
