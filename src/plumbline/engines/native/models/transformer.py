@@ -27,16 +27,11 @@ from torch import Tensor
 
 from plumbline.engines.native.models.config import ModelConfig
 from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.operations import HeadNorms, KVCache, operations_on
 from plumbline.engines.native.models.rope import rope_table
-from plumbline_kernels import use_triton
-from plumbline_kernels.attention import AttentionBatch, paged_attention, paged_attention_torch
-from plumbline_kernels.norm import add_rms_norm, add_rms_norm_torch, rms_norm, rms_norm_torch, twice
-from plumbline_kernels.rope_kv import merge_head_norms, plan_rope, rope_kv_write, rope_kv_write_torch
-from plumbline_kernels.swiglu import silu_mul, silu_mul_torch
+from plumbline_kernels.attention import AttentionBatch
 
 __all__ = ["KVCache", "Layer", "Transformer"]
-
-KVCache = tuple[Tensor, Tensor]
 
 
 @dataclass(slots=True)
@@ -54,12 +49,13 @@ class Layer:
     sliding_window: int | None
 
 
-class _TorchNorms(NamedTuple):
-    """The norm weights of a layer as the torch implementations of the kernels take them."""
+class _Norms(NamedTuple):
+    """The norm weights of a layer, as its operations take them."""
 
-    input: Tensor
+    heads: HeadNorms
     post_attention: Tensor
-    heads: Tensor | None
+    following: Tensor
+    """The input norm of the next layer; after the last one the norm of the output."""
 
 
 class Transformer:
@@ -77,19 +73,16 @@ class Transformer:
         self.config = config
         self.embedding = embedding
         self.layers = layers
-        self.norm = norm
         self.lm_head = Linear(embedding if lm_head is None else lm_head)
-        self.cos_sin = rope_table(config.rope, config.head_dim, config.max_model_len).to(embedding.device)
-        self.scale = config.head_dim**-0.5
-        self._torch_norm = twice(norm)
-        self._torch_norms = [
-            _TorchNorms(
-                twice(layer.input_norm),
-                twice(layer.post_attention_norm),
-                layer.head_norms
-                and merge_head_norms(*layer.head_norms, config.num_heads, config.num_kv_heads),
-            )
-            for layer in layers
+        cos_sin = rope_table(config.rope, config.head_dim, config.max_model_len).to(embedding.device)
+        self._operations = operations_on(config, cos_sin)
+        prepared = self._operations.norm_weight
+        self._first_norm, *following = (
+            prepared(weight) for weight in (*(x.input_norm for x in layers), norm)
+        )
+        self._norms = [
+            _Norms(self._operations.head_norms(layer.head_norms), prepared(layer.post_attention_norm), after)
+            for layer, after in zip(layers, following, strict=True)
         ]
 
     @property
@@ -116,53 +109,17 @@ class Transformer:
 
     def forward(self, token_ids: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
         """Run one step: int64 [T] token ids to hidden states [T, D]; writes the new keys and values to the caches."""
-        run = self._forward_kernels if use_triton(token_ids) else self._forward_torch
-        return run(F.embedding(token_ids, self.embedding), batch, kv_caches)
-
-    def _forward_kernels(self, residual: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
-        config, scale = self.config, self.scale
-        heads, kv_heads, eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
-        x: Tensor | None = None
-        for layer, (k_cache, v_cache) in zip(self.layers, kv_caches, strict=True):
-            if x is None:
-                x = rms_norm(residual, layer.input_norm, eps)
-            else:
-                x, residual = add_rms_norm(x, residual, layer.input_norm, eps)
-            q_norm, k_norm = layer.head_norms or (None, None)
-            q = rope_kv_write(
-                layer.qkv(x), self.cos_sin, batch.positions, batch.slot_mapping, k_cache, v_cache,
-                heads, kv_heads, q_norm, k_norm, eps,
-            )  # fmt: skip
-            attended = paged_attention(q, k_cache, v_cache, batch, scale, layer.sliding_window)
-            x, residual = add_rms_norm(layer.o(attended.flatten(1)), residual, layer.post_attention_norm, eps)
-            x = layer.down(silu_mul(layer.gate_up(x)))
-        if x is None:
-            return rms_norm(residual, self.norm, eps)
-        return add_rms_norm(x, residual, self.norm, eps)[0]
-
-    def _forward_torch(self, residual: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
-        """Run the layers with the torch implementations, on a CPU, where a call costs as much as its arithmetic.
-
-        The config has fixed all shapes, so this skips the checks of the kernels. Tensors that do not depend on the
-        layer are computed once per step.
-        """
-        heads, eps, scale = self.config.num_heads, self.config.rms_norm_eps, self.scale
-        plan = plan_rope(self.cos_sin, batch.positions, batch.slot_mapping)
-        x: Tensor | None = None
-        for layer, norms, (k_cache, v_cache) in zip(self.layers, self._torch_norms, kv_caches, strict=True):
-            if x is None:
-                x = rms_norm_torch(residual, norms.input, eps)
-            else:
-                x, residual = add_rms_norm_torch(x, residual, norms.input, eps)
-            q = rope_kv_write_torch(layer.qkv(x), plan, k_cache, v_cache, heads, norms.heads, eps)
-            attended = paged_attention_torch(q, k_cache, v_cache, batch, scale, layer.sliding_window)
-            x, residual = add_rms_norm_torch(
-                layer.o(attended.flatten(1)), residual, norms.post_attention, eps
-            )
-            x = layer.down(silu_mul_torch(layer.gate_up(x)))
-        if x is None:
-            return rms_norm_torch(residual, self._torch_norm, eps)
-        return add_rms_norm_torch(x, residual, self._torch_norm, eps)[0]
+        operations = self._operations
+        plan = operations.begin(batch)
+        residual = F.embedding(token_ids, self.embedding)
+        x = operations.norm(residual, self._first_norm)
+        for layer, norms, cache in zip(self.layers, self._norms, kv_caches, strict=True):
+            q = operations.rope_kv_write(layer.qkv(x), batch, plan, cache, norms.heads)
+            attended = operations.attend(q, cache, batch, layer.sliding_window)
+            x, residual = operations.add_norm(layer.o(attended.flatten(1)), residual, norms.post_attention)
+            x = layer.down(operations.silu_mul(layer.gate_up(x)))
+            x, residual = operations.add_norm(x, residual, norms.following)
+        return x
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Map hidden states [R, D] to fp32 logits [R, V]."""
