@@ -24,7 +24,7 @@ class Unpacked:
         packed = self._readable and self._coding != "identity"
         self._inflate = zlib.decompressobj(_EITHER_HEAD) if packed else None
         self._limit = self._left = self._room = limit
-        self._begun = False
+        self._before: bytes | None = b""
         self._more = False
         self.cut = False
 
@@ -47,18 +47,21 @@ class Unpacked:
 
     def _unpack(self, data: bytes) -> bytes:
         assert self._inflate is not None
-        first, self._begun = not self._begun, True
         if self._inflate.eof:
             self._more = True
             return b""
+        # zlib rejects a missing header at the second byte, so the first one may have come alone.
+        before = self._before
+        received = (before or b"") + data
+        self._before = received if len(received) < 2 else None
         try:
             return self._inflate.decompress(data, self._left + 1)
         except zlib.error:
-            if self._coding != "deflate" or not first:
+            if self._coding != "deflate" or before is None:
                 raise
         # Many servers send "deflate" without the zlib header, and clients accept both.
         self._inflate = zlib.decompressobj(_NO_HEAD)
-        return self._inflate.decompress(data, self._left + 1)
+        return self._inflate.decompress(received, self._left + 1)
 
     @property
     def _behind(self) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from example_servers.hostile_servers import hostile
 from example_servers.proxied_servers import GET, between, replays, talk
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plumbline_conformance.client.compression import Unpacked
@@ -49,6 +49,7 @@ def empty() -> Exchange:
 @given(
     st.sampled_from(sorted(CODINGS)), st.binary(max_size=LIMIT), st.lists(st.integers(0, 1200), max_size=5)
 )
+@example("Deflate", b"", [1])
 def test_any_cutting_unpacks_to_the_same_and_is_kept(coding: str, content: bytes, cuts: list[int]) -> None:
     packed = CODINGS[coding](content)
     edges = [0, *sorted(min(cut, len(packed)) for cut in cuts), len(packed)]
