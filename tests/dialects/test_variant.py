@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ ALARM = {
 }
 
 
+@cache
 def _renderer(source: str) -> Renderer:
     return Renderer(TOKENIZER, ChatTemplate(source, bos_token="<s>", eos_token="</s>"))
 
@@ -75,24 +76,25 @@ def _called(dialect: ToolDialect, text: str) -> bool:
     }
 
 
-RENDERING = {
-    name: (dialect, text)
-    for name, source in TEMPLATES.items()
-    if (dialect := _chosen(source)) is not None and not dialect.messages
-    if _called(TOOL_DIALECTS[dialect.name], text := _rendered(source, dialect)[1])
-}
-"""The templates that write a turn that calls, as their families' models do: the dialect and the turn."""
+@cache
+def rendering() -> dict[str, tuple[ToolDialect, str]]:
+    """The templates that write a turn that calls, as their families' models do: the dialect and the turn."""
+    return {
+        name: (dialect, text)
+        for name, source in TEMPLATES.items()
+        if (dialect := _chosen(source)) is not None and not dialect.messages
+        if _called(TOOL_DIALECTS[dialect.name], text := _rendered(source, dialect)[1])
+    }
 
 
-@pytest.mark.parametrize("name", RENDERING)
-def test_the_way_to_write_is_the_one_of_the_template(name: str) -> None:
+def test_the_way_to_write_is_the_one_of_the_template() -> None:
     """A differential law: the first section alone, with its first markers alone, reads what the template writes."""
-    dialect, text = RENDERING[name]
-    section = dialect.sections[0]
-    assert _called(_only(dialect), text), text
-    assert section.open[:1] == tuple(m for m in section.open if m in text)[:1]
-    # All sections together find no more of the turn to be markup.
-    assert _text(_read(_only(dialect), text)) == _text(_read(dialect, text))
+    for name, (dialect, text) in rendering().items():
+        section = dialect.sections[0]
+        assert _called(_only(dialect), text), (name, text)
+        assert section.open[:1] == tuple(m for m in section.open if m in text)[:1], name
+        # All sections together find no more of the turn to be markup.
+        assert _text(_read(_only(dialect), text)) == _text(_read(dialect, text)), name
 
 
 def _only(dialect: ToolDialect) -> ToolDialect:
@@ -105,9 +107,10 @@ def _text(folded: list[tuple[str, ...]]) -> str:
 
 def test_most_whole_templates_write_turns_that_call() -> None:
     """So the law above is one of many templates, and of the dialects with several sections all that have one."""
-    names = {name for name in RENDERING if name.startswith("text/")}
+    found = rendering()
+    names = {name for name in found if name.startswith("text/")}
     assert len(names) >= 18, sorted(names)
-    several = {RENDERING[name][0].name for name in RENDERING if len(RENDERING[name][0].sections) > 1}
+    several = {dialect.name for dialect, _ in found.values() if len(dialect.sections) > 1}
     assert several >= {
         "mistral",
         "phi4_mini",

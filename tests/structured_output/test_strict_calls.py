@@ -11,7 +11,8 @@ from support.folding import fold
 
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS
-from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.call_format import Call, CallFormat
+from plumbline.dialects.spec.dialect import ToolDialect
 from plumbline.engines.constraints.grammar import GrammarError
 from plumbline.events import TextDelta
 from plumbline.structured_output.grammar.errors import ConstraintError
@@ -20,7 +21,40 @@ from plumbline.turn import Tool
 
 from .walk import accepts, builder, frame, model_dialect
 
-TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
+
+def _distinct() -> list[ToolDialect]:
+    """Return one dialect for each way to write a call; the others differ in markers only."""
+    found: dict[tuple[CallFormat, bool, bool], ToolDialect] = {}
+    for dialect in dict.fromkeys(TOOL_DIALECTS.values()):
+        section = dialect.sections[0]
+        # harmony ends a call by an end of sequence, which is no text.
+        if not dialect.messages:
+            found.setdefault((section.call_format, section.array, bool(section.open)), dialect)
+    return list(found.values())
+
+
+DIALECTS = _distinct()
+
+
+def _allowed(dialect: ToolDialect, schema: dict[str, Any], arguments: list[Any]) -> list[bool] | None:
+    """Return which of these arguments a strict tool's grammar allows; None if the schema is refused."""
+    found = builder()
+    try:
+        tool = Tool(name="f", parameters=schema, strict=True)
+        grammar = found.build(calls(found, dialect, [tool], parallel=False))
+        return [accepts(grammar, _written(dialect, value)) for value in arguments]
+    except (ConstraintError, GrammarError):
+        return None
+
+
+def _written(dialect: ToolDialect, arguments: Any) -> str:
+    return render_calls([Call("f", json.dumps(arguments, ensure_ascii=False))], dialect.sections[0])
+
+
+def _read(dialect: ToolDialect, schema: dict[str, Any], text: str) -> list[tuple[str, Any, str]]:
+    parser = model_dialect(dialect).parser({"f": schema}, frame())
+    events = [*parser.push(TextDelta(text)), *parser.finish("stop")]
+    return [(part[0], json.loads(part[2]), part[3]) for part in fold(events)]
 
 
 def _one(schema: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +71,6 @@ def _one(schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", TOOL_NAMES)
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
@@ -50,24 +83,11 @@ def _one(schema: dict[str, Any]) -> dict[str, Any]:
         ({"anyOf": [{"type": "string"}, {"type": "object", "required": ["a"]}]}, "y", {}),
     ],
 )
-def test_strict_arguments_are_enforced_or_refused(
-    name: str, schema: dict[str, Any], good: Any, bad: Any
-) -> None:
+def test_strict_arguments_are_enforced_or_refused(schema: dict[str, Any], good: Any, bad: Any) -> None:
     """TOOL-01: in no dialect is a strict schema quietly weakened."""
-    if name == "harmony":
-        pytest.skip("harmony ends a call by an end of sequence, which is no text")
-    dialect = TOOL_DIALECTS[name]
-    tool = Tool(name="f", parameters=_one(schema), strict=True)
-    found = builder()
-    try:
-        grammar = found.build(calls(found, dialect, [tool], parallel=False))
-        taken = [
-            accepts(grammar, render_calls([Call("f", json.dumps({"u": value}))], dialect.sections[0]))
-            for value in (good, bad)
-        ]
-    except (ConstraintError, GrammarError):
-        return
-    assert taken == [True, False]
+    for dialect in DIALECTS:
+        allowed = _allowed(dialect, _one(schema), [{"u": good}, {"u": bad}])
+        assert allowed in ([True, False], None), dialect.name
 
 
 def _closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -75,7 +95,6 @@ def _closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**shape, "additionalProperties": False, **more}
 
 
-@pytest.mark.parametrize("name", TOOL_NAMES)
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
@@ -91,24 +110,12 @@ def _closed(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
         (_closed({}, required=["b"]), {}),
     ],
 )
-def test_keywords_of_the_whole_arguments_are_enforced_or_refused(
-    name: str, schema: dict[str, Any], value: Any
-) -> None:
+def test_keywords_of_the_whole_arguments_are_enforced_or_refused(schema: dict[str, Any], value: Any) -> None:
     assert not jsonschema_rs.is_valid(schema, value)
-    if name == "harmony":
-        pytest.skip("harmony ends a call by an end of sequence, which is no text")
-    dialect = TOOL_DIALECTS[name]
-    found = builder()
-    try:
-        tool = Tool(name="f", parameters=schema, strict=True)
-        grammar = found.build(calls(found, dialect, [tool], parallel=False))
-        taken = accepts(grammar, render_calls([Call("f", json.dumps(value))], dialect.sections[0]))
-    except (ConstraintError, GrammarError):
-        return
-    assert not taken
+    for dialect in DIALECTS:
+        assert _allowed(dialect, schema, [value]) in ([False], None), dialect.name
 
 
-@pytest.mark.parametrize("name", TOOL_NAMES)
 @pytest.mark.parametrize(
     "value",
     [
@@ -118,25 +125,16 @@ def test_keywords_of_the_whole_arguments_are_enforced_or_refused(
         *({"a": text} for text in ("<escape>", '<|"|>x')),
     ],
 )
-def test_names_and_values_that_markup_changes_are_refused(name: str, value: dict[str, str]) -> None:
+def test_names_and_values_that_markup_changes_are_refused(value: dict[str, str]) -> None:
     """Allowed calls are parsed back correctly."""
-    if name == "harmony":
-        pytest.skip("harmony ends a call by an end of sequence, which is no text")
-    dialect = TOOL_DIALECTS[name]
     schema = _closed({key: {"type": "string", "enum": [text]} for key, text in value.items()})
-    found = builder()
-    try:
-        tool = Tool(name="f", parameters=schema, strict=True)
-        grammar = found.build(calls(found, dialect, [tool], parallel=False))
-        text = render_calls([Call("f", json.dumps(value, ensure_ascii=False))], dialect.sections[0])
-        taken = accepts(grammar, text)
-    except (ConstraintError, GrammarError):
-        return
-    assert taken
-    parser = model_dialect(dialect).parser({"f": schema}, frame())
-    events = [*parser.push(TextDelta(text)), *parser.finish("stop")]
-    ((kind, _, arguments, end),) = fold(events)
-    assert (kind, json.loads(arguments), end) == ("call", value, "whole")
+    for dialect in DIALECTS:
+        allowed = _allowed(dialect, schema, [value])
+        assert allowed in ([True], None), dialect.name
+        if allowed:
+            assert _read(dialect, schema, _written(dialect, value)) == [("call", value, "whole")], (
+                dialect.name
+            )
 
 
 NESTED = {
@@ -147,7 +145,6 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("name", TOOL_NAMES)
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
@@ -180,19 +177,14 @@ NESTED = {
     ],
 )
 def test_lengths_regexes_and_bounds_are_enforced_in_every_dialect(
-    name: str, schema: dict[str, Any], good: list[Any], bad: list[Any]
+    schema: dict[str, Any], good: list[Any], bad: list[Any]
 ) -> None:
     """TOOL-01: also where a value stands between tags and not in quotes."""
-    if name == "harmony":
-        pytest.skip("harmony ends a call by an end of sequence, which is no text")
-    dialect = TOOL_DIALECTS[name]
-    tool = Tool(name="f", parameters=_one(schema), strict=True)
-    found = builder()
-    grammar = found.build(calls(found, dialect, [tool], parallel=False))
-    for value in good + bad:
-        text = render_calls([Call("f", json.dumps({"u": value}, ensure_ascii=False))], dialect.sections[0])
-        assert accepts(grammar, text) == (value in good), text
-        if value in good:
-            parser = model_dialect(dialect).parser({"f": _one(schema)}, frame())
-            folded = fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
-            assert [json.loads(part[2]) for part in folded] == [{"u": value}]
+    expected = [True] * len(good) + [False] * len(bad)
+    for dialect in DIALECTS:
+        assert _allowed(dialect, _one(schema), [{"u": value} for value in good + bad]) == expected, (
+            dialect.name
+        )
+        for value in good:
+            read = _read(dialect, _one(schema), _written(dialect, {"u": value}))
+            assert [part[1] for part in read] == [{"u": value}], (dialect.name, value)

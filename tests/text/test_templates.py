@@ -8,6 +8,7 @@ tokenising with every client text guarded, so the guard is under test as well.
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ FAMILIES = [*(name for name in SOURCES if not name.startswith("command_r.")), "c
 TOOLS_OWN_TEMPLATE = {"command_r"}
 
 
+@cache
 def renderer(family: str) -> Renderer:
     if family in TOOLS_OWN_TEMPLATE:
         plain, tool_use = SOURCES[f"{family}.default"], SOURCES[f"{family}.tool_use"]
@@ -67,8 +69,6 @@ def source(family: str, tools: bool) -> str:
         return SOURCES[f"{family}.tool_use" if tools else f"{family}.default"]
     return SOURCES[family]
 
-
-RENDERERS = {family: renderer(family) for family in FAMILIES}
 
 pieces = st.sampled_from(
     ["a", "B", " ", "\n", "\n\n", "é", "🎉", "<", ">", '"', "'", "\\", "{", "}", "</think>", "<think>x", "/think", "%}",
@@ -231,7 +231,7 @@ def their_rendering(family: str, prompt: ChatPrompt) -> str | None:
 
 def ours(family: str, prompt: ChatPrompt) -> str | None:
     try:
-        return RENDERERS[family].text(prompt)
+        return renderer(family).text(prompt)
     except TemplateError:
         return None
 
@@ -241,7 +241,7 @@ def ours(family: str, prompt: ChatPrompt) -> str | None:
 def test_a_prompt_is_the_one_that_transformers_makes_or_both_refuse(family: str, data: st.DataObject) -> None:
     messages = data.draw(conversations())
     given_tools = tuple(data.draw(st.lists(tools, max_size=2)))
-    reads_documents = RENDERERS[family].template.uses("documents", tools=bool(given_tools))  # type: ignore[union-attr]
+    reads_documents = renderer(family).template.uses("documents", tools=bool(given_tools))  # type: ignore[union-attr]
     last = messages[-1]
     # Thoughts inside a final message's content are taken out by some templates; see the test on those below.
     may_continue = last.role == "assistant" and not last.tool_calls and "think" not in (last.content or "")
@@ -378,9 +378,9 @@ def test_documents_are_refused_where_the_template_does_not_read_them() -> None:
     prompt = ChatPrompt(messages=(sent("user", "hi"),), documents=({"text": "d"},))
 
     with pytest.raises(UnusedVariableError) as caught:
-        RENDERERS["qwen3"].token_ids(prompt)
+        renderer("qwen3").token_ids(prompt)
     assert caught.value.field == "documents"
-    assert "d<|end_of_text|>" in RENDERERS["granite3"].text(prompt)
+    assert "d<|end_of_text|>" in renderer("granite3").text(prompt)
 
 
 def test_a_final_message_that_loses_its_thoughts_cannot_be_continued() -> None:

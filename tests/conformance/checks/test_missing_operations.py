@@ -50,16 +50,19 @@ OPERATIONS = sorted(
 
 
 @pytest.mark.parametrize(("scenario", "absent"), OPERATIONS, ids=[f"{n}: {o}" for n, o in OPERATIONS])
-@pytest.mark.parametrize(("status", "content"), ABSENT, ids=[f"{s} {c[:12]!r}" for s, c in ABSENT])
-def test_a_missing_operation_is_no_failure(scenario: str, absent: str, status: int, content: bytes) -> None:
-    exchanges = [
-        changed(one, status=status, frames=[(0.0, content)], error=None) if operation(one) == absent else one
-        for one in transcripts()[scenario].exchanges
-    ]
+def test_a_missing_operation_is_no_failure(scenario: str, absent: str) -> None:
+    for status, content in ABSENT:
+        exchanges = [
+            changed(one, status=status, frames=[(0.0, content)], error=None)
+            if operation(one) == absent
+            else one
+            for one in transcripts()[scenario].exchanges
+        ]
 
-    found = judge(Transcript(scenario=scenario, exchanges=exchanges))
+        found = judge(Transcript(scenario=scenario, exchanges=exchanges))
 
-    assert {f.check: f.problems for f in found if f.verdict in ("fail", "warn", "untestable", "error")} == {}
+        accused = {f.check: f.problems for f in found if f.verdict in ("fail", "warn", "untestable", "error")}
+        assert accused == {}, (status, content)
 
 
 @pytest.mark.parametrize("envelope", [True, False])

@@ -10,9 +10,10 @@ from mutants.named_rules import NAMED, named
 from run_mutants import rule_of
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS, FAILED, SCENARIOS, Check
+from plumbline_conformance.transcript.model import Transcript
 
 ACCUSING = ("fail", "warn", "untestable")
 NAMES = [f"{scenario}: {name}" for scenario, name, _, _ in MUTANTS]
@@ -24,22 +25,6 @@ def test_a_good_server_passes_every_check(scenario: str) -> None:
 
     assert found
     assert [finding for finding in found if finding.verdict != "pass"] == []
-
-
-@pytest.mark.parametrize(("scenario", "_name", "mutation", "tripped"), MUTANTS, ids=NAMES)
-def test_a_broken_server_trips_the_checks_of_the_rule(
-    scenario: str, _name: str, mutation: Mutation, tripped: tuple[str, ...]
-) -> None:
-    """Exactly the listed checks detect the mutant."""
-    found = judge(mutation(transcripts()[scenario]))
-
-    accused = {finding.check.rsplit("/", 1)[1]: finding for finding in found if finding.verdict in ACCUSING}
-    assert set(accused) == set(tripped)
-    assert accused[tripped[0]].problems
-    for slug, finding in accused.items():
-        must = CHECKS[f"{scenario}/{slug}"].level == "MUST"
-        assert finding.verdict == "untestable" or finding.verdict == ("fail" if must else "warn"), finding
-    assert "error" not in {finding.verdict for finding in found}
 
 
 COMPARING = {
@@ -55,29 +40,50 @@ COMPARING = {
 """Checks of two answers that differ. Either can be wrong; problems name the later one."""
 
 
-@pytest.mark.parametrize(("scenario", "_name", "mutation", "_tripped"), MUTANTS, ids=NAMES)
-def test_a_problem_names_the_exchange_that_is_broken(
-    scenario: str, _name: str, mutation: Mutation, _tripped: tuple[str, ...]
-) -> None:
-    """A problem names its exchange if the scenario has several."""
-    good, bad = transcripts()[scenario].exchanges, mutation(transcripts()[scenario]).exchanges
-    broken = {place for place, one in enumerate(bad) if place >= len(good) or one is not good[place]}
-    problems = [
-        problem
-        for finding in judge(mutation(transcripts()[scenario]))
-        for problem in finding.problems
-        if finding.check not in COMPARING
-    ]
-
-    assert {problem.exchange for problem in problems} <= (broken if len(bad) > 1 else {None})
-
-
 @pytest.mark.parametrize(("scenario", "name", "mutation", "tripped"), MUTANTS, ids=NAMES)
-def test_a_problem_names_the_rule_that_is_broken(
+def test_a_broken_server_trips_its_checks_which_name_the_exchange_and_the_rule(
     scenario: str, name: str, mutation: Mutation, tripped: tuple[str, ...]
 ) -> None:
-    """Problems name only the rules that the mutant breaks."""
-    for finding in judge(mutation(transcripts()[scenario])):
+    """Each mutant is judged once, because there are many."""
+    good = transcripts()[scenario]
+    bad = mutation(good)
+    found = judge(bad)
+
+    _exactly_the_listed_checks_accuse(scenario, tripped, found)
+    _problems_name_the_broken_exchange(good, bad, found)
+    _problems_name_the_broken_rules(scenario, name, tripped, found)
+
+
+def _exactly_the_listed_checks_accuse(scenario: str, tripped: tuple[str, ...], found: list[Finding]) -> None:
+    accused = {finding.check.rsplit("/", 1)[1]: finding for finding in found if finding.verdict in ACCUSING}
+    assert set(accused) == set(tripped)
+    assert accused[tripped[0]].problems
+    for slug, finding in accused.items():
+        must = CHECKS[f"{scenario}/{slug}"].level == "MUST"
+        assert finding.verdict == "untestable" or finding.verdict == ("fail" if must else "warn"), finding
+    assert "error" not in {finding.verdict for finding in found}
+
+
+def _problems_name_the_broken_exchange(good: Transcript, bad: Transcript, found: list[Finding]) -> None:
+    """A problem names its exchange if the scenario has several."""
+    broken = {
+        place
+        for place, one in enumerate(bad.exchanges)
+        if place >= len(good.exchanges) or one is not good.exchanges[place]
+    }
+    named_exchanges = {
+        problem.exchange
+        for finding in found
+        for problem in finding.problems
+        if finding.check not in COMPARING
+    }
+    assert named_exchanges <= (broken if len(bad.exchanges) > 1 else {None})
+
+
+def _problems_name_the_broken_rules(
+    scenario: str, name: str, tripped: tuple[str, ...], found: list[Finding]
+) -> None:
+    for finding in found:
         slug, rules_of_check = finding.check.rsplit("/", 1)[1], CHECKS[finding.check].rules
         accused = {problem.rule for problem in finding.problems}
         assert accused <= {*rules_of_check, FAILED}

@@ -163,12 +163,12 @@ def test_an_entry_that_names_no_rule_covers_all() -> None:
         assert listed.stale([found]) == []
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_an_explanation_has_no_heading_over_nothing(name: str) -> None:
-    lines = explain(name) or []
+def test_an_explanation_has_no_heading_over_nothing() -> None:
+    for name in CHECKS:
+        lines = explain(name) or []
 
-    if "How it looks:" in lines:
-        line = lines[lines.index("How it looks:") + 1]
-        assert re.sub(r"[A-Z]+-\d+|to|and|[,. ]", "", line) != ""
-    several = "Each of its problems names the one of these rules that it breaks." in lines
-    assert several == (len(CHECKS[name].rules) > 1)
+        if "How it looks:" in lines:
+            line = lines[lines.index("How it looks:") + 1]
+            assert re.sub(r"[A-Z]+-\d+|to|and|[,. ]", "", line) != "", name
+        several = "Each of its problems names the one of these rules that it breaks." in lines
+        assert several == (len(CHECKS[name].rules) > 1), name

@@ -13,8 +13,10 @@ from typing import Any
 
 import uvicorn
 
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from example_servers.reference import application
 from example_servers.reference.names import KEY, MODEL
+from example_servers.transcript_cache import cached
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.protocols.common.sampling.parameters import Defaults
@@ -137,7 +139,10 @@ def serving(application: Any) -> Iterator[str]:
 @cache
 def transcripts() -> dict[str, Transcript]:
     """Return the transcripts of the reference for all scenarios."""
+    return {transcript.scenario: transcript for transcript in cached(_recorded)}
+
+
+def _recorded() -> list[Transcript]:
     with serving(application()) as base_url:
         target = Target(base_url=base_url, model=MODEL, api_key=KEY)
-        found = asyncio.run(record(list(SCENARIOS.values()), target))
-    return {transcript.scenario: transcript for transcript in found}
+        return asyncio.run(record(list(SCENARIOS.values()), target))

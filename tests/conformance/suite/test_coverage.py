@@ -28,9 +28,8 @@ CLOSED = {
 PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
 
 
-@pytest.mark.parametrize("rule", rules())
-def test_a_rule_has_checks_or_a_reason(rule: str) -> None:
-    assert manifest()[rule]
+def test_a_rule_has_checks_or_a_reason() -> None:
+    assert [rule for rule in rules() if not manifest()[rule]] == []
 
 
 def test_a_rule_with_checks_has_no_excuse() -> None:
