@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.dialects import DIALECTS, Dialect, cut, fold
-from support.laws import EXAMPLES
+from support.laws import EXAMPLES, some
 from support.plans import Plan, plans, sizes
 
 from plumbline.events import Logprob, OutputEvent, TextDelta, ToolCallEnd
@@ -30,9 +30,11 @@ def continued(
 
 
 @laws
-@given(plan=plans, place=st.floats(0, 1), lengths=sizes)
-def test_an_echo_and_the_rest_are_the_whole_message(plan: Plan, place: float, lengths: list[int]) -> None:
-    for dialect in DIALECTS:
+@given(dialects=some(DIALECTS), plan=plans, place=st.floats(0, 1), lengths=sizes)
+def test_an_echo_and_the_rest_are_the_whole_message(
+    dialects: list[Dialect], plan: Plan, place: float, lengths: list[int]
+) -> None:
+    for dialect in dialects:
         text = dialect.write(dialect.utterance(plan))
         size = int(place * len(text))
         events = continued(dialect, plan, text[:size], list(cut(text[size:], lengths)), echo=True)
@@ -40,9 +42,11 @@ def test_an_echo_and_the_rest_are_the_whole_message(plan: Plan, place: float, le
 
 
 @laws
-@given(plan=plans, place=st.floats(0, 1), lengths=sizes)
-def test_without_an_echo_nothing_comes_twice(plan: Plan, place: float, lengths: list[int]) -> None:
-    for dialect in DIALECTS:
+@given(dialects=some(DIALECTS), plan=plans, place=st.floats(0, 1), lengths=sizes)
+def test_without_an_echo_nothing_comes_twice(
+    dialects: list[Dialect], plan: Plan, place: float, lengths: list[int]
+) -> None:
+    for dialect in dialects:
         text = dialect.write(dialect.utterance(plan))
         size = int(place * len(text))
         whole = dialect.parser(plan, logprobs=True)

@@ -19,8 +19,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.dialects import DIALECTS, cut, cut_bytes, fold, same
-from support.laws import EXAMPLES
+from support.dialects import DIALECTS, Dialect, cut, cut_bytes, fold, same
+from support.laws import EXAMPLES, some
 from support.plans import Plan, plans, sizes
 from support.soup import (
     ALL_DIALECTS,
@@ -51,9 +51,9 @@ laws = settings(max_examples=EXAMPLES)
 
 
 @laws
-@given(plan=plans, lengths=sizes)
-def test_what_a_dialect_writes_it_reads(plan: Plan, lengths: list[int]) -> None:
-    for dialect in SEPARATING_DIALECTS:
+@given(dialects=some(SEPARATING_DIALECTS), plan=plans, lengths=sizes)
+def test_what_a_dialect_writes_it_reads(dialects: list[Dialect], plan: Plan, lengths: list[int]) -> None:
+    for dialect in dialects:
         utterance = dialect.utterance(plan)
         text = dialect.write(utterance)
         found = dialect.read([text], plan)
@@ -62,17 +62,16 @@ def test_what_a_dialect_writes_it_reads(plan: Plan, lengths: list[int]) -> None:
 
 
 @laws
-@given(
-    plan=plans,
-    atoms=soup_numbers,
-    lengths=sizes,
-    reason=reasons,
-)
+@given(dialects=some(REORDERED), plan=plans, atoms=soup_numbers, lengths=sizes, reason=reasons)
 def test_each_section_is_parsed_whichever_comes_first(
-    plan: Plan, atoms: list[int], lengths: list[int], reason: FinishReason
+    dialects: list[tuple[Dialect, Dialect]],
+    plan: Plan,
+    atoms: list[int],
+    lengths: list[int],
+    reason: FinishReason,
 ) -> None:
     """The first section is the one to write. Outputs are the same messages in any order."""
-    for dialect, other in REORDERED:
+    for dialect, other in dialects:
         utterance = other.utterance(plan)
         text = other.write(utterance)
         found, _ = other.read(cut(text, lengths), plan)
@@ -84,9 +83,9 @@ def test_each_section_is_parsed_whichever_comes_first(
 
 
 @laws
-@given(plan=plans)
-def test_bytes_and_tokens_give_the_same_message(plan: Plan) -> None:
-    for dialect in ALL_DIALECTS:
+@given(dialects=some(ALL_DIALECTS), plan=plans)
+def test_bytes_and_tokens_give_the_same_message(dialects: list[Dialect], plan: Plan) -> None:
+    for dialect in dialects:
         text = dialect.write(dialect.utterance(plan))
         whole = dialect.read([text], plan)
         assert dialect.read(cut_bytes(bytes([byte]) for byte in text.encode()), plan) == whole, dialect
@@ -94,21 +93,23 @@ def test_bytes_and_tokens_give_the_same_message(plan: Plan) -> None:
 
 
 @laws
-@given(atoms=soup_numbers, lengths=sizes, reason=reasons)
+@given(dialects=some(ALL_DIALECTS), atoms=soup_numbers, lengths=sizes, reason=reasons)
 def test_no_soup_crashes_and_none_depends_on_its_cutting(
-    atoms: list[int], lengths: list[int], reason: FinishReason
+    dialects: list[Dialect], atoms: list[int], lengths: list[int], reason: FinishReason
 ) -> None:
-    for dialect in ALL_DIALECTS:
+    for dialect in dialects:
         text = "".join(soup(dialect, number) for number in atoms)
         whole = dialect.read([text], reason=reason)
         assert dialect.read(cut(text, lengths), reason=reason) == whole, (dialect, text)
 
 
 @laws
-@given(atoms=soup_numbers, place=st.floats(0, 1), answer=words)
-def test_nothing_inside_of_thinking_gets_into_the_answer(atoms: list[int], place: float, answer: str) -> None:
+@given(dialects=some(SEPARATING_DIALECTS), atoms=soup_numbers, place=st.floats(0, 1), answer=words)
+def test_nothing_inside_of_thinking_gets_into_the_answer(
+    dialects: list[Dialect], atoms: list[int], place: float, answer: str
+) -> None:
     """Calls that break off there neither; the value of one may contain the end of the thinking and all that follows."""
-    for dialect in SEPARATING_DIALECTS:
+    for dialect in dialects:
         if (ends := thinking_ends(dialect)) is None:
             continue
         opening, closing, *others = ends
@@ -124,14 +125,15 @@ def test_nothing_inside_of_thinking_gets_into_the_answer(atoms: list[int], place
 
 @laws
 @given(
+    dialects=some(SEPARATING_DIALECTS),
     plan=plans,
     places=st.lists(st.floats(0, 1), min_size=2, max_size=4),
     reason=reasons,
 )
 def test_the_message_of_a_prefix_is_a_prefix_of_the_message(
-    plan: Plan, places: list[float], reason: FinishReason
+    dialects: list[Dialect], plan: Plan, places: list[float], reason: FinishReason
 ) -> None:
-    for dialect in SEPARATING_DIALECTS:
+    for dialect in dialects:
         text = dialect.write(dialect.utterance(plan))
         parser = dialect.parser(plan)
         events: list[OutputEvent] = []
@@ -150,9 +152,9 @@ def test_the_message_of_a_prefix_is_a_prefix_of_the_message(
 
 
 @laws
-@given(plan=plans, place=st.floats(0, 1))
-def test_nothing_of_a_cut_call_is_text(plan: Plan, place: float) -> None:
-    for dialect in SEPARATING_DIALECTS:
+@given(dialects=some(SEPARATING_DIALECTS), plan=plans, place=st.floats(0, 1))
+def test_nothing_of_a_cut_call_is_text(dialects: list[Dialect], plan: Plan, place: float) -> None:
+    for dialect in dialects:
         utterance = dialect.utterance(plan)
         text = dialect.write(utterance)
         whole, _ = dialect.read([text], plan)
@@ -168,9 +170,11 @@ def test_nothing_of_a_cut_call_is_text(plan: Plan, place: float) -> None:
 
 
 @laws
-@given(first=plans, second=plans, lengths=sizes)
-def test_parsers_share_no_state(first: Plan, second: Plan, lengths: list[int]) -> None:
-    for dialect in ALL_DIALECTS:
+@given(dialects=some(ALL_DIALECTS), first=plans, second=plans, lengths=sizes)
+def test_parsers_share_no_state(
+    dialects: list[Dialect], first: Plan, second: Plan, lengths: list[int]
+) -> None:
+    for dialect in dialects:
         texts = [dialect.write(dialect.utterance(plan)) for plan in (first, second)]
         one, other = dialect.parser(first), dialect.parser(second)
         events: list[OutputEvent] = []
@@ -182,11 +186,11 @@ def test_parsers_share_no_state(first: Plan, second: Plan, lengths: list[int]) -
 
 
 @laws
-@given(plan=plans, lengths=sizes, place=st.floats(0, 1.5), reason=reasons)
+@given(dialects=some(SEPARATING_DIALECTS), plan=plans, lengths=sizes, place=st.floats(0, 1.5), reason=reasons)
 def test_logprobs_are_those_of_the_text(
-    plan: Plan, lengths: list[int], place: float, reason: FinishReason
+    dialects: list[Dialect], plan: Plan, lengths: list[int], place: float, reason: FinishReason
 ) -> None:
-    for dialect in SEPARATING_DIALECTS:
+    for dialect in dialects:
         text = dialect.write(dialect.utterance(plan))
         text = text[: int(place * len(text))]
         parser = dialect.parser(plan, logprobs=True)
@@ -211,9 +215,11 @@ MARKERS = [
 
 
 @laws
-@given(before=words, after=words)
-def test_a_literal_marker_in_prose_is_prose(before: str, after: str) -> None:
-    for dialect, markers in MARKERS:
+@given(dialects=some(MARKERS), before=words, after=words)
+def test_a_literal_marker_in_prose_is_prose(
+    dialects: list[tuple[Dialect, list[str]]], before: str, after: str
+) -> None:
+    for dialect, markers in dialects:
         for marker in markers:
             text = f"{before} {marker} {after}"
             if dialect.reasoning is not None and dialect.reasoning.starts_inside:
@@ -224,10 +230,14 @@ def test_a_literal_marker_in_prose_is_prose(before: str, after: str) -> None:
 
 
 @laws
-@given(filling=st.text("abc é€🎉", min_size=60, max_size=80), schema=st.sampled_from(TEXT_SCHEMAS))
-def test_arguments_are_streamed(filling: str, schema: dict[str, Any]) -> None:
+@given(
+    dialects=some(DIALECTS),
+    filling=st.text("abc é€🎉", min_size=60, max_size=80),
+    schema=st.sampled_from(TEXT_SCHEMAS),
+)
+def test_arguments_are_streamed(dialects: list[Dialect], filling: str, schema: dict[str, Any]) -> None:
     properties = {"city": schema, "count": {"type": "integer"}}
-    for dialect in DIALECTS:
+    for dialect in dialects:
         if dialect.tool is None:
             continue
         if not schema and isinstance(dialect.call_format, ElementCall):
@@ -246,13 +256,13 @@ def test_arguments_are_streamed(filling: str, schema: dict[str, Any]) -> None:
 
 
 @laws
-@given(texts=st.lists(st.text("abc é€🎉", max_size=30), min_size=5, max_size=8))
-def test_arrays_and_objects_are_streamed(texts: list[str]) -> None:
+@given(dialects=some(DIALECTS), texts=st.lists(st.text("abc é€🎉", max_size=30), min_size=5, max_size=8))
+def test_arrays_and_objects_are_streamed(dialects: list[Dialect], texts: list[str]) -> None:
     strings = [f"{text}." for text in texts]
     todos = [{"n": n * 7, "s": text, "done": n % 2 == 0} for n, text in enumerate(strings)]
     arguments = {"todos": todos, "more": {"tags": strings}}
     call = Call("f", json.dumps(arguments, ensure_ascii=False))
-    for dialect in DIALECTS:
+    for dialect in dialects:
         if dialect.tool is None:
             continue
         text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
@@ -278,15 +288,16 @@ def test_arrays_and_objects_are_streamed(texts: list[str]) -> None:
 
 @laws
 @given(
+    dialects=some(DIALECTS),
     numbers=st.lists(st.integers(0, len(TAG_PIECES) + 2), max_size=16),
     begun=st.sampled_from(["", "[", '["', '{"a": ', '[{"a": "']),
     lengths=sizes,
     reason=reasons,
 )
 def test_no_text_between_tags_depends_on_its_cutting(
-    numbers: list[int], begun: str, lengths: list[int], reason: FinishReason
+    dialects: list[Dialect], numbers: list[int], begun: str, lengths: list[int], reason: FinishReason
 ) -> None:
-    for dialect in DIALECTS:
+    for dialect in dialects:
         call_format = dialect.call_format
         if not isinstance(call_format, TaggedCall | ElementCall):
             continue
