@@ -20,6 +20,8 @@ CONSTRAINTS = "constraints.txt"
 SERVE = "serve"
 DEV = "serve,dev"
 BENCH = "serve,dev,peers"
+# Some tests start servers on the same machine, so more than four processes do not help.
+PARALLEL = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
 
 
 class Environment:
@@ -52,7 +54,8 @@ class Environment:
     def run(self, command: str, *arguments: str, **variables: str) -> None:
         """Run a program of this environment."""
         path = os.pathsep.join([str(self._bin), os.environ.get("PATH", "")])
-        environment = {"PATH": path, "PYTHONUNBUFFERED": "1", **variables}
+        # Tests start many processes; without byte code each of them would compile everything again.
+        environment = {"PATH": path, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", **variables}
         self._session.run(str(self._bin / command), *arguments, env=environment, external=True)
 
     def _pip(self, *arguments: str) -> None:
@@ -91,28 +94,25 @@ def serve(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the fast suite, or a part of it with `-- PATH …`; `-- -n 0` runs it in one process."""
-    # Some tests start servers on the same machine, so more than four processes do not help.
-    parallel = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
-    Environment(session, DEV).run("python", "-m", "pytest", *parallel, *session.posargs)
+    Environment(session, DEV).run("python", "-m", "pytest", *PARALLEL, *session.posargs)
+
+
+@nox.session(name="tests-long", venv_backend="none")
+def tests_long(session: nox.Session) -> None:
+    """Run the tests that `tests` leaves out because they take long: floods, kills, training, kernels, whole suites."""
+    Environment(session, DEV).run("python", "-m", "pytest", *PARALLEL, "-m", "long", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def properties(session: nox.Session) -> None:
-    """Test laws for hours: 20,000 examples, 3,000 schemas; PLUMBLINE_DIALECTS=NAME,… tries dialects of these names."""
-    long = {
-        "PLUMBLINE_PROFILE": "long",
-        "PLUMBLINE_LAWS": "thorough",
-        "PLUMBLINE_SCHEMAS": "3000",
-        "PLUMBLINE_SEEDS": "50",
-        "PLUMBLINE_RUNS": "125",
-    }
-    paths = session.posargs or [
-        "tests/properties",
-        "tests/structured_output",
-        "tests/dialects",
-        "tests/server/test_constrained_calls.py",
-    ]
-    Environment(session, DEV).run("python", "-m", "pytest", *paths, **long)
+    """Draw new examples for all properties, for hours: 20,000 each, or PLUMBLINE_EXAMPLES=N; or of `-- PATH …`.
+
+    PLUMBLINE_DIALECTS=NAME,… tries the dialects of these names only.
+    """
+    examples = os.environ.get("PLUMBLINE_EXAMPLES", "20000")
+    # hypothesis marks its tests; `sampled` marks those that draw with seeds of their own.
+    chosen = ("-m", "hypothesis or sampled", *(session.posargs or ["tests"]))
+    Environment(session, DEV).run("python", "-m", "pytest", *PARALLEL, *chosen, PLUMBLINE_EXAMPLES=examples)
 
 
 @nox.session(venv_backend="none")
@@ -196,14 +196,6 @@ def peers(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Fuzz our server with the judge's strategies and with schemathesis (`-- --examples N --seed N`; default 2,000)."""
     Environment(session, DEV).run("python", "conformance/own_server/fuzz.py", *session.posargs)
-
-
-@nox.session(venv_backend="none")
-def hostile(session: nox.Session) -> None:
-    """Send hostile requests, resets, a thousand clients and 5,000 generated requests to a server (minutes)."""
-    Environment(session, DEV).run(
-        "python", "-m", "pytest", "tests/hostile", "tests/store", "-m", "", *session.posargs
-    )
 
 
 @nox.session(venv_backend="none")

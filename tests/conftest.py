@@ -17,21 +17,38 @@ from hypothesis import HealthCheck, settings
 # Every folder of tests may import `support` (helpers) and `generate` (the code generator beside the contract).
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "openapi")]
 
+from support.laws import EXPLORED  # noqa: E402
+from support.progress import Progress  # noqa: E402
+
 # Servers that tests start keep responses in a folder of the run, not in the user's.
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="plumbline-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 
-# Deadlines measure the machine, not the law. In CI the same examples run every time.
+# Deadlines measure the machine, not the law. The same examples run every time, so that a new failure comes from the
+# change under test; `nox -s properties` draws new ones.
 settings.register_profile(
-    "plumbline",
+    "same",
     deadline=None,
     max_examples=60,
-    derandomize=bool(os.environ.get("CI")),
+    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-# `nox -s properties` tries everything much longer.
-settings.register_profile("long", settings.get_profile("plumbline"), max_examples=20_000)
-settings.load_profile(os.environ.get("PLUMBLINE_PROFILE", "plumbline"))
+settings.register_profile(
+    "explore",
+    settings.get_profile("same"),
+    max_examples=EXPLORED or 1,
+    derandomize=False,
+    print_blob=True,
+)
+settings.load_profile("explore" if EXPLORED else "same")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Show the progress instead of dots, unless `-v` asks for a line for each test."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")  # A worker of pytest-xdist has none.
+    if reporter is not None and config.get_verbosity() <= 0 and not config.option.collectonly:
+        config.pluginmanager.register(Progress(reporter), "progress")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(
     not (find_spec("vllm") or find_spec("sglang")), reason="neither vLLM nor SGLang is installed"
 )

@@ -82,7 +82,7 @@ def body(images: list[bytes]) -> bytes:
     return json.dumps({"model": "pocket", "messages": [message], "max_tokens": 2}).encode()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ROWS)
 def test_no_hostile_image_hurts_others(target: Target, name: str) -> None:
     data = body(ROWS[name]())

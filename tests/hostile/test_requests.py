@@ -108,7 +108,7 @@ def tried(target: Target, row: Row) -> list[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_hostile_request_hurts_others(target: Target) -> None:
     """All rows are one test, because measurements beside each other would disturb each other."""
     assert len(ROWS) > 80

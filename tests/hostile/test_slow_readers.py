@@ -69,7 +69,7 @@ def asked(server: Live, path: str, body: dict[str, Any]) -> socket.socket:
     return connection
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", REQUESTS)
 def test_an_answer_that_nobody_reads_is_not_generated(name: str) -> None:
     path, body = REQUESTS[name]

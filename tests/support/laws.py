@@ -8,11 +8,15 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-__all__ = ["DIALECT_NAMES", "EXAMPLES", "some"]
+__all__ = ["DIALECT_NAMES", "EXAMPLES", "EXPLORED", "FIRST_SEED", "some"]
 
-_THOROUGH = os.environ.get("PLUMBLINE_LAWS") == "thorough"
-EXAMPLES = 20_000 if _THOROUGH else 500
-"""For each law; `nox -s properties` asks for the thorough ones."""
+EXPLORED = int(os.environ.get("PLUMBLINE_EXAMPLES", "0"))
+"""How many new examples `nox -s properties` draws for each property; 0 for a fixed number of examples that stay the
+same."""
+EXAMPLES = EXPLORED or 500
+"""For each law of dialects and grammars."""
+FIRST_SEED = int.from_bytes(os.urandom(4)) if EXPLORED else 0
+"""Where tests that draw with seeds of their own begin to count."""
 DIALECT_NAMES = frozenset(filter(None, os.environ.get("PLUMBLINE_DIALECTS", "").split(",")))
 """The dialects to try the laws on, as in `PLUMBLINE_DIALECTS=qwen3_coder,mimo nox -s properties`; empty for all."""
 _DIALECTS_PER_EXAMPLE = 12
@@ -21,10 +25,10 @@ T = TypeVar("T")
 
 
 def some(dialects: Sequence[T]) -> st.SearchStrategy[Sequence[T]]:
-    """Draw the dialects to try one example on: all of them if thorough, otherwise about a dozen.
+    """Draw the dialects to try one example on: all of them in `nox -s properties`, otherwise about a dozen.
 
     With 500 examples and 101 dialects, each dialect gets about 60. Neighbours in the list are alike, so a draw takes
     every ninth of it.
     """
-    groups = 1 if _THOROUGH else -(-len(dialects) // _DIALECTS_PER_EXAMPLE)
+    groups = 1 if EXPLORED else -(-len(dialects) // _DIALECTS_PER_EXAMPLE)
     return st.sampled_from([dialects[start::groups] for start in range(groups)])

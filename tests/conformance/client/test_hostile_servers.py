@@ -106,7 +106,7 @@ EVERY = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("side_by_side", [EVERY[place::3] for place in range(3)], ids=["0", "1", "2"])
 def test_the_whole_suite_comes_to_an_end(
     side_by_side: list[Behaviour], capsys: pytest.CaptureFixture[str]
@@ -134,7 +134,7 @@ _ROOM = 2 * 1024**3
 """Limit of the address space in bytes: several times the maximum of all bodies, plus the interpreter."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep a process from memory")
 @pytest.mark.parametrize("behave", [servers.sends_an_endless_line, servers.sends_a_bomb])
 def test_the_whole_suite_stays_within_its_memory(behave: Behaviour, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_without_hypothesis_the_missing_package_is_named(
     assert "pip install '.[fuzz]'" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_fuzzers_find_nothing_in_a_short_run(good: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert (
         fuzz_our_server.main(
