@@ -28,7 +28,7 @@ from plumbline.engines.port import (
 )
 from plumbline.engines.vllm.adapters import AdapterSet
 from plumbline.engines.vllm.configuration import VllmError, check_release, engine_config
-from plumbline.engines.vllm.media import modalities, render_media
+from plumbline.engines.vllm.media import MediaRenderer, modalities
 from plumbline.engines.vllm.parameters import FEATURES, matcher_spec, vllm_parameters
 
 __all__ = ["VllmEngine"]
@@ -96,6 +96,7 @@ class VllmEngine:
             options = {**lora, **(options or {})}
         self._config = engine_config(folder, eos_token_ids, vocabulary, cache_bytes, options or {})
         self._llm: Any = None
+        self._media: MediaRenderer | None = None
         self._counters: list[Any] = []
         self._aborts: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -131,6 +132,7 @@ class VllmEngine:
             self._llm = await asyncio.to_thread(self._load)
         except Exception as error:
             raise VllmError(f"vLLM could not start, its log above has the reason: {error}") from error
+        self._media = MediaRenderer(self._llm.renderer)
         await self._warm_up()
 
     def _load(self) -> Any:
@@ -166,7 +168,7 @@ class VllmEngine:
         if self._closed:
             return
         self._closed = True
-        llm, self._llm = self._llm, None
+        llm, self._llm, self._media = self._llm, None, None
         if llm is not None:
             await llm.abort(list(self._admission.ids))
             await asyncio.to_thread(llm.shutdown, 30.0)
@@ -174,10 +176,9 @@ class VllmEngine:
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
         """See `plumbline.engines.port.Engine.expand`; vLLM runs the model's image processor in a worker thread."""
         check_media(prompt, self._info)
-        if self._llm is None:
+        if self._media is None:
             raise EngineClosedError("The engine is shutting down.")
-        rendered = await render_media(self._llm, prompt)
-        return list(rendered["prompt_token_ids"])
+        return list((await self._media.render(prompt))["prompt_token_ids"])
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
@@ -232,8 +233,8 @@ class VllmEngine:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": list(request.prompt_token_ids)}
-        if request.media is not None:
-            prompt = await render_media(self._llm, request.media)
+        if request.media is not None and self._media is not None:
+            prompt = await self._media.render(request.media)
         if request.cache_salt is not None:
             prompt["cache_salt"] = request.cache_salt
         source = self._llm.generate(

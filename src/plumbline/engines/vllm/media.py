@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 from plumbline.engines.media.audio import SAMPLE_RATE, decode_audio
@@ -12,10 +14,12 @@ from plumbline.engines.media.images import decode_image
 from plumbline.engines.media.video import decode_bounded_video
 from plumbline.engines.port import MediaItem, MediaPrompt, Modality, RefusedRequestError
 
-__all__ = ["modalities", "render_media"]
+__all__ = ["MediaRenderer", "modalities", "num_bytes"]
 
 _log = logging.getLogger("plumbline.engines.vllm")
 _KINDS: tuple[Modality, ...] = ("audio", "image", "video")
+_MAX_KEPT_BYTES = 256 * 1024**2
+"""Bytes of files and of tensors that are kept for further uses of a prompt."""
 _MOST_SECONDS = 24 * 3600.0
 """The server has bounded the length of audio before."""
 
@@ -53,31 +57,75 @@ def _placeholder(model_config: Any, kind: Modality) -> int | None:
     return int(found[0])
 
 
-async def render_media(llm: Any, prompt: MediaPrompt) -> dict[str, Any]:
-    """Return the input of vLLM's engine for a prompt, with expanded token ids and processed files.
+class MediaRenderer:
+    """Process the files of prompts with the model's processor, each prompt once.
 
-    Raises:
-        RefusedRequestError: the model's processor refused a file.
+    A prompt is needed several times: to count its tokens, then by each of its choices. What was processed is kept, up
+    to `max_bytes` of tensors, least recently used first out.
     """
-    files = await asyncio.to_thread(lambda: [(item.modality, _decoded(item)) for item in prompt.items])
-    data: dict[Modality, list[Any]] = {}
-    for kind, file in files:
-        data.setdefault(kind, []).append(file)
-    given = {"prompt_token_ids": list(prompt.token_ids), "multi_modal_data": data}
-    renderer = llm.renderer
-    # The length is checked above the port, where a prompt that is too long is known by its tokens.
-    params = dataclasses.replace(renderer.default_cmpl_tok_params, max_total_tokens=None)
-    try:
-        # vLLM's usual cache expects that the engine gets everything that is rendered. Prompts that are only counted,
-        # or are found to be too long, do not reach it, so the cache of this side alone is used.
-        (rendered,) = await renderer.render_cmpl_async([given], params, skip_mm_cache=True)
-    except Exception as error:  # Processors raise errors of many kinds.
-        _log.warning("a file was refused", exc_info=error)
-        raise RefusedRequestError(
-            f"the model's processor cannot process these files: {error.__cause__ or error}"
-        ) from error
-    found: dict[str, Any] = rendered
-    return found
+
+    def __init__(self, renderer: Any, max_bytes: int = _MAX_KEPT_BYTES) -> None:
+        self._renderer = renderer
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[MediaPrompt, tuple[dict[str, Any], int]] = OrderedDict()
+        self._kept_bytes = 0
+
+    async def render(self, prompt: MediaPrompt) -> dict[str, Any]:
+        """Return the input of vLLM's engine for a prompt, with expanded token ids and processed files.
+
+        Raises:
+            RefusedRequestError: the model's processor refused a file.
+        """
+        # Prompts from another process are equal but not the same, and hashing the files takes a millisecond per MiB.
+        await asyncio.to_thread(hash, prompt)
+        found = self._kept.get(prompt)
+        if found is not None:
+            self._kept.move_to_end(prompt)
+            return dict(found[0])
+        rendered = await self._process(prompt)
+        self._keep(prompt, rendered)
+        return dict(rendered)
+
+    def _keep(self, prompt: MediaPrompt, rendered: dict[str, Any]) -> None:
+        size = sum(len(item.data) for item in prompt.items) + num_bytes(rendered)
+        if size > self._max_bytes or prompt in self._kept:
+            return
+        self._kept[prompt] = rendered, size
+        self._kept_bytes += size
+        while self._kept_bytes > self._max_bytes:
+            _, (_, freed) = self._kept.popitem(last=False)
+            self._kept_bytes -= freed
+
+    async def _process(self, prompt: MediaPrompt) -> dict[str, Any]:
+        files = await asyncio.to_thread(lambda: [(item.modality, _decoded(item)) for item in prompt.items])
+        data: dict[Modality, list[Any]] = {}
+        for kind, file in files:
+            data.setdefault(kind, []).append(file)
+        given = {"prompt_token_ids": list(prompt.token_ids), "multi_modal_data": data}
+        # The length is checked above the port, where a prompt that is too long is known by its tokens.
+        params = dataclasses.replace(self._renderer.default_cmpl_tok_params, max_total_tokens=None)
+        try:
+            # vLLM's own cache expects that the engine gets everything that is rendered. Prompts that are only counted,
+            # or are found to be too long, do not reach it.
+            (rendered,) = await self._renderer.render_cmpl_async([given], params, skip_mm_cache=True)
+        except Exception as error:  # Processors raise errors of many kinds.
+            _log.warning("a file was refused", exc_info=error)
+            raise RefusedRequestError(
+                f"the model's processor cannot process these files: {error.__cause__ or error}"
+            ) from error
+        found: dict[str, Any] = rendered
+        return found
+
+
+def num_bytes(value: Any) -> int:
+    """Return the bytes of all tensors and arrays in a nested value of mappings, sequences and vLLM's field elements."""
+    if isinstance(size := getattr(value, "nbytes", None), int):
+        return size
+    if isinstance(value, Mapping):
+        return sum(map(num_bytes, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(num_bytes, value))
+    return num_bytes(value.data) if hasattr(value, "data") else 0
 
 
 def _decoded(item: MediaItem) -> Any:
