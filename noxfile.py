@@ -146,8 +146,11 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def generate(session: nox.Session) -> None:
-    """Generate code from the contract; `-- --check` fails if the committed code differs."""
-    Environment(session, DEV).run("python", "openapi/generate", *session.posargs)
+    """Generate code from the contract, and docs/options.md; `-- --check` fails if the committed code differs."""
+    environment = Environment(session, DEV)
+    environment.run("python", "openapi/generate", *session.posargs)
+    if not session.posargs:
+        environment.run("python", "-m", "plumbline.server.settings.page", "docs/options.md")
 
 
 @nox.session(venv_backend="none")

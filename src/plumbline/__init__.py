@@ -1,10 +1,17 @@
 """Plumbline: one contract, a server built from it, and an engine behind it."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 __all__ = ["__version__"]
 
-try:
-    __version__ = version("plumbline-llm")
-except PackageNotFoundError:  # The source tree is on the path without having been installed.
-    __version__ = "0.0.0"
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    """Read the version when it is asked for: the metadata of packages takes 30 ms to import."""
+    if name != "__version__":
+        raise AttributeError(name)
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("plumbline-llm")
+    except PackageNotFoundError:  # The source tree is on the path without having been installed.
+        return "0.0.0"

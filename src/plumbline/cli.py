@@ -1,46 +1,85 @@
-"""Parse and run the `plumbline` command. Torch is imported only by commands that need it: the judge does not."""
+"""Parse and run the `plumbline` command. Only the modules of the chosen command are imported: a help text is quick."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
-from plumbline import __version__
-from plumbline.scripted_model import command as script_model
-from plumbline.server import options
-from plumbline_conformance import cli as judge
+from plumbline_conformance.console.commands import COMMANDS
+from plumbline_conformance.console.streams import parsed, ready
 
 __all__ = ["main"]
+
+_INSTALL = "In a clone of Plumbline, run: pip install '.[serve]'"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="plumbline", description="The reference implementation of the OpenAI API."
-    )
-    parser.add_argument("--version", action="version", version=f"plumbline {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    options.add_arguments(
-        commands.add_parser("serve", help="serve a model over the API", formatter_class=_Formatter)
-    )
-    script_model.add_arguments(
-        commands.add_parser(
-            "script-model",
-            help="make a tiny checkpoint that answers with texts from a file",
-            formatter_class=_Formatter,
-        )
-    )
-    judge.add_commands(commands)
-    with judge.ready():
-        arguments = judge.parsed(parser, argv)
+    argv = sys.argv[1:] if argv is None else argv
+    chosen = next((text for text in argv if not text.startswith("-")), "")
+    with ready():
+        arguments = parsed(_parser(chosen), argv)
         match arguments.command:
             case "serve":
-                return _serve(arguments)
+                return _serve(vars(arguments))
             case "script-model":
                 return _script_model(arguments)
             case _:
-                return judge.run_command(arguments)
+                from plumbline_conformance.cli import run_command
+
+                return run_command(arguments)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Repeats no value of an option in errors, because it may be a secret."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(re.sub(r"(--[\w-]+)=\S*", r"\1=…", message))
+
+
+class _Version(argparse.Action):
+    """Prints the version."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from plumbline import __version__
+
+        print(f"plumbline {__version__}")
+        parser.exit()
+
+
+def _parser(chosen: str) -> argparse.ArgumentParser:
+    """Return a parser of all commands, with the options of the chosen one."""
+    parser: argparse.ArgumentParser = _Parser(
+        prog="plumbline", description="The reference implementation of the OpenAI API."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="serve a model over the API")
+    script_model = commands.add_parser(
+        "script-model",
+        help="make a tiny checkpoint that answers with texts from a file",
+        formatter_class=_Formatter,
+    )
+    if chosen == "serve":
+        from plumbline.server.settings.command_line import add_arguments
+
+        add_arguments(serve)
+    elif chosen == "script-model":
+        from plumbline.scripted_model import command
+
+        command.add_arguments(script_model)
+    if chosen in COMMANDS:
+        from plumbline_conformance.cli import add_commands
+
+        add_commands(commands)
+    else:
+        for name, (purpose, _) in COMMANDS.items():
+            commands.add_parser(name, help=purpose)
+    return parser
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -53,60 +92,38 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def _script_model(arguments: argparse.Namespace) -> int:
+    from plumbline.scripted_model import command
+
     try:
-        return script_model.run(arguments)
+        return command.run(arguments)
     except ModuleNotFoundError as error:
-        print(
-            f"plumbline script-model needs the package {error.name!r}. "
-            "Install it with: pip install '.[serve]' in a clone of Plumbline",
-            file=sys.stderr,
-        )
+        print(f"plumbline script-model needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
         return 2
 
 
-def _serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: dict[str, Any]) -> int:
+    from plumbline.server.settings.options import OptionError
+    from plumbline.server.settings.sources import read_settings, unknown_variables
+
     try:
-        from plumbline.server.settings import Settings, read_api_keys, read_loras, read_sealing_key
         from plumbline.server.start.run import run
         from plumbline.store.open import default_url
     except ModuleNotFoundError as error:
-        print(
-            f"plumbline serve needs the package {error.name!r}. In a clone, run: pip install '.[serve]'",
-            file=sys.stderr,
-        )
+        print(f"plumbline serve needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
         return 2
-    values = vars(arguments)
+    origins: dict[str, str] = {}
     try:
-        settings = Settings(
-            api_keys=read_api_keys(values["api_key"], values["api_key_file"]),
-            sealing_key=read_sealing_key(values["sealing_key_file"]),
-            store=values["store"] or default_url(),
-            served_model_names=tuple(values["served_model_name"]),
-            cors_origins=tuple(values["cors_origin"]),
-            engine_args=tuple(values["engine_args"]),
-            loras=read_loras(values["lora"]),
-            **{
-                name: value
-                for name, value in values.items()
-                if name
-                not in (
-                    "command",
-                    "api_key",
-                    "api_key_file",
-                    "sealing_key_file",
-                    "store",
-                    "served_model_name",
-                    "cors_origin",
-                    "engine_args",
-                    "lora",
-                )
-            },
-        )
-        return run(settings)
+        if ignored := unknown_variables(os.environ):
+            print(f"plumbline: {ignored}", file=sys.stderr)
+        given = read_settings(arguments, os.environ, store=default_url())
+        origins = given.origins
+        return run(given.settings)
+    except OptionError as error:
+        print(f"plumbline: {error.at(origins)}", file=sys.stderr)
     except (ValueError, FileNotFoundError) as error:
         # Settings and models that cannot be served raise errors that explain themselves; a traceback adds nothing.
         print(f"plumbline: {error}", file=sys.stderr)
-        return 2
+    return 2
 
 
 if __name__ == "__main__":

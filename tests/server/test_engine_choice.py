@@ -45,14 +45,17 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "gguf", "message"),
     [
-        (Settings(engine="plumbline"), GGUF, "runs no GGUF files"),
-        (Settings(engine="transformers"), GGUF, "runs no GGUF files"),
+        (Settings(engine="plumbline"), GGUF, "does not run GGUF files"),
+        (Settings(engine="transformers"), GGUF, "does not run GGUF files"),
         (Settings(engine="llama_cpp"), None, "give one as --model"),
-        (Settings(engine_args=("n_threads=2",)), None, "takes no --engine-args"),
-        (Settings(batch_invariant=True), GGUF, "--batch-invariant"),
-        (Settings(engine="plumbline", loras=(("a", "b"),)), None, "--lora: only vllm"),
-        (Settings(engine="transformers", lora_dir="."), None, "--lora-dir: only vllm"),
-        (Settings(device_memory=0.5), None, "--device-memory: only vllm"),
+        (Settings(engine_args=("n_threads=2",)), None, "--engine-args is an option of llama_cpp, vllm"),
+        (Settings(batch_invariant=True), GGUF, "--batch-invariant is an option of plumbline"),
+        (Settings(engine="plumbline", loras=(("a", "b"),)), None, "--lora is an option of vllm"),
+        (Settings(engine="transformers", lora_dir="."), None, "--lora-dir is an option of vllm"),
+        (Settings(device_memory=0.5), None, "--device-memory is an option of vllm"),
+        (Settings(engine="transformers", block_size=16), None, "--block-size is an option of plumbline"),
+        (Settings(engine="vllm", max_num_batched_tokens=1024), None, "--engine-args max_num_batched_tokens"),
+        (Settings(engine="vllm", device="cuda:1"), None, "CUDA_VISIBLE_DEVICES"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: Settings, gguf: Path | None, message: str) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from support.asgi import serving
 from support.bodies import BODIES
 from support.models import scripted, served
 
-from plumbline.server.settings import Settings, SettingsError, read_api_keys
+from plumbline.server.settings import Settings, SettingsError
 
 KEYED = [
     "/v1/models",
@@ -71,24 +69,6 @@ def test_without_a_key_only_loopback_is_served(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.0.0.9"])
 def test_loopback_needs_no_key(host: str) -> None:
     assert Settings(host=host).api_keys == ()
-
-
-def test_keys_come_from_arguments_a_file_and_the_environment(tmp_path: Any) -> None:
-    path = tmp_path / "keys"
-    path.write_text("# ours\n file-key \n\none\n")
-    found = read_api_keys(["one", "two"], str(path), {"PLUMBLINE_API_KEY": "env-a, env-b,,"})
-
-    assert found == ("one", "two", "file-key", "env-a", "env-b")
-    assert read_api_keys([], None, {}) == ()
-
-
-@pytest.mark.parametrize("content", [None, b"# nothing\n", b"\xff\xfe"])
-def test_a_key_file_without_keys_is_an_error(tmp_path: Any, content: bytes | None) -> None:
-    path = tmp_path / "keys"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(SettingsError, match="api-key-file"):
-        read_api_keys([], str(path), {})
 
 
 def test_an_empty_key_is_an_error() -> None:

@@ -16,12 +16,17 @@ from plumbline.server.settings import Settings
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--port", "99999"], "--port must be 0 to 65535"),
+        (["--port", "99999"], "--port must be an integer from 0 to 65535, got 99999"),
         (["--host", "0.0.0.0"], "--api-key"),
         (["--api-key", ""], "must not be empty"),
-        (["--api-key-file", "no-such-file"], "--api-key-file no-such-file cannot be read"),
-        (["--sealing-key-file", "no-such-file"], "--sealing-key-file no-such-file cannot be read"),
-        (["--sealing-key-file", "/dev/null"], "--sealing-key-file /dev/null is empty"),
+        (["--api-key-file", "no-such-file"], "--api-key-file names no-such-file, which cannot be read"),
+        (
+            ["--sealing-key-file", "no-such-file"],
+            "--sealing-key-file names no-such-file, which cannot be read",
+        ),
+        (["--sealing-key-file", "/dev/null"], "--sealing-key-file names /dev/null, which is empty"),
+        (["--config", "/"], "--config names /, which cannot be read"),
+        (["--block-size", "8", "--engine", "transformers"], "--block-size is an option of plumbline"),
         (["--model", "./no-such-folder"], "neither a folder nor a hub id"),
     ],
 )

@@ -9,33 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.console.commands import COMMANDS
 from plumbline_conformance.recording.file import RESTART_WAIT, TIMEOUT, TRIALS
 from plumbline_conformance.suite.client_claims import CLIENTS
 from plumbline_conformance.suite.coverage import revisions
 from plumbline_conformance.suite.model import SEED
 from plumbline_conformance.suite.selection import PROFILES
 
-__all__ = ["EXAMPLES", "add_commands"]
+__all__ = ["add_commands"]
 
 Parser = argparse.ArgumentParser
-EXAMPLES = {
-    "check": "plumbline check --base-url http://127.0.0.1:8000/v1 --model my-model --html report.html",
-    "list": "plumbline list chat/stream-text",
-    "explain": "plumbline explain CHAT-08",
-    "judge": "plumbline judge run.jsonl --html report.html",
-    "export": "plumbline export run.jsonl --har run.har",
-    "matrix": "plumbline matrix ours=a.json theirs=b.jsonl.gz --html matrix.html",
-    "diff": "plumbline diff http://127.0.0.1:8000/v1 http://127.0.0.1:8001/v1 --model-a my-model",
-    "exact": "plumbline exact .scripted --base-url http://127.0.0.1:8000/v1 --model scripted",
-    "fuzz": "plumbline fuzz --base-url http://127.0.0.1:8000/v1 --model my-model --examples 2000",
-    "watch": "plumbline watch --upstream http://127.0.0.1:8000 --listen :9000 --html live.html",
-}
-"""What `--help` shows of each command."""
 
 
 def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     """Add the judge's commands to a parser."""
-    checker = _command(parsers, "check", "test a server")
+    checker = _command(parsers, "check")
     _add_selection(checker)
     _add_target(checker)
     _add_concurrency(checker)
@@ -95,7 +83,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     )
     _add_clients(checker)
     _add_outputs(checker)
-    lister = _command(parsers, "list", "list checks, or rules with their checks")
+    lister = _command(parsers, "list")
     _add_selection(lister)
     lister.add_argument(
         "--rules", action="store_true", help="list every rule with its checks, or the reason why it has none"
@@ -106,21 +94,21 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
         help="with --rules: list the clauses of each rule with their checks as well",
     )
     lister.add_argument("--markdown", action="store_true", help="with --rules: write Markdown")
-    explainer = _command(parsers, "explain", "explain a check, a scenario or a rule")
+    explainer = _command(parsers, "explain")
     explainer.add_argument(
         "names", nargs="+", metavar="ID", help="id of a check, scenario or rule, a prefix or a pattern"
     )
-    rejudger = _command(parsers, "judge", "run the checks on a recording, without a server")
+    rejudger = _command(parsers, "judge")
     rejudger.add_argument("recording", type=Path, metavar="RUN.JSONL", help="a recording of `check --record`")
     _add_selection(rejudger)
     _add_clients(rejudger)
     _add_outputs(rejudger)
-    exporter = _command(parsers, "export", "convert a recording for other tools")
+    exporter = _command(parsers, "export")
     exporter.add_argument("recording", type=Path, metavar="RUN.JSONL", help="a recording of `check --record`")
     exporter.add_argument(
         "--har", type=Path, metavar="FILE", help="write HAR 1.2 to FILE (default: standard output)"
     )
-    matrix = _command(parsers, "matrix", "compare several servers in one table")
+    matrix = _command(parsers, "matrix")
     matrix.add_argument(
         "reports",
         nargs="+",
@@ -134,7 +122,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
         help="write Markdown (default: print it if there is no --html)",
     )
     matrix.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained HTML page")
-    differ = _command(parsers, "diff", "send the same requests to two servers with the same weights")
+    differ = _command(parsers, "diff")
     differ.add_argument("urls", nargs=2, metavar="URL", help="base URLs of server A and server B")
     differ.add_argument("--model-a", required=True, metavar="NAME", help="model name on server A")
     differ.add_argument("--model-b", metavar="NAME", help="model name on server B (default: as on A)")
@@ -158,7 +146,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     )
     _add_timeout(differ, 60.0)
     differ.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
-    exact = _command(parsers, "exact", "test a server with a scripted checkpoint against its scripts")
+    exact = _command(parsers, "exact")
     exact.add_argument(
         "scripts", type=Path, metavar="SCRIPTS", help="scripts.json, or the folder of the checkpoint"
     )
@@ -166,7 +154,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     _add_concurrency(exact)
     _add_timeout(exact, 60.0)
     exact.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
-    fuzzer = _command(parsers, "fuzz", "send generated requests, valid and invalid")
+    fuzzer = _command(parsers, "fuzz")
     fuzzer.add_argument(
         "operations",
         nargs="*",
@@ -189,7 +177,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
         metavar="NAMES",
         help="phases of schemathesis (default: all; `coverage` sends thousands of requests)",
     )
-    watcher = _command(parsers, "watch", "check live traffic, as a transparent proxy")
+    watcher = _command(parsers, "watch")
     watcher.add_argument(
         "--upstream", required=True, metavar="URL", help="the server, such as http://127.0.0.1:8000"
     )
@@ -212,12 +200,11 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     _add_outputs(watcher)
 
 
-def _command(parsers: argparse._SubParsersAction[Parser], name: str, purpose: str) -> Parser:
+def _command(parsers: argparse._SubParsersAction[Parser], name: str) -> Parser:
     """Add a command with an example below its options."""
+    purpose, example = COMMANDS[name]
     description = f"{purpose[0].upper()}{purpose[1:]}."
-    return parsers.add_parser(
-        name, help=purpose, description=description, epilog=f"example: {EXAMPLES[name]}"
-    )
+    return parsers.add_parser(name, help=purpose, description=description, epilog=f"example: {example}")
 
 
 def _add_target(parser: Parser) -> None:

@@ -12,7 +12,8 @@ from rich.markup import escape
 from plumbline_conformance.cli.common import cannot, findings_of_clients, note, why_no_client
 from plumbline_conformance.cli.explain import clause_lines, explain
 from plumbline_conformance.console.output_files import why_unwritable
-from plumbline_conformance.console.terminal import console, put
+from plumbline_conformance.console.streams import put
+from plumbline_conformance.console.terminal import console
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import (
     Recording,

@@ -24,7 +24,8 @@ from plumbline_conformance.client.target_input import (
     target_of,
 )
 from plumbline_conformance.console.output_files import why_unwritable
-from plumbline_conformance.console.terminal import INTERRUPTED, console, parsed, ready
+from plumbline_conformance.console.streams import parsed, ready
+from plumbline_conformance.console.terminal import INTERRUPTED, console
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.exact import run_exact
 from plumbline_conformance.reports.conclude import Outputs

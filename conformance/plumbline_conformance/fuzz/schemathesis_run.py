@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from plumbline_conformance.console.terminal import INTERRUPTED, put
+from plumbline_conformance.console.streams import put
+from plumbline_conformance.console.terminal import INTERRUPTED
 from plumbline_conformance.recording.redaction import concealed
 from plumbline_conformance.suite.contract import document
 from plumbline_conformance.suite.model import Target

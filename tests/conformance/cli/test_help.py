@@ -7,7 +7,8 @@ import shlex
 
 import pytest
 
-from plumbline_conformance.cli.arguments import EXAMPLES, add_commands
+from plumbline_conformance.cli.arguments import add_commands
+from plumbline_conformance.console.commands import COMMANDS
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -26,12 +27,12 @@ def test_every_option_has_help(name: str) -> None:
 
 @pytest.mark.parametrize("name", commands())
 def test_the_example_of_a_command_is_one_that_it_takes(name: str) -> None:
-    program, command, *arguments = shlex.split(EXAMPLES[name])
+    program, command, *arguments = shlex.split(COMMANDS[name][1])
 
     assert (program, command) == ("plumbline", name)
     assert commands()[name].parse_args(arguments)
-    assert EXAMPLES[name] in " ".join(commands()[name].format_help().split())
+    assert COMMANDS[name][1] in " ".join(commands()[name].format_help().split())
 
 
 def test_every_example_is_of_a_command() -> None:
-    assert set(EXAMPLES) == set(commands())
+    assert set(COMMANDS) == set(commands())

@@ -18,7 +18,7 @@ from plumbline.engines.native.models.config import ModelConfig, UnsupportedModel
 from plumbline.engines.native.models.loader import load_model
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import Engine, EngineInfo, RefusedRequestError
-from plumbline.server.settings import Settings, SettingsError
+from plumbline.server.settings import OPTIONS, OptionError, Settings, SettingsError
 from plumbline.text.gguf import disagreement
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
@@ -29,6 +29,10 @@ _NATIVE_CACHE = 256 * 1024 * 1024
 _LLAMA_CPP_CACHE = 1024**3
 _TRANSFORMERS_CACHE = 4 * 1024**3
 """Bytes of keys and values at most; only what requests need is allocated."""
+_BLOCK_SIZE = 16
+"""Tokens in a block of our engine's cache."""
+_NUM_BATCHED_TOKENS = 1024
+"""Tokens in a step of our engine and llama.cpp."""
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _LLAMA_CPP_DTYPES: dict[str, tuple[str, ...]] = {
@@ -60,29 +64,28 @@ def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> Engine
         gguf: its GGUF file, if it is one.
 
     Raises:
-        SettingsError: the engine does not run such a file, or takes no `--engine-args`.
+        SettingsError: the engine does not run such a file, or lacks an option that was given.
     """
     if gguf is not None and settings.engine not in ("auto", "llama_cpp"):
-        raise SettingsError(f"--engine {settings.engine} runs no GGUF files; leave it out, or give llama_cpp")
+        raise SettingsError(
+            f"--engine {settings.engine} does not run GGUF files: leave it out, or give llama_cpp"
+        )
     if gguf is None and settings.engine == "llama_cpp":
-        raise SettingsError("--engine llama_cpp runs GGUF files; give one as --model")
+        raise SettingsError("--engine llama_cpp runs GGUF files only: give one as --model")
     chosen = (
         EngineChoice(settings.engine, "--engine")
         if settings.engine != "auto"
         else _by_model(settings, folder, gguf)
     )
-    if chosen.name != "vllm":
-        for option, given in (
-            ("--lora", settings.loras),
-            ("--lora-dir", settings.lora_dir),
-            ("--device-memory", settings.device_memory),
-        ):
-            if given:
-                raise SettingsError(f"{option}: only vllm takes it, and the engine is {chosen.name}")
-    if settings.engine_args and chosen.name not in ("llama_cpp", "vllm"):
-        raise SettingsError(f"the {chosen.name} engine takes no --engine-args; llama_cpp and vllm do")
-    if settings.batch_invariant and chosen.name != "plumbline":
-        raise SettingsError(f"--batch-invariant: the {chosen.name} engine cannot promise that; leave it out")
+    for option in OPTIONS:
+        engines = option.about.engines
+        if engines and chosen.name not in engines and getattr(settings, option.field) != option.default:
+            advice = f"; {option.about.advice}" if option.about.advice else ""
+            raise OptionError(
+                option.label,
+                f"is an option of {', '.join(engines)}, and the engine is {chosen.name} ({chosen.reason}): leave it "
+                f"out, or give another --engine{advice}",
+            )
     return chosen
 
 
@@ -114,8 +117,6 @@ def build_engine(
         SettingsError: the settings and the model do not fit.
         UnsupportedModelError, UnsupportedTokenizerError, WeightsError, LlamaCppError: the model cannot be served.
     """
-    if settings.dtype != "auto" and settings.dtype not in _DTYPES:
-        raise SettingsError(f"--dtype must be auto or one of {', '.join(_DTYPES)}, got {settings.dtype!r}")
     device = _device(settings.device)
     if device.type == "cpu":
         # Two intra-op threads are slower than one for the small matrices of a decode step, and the event loop needs
@@ -207,8 +208,8 @@ def _max_rank(settings: Settings) -> int:
     wanted = settings.max_lora_rank or max([16, *ranks])
     found = next((rank for rank in _LORA_RANKS if rank >= wanted), None)
     if found is None:
-        raise SettingsError(
-            f"vLLM runs adapters of rank {_LORA_RANKS[-1]} at most, and one of {wanted} is wanted"
+        raise OptionError(
+            "--max-lora-rank", f"must be at most {_LORA_RANKS[-1]} with vLLM, and {wanted} is needed"
         )
     return found
 
@@ -242,7 +243,7 @@ def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Pa
         max_model_len=settings.max_model_len,
         max_num_running=settings.max_num_seqs,
         max_num_waiting=settings.max_num_waiting,
-        max_batch=max(settings.max_num_batched_tokens, settings.max_num_seqs),
+        max_batch=max(settings.max_num_batched_tokens or _NUM_BATCHED_TOKENS, settings.max_num_seqs),
         max_seqs_per_client=settings.client_limit,
         cache_bytes=settings.kv_cache_bytes or _LLAMA_CPP_CACHE,
         shares_prefixes=settings.enable_prefix_caching,
@@ -264,8 +265,10 @@ def _offload(device: str) -> tuple[str, ...]:
         return ()
     if device == "cpu":
         return ("n_gpu_layers=0",)
-    raise SettingsError(
-        f"--device {device} does not reach llama.cpp; leave it out, and give --engine-args n_gpu_layers=N main_gpu=N"
+    raise OptionError(
+        "--device",
+        f"must be auto or cpu with llama_cpp, got {device!r}: leave it out, and give --engine-args n_gpu_layers=N "
+        "main_gpu=N",
     )
 
 
@@ -286,24 +289,26 @@ def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_si
 
 def _native_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -> EngineConfig:
     max_model_len = settings.max_model_len or model.max_model_len
-    block_bytes = (
-        2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * settings.block_size
-    )
-    blocks_per_sequence = -(-max_model_len // settings.block_size)
+    block_size = settings.block_size or _BLOCK_SIZE
+    block_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * block_size
+    blocks_per_sequence = -(-max_model_len // block_size)
     cache_bytes = settings.kv_cache_bytes or _NATIVE_CACHE
     num_blocks = min(cache_bytes // block_bytes, blocks_per_sequence * settings.max_num_seqs)
     if num_blocks < blocks_per_sequence:
         needed = blocks_per_sequence * block_bytes
-        raise SettingsError(
-            f"--kv-cache-bytes {cache_bytes} cannot hold one request of {max_model_len} tokens: that takes "
-            f"{needed} bytes. Give more, or a smaller --max-model-len."
+        raise OptionError(
+            "--kv-cache-bytes",
+            f"must be at least {needed}, which one request of {max_model_len} tokens takes, got {cache_bytes}: give "
+            "more, or a smaller --max-model-len",
         )
     return EngineConfig(
         max_model_len=max_model_len,
-        block_size=settings.block_size,
+        block_size=block_size,
         num_blocks=num_blocks,
         max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_num_seqs),
+        max_num_batched_tokens=max(
+            settings.max_num_batched_tokens or _NUM_BATCHED_TOKENS, settings.max_num_seqs
+        ),
         max_num_waiting=settings.max_num_waiting,
         max_seqs_per_client=settings.client_limit,
         enable_prefix_caching=settings.enable_prefix_caching,
@@ -317,4 +322,6 @@ def _device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as error:
-        raise SettingsError(f"--device {name!r} is not a device that torch knows") from error
+        raise OptionError(
+            "--device", f"must be a device that torch knows, such as cpu or cuda:1, got {name!r}"
+        ) from error

@@ -10,7 +10,7 @@ from plumbline.protocols.responses.prompt_templates import (
     PromptTemplate,
     PromptTemplates,
 )
-from plumbline.server.settings import SettingsError
+from plumbline.server.settings import OptionError
 
 __all__ = ["load_prompts"]
 
@@ -22,19 +22,19 @@ def load_prompts(folder: str) -> PromptTemplates:
         folder: the folder, or an empty string for none.
 
     Raises:
-        SettingsError: the folder cannot be read, or a template in it cannot be used.
+        OptionError: the folder cannot be read, or a template in it cannot be used.
     """
     if not folder:
         return PromptTemplates()
     root = Path(folder).expanduser()
     if not root.is_dir():
-        raise SettingsError(f"--prompts: {folder} is no folder")
+        raise OptionError("--prompts", f"must be a directory, and {folder} is not one")
     found: dict[str, dict[str, PromptTemplate]] = {}
     for path in sorted(root.glob("*/*.json"), key=lambda path: (path.parent.name, _order(path.stem))):
         try:
             template = PromptTemplate(path.stem, path.read_bytes())
         except (OSError, BadTemplateError) as error:
-            raise SettingsError(f"--prompts: {path} cannot be used: {error}") from None
+            raise OptionError("--prompts", f"has {path}, which cannot be used: {error}") from None
         found.setdefault(path.parent.name, {})[path.stem] = template
     return PromptTemplates(found)
 

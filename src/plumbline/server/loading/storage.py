@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.server.settings import Settings, SettingsError
+from plumbline.server.settings import OptionError, Settings
 from plumbline.store.interface import Store
 from plumbline.store.open import BadStoreUrlError, open_store
 from plumbline.store.sql.sweep import Retention
@@ -16,7 +16,7 @@ def build_store(settings: Settings) -> Store | None:
     """Return the store, which still has to be started; None if nothing is kept.
 
     Raises:
-        SettingsError: the store's URL cannot be used.
+        OptionError: the store's URL cannot be used.
     """
     if settings.store == "none":
         return None
@@ -28,4 +28,4 @@ def build_store(settings: Settings) -> Store | None:
     try:
         return open_store(settings.store, retention)
     except BadStoreUrlError as error:
-        raise SettingsError(f"--store: {error}") from None
+        raise OptionError("--store", f"cannot be used: {error}") from None

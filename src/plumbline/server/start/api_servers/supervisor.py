@@ -20,7 +20,7 @@ from prometheus_client import multiprocess
 from plumbline.engines.port import Engine
 from plumbline.engines.remote.host import EngineHost
 from plumbline.server.claims.hub import Hub
-from plumbline.server.settings import Settings, SettingsError
+from plumbline.server.settings import OptionError, Settings, SettingsError
 from plumbline.server.start.api_servers.start import Start
 
 __all__ = ["Supervisor", "supervise"]
@@ -50,8 +50,9 @@ def supervise(engine: Engine, settings: Settings, number: int) -> int:
     """
     with TemporaryDirectory(prefix="plumbline-") as folder:
         if len(folder) > _LONGEST_FOLDER:
-            raise SettingsError(
-                f"--api-servers: {folder} is too long for sockets; set TMPDIR to a shorter path"
+            raise OptionError(
+                "--api-servers",
+                f"needs sockets, and {folder} is too long for them: set TMPDIR to a shorter path",
             )
         supervisor = Supervisor(engine, settings, number, Path(folder))
         config = uvicorn.Config("")  # It knows whether uvloop is installed.
@@ -222,5 +223,5 @@ def _bound(settings: Settings) -> socket.socket:
     except OSError as error:
         bound.close()
         where = f"--uds {settings.uds}" if settings.uds else f"--host {settings.host} --port {settings.port}"
-        raise SettingsError(f"{where}: cannot listen there: {error.strerror}") from error
+        raise SettingsError(f"{where} cannot be listened on: {error.strerror}") from error
     return bound

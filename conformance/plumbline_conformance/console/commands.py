@@ -1,0 +1,54 @@
+"""Name the judge's commands, so that a help text needs none of their modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["COMMANDS"]
+
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "check": (
+            "test a server",
+            "plumbline check --base-url http://127.0.0.1:8000/v1 --model my-model --html report.html",
+        ),
+        "list": (
+            "list checks, or rules with their checks",
+            "plumbline list chat/stream-text",
+        ),
+        "explain": (
+            "explain a check, a scenario or a rule",
+            "plumbline explain CHAT-08",
+        ),
+        "judge": (
+            "run the checks on a recording, without a server",
+            "plumbline judge run.jsonl --html report.html",
+        ),
+        "export": (
+            "convert a recording for other tools",
+            "plumbline export run.jsonl --har run.har",
+        ),
+        "matrix": (
+            "compare several servers in one table",
+            "plumbline matrix ours=a.json theirs=b.jsonl.gz --html matrix.html",
+        ),
+        "diff": (
+            "send the same requests to two servers with the same weights",
+            "plumbline diff http://127.0.0.1:8000/v1 http://127.0.0.1:8001/v1 --model-a my-model",
+        ),
+        "exact": (
+            "test a server with a scripted checkpoint against its scripts",
+            "plumbline exact .scripted --base-url http://127.0.0.1:8000/v1 --model scripted",
+        ),
+        "fuzz": (
+            "send generated requests, valid and invalid",
+            "plumbline fuzz --base-url http://127.0.0.1:8000/v1 --model my-model --examples 2000",
+        ),
+        "watch": (
+            "check live traffic, as a transparent proxy",
+            "plumbline watch --upstream http://127.0.0.1:8000 --listen :9000 --html live.html",
+        ),
+    }
+)
+"""The purpose and an example of each command."""

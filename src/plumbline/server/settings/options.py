@@ -1,0 +1,215 @@
+"""Describe one option: its names, its type and range, its help, and the one form of its errors."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+__all__ = ["Describe", "Option", "OptionError", "SettingsError", "options_of", "shown"]
+
+_MOST = 2**63 - 1
+"""The largest integer of an option: settings travel as JSON."""
+_LONGEST = 80
+"""Characters of a wrong value that an error repeats."""
+_PATHS = frozenset({"FILE", "DIR", "PATH"})
+"""Metavars of options that are paths."""
+
+
+class SettingsError(ValueError):
+    """The settings cannot be used; the message explains how to fix it."""
+
+
+class OptionError(SettingsError):
+    """The value of one option cannot be used.
+
+    Args:
+        option: its label, such as `--port`.
+        problem: what is wrong and what to do, to follow the place that the value came from.
+        origin: that place, if it is not the command line, such as `PLUMBLINE_PORT`.
+    """
+
+    def __init__(self, option: str, problem: str, origin: str = "") -> None:
+        super().__init__(f"{origin or option} {problem}")
+        self._option = option
+        self._problem = problem
+        self._origin = origin
+
+    def at(self, origins: Mapping[str, str]) -> OptionError:
+        """Return the error with the place that the value came from, by the labels of options."""
+        return OptionError(self._option, self._problem, origins.get(self._option, self._origin))
+
+
+class Describe(msgspec.Struct, frozen=True):
+    """What a declaration adds to the type and the default of an option."""
+
+    group: str
+    """The heading that it is listed under."""
+    help: str
+    metavar: str = ""
+    name: str = ""
+    """The name in a configuration file; default: the field's."""
+    default: str = ""
+    """The default in words, where it is not the field's value."""
+    engines: tuple[str, ...] = ()
+    """The engines that have this option, if not all do; others refuse a value that is not the default."""
+    advice: str = ""
+    """What to do instead with an engine that lacks the option."""
+    parse: Callable[[tuple[str, ...]], Any] | None = None
+    """Turns the given list of texts into the field's value; it raises `ValueError`."""
+    secret: bool = False
+    """Whether no error may repeat the value."""
+    in_file: str = ""
+    """Help of a further option, `--NAME-file`, that names a file with the value."""
+    only_in_file: bool = False
+    """Whether the command line has that further option only, because others can read command lines."""
+    spread: bool = False
+    """Whether one flag takes several values; otherwise a list's flag is repeated."""
+    adds: bool = False
+    """Whether the values of all sources count, instead of the first source's."""
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """One option of `plumbline serve`, with everything that its sources, help and documentation are derived from."""
+
+    field: str
+    """The field of the settings."""
+    name: str
+    """The key in a configuration file."""
+    kind: Any
+    """The type of the field."""
+    default: Any
+    about: Describe
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"PLUMBLINE_{self.name.upper()}"
+
+    @property
+    def label(self) -> str:
+        """The name in errors about values without another origin."""
+        return self.file_option.flag if self.about.only_in_file else self.flag
+
+    @property
+    def file_option(self) -> Option:
+        """The further option that names a file with the value."""
+        about = Describe(self.about.group, self.about.in_file, "FILE")
+        return Option(field=self.field, name=f"{self.name}_file", kind=str, default="", about=about)
+
+    @property
+    def basic(self) -> type:
+        """`str`, `int`, `float`, `bool` or `tuple`."""
+        return _basic(self.kind)[0]
+
+    @property
+    def only(self) -> str:
+        """Which engines have the option, in words; empty for all."""
+        return f"only {', '.join(self.about.engines)}" if self.about.engines else ""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The only values of a text; empty for any."""
+        return _basic(self.kind)[2]
+
+    @property
+    def is_path(self) -> bool:
+        """Whether the value is a path, in which `~` is the user's home directory."""
+        return self.about.metavar in _PATHS
+
+    @property
+    def default_text(self) -> str:
+        """The default for readers, or an empty string for nothing."""
+        if self.about.default or self.default in (None, "", ()) or self.about.secret:
+            return self.about.default
+        if isinstance(self.default, bool):
+            return "on" if self.default else ""
+        if self.about.metavar == "BYTES":
+            return _size(self.default)
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, such as `an integer from 0 to 65535`."""
+        basic, meta, choices = _basic(self.kind)
+        if choices:
+            return f"one of {', '.join(choices)}"
+        words = {int: "an integer", float: "a number", bool: "true or false", tuple: "a list of texts"}
+        return words.get(basic, "a text") + _range(meta)
+
+    def problem(self, value: Any) -> str | None:
+        """Return what is wrong with a value of the field and what it must be, or None."""
+        if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
+            return f"must be finite and below 2**63, got {shown(value)}"
+        try:
+            msgspec.convert(value, self.kind)
+        except msgspec.ValidationError:
+            got = "" if self.about.secret else f", got {shown(value)}"
+            return f"must be {self.expected}{got}"
+        return None
+
+
+def options_of(settings: type[msgspec.Struct]) -> tuple[Option, ...]:
+    """Return the options that the annotated fields of a class declare, in their order."""
+    hints = typing.get_type_hints(settings, include_extras=True)
+    found = []
+    for field in msgspec.structs.fields(settings):
+        kind, *extras = typing.get_args(hints[field.name])
+        about = next(extra for extra in extras if isinstance(extra, Describe))
+        meta = tuple(extra for extra in extras if extra is not about)
+        found.append(
+            Option(
+                field=field.name,
+                name=about.name or field.name,
+                kind=Annotated[(kind, *meta)] if meta else kind,
+                default=field.default,
+                about=about,
+            )
+        )
+    return tuple(found)
+
+
+def _basic(kind: Any) -> tuple[type, msgspec.Meta | None, tuple[str, ...]]:
+    """Return the class of a type's values, their range and their choices."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        basic, _, choices = _basic(inner[0])
+        return basic, inner[1], choices
+    if origin is Literal:
+        return str, None, inner
+    if origin in (types.UnionType, typing.Union):
+        return _basic(next(each for each in inner if each is not type(None)))
+    return origin or kind, None, ()
+
+
+def _range(meta: msgspec.Meta | None) -> str:
+    if meta is None:
+        return ""
+    least = f" above {meta.gt:g}" if meta.gt is not None else ""
+    if meta.ge is not None:
+        least = f" of at least {meta.ge:g}" if meta.le is None else f" from {meta.ge:g}"
+    if meta.le is None:
+        return least
+    return f"{least} to {meta.le:g}" if meta.ge is not None else f"{least} and at most {meta.le:g}"
+
+
+def _size(number: int) -> str:
+    """Return a number of bytes in the largest unit that divides it."""
+    for unit, power in (("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        if number and number % 1024**power == 0:
+            return f"{number // 1024**power} {unit}"
+    return f"{number} bytes"
+
+
+def shown(value: Any) -> str:
+    """Return a wrong value as errors repeat it."""
+    text = "a table" if isinstance(value, dict) else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,101 @@
+"""Check the settings of `plumbline serve`: each option by its declaration, and the rules between options."""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+from pathlib import Path
+
+from plumbline.server.settings.declaration import Declaration
+from plumbline.server.settings.options import OptionError, options_of
+
+__all__ = ["OPTIONS", "Settings", "pocket_model"]
+
+_MIN_SEALING_KEY = 16
+"""Minimum number of characters of a sealing key."""
+
+
+def pocket_model() -> Path:
+    """Return the folder of the model that comes with the package."""
+    return Path(__file__).parents[2] / "pocket" / "model"
+
+
+class Settings(Declaration, frozen=True, kw_only=True):
+    """The settings of `plumbline serve`; `Declaration` describes each field.
+
+    Raises:
+        OptionError: a value is out of its range, or contradicts another one.
+    """
+
+    @property
+    def client_limit(self) -> int:
+        """The sequences that one client may have; 0 means no limit."""
+        if self.max_seqs_per_client is None:
+            return self.max_num_seqs + self.max_num_waiting // 2
+        return self.max_seqs_per_client
+
+    def __post_init__(self) -> None:
+        for option in OPTIONS:
+            problem = option.problem(getattr(self, option.field))
+            if problem is not None:
+                raise OptionError(option.label, problem)
+        for rule in (_check_processes, _check_adapters, _check_tls, _check_access):
+            rule(self)
+
+
+OPTIONS = options_of(Settings)
+"""All options, in the order of their declaration."""
+
+
+def _check_processes(settings: Settings) -> None:
+    if settings.api_servers > 1 and sys.platform == "win32":
+        raise OptionError("--api-servers", "must be 1 on Windows: several processes need Unix sockets")
+
+
+def _check_adapters(settings: Settings) -> None:
+    if settings.max_loras < len(settings.loras):
+        raise OptionError(
+            "--max-loras",
+            f"must be at least the number of --lora, {len(settings.loras)}, got {settings.max_loras}",
+        )
+    if settings.lora_dir and settings.api_servers > 1:
+        raise OptionError(
+            "--lora-dir", "needs --api-servers 1: processes do not know each other's adapters; use --lora"
+        )
+    if settings.lora_dir and not Path(settings.lora_dir).expanduser().is_dir():
+        raise OptionError("--lora-dir", f"must be a directory, and {settings.lora_dir} is not one")
+
+
+def _check_tls(settings: Settings) -> None:
+    files = {
+        "--ssl-certfile": settings.ssl_certfile,
+        "--ssl-keyfile": settings.ssl_keyfile,
+        "--ssl-ca-certs": settings.ssl_ca_certs,
+    }
+    for option, path in files.items():
+        if path and not settings.ssl_certfile:
+            raise OptionError(option, "needs --ssl-certfile as well")
+        if path and not Path(path).is_file():
+            raise OptionError(option, f"must be a file, and {path} is not one")
+
+
+def _check_access(settings: Settings) -> None:
+    if not settings.api_keys and not settings.uds and not _is_loopback(settings.host):
+        raise OptionError(
+            "--host",
+            f"is {settings.host or 'empty'}, which other machines can reach, and there is no API key: give one with "
+            "--api-key, --api-key-file or PLUMBLINE_API_KEY, or bind 127.0.0.1",
+        )
+    if settings.sealing_key and len(settings.sealing_key) < _MIN_SEALING_KEY:
+        raise OptionError("--sealing-key-file", f"must give at least {_MIN_SEALING_KEY} characters")
+    if any(not key for key in settings.api_keys):
+        raise OptionError("--api-key", "must not be empty")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

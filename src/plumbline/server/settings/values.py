@@ -1,0 +1,120 @@
+"""Convert what the sources of options give into values: texts, TOML values and files with secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from plumbline.server.settings.options import Option, OptionError, shown
+
+__all__ = ["checked", "from_text", "read_bounded", "read_loras", "read_value_file", "reason_of"]
+
+_MAX_FILE_BYTES = 1024**2
+"""Bytes of a configuration file or a file with keys."""
+_TRUTH: Mapping[str, bool] = MappingProxyType({"true": True, "1": True, "false": False, "0": False})
+
+
+def from_text(option: Option, text: str) -> Any:
+    """Convert the text of an environment variable or of the command line, if it can be converted.
+
+    A list is comma-separated, or a JSON array if it begins with `[`.
+    """
+    try:
+        if option.basic is int:
+            return int(text)
+        if option.basic is float:
+            return float(text)
+        if option.basic is tuple:
+            parts = text.split(",") if not text.lstrip().startswith("[") else json.loads(text)
+            return [part.strip() if isinstance(part, str) else part for part in parts if part != ""]
+    except (ValueError, RecursionError):
+        return text
+    return _TRUTH.get(text.strip().lower(), text) if option.basic is bool else text
+
+
+def checked(option: Option, value: Any, origin: str) -> Any:
+    """Return the value of the option's field.
+
+    Args:
+        option: the option.
+        value: a scalar, or a list of texts.
+        origin: where the value was given, for errors.
+
+    Raises:
+        OptionError: the value is of another type or out of its range.
+    """
+    if option.basic is tuple:
+        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+            got = "" if option.about.secret else f", got {shown(value)}"
+            raise OptionError(option.label, f"must be {option.expected}{got}", origin)
+        try:
+            value = (option.about.parse or tuple)(tuple(value))
+        except OptionError as error:
+            raise error.at({option.label: origin}) from None
+    if isinstance(value, str) and option.is_path:
+        value = os.path.expanduser(value)
+    if isinstance(value, str) and option.about.secret:
+        value = value.strip()
+    problem = option.problem(value)
+    if problem is not None:
+        raise OptionError(option.label, problem, origin)
+    return msgspec.convert(value, option.kind)
+
+
+def read_value_file(option: Option, path: str, origin: str) -> Any:
+    """Read the value of an option from a file: a list has one text a line, and `#` begins a comment.
+
+    Raises:
+        OptionError: the file cannot be read or has no value.
+    """
+    label = option.file_option.flag
+    try:
+        text = read_bounded(path).decode().strip()
+    except UnicodeDecodeError:
+        raise OptionError(label, f"names {path}, which is not UTF-8 text", origin) from None
+    except (OSError, ValueError) as error:
+        raise OptionError(label, f"names {path}, which cannot be read: {reason_of(error)}", origin) from error
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    value = tuple(lines) if option.basic is tuple else text
+    if not value:
+        raise OptionError(label, f"names {path}, which is empty", origin)
+    return value
+
+
+def read_bounded(path: str) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is too large, or its path is impossible.
+    """
+    with open(os.path.expanduser(path), "rb") as file:
+        data = file.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {_MAX_FILE_BYTES} bytes")
+    return data
+
+
+def read_loras(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Read the `NAME=PATH` texts of `--lora`.
+
+    Raises:
+        OptionError: one has no name or no path, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, path = text.partition("=")
+        if not name or not path or name in found:
+            raise OptionError("--lora", f"must be NAME=PATH with a name of its own, got {text!r}")
+        found[name] = os.path.expanduser(path)
+    return tuple(found.items())
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a file cannot be read, without its path."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
