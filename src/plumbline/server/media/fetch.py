@@ -18,7 +18,7 @@ import httpx
 __all__ = ["FetchError", "Fetcher", "is_public"]
 
 _MAX_REDIRECTS = 3
-_MAX_PARALLEL = 8
+_MAX_RESOLVERS = 8
 _PORTS = {"http": 80, "https": 443}
 _REFUSED_NETWORKS = tuple(
     ipaddress.ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
@@ -52,9 +52,8 @@ class Fetcher:
     def __init__(self, timeout: float, allowed: Callable[[str, int], bool] = is_public) -> None:
         self._timeout = timeout
         self._allowed = allowed
-        self._places = asyncio.Semaphore(_MAX_PARALLEL)
         # A name server that does not answer must not hold up other work in threads.
-        self._resolvers = ThreadPoolExecutor(_MAX_PARALLEL, thread_name_prefix="resolve")
+        self._resolvers = ThreadPoolExecutor(_MAX_RESOLVERS, thread_name_prefix="resolve")
         self._tls: ssl.SSLContext | None = None
 
     async def fetch(self, url: str, max_bytes: int) -> bytes:
@@ -68,15 +67,14 @@ class Fetcher:
             FetchError: it is larger, its host has an address that is not allowed, or the host does not answer as it
                 should in time.
         """
-        async with self._places:
-            try:
-                async with asyncio.timeout(self._timeout):
-                    return await self._fetch(url, max_bytes)
-            except TimeoutError:
-                raise FetchError(f"did not arrive within {self._timeout:g} seconds") from None
-            except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, UnicodeError):
-                # The reason may describe the network of this server, so the client does not see it.
-                raise FetchError("could not be fetched") from None
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._fetch(url, max_bytes)
+        except TimeoutError:
+            raise FetchError(f"did not arrive within {self._timeout:g} seconds") from None
+        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, UnicodeError):
+            # The reason may describe the network of this server, so the client does not see it.
+            raise FetchError("could not be fetched") from None
 
     async def _fetch(self, url: str, max_bytes: int) -> bytes:
         if self._tls is None:

@@ -14,15 +14,18 @@ from plumbline.engines.media.images import ImageError, decode_image, reduced_ima
 from plumbline.engines.media.video import VideoError, decode_video
 from plumbline.engines.port import MediaItem, Modality
 from plumbline.server.media.fetch import Fetcher, FetchError
+from plumbline.server.media.memory import FileMemory, Reservation
 from plumbline.server.settings import Settings
 from plumbline.server.streams import close_with_request
 from plumbline.turn import ChatPrompt, MediaReference, Prompt, media_of, with_media
-from plumbline.wire.errors import ApiError, invalid_request, rate_limited
+from plumbline.wire.errors import ApiError, invalid_request
 
 __all__ = ["MediaLoader"]
 
 _MAX_DECODERS = 2
 """Files that are decoded at a time; an image of 40 million pixels takes 120 MB."""
+_MAX_FETCHES = 8
+"""Files that are fetched at a time; each has as many bytes reserved as the request may still have."""
 _PACKAGES: Mapping[Modality, tuple[str, str]] = MappingProxyType(
     {
         "audio": ("soundfile", "plumbline[audio]"),
@@ -57,8 +60,9 @@ class MediaLoader:
         self._settings = settings
         self._fetcher = fetcher or Fetcher(settings.media_timeout)
         self._decoders = asyncio.Semaphore(_MAX_DECODERS)
-        self._in_flight = 0
-        """Bytes of the files of requests that are being answered."""
+        self._fetches = asyncio.Semaphore(_MAX_FETCHES)
+        self._memory = FileMemory(settings.max_media_in_flight)
+        """Of the files of requests that are being answered."""
 
     async def load(self, prompts: Sequence[Prompt]) -> list[Prompt]:
         """Return prompts with files in the place of references.
@@ -92,50 +96,62 @@ class MediaLoader:
         ]
 
     async def _load(self, references: Sequence[MediaReference]) -> dict[MediaReference, MediaItem]:
+        """Load each file once. The bytes of the result stay reserved until the current request is over."""
         loaded: dict[MediaReference, MediaItem] = {}
         settings = self._settings
         left = _Left(settings.max_media_bytes, settings.max_image_pixels, settings.max_audio_seconds)
-        for reference in references:
-            if reference in loaded:
-                continue
-            data = await self._bytes(reference, left.data)
-            left.data -= len(data)
-            async with self._decoders:
-                try:
-                    loaded[reference] = await asyncio.to_thread(self._checked, data, reference, left)
-                except (AudioError, ImageError, VideoError) as error:
-                    raise _refused(reference, str(error), error.code) from error
-        self._reserve(sum(len(item.data) for item in loaded.values()))
-        return loaded
-
-    def _reserve(self, size: int) -> None:
-        """Count the bytes until the current request is over."""
-        if self._in_flight + size > self._settings.max_media_in_flight:
-            raise rate_limited("The files of other requests need all memory for files; try again later.")
-        self._in_flight += size
+        reserved = Reservation(self._memory)
+        try:
+            for reference in references:
+                if reference not in loaded:
+                    loaded[reference] = await self._item(reference, left, reserved)
+        except BaseException:
+            reserved.release()
+            raise
 
         async def release() -> None:
-            self._in_flight -= size
+            reserved.release()
 
         try:
             close_with_request(release)
-        except LookupError:  # A turn of a WebSocket is no request with an end.
-            self._in_flight -= size
+        except LookupError:  # A turn of a WebSocket is not a request with an end.
+            reserved.release()
+        return loaded
 
-    async def _bytes(self, reference: MediaReference, most: int) -> bytes:
-        """Return a file of at most `most` bytes."""
+    async def _item(self, reference: MediaReference, left: _Left, reserved: Reservation) -> MediaItem:
+        """Return a file, with its bytes reserved; what the request may still have becomes less."""
         if reference.url[:5].lower() == "data:":
-            return await asyncio.to_thread(_from_data_url, reference, most)
+            text = _base64_text(reference, left.data)
+            reserved.change(_decoded_size(text))
+            data = await asyncio.to_thread(_decoded, reference, text)
+        else:
+            data = await self._fetched(reference, left.data, reserved)
+        left.data -= len(data)
+        async with self._decoders:
+            try:
+                item = await asyncio.to_thread(self._checked, data, reference, left)
+            except (AudioError, ImageError, VideoError) as error:
+                raise _refused(reference, str(error), error.code) from error
+        reserved.change(len(item.data) - len(data))
+        return item
+
+    async def _fetched(self, reference: MediaReference, most: int, reserved: Reservation) -> bytes:
+        """Return a file of the web of at most `most` bytes, which are reserved while it is fetched."""
         if not self._settings.allow_media_urls:
             raise _refused(
                 reference,
                 "cannot be fetched: this server takes data URLs only (--allow-media-urls allows others)",
                 f"invalid_{reference.modality}_url",
             )
-        try:
-            return await self._fetcher.fetch(reference.url, most)
-        except FetchError as error:
-            raise _refused(reference, str(error), f"failed_to_download_{reference.modality}") from error
+        most = min(most, self._memory.limit)
+        async with self._fetches:
+            reserved.change(most)
+            try:
+                data = await self._fetcher.fetch(reference.url, most)
+            except FetchError as error:
+                raise _refused(reference, str(error), f"failed_to_download_{reference.modality}") from error
+            reserved.change(len(data) - most)
+        return data
 
     def _checked(self, data: bytes, reference: MediaReference, left: _Left) -> MediaItem:
         """Decode a file to check it; return it, and count what it has."""
@@ -158,25 +174,36 @@ def _refused(reference: MediaReference, why: str, code: str) -> ApiError:
     return invalid_request(f"The {reference.modality} of '{reference.field}' {why}.", reference.field, code)
 
 
-def _from_data_url(reference: MediaReference, most: int) -> bytes:
-    """Return the file of a data URL."""
+def _base64_text(reference: MediaReference, most: int) -> str:
+    """Return the base64 of a data URL with a file of at most `most` bytes."""
     head, comma, text = reference.url.partition(",")
     kind, *options = head[5:].lower().split(";")
     if not comma or "base64" not in options:
         example = "data:video/mp4" if reference.modality == "video" else "data:image/png"
         raise _refused(
-            reference, f"is no data URL with base64, {example};base64,…", f"invalid_{reference.modality}_url"
+            reference,
+            f"is not a data URL with base64, {example};base64,…",
+            f"invalid_{reference.modality}_url",
         )
     if kind and not kind.startswith(f"{reference.modality}/"):
         code = f"unsupported_{reference.modality}_media_type"
         raise _refused(reference, f"has the media type {kind[:100]!r}", code)
-    if len(text) * 3 // 4 > most + 2:
+    if _decoded_size(text) > most:
         why = f"has more bytes than the {most} that are left"
         raise _refused(reference, why, f"{reference.modality}_file_too_large")
+    return text
+
+
+def _decoded_size(text: str) -> int:
+    """Return how many bytes a base64 text has, or would have if it is not valid."""
+    return max(0, len(text) * 3 // 4 - text.count("=", len(text) - 2))
+
+
+def _decoded(reference: MediaReference, text: str) -> bytes:
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except (ValueError, UnicodeError):
-        raise _refused(reference, "is no valid base64", f"invalid_base64_{reference.modality}") from None
+        raise _refused(reference, "is not valid base64", f"invalid_base64_{reference.modality}") from None
 
 
 def _checked_image(data: bytes, reference: MediaReference, left: _Left) -> MediaItem:
