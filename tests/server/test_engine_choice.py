@@ -45,8 +45,8 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "gguf", "message"),
     [
-        (Settings(engine="plumbline"), GGUF, "does not run GGUF files"),
-        (Settings(engine="transformers"), GGUF, "does not run GGUF files"),
+        (Settings(engine="plumbline"), GGUF, "--engine must be llama_cpp or auto"),
+        (Settings(engine="transformers"), GGUF, "--engine must be llama_cpp or auto"),
         (Settings(engine="llama_cpp"), None, "give one as --model"),
         (Settings(engine_args=("n_threads=2",)), None, "--engine-args is an option of llama_cpp, vllm"),
         (Settings(batch_invariant=True), GGUF, "--batch-invariant is an option of plumbline"),

@@ -27,7 +27,10 @@ from plumbline.server.settings import Settings
         (["--sealing-key-file", "/dev/null"], "--sealing-key-file names /dev/null, which is empty"),
         (["--config", "/"], "--config names /, which cannot be read"),
         (["--block-size", "8", "--engine", "transformers"], "--block-size is an option of plumbline"),
-        (["--model", "./no-such-folder"], "neither a folder nor a hub id"),
+        (
+            ["--model", "./no-such-folder"],
+            "--model cannot be used: ./no-such-folder is neither a folder nor a hub id",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_sentence_and_no_traceback(
@@ -37,7 +40,7 @@ def test_a_wrong_setting_is_one_sentence_and_no_traceback(
 
     assert main(["serve", *arguments]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("plumbline: ")
+    assert error.startswith(f"plumbline: {arguments[0]} ")
     assert words in error
     assert error.count("\n") == 1
 
@@ -74,3 +77,22 @@ def test_the_default_length_of_a_model_is_read(
 
     assert _defaults(tmp_path, Settings(), 300).max_tokens == expected
     assert _defaults(tmp_path, Settings(generation_config="none"), 300).max_tokens is None
+
+
+def test_an_error_of_the_model_names_the_place_of_the_value(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in (
+        ("MODEL", "./none"),
+        ("DEVICE", "abacus"),
+        ("ENGINE", "llama_cpp"),
+        ("TOOL_PARSER", "nope"),
+        ("KV_CACHE_BYTES", "1"),
+        ("STORE", "ftp://host"),
+        ("PROMPTS", "./none"),
+    ):
+        with monkeypatch.context() as context:
+            context.setenv("PLUMBLINE_STORE", "none")
+            context.setenv(f"PLUMBLINE_{variable}", value)
+            assert main(["serve"]) == 2
+        assert capsys.readouterr().err.startswith(f"plumbline: PLUMBLINE_{variable} ")

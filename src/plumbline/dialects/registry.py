@@ -65,7 +65,17 @@ D = TypeVar("D", ToolDialect, ReasoningDialect)
 
 
 class UnknownDialectError(ValueError):
-    """No dialect has this name. The message lists the names."""
+    """No dialect has this name. The message lists the names.
+
+    Args:
+        option: the option of `plumbline serve` with the name.
+        problem: what is wrong and what to do, to follow the option.
+    """
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(f"{option} {problem}")
+        self.option = option
+        self.problem = problem
 
 
 class DialectChoice(msgspec.Struct, frozen=True):
@@ -148,7 +158,8 @@ def choose(
     if given:
         if response_template is None:
             raise UnknownDialectError(
-                f"{given.pop()!r} needs a response_template in tokenizer_config.json, and there is none."
+                "--tool-parser" if tool in HF_NAMES else "--reasoning-parser",
+                f"is {given.pop()!r}, which needs a response_template in tokenizer_config.json: give another name",
             )
         return DialectChoice(None, None, "given", "given", ResponseTemplate(response_template))
     found_tool, tool_reason = _chosen(
@@ -221,7 +232,8 @@ def _chosen(
     if name != "auto":
         if name not in dialects:
             raise UnknownDialectError(
-                f"{option} {name!r} is unknown. Give auto, none or one of: {', '.join(sorted({*dialects, *HF_NAMES}))}."
+                option,
+                f"must be auto, none or one of {', '.join(sorted({*dialects, *HF_NAMES}))}, got {name!r}",
             )
         return dialects[name], "given"
     found = matching(dialects, template, added_tokens, shown)

@@ -18,7 +18,7 @@ from plumbline.engines.native.models.config import ModelConfig, UnsupportedModel
 from plumbline.engines.native.models.loader import load_model
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import Engine, EngineInfo, RefusedRequestError
-from plumbline.server.settings import OPTIONS, OptionError, Settings, SettingsError
+from plumbline.server.settings import OPTIONS, OptionError, Settings
 from plumbline.text.gguf import disagreement
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
@@ -64,14 +64,12 @@ def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> Engine
         gguf: its GGUF file, if it is one.
 
     Raises:
-        SettingsError: the engine does not run such a file, or lacks an option that was given.
+        OptionError: the engine does not run such a file, or lacks an option that was given.
     """
     if gguf is not None and settings.engine not in ("auto", "llama_cpp"):
-        raise SettingsError(
-            f"--engine {settings.engine} does not run GGUF files: leave it out, or give llama_cpp"
-        )
+        raise OptionError("--engine", f"must be llama_cpp or auto for a GGUF file, got {settings.engine}")
     if gguf is None and settings.engine == "llama_cpp":
-        raise SettingsError("--engine llama_cpp runs GGUF files only: give one as --model")
+        raise OptionError("--engine", "is llama_cpp, which runs GGUF files only: give one as --model")
     chosen = (
         EngineChoice(settings.engine, "--engine")
         if settings.engine != "auto"
@@ -114,7 +112,7 @@ def build_engine(
     """Load the model into its engine, which still has to be started.
 
     Raises:
-        SettingsError: the settings and the model do not fit.
+        OptionError: the settings and the model do not fit.
         UnsupportedModelError, UnsupportedTokenizerError, WeightsError, LlamaCppError: the model cannot be served.
     """
     device = _device(settings.device)
@@ -204,7 +202,7 @@ def _max_rank(settings: Settings) -> int:
     try:
         ranks = [adapter_rank(Path(path)) for _, path in settings.loras]
     except RefusedRequestError as error:
-        raise SettingsError(f"--lora: {error}") from error
+        raise OptionError("--lora", f"has an adapter that cannot be used: {error}") from error
     wanted = settings.max_lora_rank or max([16, *ranks])
     found = next((rank for rank in _LORA_RANKS if rank >= wanted), None)
     if found is None:

@@ -22,7 +22,7 @@ from plumbline.dialects.registry import DialectChoice, UnknownDialectError, choo
 from plumbline.engines.port import Engine
 from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.server.loading.model_files import resolve_gguf, resolve_model
-from plumbline.server.settings import Settings, SettingsError, pocket_model
+from plumbline.server.settings import OptionError, Settings, SettingsError, pocket_model
 from plumbline.text.gguf import write_text_folder
 from plumbline.text.prompts.deepseek import ModelTexts
 from plumbline.text.prompts.encoders import PromptFormat
@@ -68,14 +68,17 @@ def load(settings: Settings, engine: Engine | None = None) -> ServedModel:
         engine: the engine, if it runs elsewhere; then only the text side of the model is loaded.
 
     Raises:
-        FileNotFoundError: the model is neither a folder, nor a GGUF file, nor a hub id that can be reached.
-        SettingsError: the settings and the model do not fit.
+        SettingsError: the model is neither a folder, nor a GGUF file, nor a hub id that can be reached, or the settings
+            do not fit it.
         UnsupportedModelError, UnsupportedTokenizerError, WeightsError, LlamaCppError, TemplateError: the model cannot
             be served.
     """
-    gguf = resolve_gguf(settings.model)
+    try:
+        gguf = resolve_gguf(settings.model)
+        found = resolve_model(settings.model) if settings.model and gguf is None else pocket_model()
+    except FileNotFoundError as error:
+        raise OptionError("--model", f"cannot be used: {error}") from error
     if gguf is None:
-        found = pocket_model() if not settings.model else resolve_model(settings.model)
         return _load(settings, found, None, engine)
     with TemporaryDirectory() as folder:
         write_text_folder(gguf, Path(folder))
@@ -129,7 +132,9 @@ def _dialects(
             added_tokens=tokenizer.added,
             show_call=None if template is None else partial(shown_call, Renderer(tokenizer, template)),
         )
-    except (UnknownDialectError, BadResponseTemplateError) as error:
+    except UnknownDialectError as error:
+        raise OptionError(error.option, error.problem) from error
+    except BadResponseTemplateError as error:
         raise SettingsError(str(error)) from error
 
 

@@ -18,7 +18,7 @@ def run(settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM, let streams finish within `shutdown_timeout`, and return the exit status.
 
     Raises:
-        SettingsError, FileNotFoundError: as `load` and `build_store`.
+        SettingsError: as `load` and `build_store`.
     """
     store = build_store(settings)
     model = load(settings)
