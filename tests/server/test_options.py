@@ -158,6 +158,30 @@ def test_api_keys_of_all_sources_count(tmp_path: Path) -> None:
     )
 
 
+def test_a_sealing_key_has_one_place_in_each_source(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("the key in a file", "utf-8")
+    key, file = "PLUMBLINE_SEALING_KEY", {"PLUMBLINE_SEALING_KEY_FILE": str(tmp_path / "key")}
+    assert found([], file).sealing_key == "the key in a file"
+    with pytest.raises(SettingsError, match=rf"is given twice: leave out {key} or {key}_FILE"):
+        found([], {**file, key: "another key of 16"})
+
+
+def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "plumbline.toml").write_text('uds = "~/socket"\nlora = ["a=~/a"]\n', "utf-8")
+
+    both = found(["--config", "~/plumbline.toml"])
+    assert both.uds == f"{tmp_path}/socket"
+    assert both.loras == (("a", f"{tmp_path}/a"),)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no endless file")
+def test_an_endless_file_is_refused() -> None:
+    for option in ("--config", "--api-key-file"):
+        with pytest.raises(SettingsError, match=rf"^{option} names /dev/zero, which .* larger than"):
+            found([option, "/dev/zero"])
+
+
 @pytest.mark.parametrize("content", [None, b"# nothing\n", b"\xff\xfe", b"k" * (1024**2 + 1)])
 def test_a_key_file_without_keys_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "keys"
@@ -173,10 +197,14 @@ def test_a_wrong_value_is_an_error_that_names_its_place(tmp_path: Path) -> None:
     config = tmp_path / "plumbline.toml"
     offenders = []
     for option in OPTIONS:
-        for value in ({"s3cret": 1}, [1], "s3cret", -(10**30), float("nan")):
+        for value in ({"s3cret": 1}, [["s3cret"]], "s3cret", -(10**30), 10**30, float("nan"), float("inf")):
             if isinstance(value, str) and option.basic in (str, tuple) and not option.choices:
                 continue
-            inline = "{ s3cret = 1 }" if isinstance(value, dict) else json.dumps(value).replace("NaN", "nan")
+            inline = (
+                "{ s3cret = 1 }"
+                if isinstance(value, dict)
+                else json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
+            )
             config.write_text(f"{option.name} = {inline}\n", "utf-8")
             places = [(f"{option.name} in {config} ", ["--config", str(config)], {})]
             if not isinstance(value, dict | list) and (option.basic is not str or option.choices):
