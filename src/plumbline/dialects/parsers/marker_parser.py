@@ -69,17 +69,7 @@ class MarkerParser(CursorParser):
 
     def _answer(self) -> Steps[None]:
         cursor, markers = self._cursor, self._markers
-        reasoning = markers.reasoning
-        if self._starts_inside and reasoning is not None:
-            if reasoning.append:
-                # The prompt has written this, so it has no logprobs.
-                self._run_text.append(reasoning.open[0] + reasoning.after_open)
-            else:
-                if cursor.has_space():
-                    yield from cursor.space()
-                # Some models write the opening marker although the prompt ends with it.
-                yield from cursor.take_one(markers.opening)
-                yield from self._think(0)
+        yield from self._continue_thinking()
         boundary = True
         while True:
             if boundary and (yield from self._boundary()):
@@ -102,6 +92,21 @@ class MarkerParser(CursorParser):
                     yield from self._think(cursor.offset - len(marker))
                 boundary = True
         self._content.flush()
+
+    def _continue_thinking(self) -> Steps[None]:
+        """Read the thinking that the prompt has begun, if it has."""
+        cursor, reasoning = self._cursor, self._markers.reasoning
+        if not self._starts_inside or reasoning is None:
+            return
+        if reasoning.append:
+            # The prompt has written this, so it has no logprobs.
+            self._run_text.append(reasoning.open[0] + reasoning.after_open)
+            return
+        if cursor.has_space():
+            yield from cursor.space()
+        # Some models write the opening marker although the prompt ends with it.
+        yield from cursor.take_one(self._markers.opening)
+        yield from self._think(0)
 
     def _boundary(self) -> Steps[bool]:
         """Read what may come only where the answer begins, or after thinking or calls. Returns whether it came."""
@@ -134,8 +139,7 @@ class MarkerParser(CursorParser):
     def _header(self) -> Steps[bool]:
         """Drop the name of a tool in the header of a message; any other word is text. Returns whether it was one."""
         cursor, markers = self._cursor, self._markers
-        cursor.mark()
-        self._prose_offset = start = cursor.offset
+        self._begin_markup()
         name = ""
         headed = bool(markers.header) and (yield from cursor.take(markers.header))
         if headed or not markers.header:
@@ -147,8 +151,7 @@ class MarkerParser(CursorParser):
         ends = named and (yield from cursor.may_become(markers.headed))
         if headed and not ends and not (yield from cursor.peek()):
             ends = cursor.cut
-        raw = cursor.unmark()
-        self._prose_offset = None
+        raw, start = self._end_markup()
         if ends:
             self._content.drop()
         else:
@@ -161,13 +164,11 @@ class MarkerParser(CursorParser):
         Anywhere else the model writes about the text, so it stays.
         """
         cursor = self._cursor
-        cursor.mark(marker)
-        self._prose_offset = start = cursor.offset - len(marker)
+        self._begin_markup(marker)
         yield from cursor.space()
         marked = (yield from cursor.look_for(self._markers.after_silent)) is not None
         ends = marked or not (yield from cursor.peek())
-        raw = cursor.unmark()
-        self._prose_offset = None
+        raw, start = self._end_markup()
         if ends:
             self._content.drop()
         else:
@@ -182,7 +183,7 @@ class MarkerParser(CursorParser):
             marker, self._next_marker = self._next_marker, None
             if marker is None:
                 marker = yield from cursor.until(markers.in_thought, thought.write)
-            if marker is not None and marker in markers.at_line:  # Only behind a call that broke off.
+            if marker is not None and marker in markers.at_line:  # Only after a call that broke off.
                 thought.write(marker, cursor.offset - len(marker))
                 continue
             if marker is not None and marker in markers.sections:
@@ -202,80 +203,117 @@ class MarkerParser(CursorParser):
         Args:
             sections: those that begin with this marker. The first character of the calls decides between them.
             prose: takes what is no call: the text with its markers, the rest of a call that breaks off, and the white
-                space behind calls.
+                space after calls.
         """
         cursor = self._cursor
-        cursor.mark(marker)
-        self._prose_offset = start = cursor.offset - len(marker)
-        section = sections[0]
-        at_item = bool(marker) and marker == section.item_open
-        if len(sections) > 1:
-            if cursor.has_space():
-                yield from cursor.space()
-            if section.item_open and not at_item:
-                at_item = yield from cursor.take(section.item_open)
-                if cursor.has_space():
-                    yield from cursor.space()
-            char = yield from cursor.peek()
-            fitting = [s for s in sections if char and char in s.starts]
-            section = (fitting or [s for s in sections if not s.starts] or [section])[0]
-        again = self._markers.again.get(id(section)) if marker else None
-        while (
-            again is not None and cursor.may_take(again) and (yield from cursor.take_one(again)) is not None
-        ):
-            pass
-        first = not at_item
-        announced = False
+        self._begin_markup(marker)
+        section, at_item = yield from self._chosen(sections, marker)
+        if marker:
+            yield from self._repeated(section)
+        first, announced = not at_item, False
         while True:
             call = _OpenCall(self)
             try:
-                if cursor.has_space():
-                    yield from cursor.space()
-                if first and marker and (yield from self._closed_at_once(section)):
+                if not (yield from self._before_call(section, marker, first=first, at_item=at_item)):
                     return True
-                if first and section.array:
-                    if not cursor.skip("["):
-                        yield from cursor.expect("[")
-                    if cursor.has_space():
-                        yield from cursor.space()
-                first = False
-                if section.item_open and not at_item:
-                    yield from cursor.expect(section.item_open)
-                    if cursor.has_space():
-                        yield from cursor.space()
-                at_item = False
+                first = at_item = False
                 yield from section.call_format.read(cursor, call)
             except MalformedError as error:
-                raw = cursor.unmark()
-                self._prose_offset = None
                 if call.begun:
-                    self._end_call(complete=False)
-                    self._warn(f"a call of {call.name} broke off: {error}")
-                    if not isinstance(error, EndOfOutputError):
-                        rest = raw or error.rest
-                        prose.write(rest, cursor.offset - len(rest))
-                        yield from self._after_broken(section, prose)
+                    yield from self._break_off(call, error, section, prose)
                     return True
-                cut = isinstance(error, EndOfOutputError) and self._reason == "length"
-                if cut and (marker or announced):
-                    self._warn("the token limit cut a call before its name")
-                else:
-                    if raw.strip() and (marker or announced):
-                        self._warn(f"markup that is no call was kept as text: {error}")
-                    if raw.strip() or not announced:
-                        prose.write(raw, start)
+                self._keep_as_text(error, prose, marked=bool(marker) or announced, announced=announced)
                 return announced
             self._end_call(complete=True)
             announced = True
-            cursor.mark()
-            self._prose_offset = start = cursor.offset
+            self._begin_markup()
             if not (yield from self._another(section)):
-                raw = cursor.unmark()
-                self._prose_offset = None
+                raw, _ = self._end_markup()
                 # White space that no markup follows may belong to text.
                 if space := raw[len(raw.rstrip(SPACE)) :]:
                     prose.wait(space, cursor.offset - len(space))
                 return True
+
+    def _begin_markup(self, marker: str = "") -> None:
+        """Remember where markup begins that may turn out to be text; `marker`, if any, was read just now."""
+        self._cursor.mark(marker)
+        self._prose_offset = self._cursor.offset - len(marker)
+
+    def _end_markup(self) -> tuple[str, int]:
+        """Return what was read since `_begin_markup`, and its offset."""
+        start, self._prose_offset = self._prose_offset, None
+        return self._cursor.unmark(), 0 if start is None else start
+
+    def _chosen(self, sections: tuple[Section, ...], marker: str) -> Steps[tuple[Section, bool]]:
+        """Choose a section by the first character of its calls. Returns it, and whether its first item has begun."""
+        cursor, section = self._cursor, sections[0]
+        at_item = bool(marker) and marker == section.item_open
+        if len(sections) == 1:
+            return section, at_item
+        if cursor.has_space():
+            yield from cursor.space()
+        if section.item_open and not at_item:
+            at_item = yield from cursor.take(section.item_open)
+            if cursor.has_space():
+                yield from cursor.space()
+        char = yield from cursor.peek()
+        fitting = [s for s in sections if char and char in s.starts]
+        return (fitting or [s for s in sections if not s.starts] or [section])[0], at_item
+
+    def _repeated(self, section: Section) -> Steps[None]:
+        """Drop further markers that begin the section."""
+        cursor, again = self._cursor, self._markers.again.get(id(section))
+        while again is not None and cursor.may_take(again):
+            if (yield from cursor.take_one(again)) is None:
+                return
+
+    def _before_call(self, section: Section, marker: str, *, first: bool, at_item: bool) -> Steps[bool]:
+        """Read what stands before a call. Returns False if the section ends without any call."""
+        cursor = self._cursor
+        if cursor.has_space():
+            yield from cursor.space()
+        if first and marker and (yield from self._closed_at_once(section)):
+            return False
+        if first and section.array:
+            if not cursor.skip("["):
+                yield from cursor.expect("[")
+            if cursor.has_space():
+                yield from cursor.space()
+        if section.item_open and not at_item:
+            yield from cursor.expect(section.item_open)
+            if cursor.has_space():
+                yield from cursor.space()
+        return True
+
+    def _break_off(
+        self, call: _OpenCall, error: MalformedError, section: Section, prose: WhitespaceBuffer
+    ) -> Steps[None]:
+        """End an announced call whose arguments break off; the rest of its markup is text."""
+        raw, _ = self._end_markup()
+        self._end_call(complete=False)
+        self._warn(f"a call of {call.name} broke off: {error}")
+        if isinstance(error, EndOfOutputError):
+            return
+        rest = raw or error.rest
+        prose.write(rest, self._cursor.offset - len(rest))
+        marker = yield from self._cursor.until(self._markers.after_broken[id(section)], prose.write)
+        if marker is not None and marker in self._markers.sections:
+            self._next_marker = marker
+        else:
+            prose.drop()
+
+    def _keep_as_text(
+        self, error: MalformedError, prose: WhitespaceBuffer, *, marked: bool, announced: bool
+    ) -> None:
+        """Write markup that is no call as text; drop it if the token limit has cut it."""
+        raw, start = self._end_markup()
+        if marked and isinstance(error, EndOfOutputError) and self._reason == "length":
+            self._warn("the token limit cut a call before its name")
+            return
+        if marked and raw.strip():
+            self._warn(f"markup that is no call was kept as text: {error}")
+        if raw.strip() or not announced:
+            prose.write(raw, start)
 
     def _closed_at_once(self, section: Section) -> Steps[bool]:
         """Drop a section without any call, which is noise. Returns whether it is one."""
@@ -283,13 +321,12 @@ class MarkerParser(CursorParser):
         closers = self._markers.closers.get(id(section))
         if closers is None or not cursor.may_take(closers) or (yield from cursor.take_one(closers)) is None:
             return False
-        cursor.unmark()
-        self._prose_offset = None
+        self._end_markup()
         self._warn("a section without calls was dropped")
         return True
 
     def _another(self, section: Section) -> Steps[bool]:
-        """Read what stands after a call. Returns whether another call of the section has to follow."""
+        """Read what stands after a call. Returns whether another call of the section must follow."""
         cursor = self._cursor
         if cursor.has_space():
             yield from cursor.space()
@@ -298,28 +335,9 @@ class MarkerParser(CursorParser):
                 self._warn(f"a call has no {section.item_close}")
             if cursor.has_space():
                 yield from cursor.space()
-        more = False
-        if section.array:
-            more = cursor.skip(",")
-            if more and cursor.has_space():
-                yield from cursor.space()
-            if cursor.skip("]"):
-                more = False
-                if cursor.has_space():
-                    yield from cursor.space()
-        elif between := section.between.strip():
-            headers = self._markers.headers.get(id(section))
-            if headers is None or (yield from cursor.look_for(headers)) is None:
-                more = yield from cursor.take(between)
-            if cursor.has_space():
-                yield from cursor.space()
-        if section.close and not more:
-            closers = self._markers.closers[id(section)]
-            if cursor.may_take(closers) and (yield from cursor.take_one(closers)) is not None:
-                return False
-            if section.array or section.single or not (yield from cursor.peek()):
-                self._warn(f"calls have no {section.close[0]}")
-                return False
+        more = yield from (self._comma() if section.array else self._between(section))
+        if section.close and not more and (yield from self._closed(section)):
+            return False
         if more or section.array or section.single:
             return more
         if section.item_open:
@@ -327,13 +345,38 @@ class MarkerParser(CursorParser):
         char = cursor.text[cursor.pos] if cursor.pos < len(cursor.text) else (yield from cursor.peek())
         return bool(char) and (bool(section.close) or char in section.starts)
 
-    def _after_broken(self, section: Section, prose: WhitespaceBuffer) -> Steps[None]:
-        """Pass on the rest of a broken call's markup as text, and drop its end."""
-        marker = yield from self._cursor.until(self._markers.after_broken[id(section)], prose.write)
-        if marker is not None and marker in self._markers.sections:
-            self._next_marker = marker
-        else:
-            prose.drop()
+    def _comma(self) -> Steps[bool]:
+        """Read a comma or the end of an array of calls. Returns whether the array goes on."""
+        cursor = self._cursor
+        more = cursor.skip(",")
+        if more and cursor.has_space():
+            yield from cursor.space()
+        if cursor.skip("]"):
+            more = False
+            if cursor.has_space():
+                yield from cursor.space()
+        return more
+
+    def _between(self, section: Section) -> Steps[bool]:
+        """Read the text that stands between two calls of a section. Returns whether it came."""
+        cursor, more = self._cursor, False
+        if between := section.between.strip():
+            headers = self._markers.headers.get(id(section))
+            if headers is None or (yield from cursor.look_for(headers)) is None:
+                more = yield from cursor.take(between)
+            if cursor.has_space():
+                yield from cursor.space()
+        return more
+
+    def _closed(self, section: Section) -> Steps[bool]:
+        """Read the end of a section. Returns whether the section ends here, with its marker or without."""
+        cursor, closers = self._cursor, self._markers.closers[id(section)]
+        if cursor.may_take(closers) and (yield from cursor.take_one(closers)) is not None:
+            return True
+        if section.array or section.single or not (yield from cursor.peek()):
+            self._warn(f"calls have no {section.close[0]}")
+            return True
+        return False
 
 
 class _OpenCall:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
+
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.streams.cursor import Finder
 
 __all__ = ["Markers"]
+
+_NO_CALLS = ToolDialect(name="", sections=())
+_NO_THINKING = ReasoningDialect(name="", open=(), close=())
 
 
 class Markers:
@@ -15,69 +21,79 @@ class Markers:
         sections: for each marker of calls, the sections that begin with it.
         bare: the sections without a marker.
         opening: the beginnings of thinking; `reopening` are those that are dropped within it.
-        again: for a section, by its identity, the beginnings that are dropped behind one.
+        again: for a section, by its identity, the beginnings that are dropped after one.
         texts: all texts of the dialects. Those that are control tokens have to come to the parser as text.
     """
 
     def __init__(self, tool: ToolDialect | None, reasoning: ReasoningDialect | None) -> None:
         self.tool = tool
         self.reasoning = reasoning
+        calls, thinking = tool or _NO_CALLS, reasoning or _NO_THINKING
+        self.silent = (*calls.silent, *thinking.silent)
+        self.header = calls.header or thinking.header
+        self.headed = Finder((*calls.headed, *thinking.headed), least=1 if self.header else 2)
+        self._index_sections(calls.sections)
+        self._find_in_thinking(thinking)
+        self._find_around_answers(calls, thinking)
+        self._find_after_calls(calls)
+        inner = _flat((*s.close, s.item_close, *s.call_format.markers) for s in calls.sections)
+        self.texts = frozenset(
+            (*self.in_text.markers, *self.at_boundary.markers, *filter(None, inner), *thinking.markers)
+        )
+
+    def _index_sections(self, sections: tuple[Section, ...]) -> None:
+        """Find the sections by the marker that they begin with."""
         self.sections: dict[str, tuple[Section, ...]] = {}
-        self.bare: tuple[Section, ...] = ()
-        self.silent = (tool.silent if tool else ()) + (reasoning.silent if reasoning else ())
-        if tool is not None:
-            for section in tool.sections:
-                for marker in filter(None, (*section.open, section.item_open)):
-                    self.sections[marker] = (*self.sections.get(marker, ()), section)
-            self.bare = tuple(s for s in tool.sections if s.starts and not (s.open or s.item_open))
+        for section in sections:
+            for marker in filter(None, (*section.open, section.item_open)):
+                self.sections[marker] = (*self.sections.get(marker, ()), section)
+        self.bare = tuple(s for s in sections if s.starts and not (s.open or s.item_open))
         starts = "".join(section.starts for section in self.bare)
         self.before_bare = Finder((marker for marker in self.sections if marker[0] in starts), least=2)
-        thinks = reasoning is not None and not reasoning.append
-        self.opens = reasoning.open if reasoning is not None and thinks else ()
-        self.closes = reasoning.close if reasoning is not None and thinks else ()
-        anywhere = (*self.opens, *self.closes) if reasoning is not None and reasoning.anywhere else ()
-        self.in_text = Finder((*self.sections, *self.silent, *anywhere), least=2)
+        # Inside a line of prose, and in thinking, the model writes about these markers.
+        self.at_line = frozenset(
+            marker for marker, those in self.sections.items() if all(s.at_line for s in those)
+        )
+
+    def _find_in_thinking(self, thinking: ReasoningDialect) -> None:
+        """Find what begins and ends thinking, and what may come inside it."""
+        self.opens = () if thinking.append else thinking.open
+        self.closes = () if thinking.append else thinking.close
         self.opening = Finder(self.opens)
-        self.reopening = Finder(self.opens if anywhere else ())
-        self.header = (tool.header if tool else "") or (reasoning.header if reasoning else "")
-        headed = (tool.headed if tool else ()) + (reasoning.headed if reasoning else ())
-        self.headed = Finder(headed, least=1 if self.header else 2)
+        self.reopening = Finder(self.opens if thinking.anywhere else ())
+        calls = tuple(marker for marker in self.sections if marker not in self.at_line)
+        inside = calls if thinking.calls_inside else ()
+        self.in_thought = Finder(
+            (*self.closes, *inside, *self.reopening.markers, thinking.next_message), least=2
+        )
+
+    def _find_around_answers(self, calls: ToolDialect, thinking: ReasoningDialect) -> None:
+        """Find what may come in text, and what may come only where an answer or a part of it begins."""
+        anywhere = (*self.opens, *self.closes) if thinking.anywhere else ()
+        self.in_text = Finder((*self.sections, *self.silent, *anywhere), least=2)
+        self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere, self.header))
         # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
         longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]
-        sections = tool.sections if tool is not None and tool.anywhere else ()
-        ends = [end for section in sections for end in (*section.close, section.item_close)]
+        sections = calls.sections if calls.anywhere else ()
+        ends = _flat((*section.close, section.item_close) for section in sections)
         self.at_boundary = Finder((*self.opens, *self.closes, *self.silent, *longer, *ends))
         self.again = {id(section): Finder(section.open) for section in sections}
-        self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere, self.header))
-        # Amid a line of prose, and in thinking, the model writes about these markers.
-        self.at_line = frozenset(
-            marker for marker, sections in self.sections.items() if all(s.at_line for s in sections)
-        )
-        calls = tuple(marker for marker in self.sections if marker not in self.at_line)
-        inside = calls if reasoning is not None and reasoning.calls_inside else ()
-        following = reasoning.next_message if reasoning is not None else ""
-        self.in_thought = Finder((*self.closes, *inside, *self.reopening.markers, following), least=2)
+
+    def _find_after_calls(self, calls: ToolDialect) -> None:
+        """Find what may follow a call of each section, which is known by its identity."""
+        self.closers = {id(section): Finder(section.close) for section in calls.sections if section.close}
         self.after_broken = {
             id(section): Finder((*section.close, section.item_close, *self.sections))
-            for section in (tool.sections if tool else ())
+            for section in calls.sections
         }
-        self.texts = (
-            frozenset((*self.in_text.markers, *self.at_boundary.markers))
-            | frozenset(
-                marker
-                for section in (tool.sections if tool else ())
-                for marker in (*section.close, section.item_close, *section.call_format.markers)
-                if marker
-            )
-            | frozenset(reasoning.markers if reasoning is not None else ())
-        )
         # Texts around answers that begin like what stands between two calls (functionary: `>>>all` and `>>>`).
-        self.headers = {
-            id(section): Finder(headers)
-            for section in (tool.sections if tool else ())
-            if (between := section.between.strip())
-            and (headers := [t for t in self.silent if t.startswith(between) and t != between])
-        }
-        self.closers = {
-            id(section): Finder(section.close) for section in (tool.sections if tool else ()) if section.close
-        }
+        self.headers: dict[int, Finder] = {}
+        for section in calls.sections:
+            between = section.between.strip()
+            headers = [text for text in self.silent if text.startswith(between) and text != between]
+            if between and headers:
+                self.headers[id(section)] = Finder(headers)
+
+
+def _flat(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(chain.from_iterable(texts))
