@@ -125,14 +125,26 @@ def shape(schemas: Json, node: Json) -> Shape:
                 found.maps.append(leaf)
         elif leaf.get("type") == "array":
             found.items.append(leaf["items"])
-    closed = [set(leaf.get("enum", [leaf.get("const")])) for _, leaf in leaves if _is_closed(leaf)]
-    is_open = any(not _is_closed(leaf) and leaf.get("type") in ("string", "boolean") for _, leaf in leaves)
-    found.values = None if is_open or not closed else set.union(*closed)
+    found.values = _values([leaf for _, leaf in leaves])
+    found.bounds = _bounds([leaf for _, leaf in leaves])
+    return found
+
+
+def _values(leaves: list[Json]) -> set[Any] | None:
+    """Return the values that are listed; None if a leaf allows others."""
+    closed = [set(leaf.get("enum", [leaf.get("const")])) for leaf in leaves if _is_closed(leaf)]
+    is_open = any(not _is_closed(leaf) and leaf.get("type") in ("string", "boolean") for leaf in leaves)
+    return None if is_open or not closed else set.union(*closed)
+
+
+def _bounds(leaves: list[Json]) -> Json:
+    """Return the bounds that all leaves of their kind have."""
+    found: Json = {}
     for key in BOUNDS:
-        having = [leaf for _, leaf in leaves if key in leaf]
-        bounded = [leaf for _, leaf in leaves if _same_kind(leaf, having)]
+        having = [leaf for leaf in leaves if key in leaf]
+        bounded = [leaf for leaf in leaves if _same_kind(leaf, having)]
         if having and len(having) == len(bounded):
-            found.bounds[key] = having[0][key]
+            found[key] = having[0][key]
     return found
 
 

@@ -76,13 +76,7 @@ def compose(
     callable_ = callable_tools(tools, choice)
     lazy = _calls_are_constrained(tools, callable_, choice)
     if output_format is None and not lazy and choice.mode != "required":
-        # TOOL-03: a model that may not call must not begin a call, or its markup would be in the text.
-        if not choice.forbidden or not syntax.call_starts or not syntax.is_plain_text:
-            return None
-        body = text_without_calls(builder, syntax)
-        return builder.build(
-            _after_thinking(builder, _still_thinking(syntax, None, thinking), body, thinking)
-        )
+        return _unconstrained(builder, choice, syntax, thinking)
     if not syntax.is_plain_text:
         raise ConstraintError(
             "This model's answers are parsed by its tokenizer's response template, which transforms their text, so "
@@ -94,25 +88,52 @@ def compose(
     begun = openings(syntax.calls, _names(callable_)) if syntax.calls is not None and either else ()
     text = None if output_format is None else _of_text(builder, output_format, syntax, begun)
     exact = output_format is not None and choice.mode != "required" and _may_begin_with_space(output_format)
-    if text is not None and no_calls:
-        return builder.build(_after_thinking(builder, syntax, text, thinking, exact=exact))
-    if not callable_:
+    if text is None or not no_calls:
+        if not callable_:
+            return None
+        beside: Literal["json", "text"] = "json" if isinstance(output_format, JsonFormat) else "text"
+        text = _with_calls(builder, syntax, callable_, choice, relaxed, text, beside)
+    return builder.build(_after_thinking(builder, syntax, text, thinking, exact=exact))
+
+
+def _unconstrained(
+    builder: GrammarBuilder, choice: ToolChoice, syntax: AnswerSyntax, thinking: ThinkingState
+) -> str | None:
+    """Return the grammar of an answer without a constraint: None, unless it must not begin a call.
+
+    TOOL-03: a model that may not call must not begin a call, or its markup would be in the text.
+    """
+    if not choice.forbidden or not syntax.call_starts or not syntax.is_plain_text:
         return None
+    body = text_without_calls(builder, syntax)
+    return builder.build(_after_thinking(builder, _still_thinking(syntax, None, thinking), body, thinking))
+
+
+def _with_calls(
+    builder: GrammarBuilder,
+    syntax: AnswerSyntax,
+    tools: Sequence[Tool],
+    choice: ToolChoice,
+    relaxed: Collection[str],
+    text: str | None,
+    beside: Literal["json", "text"],
+) -> str:
+    """Return the calls, with the constrained text as an alternative if there is one, or with free text before them.
+
+    Raises:
+        ConstraintError: the model has no dialect for calls, or a schema cannot be enforced.
+    """
     if syntax.calls is None:
         raise ConstraintError(
             "This model has no dialect for tool calls (--tool-parser), so calls cannot be required or constrained."
         )
-    if text is None or output_format is None or choice.mode == "required":
-        if choice.mode == "required":
-            body = calls(builder, syntax.calls, callable_, parallel=choice.parallel, relaxed=relaxed)
-        else:
-            body = text_with_calls(builder, syntax, callable_, parallel=choice.parallel, relaxed=relaxed)
-    else:
-        beside: Literal["json", "text"] = "json" if isinstance(output_format, JsonFormat) else "text"
-        parallel = choice.parallel
-        called = calls(builder, syntax.calls, callable_, parallel=parallel, relaxed=relaxed, beside=beside)
-        body = builder.choice([called, text])
-    return builder.build(_after_thinking(builder, syntax, body, thinking, exact=exact))
+    parallel = choice.parallel
+    if choice.mode == "required":
+        return calls(builder, syntax.calls, tools, parallel=parallel, relaxed=relaxed)
+    if text is None:
+        return text_with_calls(builder, syntax, tools, parallel=parallel, relaxed=relaxed)
+    called = calls(builder, syntax.calls, tools, parallel=parallel, relaxed=relaxed, beside=beside)
+    return builder.choice([called, text])
 
 
 def text_besides_calls(

@@ -220,11 +220,17 @@ def _without_references(part: Any, root: Mapping[str, Any], seen: dict[int, Any]
     branches = part.get("anyOf") if isinstance(part, Mapping) else None
     if not isinstance(branches, list) or len(branches) != 2 or part.keys() - _NOTES - {"anyOf"}:
         return part
-    inner = [_resolved(branch, root, seen) for branch in branches]
-    texts = [one for one in inner if isinstance(one, Mapping) and allowed_types(one, root) == {"string"}]
-    nulls = [one for one in inner if isinstance(one, Mapping) and one.keys() - _NOTES == {"type"}]
-    if len(texts) != 1 or not any(one["type"] == "null" for one in nulls):
-        return part
+    text = _text_or_null([_resolved(branch, root, seen) for branch in branches], root)
+    return part if text is None else text
+
+
+def _text_or_null(branches: list[Any], root: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return one schema for a text and a null; None if these are not the two branches."""
+    inner = [one for one in branches if isinstance(one, Mapping)]
+    texts = [one for one in inner if allowed_types(one, root) == {"string"}]
+    nulls = [one for one in inner if one.keys() - _NOTES == {"type"} and one["type"] == "null"]
+    if len(texts) != 1 or not nulls:
+        return None
     found = {**texts[0], "type": ["string", "null"]}
     if "const" in found:
         found["enum"] = [found.pop("const")]

@@ -24,6 +24,7 @@ __all__ = ["ElementCall"]
 _NAME = re.compile(r"[^\s<>\"']+")
 _TAG = re.compile(r"[^\s<>/]+")
 _NESTING = frozenset(("array", "object"))
+_PLAIN = ("integer", "number", "boolean", "null")
 _MAX_DEPTH = 64
 _GRAMMAR_DEPTH = 3
 """Levels of nesting in a grammar where the schema does not give types."""
@@ -98,7 +99,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     # Reading
 
     def _opened(self, cursor: Cursor) -> Steps[str]:
-        """Read the name in a tag behind `<`."""
+        """Read the name in a tag, after `<`."""
         key = yield from cursor.run(_TAG, 256)
         if not key:
             cursor.fail("expected the name of an element")
@@ -106,7 +107,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         return key
 
     def _next(self, cursor: Cursor, key: str) -> Steps[str | None]:
-        """Read the tag behind a marker. Returns the name of the element that begins; None if `key` ends."""
+        """Read the tag after a marker. Returns the name of the element that begins; None if `key` ends."""
         if (yield from cursor.take(f"</{key}>")):
             return None
         yield from cursor.expect("<")
@@ -115,7 +116,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     def _element(
         self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
     ) -> Steps[None]:
-        """Read an element behind its opening tag, through its closing tag, and pass on its JSON."""
+        """Read an element after its opening tag, through its closing tag, and pass on its JSON."""
         if depth > _MAX_DEPTH:
             raise MalformedError("the value is nested too deeply")
         types = allowed_types(schema, root)
@@ -139,21 +140,11 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     ) -> Steps[None]:
         """Read an element of known types that may contain elements."""
         types = allowed_types(schema, root)
-        kind = "" if types >= _NESTING else "array" if "array" in types else "object"
-        # An object without known properties may be JSON, and the tag may stand in one of its strings.
-        is_json = "string" not in types
-        comma = ""
-        keys: set[str] = set()
+        found = _Members(put, types)
         while True:
-            if is_json:
-                out = JsonWriter(None if comma else put, types)
-                yield from json_between(cursor, out, finder(self.tag), finder(f"</{key}>"))
-                if out.begun:
-                    yield from cursor.expect(f"</{key}>")
-                    return
-                text = out.text
-            else:
-                text, _ = yield from cursor.collect(finder(self.tag))
+            text = yield from self._text(cursor, key, found)
+            if text is None:
+                return
             # Until a tag follows, the text may not be part of an element.
             held = not cursor.marked and bool(text.strip())
             if held:
@@ -163,26 +154,30 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
                 cursor.unmark()
             if name is None:
                 break
-            into = put
-            kind = kind or _kind(name, schema, root)
-            if kind == "array":
-                put(comma or "[")
-            elif name in keys:  # The first of several counts.
-                into = _ignore
-            else:
-                keys.add(name)
-                put(f"{comma or '{'}{quoted(name)}: ")
-            comma = ", "
-            inner = part_schema(schema, root, None if kind == "array" else name)
+            found.kind = found.kind or _kind(name, schema, root)
+            into = found.begin(name)
+            inner = part_schema(schema, root, None if found.kind == "array" else name)
             yield from self._element(cursor, into, name, inner, root, depth + 1)
-        if comma:
-            put("]" if kind == "array" else "}")
-        elif is_json and types & _NESTING and not text.strip():
+        if found.comma:
+            put("]" if found.kind == "array" else "}")
+        elif found.is_json and types & _NESTING and not text.strip():
             # Of an array and an object, the first in the schema counts.
-            kind = kind or ("object" if "object" in allowed_types(resolved(schema, root), root) else "array")
-            put("[]" if kind == "array" else "{}")
+            first = "object" if "object" in allowed_types(resolved(schema, root), root) else "array"
+            put("[]" if (found.kind or first) == "array" else "{}")
         else:
             put(coerce(text, types))
+
+    def _text(self, cursor: Cursor, key: str, found: _Members) -> Steps[str | None]:
+        """Read the text before the next tag. Returns None if it was the whole value, as JSON."""
+        if not found.is_json:
+            text, _ = yield from cursor.collect(finder(self.tag))
+            return text
+        out = JsonWriter(None if found.comma else found.put, found.types)
+        yield from json_between(cursor, out, finder(self.tag), finder(f"</{key}>"))
+        if not out.begun:
+            return out.text
+        yield from cursor.expect(f"</{key}>")
+        return None
 
     def _unknown(
         self, cursor: Cursor, put: Write, key: str, schema: Any, root: Mapping[str, Any], depth: int
@@ -226,7 +221,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     def _one(self, grammar: Grammar, key: str, schema: Any, root: Mapping[str, Any], depth: int) -> str:
         """Return the expression of an element."""
         schema = resolved(schema, root)
-        start, end = f"{self.tag}<{key}>", f"{self.tag}</{key}>"
+        end = grammar.literal(f"{self.tag}</{key}>")
         if isinstance(schema.get("enum"), list):
             return grammar.choice([grammar.literal(self._encoded(key, value)) for value in schema["enum"]])
         if "const" in schema:
@@ -238,28 +233,68 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         # One lexeme for both: a lexer that has begun a text would not find the null in it.
         nullable = types == {"string", "null"}
         if "string" in types:
-            options.append(grammar.raw_string(schema, end, self.tag, or_null=nullable))
+            options.append(grammar.raw_string(schema, f"{self.tag}</{key}>", self.tag, or_null=nullable))
         if "array" in types:
             item = self._one(grammar, _ITEM, schema.get("items") or {}, root, depth + 1)
             some = grammar.repeat(item, schema.get("minItems") or 0, schema.get("maxItems"))
-            options.append(grammar.sequence([some, grammar.literal(end)]))
-        if "object" in types and not schema.get("properties"):
-            # A grammar cannot close elements with unknown names, but the parser reads JSON too.
-            whole = with_definitions({**schema, "type": "object"}, root)
-            options.append(grammar.sequence([grammar.json(whole), grammar.literal(end)]))
-        elif "object" in types:
-            required = schema.get("required") or ()
-            parts = []
-            for name, value in (schema.get("properties") or {}).items():
-                one = self._one(grammar, name, value, root, depth + 1)
-                parts.append(one if name in required else grammar.optional(one))
-            options.append(grammar.sequence([*parts, grammar.literal(end)]))
-        plain = [] if nullable else [k for k in ("integer", "number", "boolean", "null") if k in types]
+            options.append(grammar.sequence([some, end]))
+        if "object" in types:
+            options.append(grammar.sequence([*self._members(grammar, schema, root, depth), end]))
+        plain = [] if nullable else [kind for kind in _PLAIN if kind in types]
         if plain:
             limits = {name: value for name, value in schema.items() if name not in ("type", "anyOf", "oneOf")}
             value = grammar.json(with_definitions({**limits, "type": plain}, root))
-            options.append(grammar.sequence([value, grammar.literal(end)]))
-        return grammar.sequence([grammar.literal(start), grammar.choice(options)])
+            options.append(grammar.sequence([value, end]))
+        return grammar.sequence([grammar.literal(f"{self.tag}<{key}>"), grammar.choice(options)])
+
+    def _members(
+        self, grammar: Grammar, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
+    ) -> list[str]:
+        """Return the expressions of the members of an object, in the order of the schema."""
+        if not schema.get("properties"):
+            # A grammar cannot close elements with unknown names, but the parser reads JSON too.
+            return [grammar.json(with_definitions({**schema, "type": "object"}, root))]
+        required = schema.get("required") or ()
+        parts = []
+        for name, value in schema["properties"].items():
+            one = self._one(grammar, name, value, root, depth + 1)
+            parts.append(one if name in required else grammar.optional(one))
+        return parts
+
+
+class _Members:
+    """The elements inside an element so far, which become the items of an array or the members of an object.
+
+    Attributes:
+        put: takes the JSON.
+        types: what the schema allows.
+        kind: `array` or `object`; empty until it is known.
+        is_json: an object without known properties may be JSON, and the tag may stand in one of its strings.
+        comma: what stands before the next element.
+    """
+
+    __slots__ = ("_keys", "comma", "is_json", "kind", "put", "types")
+
+    def __init__(self, put: Write, types: frozenset[str]) -> None:
+        self.put = put
+        self.types = types
+        self.kind = "" if types >= _NESTING else "array" if "array" in types else "object"
+        self.is_json = "string" not in types
+        self.comma = ""
+        self._keys: set[str] = set()
+
+    def begin(self, name: str) -> Write:
+        """Write what stands before an element. Returns what takes its JSON."""
+        into = self.put
+        if self.kind == "array":
+            self.put(self.comma or "[")
+        elif name in self._keys:  # The first of several counts.
+            into = _ignore
+        else:
+            self._keys.add(name)
+            self.put(f"{self.comma or '{'}{quoted(name)}: ")
+        self.comma = ", "
+        return into
 
 
 def _kind(name: str, schema: Any, root: Mapping[str, Any]) -> str:

@@ -34,12 +34,7 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the object."""
-        names = (self.name_key, *self.other_name_keys)
-        argument_keys = (self.arguments_key, *self.other_arguments_keys)
-        name: str | None = None
-        held: list[str] | None = None
-        begun = complete = False
-        other: str | None = None
+        found = _Members(self, call)
         depth = 0
         yield from cursor.expect("{")
         try:
@@ -51,58 +46,22 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
                     if depth < 0:
                         break
                 else:
-                    key = yield from json_string(cursor)
-                    if cursor.has_space():
-                        yield from cursor.space()
-                    if not cursor.skip(":"):
-                        yield from cursor.expect(":")
-                    if cursor.has_space():
-                        yield from cursor.space()
+                    key = yield from _key(cursor)
                     char = yield from cursor.peek()
-                    if key in names and name is None:
-                        name = yield from json_string(cursor)
-                        if held is not None:
-                            call.begin(name)
-                            begun = complete = True
-                            call.arguments("".join(held))
-                    elif key in argument_keys and held is None and not begun:
-                        held = []
-                        if name is not None and char == "{":
-                            call.begin(name)
-                            begun = True
-                            yield from json_value(cursor, call.arguments)
-                        else:
-                            yield from _buffered_arguments(cursor, held)
-                            if name is not None:
-                                call.begin(name)
-                                begun = True
-                                call.arguments("".join(held))
-                        complete = begun
-                    elif key == "function" and char == "{" and name is None:
+                    if key == "function" and char == "{" and found.name is None and key not in found.keys:
                         cursor.pos += 1
                         depth += 1
                         continue
-                    elif name is None and held is None and key not in (*_FURTHER_KEYS, self.id_key):
-                        raise MalformedError(f"{key[:40]!r} is no key of a call")
-                    else:
-                        if key not in (*_FURTHER_KEYS, self.id_key, *names, *argument_keys):
-                            other = key
-                        yield from json_value(cursor, _ignore)
+                    yield from found.member(cursor, key, char)
                 if cursor.has_space():
                     yield from cursor.space()
                 if not cursor.skip(",") and (yield from cursor.peek()) != "}":
                     cursor.fail("expected ',' or '}'")
         except MalformedError:
-            if not complete:
+            if not found.complete:
                 raise
-            return  # Only braces are missing behind complete arguments, so the call is whole.
-        if name is None:
-            raise MalformedError("a call without a name")
-        if not begun:
-            if other is not None:
-                raise MalformedError(f"there are no arguments, and {other[:40]!r} is no key of a call")
-            call.begin(name)
-            call.arguments("{}")
+            return  # Only braces are missing after complete arguments, so the call is whole.
+        found.end()
 
     def write(self, call: Call) -> str:
         """Write the object with the spaces of Python's JSON, as most templates do."""
@@ -121,6 +80,107 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
         return grammar.sequence([*start, grammar.json(schema), grammar.literal(after)])
 
 
+class _Members:
+    """The members of a call's object so far. Arguments before the name are held back.
+
+    Attributes:
+        name: the name of the tool, once it has come.
+        keys: those of names and arguments.
+        complete: the call is announced and its arguments are complete.
+    """
+
+    __slots__ = (
+        "_arguments",
+        "_begun",
+        "_call",
+        "_held",
+        "_ignored",
+        "_names",
+        "_other",
+        "complete",
+        "keys",
+        "name",
+    )
+
+    def __init__(self, keys: JsonCall, call: CallSink) -> None:
+        self._call = call
+        self._names = (keys.name_key, *keys.other_name_keys)
+        self._arguments = (keys.arguments_key, *keys.other_arguments_keys)
+        self.keys = (*self._names, *self._arguments)
+        self._ignored = (*_FURTHER_KEYS, keys.id_key)
+        self.name: str | None = None
+        self._held: str | None = None
+        self._begun = False
+        self.complete = False
+        self._other: str | None = None
+        """A key that no call has."""
+
+    def member(self, cursor: Cursor, key: str, char: str) -> Steps[None]:
+        """Read the value of a key; `char` is its first character.
+
+        Raises:
+            MalformedError: the object is no call.
+        """
+        if key in self._names and self.name is None:
+            self.name = yield from json_string(cursor)
+            self._announce_held()
+        elif key in self._arguments and self._held is None and not self._begun:
+            yield from self._read_arguments(cursor, char)
+        elif self.name is None and self._held is None and key not in self._ignored:
+            raise MalformedError(f"{key[:40]!r} is no key of a call")
+        else:
+            if key not in self._ignored and key not in self.keys:
+                self._other = key
+            yield from json_value(cursor, _ignore)
+
+    def _read_arguments(self, cursor: Cursor, char: str) -> Steps[None]:
+        if self.name is not None and char == "{":
+            self._begin(self.name)
+            yield from json_value(cursor, self._call.arguments)
+            self.complete = True
+            return
+        self._held = yield from _buffered_arguments(cursor)
+        self._announce_held()
+
+    def _announce_held(self) -> None:
+        """Announce the call with the arguments that were held back, if both its name and they have come."""
+        if self.name is not None and self._held is not None:
+            self._begin(self.name)
+            self._call.arguments(self._held)
+            self.complete = True
+
+    def _begin(self, name: str) -> None:
+        self._call.begin(name)
+        self._begun = True
+
+    def end(self) -> None:
+        """Announce a call without arguments.
+
+        Raises:
+            MalformedError: the object is no call.
+        """
+        if self.name is None:
+            raise MalformedError("a call without a name")
+        if self._begun:
+            return
+        if self._other is not None:
+            raise MalformedError(f"there are no arguments, and {self._other[:40]!r} is no key of a call")
+        self._begin(self.name)
+        self._call.arguments("{}")
+
+
+def _key(cursor: Cursor) -> Steps[str]:
+    """Read a key, its colon and the white space around it."""
+    key = yield from json_string(cursor)
+    if cursor.has_space():
+        yield from cursor.space()
+    if not cursor.skip(":"):
+        yield from cursor.expect(":")
+    if cursor.has_space():
+        yield from cursor.space()
+    return key
+
+
 class KeyedJson(CallFormat, frozen=True):
     """An object with one key, the name of the tool: `{"f": {…}}`."""
 
@@ -129,12 +189,7 @@ class KeyedJson(CallFormat, frozen=True):
         yield from cursor.expect("{")
         if cursor.has_space():
             yield from cursor.space()
-        name = yield from json_string(cursor)
-        if cursor.has_space():
-            yield from cursor.space()
-        yield from cursor.expect(":")
-        if cursor.has_space():
-            yield from cursor.space()
+        name = yield from _key(cursor)
         if (yield from cursor.peek()) != "{":
             cursor.fail("expected '{'")
         call.begin(name)
@@ -233,7 +288,7 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
 
 
 def numbered(grammar: Grammar, text: str, before: str) -> list[str]:
-    """Match a text with any number in the place of the 0 behind `before`."""
+    """Match a text with any number in the place of the 0 after `before`."""
     start, _, rest = text.partition(before + "0")
     return [grammar.literal(start + before), grammar.regex("[0-9]{1,3}"), grammar.literal(rest)]
 
@@ -242,11 +297,11 @@ def _ignore(_: str) -> None:
     """Drop a piece."""
 
 
-def _buffered_arguments(cursor: Cursor, held: list[str]) -> Steps[None]:
-    """Read arguments that cannot be passed on yet. Some models write JSON in a string, or null for none.
+def _buffered_arguments(cursor: Cursor) -> Steps[str]:
+    """Read arguments that cannot be passed on yet. Some models write JSON in a string, or null for no arguments.
 
     Raises:
-        MalformedError: the arguments are no object.
+        MalformedError: the arguments are not an object.
     """
     parts: list[str] = []
     yield from json_value(cursor, parts.append)
@@ -262,4 +317,4 @@ def _buffered_arguments(cursor: Cursor, held: list[str]) -> Steps[None]:
         text, value = "{}", {}
     if not isinstance(value, dict):
         raise MalformedError("the arguments are no JSON object")
-    held.append(text)
+    return text

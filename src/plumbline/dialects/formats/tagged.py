@@ -107,6 +107,37 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call."""
+        name = yield from self._name(cursor, call)
+        call.begin(name)
+        root = call.schemas.get(name, {})
+        properties = root.get("properties")
+        properties = properties if isinstance(properties, Mapping) else {}
+        parameters = _Parameters(properties if self.unended else ())
+        comma = "{"
+        following: str | None = None
+        while True:
+            if following is None:
+                yield from cursor.space()
+                if not (yield from cursor.take(self.key)):
+                    break
+                key, kind = yield from self._key(cursor)
+            else:
+                key, kind = following, None
+            types = allowed_types(properties.get(key), root)
+            if kind is not None:
+                types = self._given(kind, types)
+            is_json = (bool(types) or (bool(self.typed) and kind is not None)) and "string" not in types
+            put = None if key in parameters.come else call.arguments  # The first one counts.
+            if put is not None:
+                parameters.come.add(key)
+                put(f"{comma}{quoted(key)}: ")
+                comma = ", "
+            following = yield from self._value(cursor, put, types, is_json, parameters)
+        yield from self._end(cursor)
+        call.arguments("{}" if comma == "{" else "}")
+
+    def _name(self, cursor: Cursor, call: CallSink) -> Steps[str]:
+        """Read what stands before the parameters. Returns the name of the tool."""
         if self.open:
             yield from cursor.expect(self.open)
         name = yield from cursor.run(_NAME, 256)
@@ -123,39 +154,22 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         if self.doubled and name not in call.schemas:
             namespace, _, rest = name.partition(".")
             name = rest if rest == namespace else name
-        call.begin(name)
-        root = call.schemas.get(name, {})
-        properties = root.get("properties")
-        comma = "{"
-        parameters = _Parameters(properties if self.unended and isinstance(properties, Mapping) else ())
-        following: str | None = None
-        while True:
-            if following is None:
-                yield from cursor.space()
-                if not (yield from cursor.take(self.key)):
-                    break
-                key, kind = yield from self._key(cursor)
-            else:
-                key, kind = following, None
-            types = allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, root)
-            if kind is not None:
-                types = self._given(kind, types)
-            is_json = (bool(types) or (bool(self.typed) and kind is not None)) and "string" not in types
-            put = None if key in parameters.come else call.arguments  # The first one counts.
-            if put is not None:
-                parameters.come.add(key)
-                put(f"{comma}{quoted(key)}: ")
-                comma = ", "
-            following = yield from self._value(cursor, put, types, is_json, parameters)
-        closed = bool(self.close) and (yield from cursor.take(self.close))
-        if not closed:
-            char = yield from cursor.peek()
-            # The token limit may have cut further parameters. And if text follows, the value before it contained its
-            # own end; a call without the rest of that value must not be carried out.
-            ended = any(marker.startswith(char) for marker in self.markers) if char else not cursor.cut
-            if not ended:
-                cursor.fail("expected the end of the call")
-        call.arguments("{}" if comma == "{" else "}")
+        return name
+
+    def _end(self, cursor: Cursor) -> Steps[None]:
+        """Read the end of the call, which may be missing where the output or the markup ends.
+
+        Raises:
+            MalformedError: text follows, so the value before it contained its own end. A call without the rest of that
+                value must not be carried out.
+        """
+        if self.close and (yield from cursor.take(self.close)):
+            return
+        char = yield from cursor.peek()
+        # The token limit may have cut further parameters.
+        ended = any(marker.startswith(char) for marker in self.markers) if char else not cursor.cut
+        if not ended:
+            cursor.fail("expected the end of the call")
 
     def write(self, call: Call) -> str:
         """Write the call, with strings unquoted and everything else as JSON."""

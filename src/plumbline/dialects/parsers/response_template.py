@@ -57,26 +57,7 @@ class ResponseTemplate:
     """
 
     def __init__(self, source: Mapping[str, Any]) -> None:
-        try:
-            from transformers.utils.chat_parsing import content_parsers
-            from transformers.utils.chat_parsing.response_templates import load_response_template
-        except ImportError as error:
-            raise BadResponseTemplateError(
-                "this release of transformers reads no response templates"
-            ) from error
-        try:
-            loaded: Any = load_response_template(dict(source))
-            for field in loaded.fields.values():
-                _check_tags(field.content_args, content_parsers.re.compile)
-        except (ValueError, TypeError, KeyError, content_parsers.re.error) as error:
-            raise BadResponseTemplateError(
-                f"the tokenizer's response template is not valid: {error}"
-            ) from error
-        unknown = sorted(set(loaded.fields) - set(_FIELDS))
-        if unknown:
-            raise BadResponseTemplateError(
-                f"the tokenizer's response template has fields that no API can show: {', '.join(unknown)}"
-            )
+        loaded, self._process = _loaded(source)
         self.fields: Mapping[str, Any] = loaded.fields
         self.implicit: str | None = loaded.implicit
         self._loaded = loaded
@@ -95,17 +76,13 @@ class ResponseTemplate:
             for name in (*self.fields, self.implicit)
         }
         """The delimiters that may come next, by the field of the open region."""
-        self._process = content_parsers.process_field
-        anchors = loaded.start_anchor_literals or ()
+        self.anchors: tuple[str, ...] = tuple(loaded.start_anchor_literals or ())
         self.markers = frozenset(
             text
             for field in self.fields.values()
             for text in (*(field.open_literals or ()), *(field.close_literals or ()))
         )
-        self.anchors: tuple[str, ...] = tuple(anchors)
-        begins = [one.head for one in opens if one.field.name == "tool_calls"]
-        texts = tuple(text for one in begins if one is not None for text in one.texts)
-        self.call_begins: tuple[str, ...] = texts if all(map(_MARKUP.match, texts)) else ()
+        self.call_begins = _call_begins(opens)
         """Every call begins with one of these, white space aside; empty if that is not known or looks like prose."""
 
     def opening(self, token_ids: Sequence[int], added: Mapping[str, int], table: Sequence[bytes]) -> str:
@@ -340,6 +317,38 @@ def _check_tags(arguments: Any, compiled: Callable[[str], Any]) -> None:
             compiled(arguments["tag_pattern"])
         parser = arguments.get("value_parser")
         arguments = parser.get("args") if isinstance(parser, Mapping) else None
+
+
+def _loaded(source: Mapping[str, Any]) -> tuple[Any, Callable[..., Any]]:
+    """Load a template with transformers. Returns it, and the function that makes a value of a field's text.
+
+    Raises:
+        BadResponseTemplateError: the template is not valid, or has fields that no API can show.
+    """
+    try:
+        from transformers.utils.chat_parsing import content_parsers
+        from transformers.utils.chat_parsing.response_templates import load_response_template
+    except ImportError as error:
+        raise BadResponseTemplateError("this release of transformers reads no response templates") from error
+    try:
+        loaded: Any = load_response_template(dict(source))
+        for field in loaded.fields.values():
+            _check_tags(field.content_args, content_parsers.re.compile)
+    except (ValueError, TypeError, KeyError, content_parsers.re.error) as error:
+        raise BadResponseTemplateError(f"the tokenizer's response template is not valid: {error}") from error
+    unknown = sorted(set(loaded.fields) - set(_FIELDS))
+    if unknown:
+        raise BadResponseTemplateError(
+            f"the tokenizer's response template has fields that no API can show: {', '.join(unknown)}"
+        )
+    return loaded, content_parsers.process_field
+
+
+def _call_begins(opens: Sequence[Delimiter]) -> tuple[str, ...]:
+    """Return the texts of which every call begins with one, white space aside; none if one looks like prose."""
+    begins = [one.head for one in opens if one.field.name == "tool_calls"]
+    texts = tuple(text for one in begins if one is not None for text in one.texts)
+    return texts if all(map(_MARKUP.match, texts)) else ()
 
 
 def _delimiter(pattern: Any, literals: Sequence[str] | None, can_extend: bool, field: Any) -> Delimiter:

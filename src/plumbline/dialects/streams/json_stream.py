@@ -18,6 +18,8 @@ from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Malforme
 __all__ = ["JsonScanner", "json_string", "json_value", "quoted", "quoted_text"]
 
 _VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY, _COLON, _NEXT, _STRING, _ESCAPE, _HEX, _ATOM = range(10)
+_VALUES = (_VALUE, _FIRST_VALUE)
+_OPENING: Final = {"}": "{", "]": "["}
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
@@ -49,7 +51,19 @@ class JsonScanner:
         stopped: where the last `feed` stopped, also if it raised.
     """
 
-    __slots__ = ("_atom", "_digits", "_max_atom", "_max_depth", "_raw", "_stack", "_state", "done", "stopped")
+    __slots__ = (
+        "_atom",
+        "_digits",
+        "_max_atom",
+        "_max_depth",
+        "_out",
+        "_raw",
+        "_sent",
+        "_stack",
+        "_state",
+        "done",
+        "stopped",
+    )
 
     def __init__(self, *, max_depth: int = _MAX_DEPTH, max_atom: int = _MAX_ATOM) -> None:
         self._max_depth = max_depth
@@ -62,6 +76,9 @@ class JsonScanner:
         self._digits = 0
         self._raw = False
         """The open string has a raw control character."""
+        self._out: list[str] = []
+        self._sent = 0
+        """Everything before it has been passed on, or is held back in `_atom`."""
 
     @property
     def in_string(self) -> bool:
@@ -82,90 +99,103 @@ class JsonScanner:
         Raises:
             MalformedError: this is no JSON. What was appended before is.
         """
-        start = pos
         end = len(text)
-        stack = self._stack
+        self._out, self._sent, self.stopped = out, pos, pos
         try:
             while pos < end and not self.done:
-                state = self._state
-                if state == _STRING:
-                    match = _PLAIN.match(text, pos)
-                    if match is not None:
-                        pos = match.end()
-                        continue
-                    char = text[pos]
-                    if char == '"':
-                        self._close_string()
-                    elif char == "\\":
-                        self._state = _ESCAPE
-                    else:  # A control character, which JSON requires to be escaped.
-                        out.append(text[start:pos])
-                        out.append(quoted_text(char))
-                        self._raw = True
-                        start = pos + 1
-                    pos += 1
-                elif state == _ATOM:
-                    match = _ATOM_RUN.match(text, pos)
-                    if match is not None:
-                        self._atom += match.group()
-                        pos = start = match.end()
-                        if len(self._atom) > self._max_atom:
-                            raise MalformedError("a number or word is too long", rest=self._atom)
-                        continue
-                    self._close_atom(out)
-                elif state == _ESCAPE:
-                    char = text[pos]
-                    if char == "u":
-                        self._state, self._digits = _HEX, 4
-                    elif char in '"\\/bfnrt':
-                        self._state = _STRING
-                    else:
-                        raise MalformedError(f"'\\{char}' is no escape of JSON")
-                    pos += 1
-                elif state == _HEX:
-                    if text[pos] not in "0123456789abcdefABCDEF":
-                        raise MalformedError("expected a hexadecimal digit")
-                    pos += 1
-                    self._digits -= 1
-                    if not self._digits:
-                        self._state = _STRING
+                if self._state == _STRING and (match := _PLAIN.match(text, pos)) is not None:
+                    pos = match.end()
                 else:
-                    match = _SPACE.match(text, pos)
-                    if match is not None:
-                        pos = match.end()
-                        continue
-                    char = text[pos]
-                    if char == '"' and state in (_VALUE, _FIRST_VALUE, _KEY, _FIRST_KEY):
-                        stack.append("key" if state in (_KEY, _FIRST_KEY) else "text")
-                        self._state, self._raw = _STRING, False
-                    elif char in "{[" and state in (_VALUE, _FIRST_VALUE):
-                        if len(stack) >= self._max_depth:
-                            raise MalformedError("the JSON is nested too deeply")
-                        stack.append(char)
-                        self._state = _FIRST_KEY if char == "{" else _FIRST_VALUE
-                    elif char == ":" and state == _COLON:
-                        self._state = _VALUE
-                    elif char == "," and state == _NEXT:
-                        self._state = _KEY if stack[-1] == "{" else _VALUE
-                    elif (char == "}" and state in (_FIRST_KEY, _NEXT) and stack[-1] == "{") or (
-                        char == "]" and state in (_FIRST_VALUE, _NEXT) and stack[-1] == "["
-                    ):
-                        stack.pop()
-                        self._value_done()
-                    elif state in (_VALUE, _FIRST_VALUE) and _ATOM_RUN.match(char):
-                        # Held back until it is complete, so that no invalid number or word is passed on.
-                        out.append(text[start:pos])
-                        start = pos
-                        self._state, self._atom = _ATOM, ""
-                        continue
-                    else:
-                        raise MalformedError(f"unexpected {char!r} in JSON")
-                    pos += 1
+                    pos = _READERS[self._state](self, text, pos)
+                self.stopped = pos
         finally:
-            self.stopped = pos
             if self._state != _ATOM:
-                out.append(text[start:pos])
+                out.append(text[self._sent : self.stopped])
         return pos
+
+    # A reader takes the text and a position, reads there, and returns the position after what it read.
+
+    def _in_string(self, text: str, pos: int) -> int:
+        char = text[pos]
+        if char == '"':
+            self._close_string()
+        elif char == "\\":
+            self._state = _ESCAPE
+        else:  # A control character, which JSON requires to be escaped.
+            self._out.append(text[self._sent : pos])
+            self._out.append(quoted_text(char))
+            self._raw = True
+            self._sent = pos + 1
+        return pos + 1
+
+    def _in_escape(self, text: str, pos: int) -> int:
+        char = text[pos]
+        if char == "u":
+            self._state, self._digits = _HEX, 4
+        elif char in '"\\/bfnrt':
+            self._state = _STRING
+        else:
+            raise MalformedError(f"'\\{char}' is no escape of JSON")
+        return pos + 1
+
+    def _in_hex(self, text: str, pos: int) -> int:
+        if text[pos] not in "0123456789abcdefABCDEF":
+            raise MalformedError("expected a hexadecimal digit")
+        self._digits -= 1
+        if not self._digits:
+            self._state = _STRING
+        return pos + 1
+
+    def _in_atom(self, text: str, pos: int) -> int:
+        match = _ATOM_RUN.match(text, pos)
+        if match is None:
+            self._close_atom(self._out)
+            return pos
+        self._atom += match.group()
+        self._sent = self.stopped = match.end()
+        if len(self._atom) > self._max_atom:
+            raise MalformedError("a number or word is too long", rest=self._atom)
+        return match.end()
+
+    def _outside(self, text: str, pos: int) -> int:
+        """Read white space, a bracket, a comma, a colon, or the beginning of a key or a value."""
+        match = _SPACE.match(text, pos)
+        if match is not None:
+            return match.end()
+        char, state = text[pos], self._state
+        if state in _VALUES and _ATOM_RUN.match(char):
+            # Held back until it is complete, so that no invalid number or word is passed on.
+            self._out.append(text[self._sent : pos])
+            self._sent = pos
+            self._state, self._atom = _ATOM, ""
+            return pos
+        step = _STEPS.get((state, char))
+        if step is None:
+            raise MalformedError(f"unexpected {char!r} in JSON")
+        step(self, char)
+        return pos + 1
+
+    def _open_string(self, char: str) -> None:
+        self._stack.append("text" if self._state in _VALUES else "key")
+        self._state, self._raw = _STRING, False
+
+    def _open_bracket(self, char: str) -> None:
+        if len(self._stack) >= self._max_depth:
+            raise MalformedError("the JSON is nested too deeply")
+        self._stack.append(char)
+        self._state = _FIRST_KEY if char == "{" else _FIRST_VALUE
+
+    def _colon(self, char: str) -> None:
+        self._state = _VALUE
+
+    def _comma(self, char: str) -> None:
+        self._state = _KEY if self._stack[-1] == "{" else _VALUE
+
+    def _close_bracket(self, char: str) -> None:
+        if self._stack[-1] != _OPENING[char]:
+            raise MalformedError(f"unexpected {char!r} in JSON")
+        self._stack.pop()
+        self._value_done()
 
     def close(self, out: list[str]) -> None:
         """End the text, which completes a number or word at the top level.
@@ -194,6 +224,25 @@ class JsonScanner:
     def _value_done(self) -> None:
         self._state = _NEXT
         self.done = not self._stack
+
+
+_READERS: Final = {
+    **dict.fromkeys((_VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY, _COLON, _NEXT), JsonScanner._outside),
+    _STRING: JsonScanner._in_string,
+    _ESCAPE: JsonScanner._in_escape,
+    _HEX: JsonScanner._in_hex,
+    _ATOM: JsonScanner._in_atom,
+}
+_STEPS: Final[dict[tuple[int, str], Callable[[JsonScanner, str], None]]] = {
+    **dict.fromkeys(((state, '"') for state in (*_VALUES, _KEY, _FIRST_KEY)), JsonScanner._open_string),
+    **dict.fromkeys(((state, char) for state in _VALUES for char in "{["), JsonScanner._open_bracket),
+    **dict.fromkeys(
+        ((_FIRST_KEY, "}"), (_FIRST_VALUE, "]"), (_NEXT, "}"), (_NEXT, "]")), JsonScanner._close_bracket
+    ),
+    (_COLON, ":"): JsonScanner._colon,
+    (_NEXT, ","): JsonScanner._comma,
+}
+"""What a character does in a state outside strings and atoms; any other is an error."""
 
 
 quoted: Final = encode_basestring

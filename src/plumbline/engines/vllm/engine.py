@@ -19,6 +19,7 @@ from plumbline.engines.port import (
     EngineFullError,
     EngineInfo,
     EngineStats,
+    FinishReason,
     GenerateRequest,
     MediaPrompt,
     RefusedRequestError,
@@ -300,14 +301,7 @@ def _chunk(
     if sampling.max_tokens == 0:
         tokens, reason = (), "length"
     if matcher is not None:
-        for at, token in enumerate(tokens):
-            ended = token in sampling.stop_token_ids and token not in eos_token_ids
-            if not ended and not matcher.accept(token):
-                reason, tokens = "error", tokens[:at]
-                break
-            if matcher.is_done:
-                reason, tokens = "stop", tokens[: at + 1]
-                break
+        tokens, reason = _within_grammar(tokens, reason, matcher, sampling.stop_token_ids - eos_token_ids)
     if reason == "error":
         error = (
             _FAILED if matcher is None else "The grammar of this request failed: no token can continue it."
@@ -316,13 +310,6 @@ def _chunk(
     if sampling.logprobs is not None:
         entries = zip(tokens, done.logprobs or (), strict=False)
         logprobs = tuple(_logprob(token, found, sampling.logprobs) for token, found in entries)
-    scored = None
-    if first and sampling.prompt_logprobs is not None:
-        pairs = zip(request.prompt_token_ids, output.prompt_logprobs or (), strict=True)
-        scored = tuple(
-            None if found is None else _logprob(token, found, sampling.prompt_logprobs, ranks=True)
-            for token, found in pairs
-        )
     return TokenChunk(
         token_ids=tokens,
         logprobs=logprobs,
@@ -330,7 +317,29 @@ def _chunk(
         error=error,
         refused=error is not None and matcher is not None,
         num_cached_tokens=(output.num_cached_tokens or 0) if first else 0,
-        prompt_logprobs=scored,
+        prompt_logprobs=_prompt_logprobs(request, output) if first else None,
+    )
+
+
+def _within_grammar(
+    tokens: tuple[int, ...], reason: FinishReason | None, matcher: Matcher, stop_ids: frozenset[int]
+) -> tuple[tuple[int, ...], FinishReason | None]:
+    """Advance the grammar by drawn tokens. Returns those up to its end, and the reason if they are the last."""
+    for at, token in enumerate(tokens):
+        if token not in stop_ids and not matcher.accept(token):
+            return tokens[:at], "error"
+        if matcher.is_done:
+            return tokens[: at + 1], "stop"
+    return tokens, reason
+
+
+def _prompt_logprobs(request: GenerateRequest, output: Any) -> tuple[TokenLogprob | None, ...] | None:
+    count = request.sampling.prompt_logprobs
+    if count is None:
+        return None
+    pairs = zip(request.prompt_token_ids, output.prompt_logprobs or (), strict=True)
+    return tuple(
+        None if found is None else _logprob(token, found, count, ranks=True) for token, found in pairs
     )
 
 

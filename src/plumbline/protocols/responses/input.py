@@ -72,45 +72,74 @@ def read_input(
         raise invalid_value("input", [])
     entries = list(_entries(items, earlier, sealer))
     _check_pairing([item for _, item in entries])
-    # Thoughts and calls are collected in lists: joining each to the ones before takes a time quadratic in their number.
-    thoughts: list[str] = []
-    joined: dict[int, list[ToolCall]] = {}
+    conversation = _Conversation(messages)
     for where, item in entries:
-        match item:
-            case ReasoningItemParam():
-                thoughts.append(_reasoning(item, where, sealer))
-                continue
-            case EasyInputMessage():
-                text, parts = _content(item.content, f"{where}.content", modalities)
-                message = Message(role=item.role, content=text, parts=parts)
-            case FunctionToolCall():
-                message = _call(item.call_id, _name(item), item.arguments)
-            case CustomToolCall():
-                message = _call(item.call_id, _name(item), custom_arguments(item.input))
-            case FunctionCallOutputItemParam() | CustomToolCallOutput():
-                text, parts = _content(item.output, f"{where}.output", modalities)
-                message = Message(role="tool", content=text, parts=parts, tool_call_id=item.call_id)
-            case ItemReferenceParam():
-                raise invalid_request(f"Item with id '{item.id}' not found.", f"{where}.id")  # ST-13
-            case CompactionTriggerItemParam():
-                raise unsupported_value(f"{where}.type", tag_of(item), "must be the last item of the input")
-            case _:
-                raise unsupported_value(f"{where}.type", tag_of(item), "is not supported by this server")
+        if isinstance(item, ReasoningItemParam):
+            conversation.think(_reasoning(item, where, sealer))
+        else:
+            conversation.add(_message(item, where, modalities))
+    return conversation.joined()
+
+
+class _Conversation:
+    """Messages so far. Consecutive calls join one message, and thoughts the assistant message after them.
+
+    Both are collected in lists: joining each to the ones before takes a time quadratic in their number.
+    """
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+        self._thoughts: list[str] = []
+        self._calls: dict[int, list[ToolCall]] = {}
+        """The calls of messages with several, by the place of the message."""
+
+    def think(self, thought: str) -> None:
+        """Keep a thought for the assistant message after it."""
+        self._thoughts.append(thought)
+
+    def add(self, message: Message) -> None:
+        """Add a message, or its calls to the assistant message before it."""
+        thoughts, self._thoughts = self._thoughts, []
         if message.role == "assistant":
             message = msgspec.structs.replace(message, reasoning="".join(thoughts) or None)
-            thoughts = []
-            if messages and messages[-1].role == "assistant" and message.tool_calls:
-                calls = joined.setdefault(len(messages) - 1, list(messages[-1].tool_calls))
-                calls += message.tool_calls
-                if messages[-1].reasoning is None and message.reasoning is not None:
-                    messages[-1] = msgspec.structs.replace(messages[-1], reasoning=message.reasoning)
-                continue
-        else:
-            thoughts = []  # No assistant message follows them.
-        messages.append(message)
-    for index, calls in joined.items():
-        messages[index] = msgspec.structs.replace(messages[index], tool_calls=tuple(calls))
-    return tuple(messages)
+            if message.tool_calls and self._messages and self._messages[-1].role == "assistant":
+                self._join(message)
+                return
+        self._messages.append(message)
+
+    def _join(self, message: Message) -> None:
+        last = self._messages[-1]
+        calls = self._calls.setdefault(len(self._messages) - 1, list(last.tool_calls))
+        calls += message.tool_calls
+        if last.reasoning is None and message.reasoning is not None:
+            self._messages[-1] = msgspec.structs.replace(last, reasoning=message.reasoning)
+
+    def joined(self) -> tuple[Message, ...]:
+        """Return the messages with their calls."""
+        for index, calls in self._calls.items():
+            self._messages[index] = msgspec.structs.replace(self._messages[index], tool_calls=tuple(calls))
+        return tuple(self._messages)
+
+
+def _message(item: InputItem, where: str, modalities: Collection[str]) -> Message:
+    """Read one item that is a message, a call or a result."""
+    match item:
+        case EasyInputMessage():
+            text, parts = _content(item.content, f"{where}.content", modalities)
+            return Message(role=item.role, content=text, parts=parts)
+        case FunctionToolCall():
+            return _call(item.call_id, _name(item), item.arguments)
+        case CustomToolCall():
+            return _call(item.call_id, _name(item), custom_arguments(item.input))
+        case FunctionCallOutputItemParam() | CustomToolCallOutput():
+            text, parts = _content(item.output, f"{where}.output", modalities)
+            return Message(role="tool", content=text, parts=parts, tool_call_id=item.call_id)
+        case ItemReferenceParam():
+            raise invalid_request(f"Item with id '{item.id}' not found.", f"{where}.id")  # ST-13
+        case CompactionTriggerItemParam():
+            raise unsupported_value(f"{where}.type", tag_of(item), "must be the last item of the input")
+        case _:
+            raise unsupported_value(f"{where}.type", tag_of(item), "is not supported by this server")
 
 
 def _entries(

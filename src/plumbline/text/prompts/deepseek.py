@@ -3,7 +3,7 @@
     <｜begin▁of▁sentence｜>SYSTEM<｜User｜>…<｜Assistant｜><think>…</think>…<｜end▁of▁sentence｜>
 
 An assistant turn opens with `<think>` if the model should think and with `</think>` if not. Calls are written in DSML
-tags. V3.2 puts results directly behind the call, V4 into the next user turn. Thinking of earlier turns is left out, in
+tags. V3.2 puts results directly after the call, V4 into the next user turn. Thinking of earlier turns is left out, in
 V4 only without tools.
 
 The instructions about tools are part of the model: they are read from the program in its folder
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -111,38 +111,53 @@ class DeepSeekEncoder(PromptEncoder):
             parts.append(self._texts.efforts.get(str(kwargs.get("reasoning_effort")), ""))
         if tools and (not messages or messages[0]["role"] != "system"):
             parts.append("\n\n" + self._tools(tools))
+        keeps_all = self._version == "v4" and bool(tools)
+        places = self._places(messages, thinks=thinks, keeps_all=keeps_all, opens=opens)
+        for index, (message, place) in enumerate(zip(messages, places, strict=True)):
+            parts.append(self._turn(message, place))
+            if message["role"] == "system":
+                if tools and index == 0:
+                    parts.append("\n\n" + self._tools(tools))
+                if place.following == "assistant" or place.opens_answer:
+                    parts.append(_ASSISTANT + place.mark)
+        return "".join(parts)
+
+    def _places(
+        self, messages: Conversation, *, thinks: bool, keeps_all: bool, opens: bool
+    ) -> Iterator[_Place]:
+        """Yield where each message stands. Thinking before the last user turn is left out, unless all is kept."""
         # In V4, results are part of the user turn.
         asking = ("user", "tool") if self._version == "v4" else ("user",)
-        last_user = max((i for i, m in enumerate(messages) if m["role"] in asking), default=-1)
-        keeps_all = self._version == "v4" and bool(tools)
-        for index, message in enumerate(messages):
-            following = messages[index + 1]["role"] if index + 1 < len(messages) else None
-            open_mark = _THINK if thinks and (keeps_all or index >= last_user) else _SAY
-            text = message.get("content") or ""
-            match message["role"]:
-                case "system":
-                    parts.append(text)
-                    if tools and index == 0:
-                        parts.append("\n\n" + self._tools(tools))
-                    if following == "assistant" or (following is None and opens):
-                        parts.append(_ASSISTANT + open_mark)
-                case "user":
-                    before = messages[index - 1]["role"] if index else None
-                    joined = self._version == "v4" and before in ("tool", "user")
-                    parts.append("\n\n" + text if joined else _USER + text)
-                    if self._version == "v32" or following not in ("tool", "user"):
-                        parts.append(self._opening(following, opens, open_mark))
-                case "tool":
-                    parts.append(self._result(messages, index, following, opens, open_mark))
-                case "assistant":
-                    parts.append(self._assistant_turn(message, thinks and (keeps_all or index > last_user)))
-                    if following is not None or not opens:
-                        parts.append(_EOS)
-                    elif opens:
-                        parts.append(_EOS + _ASSISTANT + open_mark)
-                case role:
-                    raise TemplateError(f"This model's prompts have no messages of role {role!r}.")
-        return "".join(parts)
+        roles = [message["role"] for message in messages]
+        last_user = max((i for i, role in enumerate(roles) if role in asking), default=-1)
+        for index in range(len(roles)):
+            yield _Place(
+                before=roles[index - 1] if index else None,
+                following=roles[index + 1] if index + 1 < len(roles) else None,
+                opens=opens,
+                mark=_THINK if thinks and (keeps_all or index >= last_user) else _SAY,
+                keeps_thought=thinks and (keeps_all or index > last_user),
+            )
+
+    def _turn(self, message: Mapping[str, Any], place: _Place) -> str:
+        """Return one message, with the beginning of the assistant turn if that follows a user's."""
+        text = message.get("content") or ""
+        match message["role"]:
+            case "system":
+                return text
+            case "user":
+                joined = self._version == "v4" and place.before in ("tool", "user")
+                opening = self._version == "v32" or place.following not in ("tool", "user")
+                return ("\n\n" if joined else _USER) + text + (place.opening if opening else "")
+            case "tool":
+                return self._result(text, place)
+            case "assistant":
+                end = (
+                    _EOS if place.following is not None or not place.opens else _EOS + _ASSISTANT + place.mark
+                )
+                return self._assistant_turn(message, place.keeps_thought) + end
+            case role:
+                raise TemplateError(f"This model's prompts have no messages of role {role!r}.")
 
     def _tools(self, tools: Sequence[Mapping[str, Any]]) -> str:
         if not self._texts.tools:
@@ -153,9 +168,6 @@ class DeepSeekEncoder(PromptEncoder):
         schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
         return self._texts.tools.replace("{tool_schemas}", schemas)
 
-    def _opening(self, following: str | None, opens: bool, open_mark: str) -> str:
-        return _ASSISTANT + open_mark if following is not None or opens else ""
-
     def _assistant_turn(self, message: Mapping[str, Any], thinks: bool) -> str:
         thought = (message.get("reasoning_content") or "") + _SAY if thinks else ""
         calls = [
@@ -165,20 +177,40 @@ class DeepSeekEncoder(PromptEncoder):
         written = "\n\n" + render_calls(calls, self._calls) if calls else ""
         return thought + (message.get("content") or "") + written
 
-    def _result(
-        self, messages: Conversation, index: int, following: str | None, opens: bool, open_mark: str
-    ) -> str:
-        text = messages[index].get("content") or ""
-        before = messages[index - 1]["role"] if index else None
+    def _result(self, text: str, place: _Place) -> str:
         if self._version == "v4":
-            head = "\n\n" if before in ("tool", "user") else _USER
-            tail = "" if following in ("tool", "user") else self._opening(following, opens, open_mark)
+            head = "\n\n" if place.before in ("tool", "user") else _USER
+            tail = "" if place.following in ("tool", "user") else place.opening
             return f"{head}<tool_result>{text}</tool_result>{tail}"
-        head = "" if before == "tool" else "\n\n<function_results>"
+        head = "" if place.before == "tool" else "\n\n<function_results>"
         tail = ""
-        if following != "tool":
-            tail = "\n</function_results>" + (f"\n\n{open_mark}" if following is not None or opens else "")
+        if place.following != "tool":
+            tail = "\n</function_results>" + (f"\n\n{place.mark}" if place.opening else "")
         return f"{head}\n<result>{text}</result>{tail}"
+
+
+class _Place(NamedTuple):
+    """Where a message stands in a conversation."""
+
+    before: str | None
+    """The role of the message before it."""
+    following: str | None
+    opens: bool
+    """Whether the prompt ends with the beginning of an answer."""
+    mark: str
+    """What the assistant turn after this message begins with."""
+    keeps_thought: bool
+    """Whether the thinking of this message stays in the prompt."""
+
+    @property
+    def opens_answer(self) -> bool:
+        """Whether the answer begins after this message."""
+        return self.following is None and self.opens
+
+    @property
+    def opening(self) -> str:
+        """The beginning of the turn after this message, if there is one."""
+        return _ASSISTANT + self.mark if self.following is not None or self.opens else ""
 
 
 def _json(arguments: Any) -> str:

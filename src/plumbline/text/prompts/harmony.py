@@ -148,15 +148,9 @@ def typescript(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
         raise TemplateError("The parameters of a tool are nested too deeply or refer to themselves.")
     if not isinstance(schema, Mapping):
         return "any"
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        found: Any = root
-        for part in reference[2:].split("/"):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return typescript(found, root, depth + 1)
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), Sequence):
-            return " | ".join(dict.fromkeys(typescript(one, root, depth + 1) for one in schema[key]))
+    options = _options(schema, root)
+    if options is not None:
+        return " | ".join(dict.fromkeys(typescript(one, root, depth + 1) for one in options))
     if isinstance(schema.get("enum"), Sequence):
         return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
     kind = schema.get("type")
@@ -174,6 +168,21 @@ def typescript(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
             return str(kind)
         case _:
             return "any"
+
+
+def _options(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Sequence[Any] | None:
+    """Return the schemas that a schema consists of: what it refers to, or its alternatives. None if it is plain."""
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/"):
+        found: Any = root
+        for part in reference[2:].split("/"):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return [found]
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), Sequence):
+            options: Sequence[Any] = schema[key]
+            return options
+    return None
 
 
 def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:

@@ -196,13 +196,16 @@ def _read_rope(config: Json) -> RopeConfig:
         )
     if kind == "default":
         return RopeConfig(theta=float(theta))
+    return _read_scaled_rope(config, kind, float(theta), parameters)
+
+
+def _read_scaled_rope(config: Json, kind: str, theta: float, parameters: Json) -> RopeConfig:
+    """Read the fields of a scaling; `parameters` may have those of other scalings as null."""
     parameters = {name: value for name, value in parameters.items() if value is not None}
-    unknown = parameters.keys() - _ROPE_FIELDS[kind]
     # transformers writes the original length for every type; linear scaling does not use it.
-    unknown -= {"original_max_position_embeddings"}
-    if unknown:
-        raise UnsupportedModelError(f"rope_parameters of type {kind!r} has unknown fields: {sorted(unknown)}")
     original = parameters.pop("original_max_position_embeddings", None) or config["max_position_embeddings"]
+    if unknown := parameters.keys() - _ROPE_FIELDS[kind]:
+        raise UnsupportedModelError(f"rope_parameters of type {kind!r} has unknown fields: {sorted(unknown)}")
     if "factor" not in parameters:
         if kind != "yarn":
             raise UnsupportedModelError(f"rope_parameters of type {kind!r} needs a factor")
@@ -210,7 +213,7 @@ def _read_rope(config: Json) -> RopeConfig:
     for name in ("low_freq_factor", "high_freq_factor"):
         if kind == "llama3" and name not in parameters:
             raise UnsupportedModelError(f"rope_parameters of type 'llama3' needs a {name}")
-    return RopeConfig(theta=float(theta), kind=kind, original_max_positions=int(original), **parameters)
+    return RopeConfig(theta=theta, kind=kind, original_max_positions=int(original), **parameters)
 
 
 def _read_windows(config: Json, model_type: str) -> tuple[int | None, ...]:
