@@ -95,4 +95,5 @@ def test_an_error_of_the_model_names_the_place_of_the_value(
             context.setenv("PLUMBLINE_STORE", "none")
             context.setenv(f"PLUMBLINE_{variable}", value)
             assert main(["serve"]) == 2
-        assert capsys.readouterr().err.startswith(f"plumbline: PLUMBLINE_{variable} ")
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith(f"plumbline: PLUMBLINE_{variable} ")
