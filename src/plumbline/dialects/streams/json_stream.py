@@ -100,17 +100,18 @@ class JsonScanner:
             MalformedError: this is no JSON. What was appended before is.
         """
         end = len(text)
-        self._out, self._sent, self.stopped = out, pos, pos
+        self._out, self._sent = out, pos
         try:
             while pos < end and not self.done:
                 if self._state == _STRING and (match := _PLAIN.match(text, pos)) is not None:
                     pos = match.end()
                 else:
                     pos = _READERS[self._state](self, text, pos)
-                self.stopped = pos
         finally:
+            # A number that is too long raises after it was read.
+            self.stopped = max(pos, self._sent)
             if self._state != _ATOM:
-                out.append(text[self._sent : self.stopped])
+                out.append(text[self._sent : pos])
         return pos
 
     # A reader takes the text and a position, reads there, and returns the position after what it read.
@@ -152,28 +153,28 @@ class JsonScanner:
             self._close_atom(self._out)
             return pos
         self._atom += match.group()
-        self._sent = self.stopped = match.end()
+        self._sent = match.end()
         if len(self._atom) > self._max_atom:
             raise MalformedError("a number or word is too long", rest=self._atom)
         return match.end()
 
     def _outside(self, text: str, pos: int) -> int:
         """Read white space, a bracket, a comma, a colon, or the beginning of a key or a value."""
+        char, state = text[pos], self._state
+        step = _STEPS[state].get(char)
+        if step is not None:
+            step(self, char)
+            return pos + 1
         match = _SPACE.match(text, pos)
         if match is not None:
             return match.end()
-        char, state = text[pos], self._state
-        if state in _VALUES and _ATOM_RUN.match(char):
-            # Held back until it is complete, so that no invalid number or word is passed on.
-            self._out.append(text[self._sent : pos])
-            self._sent = pos
-            self._state, self._atom = _ATOM, ""
-            return pos
-        step = _STEPS.get((state, char))
-        if step is None:
+        if state not in _VALUES or not _ATOM_RUN.match(char):
             raise MalformedError(f"unexpected {char!r} in JSON")
-        step(self, char)
-        return pos + 1
+        # Held back until it is complete, so that no invalid number or word is passed on.
+        self._out.append(text[self._sent : pos])
+        self._sent = pos
+        self._state, self._atom = _ATOM, ""
+        return pos
 
     def _open_string(self, char: str) -> None:
         self._stack.append("text" if self._state in _VALUES else "key")
@@ -226,23 +227,30 @@ class JsonScanner:
         self.done = not self._stack
 
 
-_READERS: Final = {
-    **dict.fromkeys((_VALUE, _FIRST_VALUE, _FIRST_KEY, _KEY, _COLON, _NEXT), JsonScanner._outside),
-    _STRING: JsonScanner._in_string,
-    _ESCAPE: JsonScanner._in_escape,
-    _HEX: JsonScanner._in_hex,
-    _ATOM: JsonScanner._in_atom,
+_READERS: Final = (
+    *[JsonScanner._outside] * 6,
+    JsonScanner._in_string,
+    JsonScanner._in_escape,
+    JsonScanner._in_hex,
+    JsonScanner._in_atom,
+)
+"""What reads in each state."""
+_Step = Callable[[JsonScanner, str], None]
+_BEGIN: Final[dict[str, _Step]] = {
+    '"': JsonScanner._open_string,
+    "{": JsonScanner._open_bracket,
+    "[": JsonScanner._open_bracket,
 }
-_STEPS: Final[dict[tuple[int, str], Callable[[JsonScanner, str], None]]] = {
-    **dict.fromkeys(((state, '"') for state in (*_VALUES, _KEY, _FIRST_KEY)), JsonScanner._open_string),
-    **dict.fromkeys(((state, char) for state in _VALUES for char in "{["), JsonScanner._open_bracket),
-    **dict.fromkeys(
-        ((_FIRST_KEY, "}"), (_FIRST_VALUE, "]"), (_NEXT, "}"), (_NEXT, "]")), JsonScanner._close_bracket
-    ),
-    (_COLON, ":"): JsonScanner._colon,
-    (_NEXT, ","): JsonScanner._comma,
+_END: Final[dict[str, _Step]] = dict.fromkeys("}]", JsonScanner._close_bracket)
+_STEPS: Final[dict[int, dict[str, _Step]]] = {
+    _VALUE: _BEGIN,
+    _FIRST_VALUE: {**_BEGIN, "]": _END["]"]},
+    _FIRST_KEY: {'"': JsonScanner._open_string, "}": _END["}"]},
+    _KEY: {'"': JsonScanner._open_string},
+    _COLON: {":": JsonScanner._colon},
+    _NEXT: {**_END, ",": JsonScanner._comma},
 }
-"""What a character does in a state outside strings and atoms; any other is an error."""
+"""What a character does in each state outside strings and numbers; any other is an error."""
 
 
 quoted: Final = encode_basestring
