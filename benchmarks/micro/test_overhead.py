@@ -17,10 +17,11 @@ from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import NullRunner
 from plumbline.engines.port import EngineInfo, GenerateRequest, SamplingParams, TokenChunk, TokenLogprob
 from plumbline.engines.scripted import ScriptedEngine
+from plumbline.pocket import MODEL_DIR
 from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.server.app import create_app
 from plumbline.server.loading.model import ServedModel
-from plumbline.server.settings import Settings, pocket_model
+from plumbline.server.settings import Settings
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate
@@ -32,7 +33,7 @@ TEXT = "The quick brown fox counts 1, 2, 3 and jumps over the lazy dog. " * 50
 
 def scripted_app(num_tokens: int) -> tuple[Any, ScriptedEngine]:
     """Build the whole server over an engine that replays `num_tokens` tokens at once."""
-    folder: Path = pocket_model()
+    folder: Path = MODEL_DIR
     tokenizer = TextTokenizer.from_folder(folder)
     token = tokenizer.encode_text("a")[0]
     info = EngineInfo(
@@ -167,7 +168,7 @@ def test_engine_per_token(benchmark: Any, batch: int) -> None:
 @pytest.mark.parametrize(("stop", "logprobs"), [((), False), (("END", "###"), False), ((), True)])
 def test_detokenise_per_token(benchmark: Any, stop: tuple[str, ...], logprobs: bool) -> None:
     """Detokenising, stop strings and logprobs per token. Goal: 0.5 us or less without stop strings and logprobs."""
-    tokenizer = TextTokenizer.from_folder(pocket_model())
+    tokenizer = TextTokenizer.from_folder(MODEL_DIR)
     ids = tokenizer.encode_text(TEXT)
 
     entries = [(TokenLogprob(token_id, -0.5),) for token_id in ids] if logprobs else None
@@ -187,7 +188,7 @@ def test_detokenise_per_token(benchmark: Any, stop: tuple[str, ...], logprobs: b
 
 def test_decode_stream_per_token(benchmark: Any) -> None:
     """The decode stream of the tokenizers library over the same tokens, which other servers use; no stop strings."""
-    library = Tokenizer.from_file(str(pocket_model() / "tokenizer.json"))
+    library = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
     ids = library.encode(TEXT, add_special_tokens=False).ids
 
     def run() -> None:

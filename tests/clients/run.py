@@ -18,7 +18,7 @@ from pathlib import Path
 
 from clients.registry import CLIENTS, Client
 from own_server.launch import KEY, MODEL, DidNotStart, launched_server
-from plumbline.server.settings import pocket_model
+from plumbline.pocket import MODEL_DIR
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = Path(".nox") / "clients"
@@ -71,7 +71,7 @@ def _result(client: Client, base_url: str) -> str:
         "OPENAI_API_KEY": KEY,
         "PLUMBLINE_MODEL": MODEL,
         "PLUMBLINE_ALIAS": ALIAS,
-        "PLUMBLINE_TOKENIZER": str(pocket_model()),
+        "PLUMBLINE_TOKENIZER": str(MODEL_DIR),
         # Clients that report their use to somebody else would wait for a network.
         "OPENAI_AGENTS_DISABLE_TRACING": "1",
         "LANGCHAIN_TRACING_V2": "false",

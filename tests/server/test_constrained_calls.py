@@ -19,8 +19,9 @@ from support.laws import EXPLORED, FIRST_SEED
 from support.pocket import pocket_settings
 
 from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import load
-from plumbline.server.settings import Settings, pocket_model
+from plumbline.server.settings import Settings
 
 MODEL = "plumbline-pocket"
 RUNS = max(4, EXPLORED // 160)
@@ -229,7 +230,7 @@ def test_answers_match_their_constraints(name: str) -> None:
 @pytest.mark.parametrize(("template", "number"), [("mistral_v3", 1), ("mistral_v7", 0), ("llama4", 1)])
 def test_constrained_calls_are_those_of_the_template(template: str, number: int, tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    shutil.copytree(pocket_model(), folder)
+    shutil.copytree(MODEL_DIR, folder)
     source = Path(__file__).parent.parent / "text" / "templates" / f"{template}.jinja"
     shutil.copy(source, folder / "chat_template.jinja")
     served = load(Settings(model=str(folder)))
@@ -251,7 +252,7 @@ def test_constrained_calls_are_those_of_the_template(template: str, number: int,
 def test_a_template_for_tools_alone_chooses_the_dialect(tmp_path: Path) -> None:
     """Some models have two templates, and only the one named `tool_use` has the markup of calls."""
     folder = tmp_path / "model"
-    shutil.copytree(pocket_model(), folder)
+    shutil.copytree(MODEL_DIR, folder)
     templates = Path(__file__).parent.parent / "text" / "templates"
     (folder / "additional_chat_templates").mkdir()
     shutil.copy(templates / "hermes3.jinja", folder / "additional_chat_templates" / "tool_use.jinja")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.engines import EngineChoice, choose_engine
-from plumbline.server.settings import Settings, SettingsError, pocket_model
+from plumbline.server.settings import Settings, SettingsError
 
 GGUF = Path("model.gguf")
 
@@ -21,7 +22,7 @@ def foreign(tmp_path: Path) -> Path:
 
 
 def test_a_supported_model_runs_on_our_engine() -> None:
-    chosen = choose_engine(Settings(), pocket_model(), None)
+    chosen = choose_engine(Settings(), MODEL_DIR, None)
     assert chosen.name == "plumbline"
     assert chosen.reason
 
@@ -60,4 +61,4 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
 )
 def test_what_does_not_fit_is_refused(settings: Settings, gguf: Path | None, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        choose_engine(settings, pocket_model(), gguf)
+        choose_engine(settings, MODEL_DIR, gguf)

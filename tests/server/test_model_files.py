@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model_files import resolve_gguf, resolve_model
-from plumbline.server.settings import pocket_model
 
 
 def test_a_gguf_file_is_found_by_its_path(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_gguf_file_is_found_by_its_path(tmp_path: Path) -> None:
 
 
 def test_a_local_folder_is_resolved_to_itself() -> None:
-    folder = pocket_model()
+    folder = MODEL_DIR
     assert resolve_model(folder) == folder
     assert resolve_model(str(folder)) == folder
 

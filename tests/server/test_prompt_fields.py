@@ -18,8 +18,9 @@ import pytest
 from support.asgi import serving
 from support.models import CHATML, TOKENIZER, byte_level_definition, scripted, served
 
+from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import load
-from plumbline.server.settings import Settings, pocket_model
+from plumbline.server.settings import Settings
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
@@ -152,7 +153,7 @@ async def test_a_chat_template_of_the_request_needs_the_operators_trust(stream: 
 
 async def test_the_tokenizers_configuration_is_served() -> None:
     model = load(Settings())
-    config = json.loads((pocket_model() / "tokenizer_config.json").read_text("utf-8"))
+    config = json.loads((MODEL_DIR / "tokenizer_config.json").read_text("utf-8"))
     async with serving(
         msgspec.structs.replace(served(scripted()), tokenizer_info=model.tokenizer_info)
     ) as server:

@@ -16,8 +16,8 @@ from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect, Thinking
 from plumbline.dialects.registry import DialectChoice
 from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
 from plumbline.engines.constraints.grammar import GrammarError, LarkCompiler, Matcher, num_words
+from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.engines import vocabulary
-from plumbline.server.settings import pocket_model
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.tokenizer import TextTokenizer
@@ -29,7 +29,7 @@ SIZE = 1024
 @cache
 def tokenizer() -> TextTokenizer:
     """The pocket model's."""
-    return TextTokenizer.from_folder(pocket_model())
+    return TextTokenizer.from_folder(MODEL_DIR)
 
 
 @cache

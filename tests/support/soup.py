@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from plumbline.server.settings import pocket_model
+from plumbline.pocket import MODEL_DIR
 from plumbline.text.tokenizer import TextTokenizer
 from support.dialects import DIALECTS, Dialect, Folded
 from support.laws import DIALECT_NAMES
@@ -41,7 +41,7 @@ words = st.text("abcdefghij", min_size=1, max_size=6).map(lambda text: f"the {te
 reasons = st.sampled_from(["stop", "length"])
 soup_numbers = st.lists(st.integers(0, 63), max_size=14)
 
-_POCKET = TextTokenizer.from_folder(pocket_model())
+_POCKET = TextTokenizer.from_folder(MODEL_DIR)
 
 _SOUP = (
     '{"name": "f", "arguments": {}}',

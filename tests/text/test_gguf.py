@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.to_gguf import write
-from plumbline.server.settings import pocket_model
 from plumbline.text.gguf import SAMPLES, disagreement, write_text_folder
 from plumbline.text.gguf_metadata import GgufError, read_metadata
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
-OURS = TextTokenizer.from_folder(pocket_model())
+OURS = TextTokenizer.from_folder(MODEL_DIR)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gguf")
-    write(pocket_model(), path / "pocket.gguf")
+    write(MODEL_DIR, path / "pocket.gguf")
     write_text_folder(path / "pocket.gguf", path)
     return path
 
@@ -45,7 +45,7 @@ def test_added_tokens_and_the_template_are_the_same(folder: Path, tokenizer: Tex
     assert tokenizer.added == OURS.added
     assert tokenizer.special_ids == OURS.special_ids
     assert tokenizer.eos_token == OURS.eos_token
-    found, own = (ChatTemplate.from_folder(each) for each in (folder, pocket_model()))
+    found, own = (ChatTemplate.from_folder(each) for each in (folder, MODEL_DIR))
     assert found is not None
     assert own is not None
     assert found.source == own.source

@@ -22,13 +22,14 @@ import pytest
 from support.models import GatedEngine
 
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
-from plumbline.server.settings import Settings, SettingsError, pocket_model
+from plumbline.pocket import MODEL_DIR
+from plumbline.server.settings import Settings, SettingsError
 from plumbline.server.start.api_servers.supervisor import Supervisor
 from plumbline.text.tokenizer import TextTokenizer
 
 KEY = "a-key"
 WORDS = 8
-TOKENIZER = TextTokenizer.from_folder(pocket_model())
+TOKENIZER = TextTokenizer.from_folder(MODEL_DIR)
 EOS = TOKENIZER.added["<|im_end|>"]
 INFO = EngineInfo(
     name="scripted",

@@ -20,9 +20,10 @@ from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.response_template import BadResponseTemplateError
 from plumbline.dialects.registry import DialectChoice, UnknownDialectError, choose
 from plumbline.engines.port import Engine
+from plumbline.pocket import MODEL_DIR
 from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.server.loading.model_files import resolve_gguf, resolve_model
-from plumbline.server.settings import OptionError, Settings, SettingsError, pocket_model
+from plumbline.server.settings import OptionError, Settings, SettingsError
 from plumbline.text.gguf import write_text_folder
 from plumbline.text.prompts.deepseek import ModelTexts
 from plumbline.text.prompts.encoders import PromptFormat
@@ -75,7 +76,7 @@ def load(settings: Settings, engine: Engine | None = None) -> ServedModel:
     """
     try:
         gguf = resolve_gguf(settings.model)
-        found = resolve_model(settings.model) if settings.model and gguf is None else pocket_model()
+        found = resolve_model(settings.model) if settings.model and gguf is None else MODEL_DIR
     except FileNotFoundError as error:
         raise OptionError("--model", f"cannot be used: {error}") from error
     if gguf is None:

@@ -1,7 +1,7 @@
 """Declare the server's options once, and read them from the command line, the environment and a file."""
 
 from plumbline.server.settings.options import Option, OptionError, SettingsError
-from plumbline.server.settings.settings import OPTIONS, Settings, pocket_model
+from plumbline.server.settings.settings import OPTIONS, Settings
 from plumbline.server.settings.values import read_loras
 
 __all__ = [
@@ -10,6 +10,5 @@ __all__ = [
     "OptionError",
     "Settings",
     "SettingsError",
-    "pocket_model",
     "read_loras",
 ]

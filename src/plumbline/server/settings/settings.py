@@ -9,15 +9,10 @@ from pathlib import Path
 from plumbline.server.settings.declaration import Declaration
 from plumbline.server.settings.options import OptionError, options_of
 
-__all__ = ["OPTIONS", "Settings", "pocket_model"]
+__all__ = ["OPTIONS", "Settings"]
 
 _MIN_SEALING_KEY = 16
 """Minimum number of characters of a sealing key."""
-
-
-def pocket_model() -> Path:
-    """Return the folder of the model that comes with the package."""
-    return Path(__file__).parents[2] / "pocket" / "model"
 
 
 class Settings(Declaration, frozen=True, kw_only=True):
