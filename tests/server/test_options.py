@@ -291,7 +291,7 @@ def test_an_unknown_flag_does_not_repeat_a_value(capsys: pytest.CaptureFixture[s
         assert "s3cret" not in capsys.readouterr().err
 
 
-def test_the_help_and_the_page_have_every_option() -> None:
+def test_the_help_and_the_page_have_every_option(tmp_path: Path) -> None:
     printed = PARSER.format_help()
     names = {
         each.flag
@@ -302,8 +302,14 @@ def test_the_help_and_the_page_have_every_option() -> None:
 
     assert [name for name in names if not re.search(rf"{name}\b(?!-)", printed)] == []
     assert PAGE.read_text("utf-8") == page(), "run `nox -s generate`"
-    documented = set(re.findall(r"`(--[a-z-]+)", (PAGE.parent / "scale-out.md").read_text("utf-8")))
-    assert documented - {"--config"} <= names
+    for name in ("engines", "limits", "options", "scale-out", "storage", "structured-output", "sampling"):
+        text = (PAGE.parent / f"{name}.md").read_text("utf-8")
+        documented = set(re.findall(r"`(--[a-z][a-z-]+)|serve [^`\n]*(--[a-z-]+)", text))
+        switches = {option.flag.replace("--", "--no-", 1) for option in OPTIONS if option.basic is bool}
+        assert {each for pair in documented for each in pair if each} - names - switches <= {"--config"}, name
+    config = tmp_path / "plumbline.toml"
+    config.write_text(PAGE.read_text("utf-8").split("```")[1].removeprefix("toml\n"), "utf-8")
+    assert found(["--config", str(config)]).max_num_seqs == 64
 
 
 def test_fields_have_distinct_names() -> None:

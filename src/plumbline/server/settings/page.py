@@ -27,7 +27,7 @@ port = 8001
 max_num_seqs = 64
 prefix_caching = false
 cors_origin = ["https://app.example", "https://*.example"]
-engine_args = ["n_gpu_layers=99"]
+served_model_name = ["qwen", "default"]
 ```
 
 | type | command line | environment | file |
@@ -45,7 +45,7 @@ engine_args = ["n_gpu_layers=99"]
 - Some options belong to some engines. A server whose engine lacks an option refuses to start if the option has another
   value than its default.
 - Keep secrets out of command lines, which other users can read: `--api-key-file` and `--sealing-key-file` name files,
-  and `sealing_key` exists in the environment and the file only.
+  and `sealing_key` is read from the environment (`PLUMBLINE_SEALING_KEY`) and the file only.
 """
 
 
