@@ -37,7 +37,7 @@ def paged_attention(
     Query head h reads the key head h // (H // KV). Rows that belong to no sequence come back as zeros.
     """
     check(q.dim() == 3, "paged_attention: q must be [T, H, hd]")
-    check(k_cache.shape == v_cache.shape, "paged_attention: k_cache and v_cache must be alike")
+    check(k_cache.shape == v_cache.shape, "paged_attention: k_cache and v_cache must have the same shape")
     check(q.shape[2] == k_cache.shape[3], "paged_attention: q and the cache differ in head_dim")
     check(q.shape[1] % k_cache.shape[2] == 0, "paged_attention: query heads must be a multiple of key heads")
     check(q.dtype == k_cache.dtype == v_cache.dtype, "paged_attention: q and the caches must share a dtype")

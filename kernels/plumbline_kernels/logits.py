@@ -32,11 +32,11 @@ def apply_penalties(
     check_logits("apply_penalties", logits)
     check(
         prompt_mask.shape == logits.shape and prompt_mask.dtype == torch.bool,
-        "apply_penalties: prompt_mask must be bool and like logits",
+        "apply_penalties: prompt_mask must be bool with the shape of logits",
     )
     check(
         output_counts.shape == logits.shape and output_counts.dtype == torch.int32,
-        "apply_penalties: output_counts must be int32 and like logits",
+        "apply_penalties: output_counts must be int32 with the shape of logits",
     )
     if use_triton(logits):
         _launch_penalties(logits, prompt_mask, output_counts, repetition, frequency, presence)

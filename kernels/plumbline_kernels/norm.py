@@ -38,7 +38,10 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     fused operation gives the same result as the two separate ones.
     """
     _check("add_rms_norm", x, weight)
-    check(residual.shape == x.shape and residual.dtype == x.dtype, "add_rms_norm: residual must be like x")
+    check(
+        residual.shape == x.shape and residual.dtype == x.dtype,
+        "add_rms_norm: residual must have the shape and dtype of x",
+    )
     if use_triton(x):
         return _launch(x, residual, weight, eps), residual
     return add_rms_norm_torch(x, residual, twice(weight), eps)

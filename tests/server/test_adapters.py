@@ -89,7 +89,7 @@ async def test_no_path_leads_out_of_the_folder(folder: Path) -> None:
         for path in paths:
             answer = await server.post(LOAD, {"lora_name": "a", "lora_path": path})
             assert (answer.status, answer.json["error"]["param"]) == (400, "lora_path"), path
-            messages.add(answer.json["error"]["message"].partition(" is no adapter")[2])
+            messages.add(answer.json["error"]["message"].partition(" is not an adapter")[2])
         assert len(messages) == 1, "what there is outside of the folder does not change the answer"
 
 

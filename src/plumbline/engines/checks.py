@@ -9,9 +9,10 @@ __all__ = ["check_media", "check_request", "no_adapters"]
 
 
 def no_adapters(info: EngineInfo) -> RefusedRequestError:
-    """Return the error of an engine that takes no adapters."""
+    """Return the error of an engine that does not support adapters."""
     return RefusedRequestError(
-        f"the {info.name} engine runs without adapters; --engine vllm with --lora or --lora-dir takes some",
+        f"the {info.name} engine does not support adapters; "
+        "start the server with --engine vllm and --lora or --lora-dir",
         "model",
     )
 
@@ -26,13 +27,15 @@ def check_media(prompt: MediaPrompt, info: EngineInfo) -> None:
     """
     for item in prompt.items:
         if item.modality not in info.modalities:
-            raise RefusedRequestError(f"the {info.name} engine takes no {item.modality}s with this model")
+            raise RefusedRequestError(
+                f"this model does not accept {item.modality}s on the {info.name} engine"
+            )
     for modality, placeholder in info.modalities.items():
         wanted = sum(item.modality == modality for item in prompt.items)
         found = prompt.token_ids.count(placeholder)
         if found != wanted:
             raise RefusedRequestError(
-                f"the prompt has {found} placeholders for {wanted} {modality}s; it has to have one for each"
+                f"the prompt has {found} placeholders for {wanted} {modality}s; each needs exactly one"
             )
 
 
@@ -79,7 +82,7 @@ def _check_tokens_remain(request: GenerateRequest, info: EngineInfo) -> None:
         raise RefusedRequestError(
             "allowed_token_ids cannot be combined with a grammar", param="allowed_token_ids"
         )
-    # `min_tokens` forbids the stop ids at first, so another id has to remain.
+    # `min_tokens` forbids the stop ids at first, so another id must remain.
     stops = sampling.stop_token_ids | info.eos_token_ids
     if not (allowed - stops if sampling.min_tokens else allowed) - banned:
         raise RefusedRequestError(

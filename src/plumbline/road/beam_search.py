@@ -114,7 +114,8 @@ async def _likeliest(
             found = found or (chunk.logprobs[0] if chunk.logprobs else None)
     if found is None:
         raise RefusedRequestError(
-            "'use_beam_search' is not supported: this engine gives no logprobs", param="use_beam_search"
+            "'use_beam_search' is not supported: this engine does not return logprobs",
+            param="use_beam_search",
         )
     return found
 

@@ -129,7 +129,9 @@ def _no_control(where: str, field: str, text: str, tokens: Sequence[str]) -> Non
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ScriptError(f"{where}: '{field}' has half a surrogate pair, which is no text.") from error
+        raise ScriptError(
+            f"{where}: '{field}' has an unpaired surrogate, which is not valid text."
+        ) from error
 
 
 def _parsed(path: Path, text: str) -> Any:
@@ -141,7 +143,7 @@ def _parsed(path: Path, text: str) -> Any:
     try:
         import yaml
     except ModuleNotFoundError as error:
-        raise ScriptError("YAML needs the package pyyaml; JSON needs nothing.") from error
+        raise ScriptError("YAML needs the package pyyaml; install it, or write the file as JSON.") from error
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -209,7 +209,7 @@ class Generation:
         self.metrics.failed_midway()
         if not isinstance(error, FAILURES):
             # ERR-13: the traceback goes to the log, not to the client.
-            _log.error("request %s failed in mid-stream", call.request_id, exc_info=error)
+            _log.error("request %s failed after its stream had begun", call.request_id, exc_info=error)
         return as_api_error(error)
 
     async def consume(

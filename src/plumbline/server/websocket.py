@@ -164,7 +164,7 @@ def _read_event(text: str | bytes) -> CreateResponse:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise unparsable_body(str(error).partition(" - at ")[0]) from None
     if kind != "response.create":
-        raise unsupported_value("type", kind, "is no event of a client; send 'response.create'")
+        raise unsupported_value("type", kind, "is not a client event; send 'response.create'")
     for name in _NOT_OF_THE_REQUEST:
         members.pop(name, None)
     return decode(CreateResponse, msgspec.json.encode(members))

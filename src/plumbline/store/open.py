@@ -53,7 +53,7 @@ def open_store(url: str, retention: Retention | None = None, *, timeout: float =
         raise BadStoreUrlError("the URL of the store cannot be parsed") from None
     backend = parsed.get_backend_name()
     if backend not in _DRIVERS:
-        raise BadStoreUrlError(f"{backend!r} is no kind of store; give sqlite:///PATH or postgresql://…")
+        raise BadStoreUrlError(f"{backend!r} is not a supported store; give sqlite:///PATH or postgresql://…")
     if backend == "sqlite" and not parsed.database:
         raise BadStoreUrlError("sqlite:/// needs the path of a file")
     parsed = parsed.set(drivername=_DRIVERS[backend])

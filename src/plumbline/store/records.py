@@ -123,6 +123,6 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     pending_writes: int
     """Writes that wait for a commit."""
     max_responses_per_owner: int
-    """0 is any number."""
+    """0 means no limit."""
     failed_writes: int
     """Writes since the start that were reported as failed."""

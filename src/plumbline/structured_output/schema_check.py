@@ -138,7 +138,7 @@ def _type_violation(argument: Any) -> str | None:
         if kind not in TYPES and kind not in TYPE_ALIASES:
             return f"is {kind[:64]!r}, which is not a type. Types are: {_ALLOWED}"
     if not kinds or len(set(kinds)) < len(kinds):
-        return "must have at least one type, and none of them twice"
+        return "must have at least one type, without duplicates"
     return None
 
 

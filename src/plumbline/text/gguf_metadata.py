@@ -84,5 +84,5 @@ class _Reader:
     def _bytes(self, count: int) -> bytes:
         data = self._stream.read(count) if count <= self._size else b""
         if len(data) < count:
-            raise GgufError("it ends amid its metadata")
+            raise GgufError("it ends inside its metadata")
         return data

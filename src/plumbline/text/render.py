@@ -232,7 +232,7 @@ def _content(message: Message, content_format: ContentFormat) -> str | NoContent
     text = message.content if message.content is not None else ""
     if message.parts is not None and not all(isinstance(part, str) for part in message.parts):
         if content_format == "string":
-            raise TemplateError("The model's chat template takes text only: it does not say where files go.")
+            raise TemplateError("The model's chat template takes text only: it has no place for files.")
         return [_part(part) for part in message.parts]
     if content_format == "string" or (content_format == "either" and message.parts is None):
         return NoContent() if message.content is None else text

@@ -314,7 +314,7 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
         taken.listen()
         settings = Settings(port=taken.getsockname()[1], api_servers=2)
         supervisor = Supervisor(GatedEngine(words, info=INFO), settings, 2, tmp_path)
-        with pytest.raises(SettingsError, match=f"--port {settings.port} cannot be listened on"):
+        with pytest.raises(SettingsError, match=f"--port {settings.port}: the server cannot listen there"):
             asyncio.run(supervisor.run())
 
 

@@ -127,7 +127,7 @@ class _Members:
         elif key in self._arguments and self._held is None and not self._begun:
             yield from self._read_arguments(cursor, char)
         elif self.name is None and self._held is None and key not in self._ignored:
-            raise MalformedError(f"{key[:40]!r} is no key of a call")
+            raise MalformedError(f"a call cannot have the key {key[:40]!r}")
         else:
             if key not in self._ignored and key not in self.keys:
                 self._other = key
@@ -164,7 +164,7 @@ class _Members:
         if self._begun:
             return
         if self._other is not None:
-            raise MalformedError(f"there are no arguments, and {self._other[:40]!r} is no key of a call")
+            raise MalformedError(f"the call has no arguments, but the unknown key {self._other[:40]!r}")
         self._begin(self.name)
         self._call.arguments("{}")
 
@@ -312,9 +312,9 @@ def _buffered_arguments(cursor: Cursor) -> Steps[str]:
         try:
             value = json.loads(text)
         except ValueError as error:
-            raise MalformedError("the arguments are no JSON object") from error
+            raise MalformedError("the arguments are not a JSON object") from error
     if value is None:
         text, value = "{}", {}
     if not isinstance(value, dict):
-        raise MalformedError("the arguments are no JSON object")
+        raise MalformedError("the arguments are not a JSON object")
     return text

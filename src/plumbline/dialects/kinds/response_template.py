@@ -93,11 +93,11 @@ class ResponseTemplateDialect(ModelDialect):
         """Write thinking and text as the model does.
 
         Raises:
-            ValueError: the utterance has calls, or the template does not say how its thinking or text is written.
+            ValueError: the utterance has calls, or the template does not define how its thinking or text is written.
         """
         thinks = utterance.reasoning is not None and self._reasoning is None
         if self._plain_text is None or thinks or any(isinstance(part, Call) for part in utterance.parts):
-            raise ValueError("the response template does not say how a model writes this")
+            raise ValueError("the response template does not define how the model writes this")
         return render_utterance(utterance, None, self._reasoning)
 
 

@@ -126,7 +126,7 @@ class CursorParser(EventSink, AnswerParser):
             MalformedError: no tool of the request has this name (TOOL-02).
         """
         if name not in self._tools:
-            raise MalformedError(f"{name[:40]!r} is no tool of this request")
+            raise MalformedError(f"the request has no tool {name[:40]!r}")
         self._content.drop()
         self._cursor.unmark()
         start, self._prose_offset = self._prose_offset, None

@@ -47,7 +47,7 @@ class InputReader:
             piece = piece[: half.start()]
         self._held = self._held[len(piece) :]
         decoded: str = json.loads(f'"{piece}"', strict=False)
-        # Half of a surrogate pair is no character, and cannot be sent.
+        # Half of a surrogate pair is not a character, and cannot be sent.
         return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

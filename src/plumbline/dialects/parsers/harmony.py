@@ -143,7 +143,7 @@ class HarmonyParser(CursorParser):
             return (yield from self._header(part))
         except EndOfOutputError:
             if marker in ENDS and part is not None:
-                self._warn("the output ended inside of a header")
+                self._warn("the output ended inside a header")
                 return None
             raise
 
@@ -205,7 +205,7 @@ class HarmonyParser(CursorParser):
             name = recipient.removeprefix("functions.")
             if name in self._tools:
                 return (yield from self._call(name))
-            self._warn(f"a message to {recipient[:40]}, which is no tool of this request, was kept as text")
+            self._warn(f"a message to the unknown tool {recipient[:40]} was kept as text")
         if header.channel != "analysis":
             return (yield from self._through_end(self._content.write))
         self._thought.drop()

@@ -81,7 +81,7 @@ class JsonAnswerParser(MarkerParser):
                 yield from json_value(cursor, lambda text: self._emit_text(text, cursor.offset - len(text)))
         except MalformedError as error:
             if not (isinstance(error, EndOfOutputError) and self._reason == "length"):
-                self._warn(f"the answer is no JSON: {error}")
+                self._warn(f"the answer is not valid JSON: {error}")
             return
         yield from cursor.space()
         yield from cursor.take("}")

@@ -305,13 +305,13 @@ class MarkerParser(CursorParser):
     def _keep_as_text(
         self, error: MalformedError, prose: WhitespaceBuffer, *, marked: bool, announced: bool
     ) -> None:
-        """Write markup that is no call as text; drop it if the token limit has cut it."""
+        """Write markup that is not a call as text; drop it if the token limit has cut it."""
         raw, start = self._end_markup()
         if marked and isinstance(error, EndOfOutputError) and self._reason == "length":
             self._warn("the token limit cut a call before its name")
             return
         if marked and raw.strip():
-            self._warn(f"markup that is no call was kept as text: {error}")
+            self._warn(f"markup that is not a call was kept as text: {error}")
         if raw.strip() or not announced:
             prose.write(raw, start)
 

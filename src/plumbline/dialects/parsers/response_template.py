@@ -278,12 +278,12 @@ class ResponseTemplateParser(CursorParser):
         try:
             # Incomplete JSON is recognisable. Incomplete lines and tags are not, so arguments would be lost.
             if not ended and field.close_re is not None and field.content != "json":
-                raise MalformedError("its end never came")
+                raise MalformedError("the call has no end")
             calls = self._calls(self._template.value(field, body, self._captures))
         except MalformedError as error:
             self._prose_offset = None
             if raw.strip():
-                self._warn(f"markup that is no call was kept as text: {error}")
+                self._warn(f"markup that is not a call was kept as text: {error}")
             self._content.write(raw, offset - len(raw))
             return
         self._prose_offset = None
@@ -302,11 +302,11 @@ class ResponseTemplateParser(CursorParser):
         found = []
         for name, arguments in map(_call, value if isinstance(value, list) else [value]):
             if name not in self._tools:  # TOOL-02
-                raise MalformedError(f"{name[:40]!r} is no tool of this request")
+                raise MalformedError(f"the request has no tool {name[:40]!r}")
             try:
                 found.append((name, _json(arguments, self._tools[name])))
             except (ValueError, RecursionError) as error:
-                raise MalformedError(f"the arguments are no JSON object: {error}") from error
+                raise MalformedError(f"the arguments are not a JSON object: {error}") from error
         return found
 
 
@@ -329,7 +329,9 @@ def _loaded(source: Mapping[str, Any]) -> tuple[Any, Callable[..., Any]]:
         from transformers.utils.chat_parsing import content_parsers
         from transformers.utils.chat_parsing.response_templates import load_response_template
     except ImportError as error:
-        raise BadResponseTemplateError("this release of transformers reads no response templates") from error
+        raise BadResponseTemplateError(
+            "this release of transformers does not support response templates"
+        ) from error
     try:
         loaded: Any = load_response_template(dict(source))
         for field in loaded.fields.values():
@@ -371,11 +373,11 @@ def _call(value: Any) -> tuple[str, Any]:
         try:
             arguments = json.loads(arguments or "{}")
         except ValueError as error:
-            raise MalformedError("the arguments are no JSON object") from error
+            raise MalformedError("the arguments are not a JSON object") from error
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, Mapping):
-        raise MalformedError("the arguments are no JSON object")
+        raise MalformedError("the arguments are not a JSON object")
     return name, arguments
 
 

@@ -179,7 +179,7 @@ def is_text(begun: str, types: frozenset[str]) -> bool:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no value of JSON")
+    raise ValueError(f"{constant} is not a JSON value")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -136,7 +136,7 @@ class JsonScanner:
         elif char in '"\\/bfnrt':
             self._state = _STRING
         else:
-            raise MalformedError(f"'\\{char}' is no escape of JSON")
+            raise MalformedError(f"'\\{char}' is not a JSON escape")
         return pos + 1
 
     def _in_hex(self, text: str, pos: int) -> int:
@@ -218,7 +218,7 @@ class JsonScanner:
     def _close_atom(self, out: list[str]) -> None:
         word = _WORDS.get(self._atom)
         if word is None and _NUMBER.fullmatch(self._atom) is None:
-            raise MalformedError(f"{self._atom!r} is no value of JSON", rest=self._atom)
+            raise MalformedError(f"{self._atom!r} is not a JSON value", rest=self._atom)
         out.append(word or self._atom)
         self._value_done()
 

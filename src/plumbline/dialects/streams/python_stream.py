@@ -67,8 +67,8 @@ def python_value(
             belongs to the string.
 
     Raises:
-        MalformedError: this is no literal.
-        EndOfOutputError: the output ended amid the literal.
+        MalformedError: the text is not a literal.
+        EndOfOutputError: the output ended inside the literal.
     """
     if depth > _MAX_DEPTH:
         raise MalformedError("the literal is nested too deeply")
@@ -183,13 +183,13 @@ def _escape(cursor: Cursor, write: Write) -> Steps[None]:
             digits += digit
             cursor.pos += 1
         write(_character(int(digits, 8)))
-    else:  # Python keeps the backslash of what is no escape.
+    else:  # Python keeps the backslash of an unknown escape.
         write(quoted_text("\\" + char))
 
 
 def _character(code: int) -> str:
     if code > 0x10FFFF:
-        raise MalformedError("there is no such character")
+        raise MalformedError("the escape does not name a character")
     if 0xD800 <= code < 0xE000:  # Half of a surrogate pair, which JSON can only escape.
         return f"\\u{code:04x}"
     return quoted_text(chr(code))
@@ -205,10 +205,10 @@ def _word(atom: str) -> str:
     try:
         return str(int(atom, 10)) if atom.strip("+-0_123456789") == "" else _finite(float(atom))
     except (ValueError, OverflowError) as error:
-        raise MalformedError(f"{atom!r} is no literal", rest=atom) from error
+        raise MalformedError(f"{atom!r} is not a literal", rest=atom) from error
 
 
 def _finite(value: float) -> str:
     if value - value != 0:
-        raise ValueError("JSON has no such number")
+        raise ValueError("JSON cannot represent this number")
     return repr(value)

@@ -130,7 +130,7 @@ class JsonWriter:
         self._whole = False
         """The value is held back up to its end, but checked, so that its strings are known."""
         self._plain = False
-        """The value is no JSON object or array, so nothing in it is a JSON string."""
+        """The value is not a JSON object or array, so nothing in it is a JSON string."""
         self.begun = False
         self.unparsed = 0
 

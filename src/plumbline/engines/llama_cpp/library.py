@@ -62,7 +62,7 @@ def read_options(given: Sequence[str]) -> dict[str, Any]:
         name, _, text = item.partition("=")
         if name not in known:
             raise LlamaCppError(
-                f"--engine-args {name!r} is no parameter of llama.cpp; there are {', '.join(sorted(known))}"
+                f"--engine-args {name!r} is not a parameter of llama.cpp; give one of {', '.join(sorted(known))}"
             )
         found[name] = _value(name, text, known[name])
     return found
@@ -129,7 +129,7 @@ class Library:
         self._model = lib.llama_model_load_from_file(os.fsencode(file), params)
         if not self._model:
             raise LlamaCppError(
-                f"llama.cpp cannot load {file.name}: it is no GGUF file of a model that it knows"
+                f"llama.cpp cannot load {file.name}: it is not a GGUF file, or its model is not supported"
             )
         self._check_kind(file.name)
         self._vocab = lib.llama_model_get_vocab(self._model)
@@ -184,7 +184,7 @@ class Library:
         context = self._lib.llama_init_from_model(self._model, params)
         if not context:
             raise LlamaCppError(
-                f"llama.cpp has not the memory for a cache of {params.n_ctx} tokens; "
+                f"llama.cpp has too little memory for a cache of {params.n_ctx} tokens; "
                 "give a smaller --max-model-len or --kv-cache-bytes"
             )
         return context

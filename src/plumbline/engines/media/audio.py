@@ -40,10 +40,10 @@ def decode_audio(data: bytes, max_seconds: float) -> NDArray[np.float32]:
     try:
         file = soundfile.SoundFile(io.BytesIO(data))
     except soundfile.SoundFileError:
-        raise AudioError("is no audio of a supported kind: WAV or MP3") from None
+        raise AudioError("is not audio in a supported format: WAV or MP3") from None
     with file:
         if file.format not in _FORMATS:
-            raise AudioError(f"is a file of the kind {file.format}; this server reads WAV and MP3")
+            raise AudioError(f"is in the format {file.format}; this server reads WAV and MP3")
         rate, channels = file.samplerate, file.channels
         if not 1 <= rate <= _MAX_RATE or channels > _MAX_CHANNELS:
             raise AudioError(
@@ -54,7 +54,7 @@ def decode_audio(data: bytes, max_seconds: float) -> NDArray[np.float32]:
     if not len(samples):
         raise AudioError("has no samples")
     if not np.isfinite(samples).all():
-        raise AudioError("has samples that are no numbers")
+        raise AudioError("has samples that are not finite numbers")
     resampled: NDArray[np.float32] = soxr.resample(samples, rate, SAMPLE_RATE)
     return np.clip(resampled, -1.0, 1.0)
 

@@ -17,7 +17,7 @@ _REDUCED = 512
 
 
 class ImageError(ValueError):
-    """A file is no image that can be decoded; `code` is OpenAI's code for the reason."""
+    """The file cannot be decoded as an image; `code` is OpenAI's code for the reason."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Any:
         raise ImageError("has more pixels than Pillow decodes", "image_too_large") from None
     except Exception:  # Pillow raises errors of many kinds for broken files.
         raise ImageError(
-            "is no image of a supported kind: PNG, JPEG, WebP or GIF", "invalid_image_format"
+            "is not an image in a supported format: PNG, JPEG, WebP or GIF", "invalid_image_format"
         ) from None
     width, height = image.size
     if max_pixels is not None and width * height > max_pixels:

@@ -23,7 +23,7 @@ _WAIT = 4
 
 
 class VideoError(ValueError):
-    """A file is no video that can be decoded."""
+    """The file cannot be decoded as a video."""
 
     code = "invalid_value"
 

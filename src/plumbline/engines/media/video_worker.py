@@ -85,11 +85,11 @@ def _opened(data: bytes) -> tuple[Any, Any]:
     elif data[:4] == b"\x1a\x45\xdf\xa3":
         kind = "matroska"
     else:
-        raise _Refusal("is no video of a supported kind: MP4, QuickTime, WebM or Matroska")
+        raise _Refusal("is not a video in a supported format: MP4, QuickTime, WebM or Matroska")
     # With a format given, FFmpeg tries no other, such as playlists, which name further files.
     container = av.open(io.BytesIO(data), format=kind, metadata_errors="ignore")
     if not container.streams.video:
-        raise _Refusal("has no video in it")
+        raise _Refusal("has no video track")
     stream = container.streams.video[0]
     name = stream.codec_context.codec.canonical_name
     if name not in _CODECS:

@@ -265,10 +265,10 @@ async def _open(path: Path) -> Connection[FromHost]:
 
 
 async def _greeting(connection: Connection[FromHost]) -> EngineInfo:
-    """Return what the host says first."""
+    """Return the facts of the engine, which the host sends first."""
     messages = await connection.receive()
     if not messages or not isinstance(messages[0], Hello):
-        raise FrameError("the engine's process did not greet")
+        raise FrameError("the engine's process did not send its greeting first")
     return messages[0].info
 
 

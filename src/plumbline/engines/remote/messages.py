@@ -229,7 +229,7 @@ class Connection(Generic[M]):
             try:
                 found.append(self._decoder.decode(memoryview(unread)[at + _LENGTH : end]))
             except msgspec.MsgspecError as error:
-                raise FrameError(f"a frame is no message of this connection: {error}") from error
+                raise FrameError(f"a frame is not a message of this connection: {error}") from error
             at = end
         del unread[:at]
         return found

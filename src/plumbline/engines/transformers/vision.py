@@ -124,7 +124,7 @@ class MediaReader:
             placeholder = self._id_of(self._processor.video_token)
             (expansion,) = self._run("video", [black])[0]
         except Exception as error:  # Processors raise errors of many kinds.
-            _log.info("no videos with this model: %s", error)
+            _log.info("this model does not accept videos: %s", error)
             return False
         return set(expansion) == {placeholder}
 
@@ -240,7 +240,9 @@ def load_processor(folder: Path, config: Any, *, trust_remote_code: bool = False
         _log.warning("the processor of this model cannot be loaded, so it reads text only: %s", error)
         return None
     if getattr(found, "image_token", None) is None or getattr(found, "image_processor", None) is None:
-        _log.warning("the processor of this model has no placeholder of images: text only")
+        _log.warning(
+            "the processor of this model has no placeholder for images, so the model reads text only"
+        )
         return None
     return found
 

@@ -136,7 +136,9 @@ def adapter_rank(folder: Path) -> int:
         config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
         return max([int(config["r"]), *(int(rank) for rank in (config.get("rank_pattern") or {}).values())])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RefusedRequestError(f"adapter_config.json is not that of a LoRA adapter: {error!r}") from None
+        raise RefusedRequestError(
+            f"adapter_config.json does not describe a LoRA adapter: {error!r}"
+        ) from None
 
 
 def _zero_adapter(like: Path) -> TemporaryDirectory[str]:

@@ -47,7 +47,7 @@ def read_options(given: Sequence[str]) -> dict[str, Any]:
         name = name.replace("-", "_")
         if name not in known:
             raise VllmError(
-                f"--engine-args {name!r} is no argument of vLLM's engine, or one that is set by us"
+                f"--engine-args {name!r} is not an argument of vLLM's engine, or this server sets it; leave it out"
             )
         try:
             found[name] = json.loads(text)

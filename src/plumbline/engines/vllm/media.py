@@ -46,13 +46,13 @@ def _placeholder(model_config: Any, kind: Modality) -> int | None:
         text = get_model_cls(model_config).get_placeholder_str(kind, 1)
         tokens = cached_tokenizer_from_config(model_config).encode(text, add_special_tokens=False)
     except Exception as error:  # Models raise errors of many kinds where they do not read one.
-        _log.info("no %s with this model: %s", kind, error)
+        _log.info("this model does not accept %s: %s", kind, error)
         return None
     config = model_config.hf_config
     named = {getattr(config, f"{kind}_token_{name}", None) for name in ("id", "index")}
     found = tokens if len(tokens) == 1 else [token for token in tokens if token in named]
     if len(found) != 1:
-        _log.warning("no %s with this model: its placeholder %r is not one token", kind, text)
+        _log.warning("this model does not accept %s: its placeholder %r is not one token", kind, text)
         return None
     return int(found[0])
 

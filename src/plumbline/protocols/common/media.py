@@ -1,4 +1,4 @@
-"""Read the parts of messages that are no text."""
+"""Read the parts of messages that are not text."""
 
 from __future__ import annotations
 

@@ -155,7 +155,9 @@ def allowed_choice(
         nested = entry.get(kind)
         name = nested.get("name") if isinstance(nested, Mapping) else entry.get("name")
         if not any(tool.name == name and tool.custom == (kind == "custom") for tool in tools):
-            raise invalid_request(f"'{param}[{index}]' names no tool of 'tools'.", f"{param}[{index}]")
+            raise invalid_request(
+                f"'{param}[{index}]' names a tool that is not in 'tools'.", f"{param}[{index}]"
+            )
         names.append(str(name))
     if not names:
         raise invalid_request(

@@ -101,7 +101,7 @@ def opened(item: InputItem, where: str, sealer: Sealer | None) -> Iterator[Input
         return
     try:
         if sealer is None:
-            raise UnsealError("this server opens none")
+            raise UnsealError("this server does not support encrypted content")
         text = sealer.open(item.encrypted_content, _PURPOSE)
     except UnsealError as error:
         raise cannot_open(where, str(error)) from None

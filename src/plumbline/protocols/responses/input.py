@@ -166,7 +166,7 @@ def _reasoning(item: ReasoningItemParam, where: str, sealer: Sealer | None) -> s
         return text
     try:
         if sealer is None:
-            raise UnsealError("this server opens none")
+            raise UnsealError("this server does not support encrypted content")
         opened = sealer.open(sealed)
     except UnsealError as error:
         raise cannot_open(where, str(error)) from None

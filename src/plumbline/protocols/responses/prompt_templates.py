@@ -72,7 +72,7 @@ class PromptTemplate:
         try:
             fields = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadTemplateError(f"it is no JSON object: {error}") from None
+            raise BadTemplateError(f"it is not a JSON object: {error}") from None
         if unknown := sorted(fields.keys() - _FIELDS):
             raise BadTemplateError(
                 f"a template cannot set {unknown[0]!r}; it can set {', '.join(sorted(_FIELDS))}"
@@ -101,7 +101,7 @@ class PromptTemplate:
                 )
         for name in variables:
             if name not in self._names:
-                raise unsupported_parameter(f"prompt.variables.{name}", "is no variable of this prompt")
+                raise unsupported_parameter(f"prompt.variables.{name}", "is not a variable of this prompt")
         if self._length + sum(len(variables[name]) for name in self._names) > MAX_FILLED:
             raise invalid_request(
                 f"The filled prompt would have more than {MAX_FILLED} characters.", "prompt.variables"

@@ -51,17 +51,21 @@ class Adapters:
         """Load an adapter that a request names.
 
         Raises:
-            ApiError: 404 if requests may load none; 400 for a name that is taken, a path outside of the operator's
-                folder, and an adapter that does not fit the model.
+            ApiError: 404 if requests may not load adapters; 400 for a name that is taken, a path outside the
+                operator's folder, and an adapter that does not fit the model.
         """
         root = self._root("load_lora_adapter")
         if name in self._taken or name in self._loaded:
-            raise invalid_request(f"There is a model named '{name}'.", "lora_name", "invalid_value")
+            raise invalid_request(
+                f"A model named '{name}' is already loaded. Send another 'lora_name'.",
+                "lora_name",
+                "invalid_value",
+            )
         folder = _inside(root, path)
         if folder is None:
-            # One error for both: what there is outside of the folder is nobody's business.
+            # One error for both, so that a client does not learn which files exist outside the folder.
             raise invalid_request(
-                f"'{path}' is no adapter in the folder that this server loads adapters from.",
+                f"'{path}' is not an adapter in the folder that this server loads adapters from.",
                 "lora_path",
                 "invalid_value",
             )

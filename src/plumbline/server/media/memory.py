@@ -34,7 +34,7 @@ class Reservation:
             ApiError: 429, the memory is full; the reservation stays as it was.
         """
         if size > 0 and self._memory.reserved + size > self._memory.limit:
-            raise rate_limited("The files of other requests need all memory for files; try again later.")
+            raise rate_limited("The files of other requests use all memory for files; try again later.")
         self._memory.reserved += size
         self._size += size
 

@@ -147,7 +147,7 @@ class Front:
                 complete = True
                 raise ApiError(
                     408,
-                    f"The request body sent nothing, or too little, for {self._body_timeout:g} seconds.",
+                    f"No data of the request body, or too little, arrived for {self._body_timeout:g} seconds.",
                     code="request_timeout",
                     headers={"Connection": "close"},
                 ) from None

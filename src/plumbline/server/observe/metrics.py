@@ -191,7 +191,7 @@ class _EngineCollector(Collector):
         counters: list[tuple[str, str, str, float]] = [
             ("prompt_tokens", "prompt_tokens", "Prompt tokens computed or found cached", stats.prompt_tokens),
             ("generation_tokens", "generation_tokens", "Tokens generated", stats.generation_tokens),
-            ("num_preemptions", "num_preemptions", "Requests that lost their blocks", stats.num_preemptions),
+            ("num_preemptions", "num_preemptions", "Requests preempted", stats.num_preemptions),
             ("prefix_cache_queries", "prefix_cache_queries", "Tokens looked up", stats.prefix_cache_queries),
             ("prefix_cache_hits", "prefix_cache_hits", "Tokens found cached", stats.prefix_cache_hits),
         ]
@@ -230,7 +230,7 @@ class _StoreCollector(Collector):
             ("pending_writes", "Writes that wait for a commit", stats.pending_writes),
             (
                 "max_responses_per_key",
-                "Responses of one key at most; 0 is any number",
+                "Limit of stored responses per key; 0 means no limit",
                 stats.max_responses_per_owner,
             ),
         ):

@@ -31,8 +31,8 @@ def run(settings: Settings) -> int:
         flush=True,
     )
     print(model.dialect.choice.describe(), file=sys.stderr, flush=True)
-    kept = "nowhere (--store none)" if store is None else f"in {store.description} (--store)"
-    print(f"Responses are kept {kept}", file=sys.stderr, flush=True)
+    stored = "not stored (--store none)" if store is None else f"stored in {store.description} (--store)"
+    print(f"Responses are {stored}", file=sys.stderr, flush=True)
     make_collections_rare()
     if settings.api_servers > 1:
         print(f"{settings.api_servers} API servers share the engine", file=sys.stderr, flush=True)

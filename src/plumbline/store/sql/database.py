@@ -228,9 +228,9 @@ _NEXT_STEPS = (
     ("database is locked", "another process keeps it locked; end that process, or give another --store"),
     ("database or disk is full", "the disk is full; free space, or keep less (--store-max-bytes)"),
     ("disk i/o error", "the disk fails or is full; free space, or give another --store"),
-    ("readonly database", "the file may not be written; change its permissions, or give another --store"),
+    ("readonly database", "the file is not writable; change its permissions, or give another --store"),
     ("unable to open", "the file cannot be opened; check its path and permissions"),
-    ("not a database", "the file is no SQLite database; give another --store"),
+    ("not a database", "the file is not a SQLite database; give another --store"),
     ("malformed", "the file is damaged; restore a backup, or give another --store"),
 )
 """What SQLite says, in small letters, and what an operator can do."""

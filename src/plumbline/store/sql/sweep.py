@@ -26,11 +26,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long and how much is kept."""
 
     max_age: int | None = 30 * _DAY
-    """Seconds since the newest response of a chain, or since the last use of a conversation; None is for ever."""
+    """Seconds since the newest response of a chain, or since the last use of a conversation; None means no limit."""
     max_bytes: int | None = None
-    """Bytes of all payloads; above, the oldest chains, conversations and completions go first. None is any number."""
+    """Bytes of all payloads; above, the oldest chains, conversations and completions go first. None means no limit."""
     max_responses_per_owner: int | None = None
-    """Responses of one API key; further ones are refused. None is any number."""
+    """Responses of one API key; further ones are refused. None means no limit."""
 
     @property
     def description(self) -> str:

@@ -60,7 +60,7 @@ def _without_code_points(found: re.Match[str]) -> str:
             return escape.group()
         code = int(digits, 16)
         if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-            raise ConstraintError(f"The grammar has {escape.group()}, which is no character.")
+            raise ConstraintError(f"The grammar has {escape.group()}, which is not a character.")
         written = chr(code)
         if in_class and written in "^-":
             return f"\\x{code:02x}"

@@ -137,7 +137,7 @@ class _Walk:
         for where, reference in self._references.items():
             if unquote(reference).rstrip("/") not in self._seen:
                 raise ConstraintError(
-                    f"'{where}/$ref' points to no schema of this document ({reference[:80]})."
+                    f"'{where}/$ref' does not point to a schema in this document ({reference[:80]})."
                 )
 
     def _listed(self, schemas: list[Any], where: str) -> list[Any]:

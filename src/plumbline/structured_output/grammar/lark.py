@@ -162,7 +162,7 @@ class _Reader:
     def _import(self) -> None:
         if (self._next(), self._next()[1]) != (("name", "common"), "."):
             if self._tokens[self._pos - 1][1] != "(":
-                raise _unsupported("%import", "imports of other than 'common'")
+                raise _unsupported("%import", "imports other than 'common'")
             while (token := self._next())[1] != ")":
                 if token[0] == "name":
                     self._common(token[1], token[1])
@@ -233,9 +233,9 @@ class _Reader:
             self._pos += 1
             most = self._next()[1] if self._peek()[0] == "number" else ""
         if closed and self._next()[1] != "}":
-            raise ConstraintError("The grammar has a '{' that repeats nothing.")
+            raise ConstraintError("The grammar has a '{' that does not begin a repetition.")
         if not least.isdigit() or max(len(least), len(most)) > 4:
-            raise ConstraintError("The grammar repeats something too often, or not a number of times.")
+            raise ConstraintError("The grammar has a repetition without a number, or with one above 9999.")
         return f"{{{least},{most}}}"
 
     def _atom(self) -> Expression:
@@ -245,7 +245,7 @@ class _Reader:
                 self._pos += 1
                 low, high = _string(text), _string(self._next()[1])
                 if len(low) != 1 or len(high) != 1:
-                    raise ConstraintError("The grammar has a range between other than single characters.")
+                    raise ConstraintError("The grammar has a range with ends that are not single characters.")
                 escaped = f"\\x{{{ord(low):x}}}-\\x{{{ord(high):x}}}"
                 return Leaf(tuple(pieces(f"[{escaped}]")))
             found: list[Piece] = literal(_string(text))

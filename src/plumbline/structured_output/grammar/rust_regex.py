@@ -95,7 +95,7 @@ class _Reader:
                 self._pos += 1
                 if char == ")":
                     if len(self._dot_all) == 1:
-                        raise self._error("has a bracket too many")
+                        raise self._error("has a closing bracket without an opening one")
                     self._dot_all.pop()
                     yield char
                 elif char == ".":
@@ -137,7 +137,7 @@ class _Reader:
     def _counted(self) -> str:
         match = re.compile(r"[0-9]+(,[0-9]*)?\}").match(self._pattern, self._pos)
         if match is None:
-            raise self._error("has a '{' that repeats nothing")
+            raise self._error("has a '{' that does not begin a repetition")
         self._pos = match.end()
         return "{" + match.group()
 
@@ -153,7 +153,7 @@ class _Reader:
         if set(on + off) - set("imsu"):
             raise self._error("uses flags other than i, m, s and u")
         if "u" in off:
-            raise self._error("matches bytes that are no text")
+            raise self._error("matches bytes that are not text")
         dots = "s" in on or (self._dot_all[-1] and "s" not in off)
         case = ("i" if "i" in on else "") + ("-i" if "i" in off else "")
         if end == ":":
@@ -166,7 +166,7 @@ class _Reader:
         """Parse an escape outside or inside a class."""
         match = _ESCAPE.match(self._pattern, self._pos)
         if match is None:
-            raise self._error("ends inside of an escape")
+            raise self._error("ends inside an escape")
         text = match.group()
         self._pos = match.end()
         letter = text[1]
@@ -178,7 +178,7 @@ class _Reader:
         if match["code"] is not None or match["hex"] is not None:
             code = int(match["code"] or match["hex"], 16)
             if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-                raise self._error("names a character that there is not")
+                raise self._error("names a character that does not exist")
             return _char(chr(code))
         if letter in _LETTERS:
             return _char(_LETTERS[letter])
@@ -244,7 +244,7 @@ class _Reader:
             self._pos += 1
             high = self._single()
             if isinstance(high, frozenset) or high < low:
-                raise self._error("has a range that is none")
+                raise self._error("has an invalid range")
             return frozenset(char for char in _ALL if low <= char <= high)
         return _ALL & {low}
 

@@ -216,5 +216,5 @@ class _Place(NamedTuple):
 def _json(arguments: Any) -> str:
     """Return arguments for the tags, which can only hold an object."""
     if isinstance(arguments, str):
-        raise TemplateError("The arguments of an earlier call are no JSON object.")
+        raise TemplateError("The arguments of an earlier call are not a JSON object.")
     return json.dumps(arguments, ensure_ascii=False)

@@ -223,5 +223,5 @@ def _bound(settings: Settings) -> socket.socket:
     except OSError as error:
         bound.close()
         where = f"--uds {settings.uds}" if settings.uds else f"--host {settings.host} --port {settings.port}"
-        raise SettingsError(f"{where} cannot be listened on: {error.strerror}") from error
+        raise SettingsError(f"{where}: the server cannot listen there: {error.strerror}") from error
     return bound
