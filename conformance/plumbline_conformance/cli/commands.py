@@ -16,6 +16,7 @@ from plumbline_conformance.console.streams import put
 from plumbline_conformance.console.terminal import console
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import (
+    Header,
     Recording,
     UnreadableRecording,
     read_recording,
@@ -67,21 +68,30 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs, sdk: Sequence[
         return cannot(out, "--sdk needs a recording of `plumbline check`; this one is live traffic.")
     if found.header.by == "watch":
         return _judge_watched(out, found, wanted, outputs, baseline)
-    strange = [seen.scenario for seen in found.transcripts if seen.scenario not in SCENARIOS]
-    for name in strange:
-        out.print(f"skipped {escape(printable(name))}: this suite does not have the scenario")
-    # A recording has scenarios in the order in which they ended; print them in the order of the suite.
-    order = {name: place for place, name in enumerate(SCENARIOS)}
-    transcripts = sorted(found.transcripts, key=lambda seen: order.get(seen.scenario, len(order)))
+    transcripts = _in_order(out, found.transcripts)
     findings = [finding for seen in transcripts for finding in judge(seen) if finding.check in wanted]
     if not findings:
         return cannot(out, "The recording has no exchange for these checks.")
     looked = {finding.check.rsplit("/", 1)[0] for finding in findings}
     findings += findings_of_clients(sdk, [seen for seen in transcripts if seen.scenario in looked])
-    # A recording made with a profile is judged by that profile by default.
-    recorded = found.header.options.profile if found.header.options is not None else "full"
-    profile = recorded if selection.profile == "full" and recorded in PROFILES else selection.profile
+    profile = _profile_of(found.header, selection)
     return conclude(out, outputs, found.header, transcripts, findings, baseline=baseline, profile=profile)
+
+
+def _in_order(out: Console, recorded: Sequence[Transcript]) -> list[Transcript]:
+    """Return transcripts in the order of the suite; a recording has them in the order in which they ended."""
+    order = {name: place for place, name in enumerate(SCENARIOS)}
+    for seen in recorded:
+        if seen.scenario not in order:
+            name = escape(printable(seen.scenario))
+            out.print(f"skipped {name}: this suite does not have the scenario")
+    return sorted(recorded, key=lambda seen: order.get(seen.scenario, len(order)))
+
+
+def _profile_of(header: Header, selection: Selection) -> str:
+    """Return the chosen profile; without one, that of the run."""
+    recorded = header.options.profile if header.options is not None else "full"
+    return recorded if selection.profile == "full" and recorded in PROFILES else selection.profile
 
 
 def run_export(path: Path, har_file: Path | None) -> int:

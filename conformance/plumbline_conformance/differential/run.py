@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -32,6 +32,8 @@ from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["Outcome", "differences", "run_diff"]
 
+Seen = tuple[Exchange, Exchange]
+"""One request to both servers."""
 _SHOWN = 4
 """Examples of one kind that are printed."""
 
@@ -53,36 +55,74 @@ async def differences(
     a: Target, b: Target, wanted: Sequence[Probe], *, patience: float = 60.0, tolerance: float = 0.05
 ) -> Outcome:
     """Send all requests to both servers, one at a time each, so that batching does not change an answer."""
-    found: list[Difference] = []
-    unclear: dict[str, str] = {}
-    answered = {"A": 0, "B": 0}
-    compared = served = 0
     secrets = [target.api_key for target in (a, b) if target.api_key]
     async with sender(a, patience) as send_a, sender(b, patience) as send_b:
+
+        async def ask(probe: Probe) -> Seen:
+            one, other = await asyncio.gather(send_a(_request(probe, a)), send_b(_request(probe, b)))
+            return one, other
+
+        comparison = _Comparison(ask, secrets, tolerance)
         for probe in wanted:
-            seen = await asyncio.gather(send_a(_request(probe, a)), send_b(_request(probe, b)))
-            for name, exchange in zip(answered, seen, strict=True):
-                answered[name] += exchange.status != 0
-            one, other = answer_of(probe, seen[0]), answer_of(probe, seen[1])
-            if one is None or other is None:
-                pairs = (("A", one, seen[0]), ("B", other, seen[1]))
-                unclear[probe.name] = "; ".join(
-                    _why(n, redacted_exchange(e, secrets)) for n, answer, e in pairs if answer is None
-                )
-                continue
-            here = list(compare(probe, one, other, tolerance=tolerance))
-            if any(difference.facet == "text" for difference in here):
-                again = await asyncio.gather(send_a(_request(probe, a)), send_b(_request(probe, b)))
-                repeated = [answer_of(probe, exchange) for exchange in again]
-                texts = [None if answer is None else answer.text for answer in repeated]
-                if texts != [one.text, other.text]:
-                    unclear[probe.name] = "a server gave another answer to the same request"
-                    continue
-            compared += 1
-            served += probe.rule is None and (one.status, other.status) == (200, 200)
-            found += _redacted_differences(here, probe, seen, secrets, tolerance)
-    silent = [name for name, count in answered.items() if not count]
-    return Outcome(compared=compared, differences=found, unclear=unclear, silent=silent, served=served)
+            await comparison.add(probe)
+    return comparison.outcome()
+
+
+class _Comparison:
+    """Compare the answers of two servers request by request, and collect the outcome.
+
+    Args:
+        ask: sends a request to both servers.
+        secrets: what is redacted in the outcome.
+        tolerance: how much logprobs may differ.
+    """
+
+    def __init__(
+        self, ask: Callable[[Probe], Awaitable[Seen]], secrets: Sequence[str], tolerance: float
+    ) -> None:
+        self._ask = ask
+        self._secrets = secrets
+        self._tolerance = tolerance
+        self._found: list[Difference] = []
+        self._unclear: dict[str, str] = {}
+        self._heard = {"A": False, "B": False}
+        self._compared = self._served = 0
+
+    async def add(self, probe: Probe) -> None:
+        """Send a request to both servers, and compare the answers if that is possible."""
+        seen = await self._ask(probe)
+        for name, exchange in zip(self._heard, seen, strict=True):
+            self._heard[name] |= exchange.status != 0
+        one, other = (answer_of(probe, exchange) for exchange in seen)
+        if one is None or other is None:
+            self._unclear[probe.name] = self._malformed(seen, (one, other))
+            return
+        here = list(compare(probe, one, other, tolerance=self._tolerance))
+        if any(difference.facet == "text" for difference in here):
+            again = [answer_of(probe, exchange) for exchange in await self._ask(probe)]
+            if [None if answer is None else answer.text for answer in again] != [one.text, other.text]:
+                self._unclear[probe.name] = "a server gave another answer to the same request"
+                return
+        self._compared += 1
+        self._served += probe.rule is None and (one.status, other.status) == (200, 200)
+        self._found += _redacted_differences(here, probe, seen, self._secrets, self._tolerance)
+
+    def _malformed(self, seen: Seen, answers: Sequence[object]) -> str:
+        return "; ".join(
+            _why(name, redacted_exchange(exchange, self._secrets))
+            for name, exchange, answer in zip(self._heard, seen, answers, strict=True)
+            if answer is None
+        )
+
+    def outcome(self) -> Outcome:
+        """Return what was found so far."""
+        return Outcome(
+            compared=self._compared,
+            differences=self._found,
+            unclear=self._unclear,
+            silent=[name for name, heard in self._heard.items() if not heard],
+            served=self._served,
+        )
 
 
 def _redacted_differences(

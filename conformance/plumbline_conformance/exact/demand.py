@@ -52,11 +52,10 @@ def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -
     if message is None:
         return None
     # A server that parses only thinking or only calls is predictable if the message has only that part.
-    only_thinks = bool(message.reasoning) and not message.tool_calls
-    only_calls = bool(message.tool_calls) and not message.reasoning
-    if not (
-        (reads.thinking and reads.calls) or (only_thinks and reads.thinking) or (only_calls and reads.calls)
-    ):
+    parsed = {"thinking": reads.thinking, "calls": reads.calls}
+    present = {"thinking": bool(message.reasoning), "calls": bool(message.tool_calls)}
+    unread = [part for part, reads_it in parsed.items() if not reads_it]
+    if any(present[part] for part in unread) or (unread and not any(present.values())):
         return None
     calls = tuple(Call(call.name, _canonical(call.arguments)) for call in message.tool_calls)
     return Answer(
@@ -102,16 +101,21 @@ def misses(
     }
     for facet, (one, other) in facets.items():
         if one != other:
-            rule = _rule_of(surface, facet, "CHAT-05")
-            thought = wanted.reasoning.strip()
-            if facet == "content" and thought and thought in got.content:
-                rule = _rule_of(surface, "reasoning", "CS-17")
-            if facet == "content" and got.calls and "<tool_call>" in got.content:
-                rule = "TOOL-18"
-            if how == "stopped" and facet == "content":
-                left = any(text in got.content for text in script.stop)
-                rule = "CHAT-20" if not left else "CMP-09" if surface == "completions" else "CHAT-10"
+            special = _rule_of_text(script, surface, how, wanted, got) if facet == "content" else None
+            rule = special or _rule_of(surface, facet, "CHAT-05")
             yield _miss(rule, facet, script, surface, how, one, other)
+
+
+def _rule_of_text(script: Script, surface: Surface, how: str, wanted: Answer, got: Answer) -> str | None:
+    """Return the rule of a text that differs, by what is in it; None if nothing in it shows the cause."""
+    if how == "stopped":
+        if not any(text in got.content for text in script.stop):
+            return "CHAT-20"
+        return "CMP-09" if surface == "completions" else "CHAT-10"
+    if got.calls and "<tool_call>" in got.content:
+        return "TOOL-18"
+    thought = wanted.reasoning.strip()
+    return _rule_of(surface, "reasoning", "CS-17") if thought and thought in got.content else None
 
 
 def cut_short(

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from plumbline_conformance.exact.answer import Surface, answer_of
+from plumbline_conformance.exact.answer import Answer, Surface, answer_of
 from plumbline_conformance.exact.demand import Miss, Reads
 from plumbline_conformance.exact.scripts import Script, ScriptSet
 from plumbline_conformance.suite.model import Request
@@ -77,21 +77,24 @@ class Requester:
         plain = next((s for s in known if self._found.is_plain(s) and s.output.strip()), None)
         thought = next((s for s in known if s.message and s.message.reasoning), None)
         called = next((s for s in known if s.message and s.message.tool_calls), None)
-        thinking = calls = from_within = False
-        if plain is not None:
-            answer = answer_of(surface, await self.ask(surface, plain, tools=False))
-            from_within = answer is not None and bool(answer.reasoning) and not answer.content
-        if thought is not None:
-            answer = answer_of(surface, await self.ask(surface, thought, tools=False))
-            thinking = answer is not None and bool(answer.reasoning)
-        if called is not None:
+        text = await self._answer_without_tools(surface, plain)
+        thoughts = await self._answer_without_tools(surface, thought)
+        return Reads(
+            thinking=thoughts is not None and bool(thoughts.reasoning),
+            calls=called is not None and await self._parses_calls(surface, called),
+            from_within=text is not None and bool(text.reasoning) and not text.content,
+        )
+
+    async def _answer_without_tools(self, surface: Surface, script: Script | None) -> Answer | None:
+        return None if script is None else answer_of(surface, await self.ask(surface, script, tools=False))
+
+    async def _parses_calls(self, surface: Surface, called: Script) -> bool:
+        exchange = await self.ask(surface, called)
+        if exchange.status != 200:  # A server without a parser may refuse tools, with various statuses.
+            self._tools[surface] = []
             exchange = await self.ask(surface, called)
-            if exchange.status != 200:  # A server without a parser may refuse tools, with various statuses.
-                self._tools[surface] = []
-                exchange = await self.ask(surface, called)
-            answer = answer_of(surface, exchange)
-            calls = answer is not None and bool(answer.calls)
-        return Reads(thinking=thinking, calls=calls, from_within=from_within)
+        answer = answer_of(surface, exchange)
+        return answer is not None and bool(answer.calls)
 
     async def ask(self, surface: Surface, script: Script, *, tools: bool = True, **more: Any) -> Exchange:
         """Send the prompt of a script, with tools if its output has markup and the server accepts tools."""

@@ -9,6 +9,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -134,18 +135,16 @@ def search(
             f"There is no operation {escape(printable(', '.join(only)))}. There are {', '.join(operations())}."
         )
         return 2
-    found: list[Counterexample] = []
-    secrets = [target.api_key] if target.api_key else []
-    sent = served = 0
+    tally = _Tally()
     interrupted = False
     with asyncio.Runner() as runner:
         opened = sender(target, patience)
         sending = runner.run(opened.__aenter__())
+
+        def send(request: Request) -> Exchange:
+            return runner.run(_one(sending, request))
+
         try:
-
-            def send(request: Request) -> Exchange:
-                return runner.run(_one(sending, request))
-
             if send(Request(path="/models", method="GET")).status == 0:
                 out.print(f"{escape(printable(redacted_url(target.base_url)))} cannot be reached.")
                 return 2
@@ -153,40 +152,68 @@ def search(
             if known.why is not None:
                 out.print(escape(printable(known.why)))
                 return 2
-            each = examples / len(wanted) / sum(MODES.values())
-            for operation in wanted:
-                for mode, weight in MODES.items():
-                    prober = _Prober(send, operation, secrets)
-                    for counterexample in _search(
-                        prober, operation, mode, target, max(1, int(each * weight)), seed
-                    ):
-                        _show(out, counterexample)
-                        found.append(counterexample)
-                    sent += prober.sent
-                    served += prober.answers.get(200, 0) if mode == "valid" else 0
-                    counts = ", ".join(f"{n} × {status}" for status, n in sorted(prober.answers.items()))
-                    out.print(f"{operation.id} {mode}: {counts}", markup=False)
+            _search_all(wanted, target, send, examples, seed, out, tally)
         except KeyboardInterrupt:
             interrupted = True
             out.print("Interrupted before the end of the search; earlier counterexamples are kept.")
         finally:
             runner.run(opened.__aexit__(None, None, None))
-    out.print(f"{sent} requests, {len(found)} counterexamples")
-    if json_file is not None:
-        try:
-            json_file.write_text(json.dumps(msgspec.to_builtins(found), indent=1) + "\n", "utf-8")
-        except OSError as error:
-            out.print(f"The counterexamples cannot be written: {escape(printable(str(error)))}")
-            return 2
-    if interrupted:
-        return INTERRUPTED
-    if not found and not served:
+    out.print(f"{tally.sent} requests, {len(tally.found)} counterexamples")
+    if json_file is not None and not _written(tally.found, json_file, out):
+        return 2
+    return INTERRUPTED if interrupted else _status(tally, out)
+
+
+class _Tally(msgspec.Struct):
+    """What a search has sent and found so far."""
+
+    found: list[Counterexample] = msgspec.field(default_factory=list)
+    sent: int = 0
+    served: int = 0
+    """Valid requests that were answered with status 200."""
+
+
+def _search_all(
+    wanted: Sequence[Operation],
+    target: Target,
+    send: Callable[[Request], Exchange],
+    examples: int,
+    seed: int,
+    out: Console,
+    tally: _Tally,
+) -> None:
+    """Search each operation in each mode, print what is found, and count it in the tally."""
+    secrets = [target.api_key] if target.api_key else []
+    each = examples / len(wanted) / sum(MODES.values())
+    for operation, (mode, weight) in product(wanted, MODES.items()):
+        prober = _Prober(send, operation, secrets)
+        for counterexample in _search(prober, operation, mode, target, max(1, int(each * weight)), seed):
+            _show(out, counterexample)
+            tally.found.append(counterexample)
+        tally.sent += prober.sent
+        tally.served += prober.answers.get(200, 0) if mode == "valid" else 0
+        counts = ", ".join(f"{n} × {status}" for status, n in sorted(prober.answers.items()))
+        out.print(f"{operation.id} {mode}: {counts}", markup=False)
+
+
+def _written(found: Sequence[Counterexample], json_file: Path, out: Console) -> bool:
+    try:
+        json_file.write_text(json.dumps(msgspec.to_builtins(found), indent=1) + "\n", "utf-8")
+    except OSError as error:
+        out.print(f"The counterexamples cannot be written: {escape(printable(str(error)))}")
+        return False
+    return True
+
+
+def _status(tally: _Tally, out: Console) -> int:
+    """Return the exit status of a search that ended."""
+    if not tally.found and not tally.served:
         out.print(
             "No valid request got an answer with status 200, so the server could not be tested: "
             "the lines above show its answers."
         )
         return 2
-    return 1 if found else 0
+    return 1 if tally.found else 0
 
 
 async def _known(sending: Any, target: Target) -> Found:

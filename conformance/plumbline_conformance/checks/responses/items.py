@@ -113,25 +113,29 @@ def _closed(begun: _Open, item: dict[str, Any]) -> Fault | None:
     return ("RS-05", "an item that has ended") if item.get("status") == "in_progress" else None
 
 
+def _add_part(item: _Open, part: Any, index: Any) -> Fault | None:
+    """Open a part, which has to be the next one and empty."""
+    part = part if isinstance(part, dict) else {}
+    allowed = item.part is None and index == item.count
+    item.part, item.count, item.ended = index, item.count + 1, False
+    item.kind = str(part.get("type")) if part else ""
+    if not allowed:
+        return "RS-08", f"part {item.count - 1} of {item.item.get('id')}, and no other open"
+    filled = [key for key in FILLED if part.get(key)]
+    return ("RS-08", f"a part without {filled[0]} yet") if filled else None
+
+
 def _meet_part(item: _Open, event: dict[str, Any], kind: str) -> Fault | None:
     """Check that parts come one after the other: added empty, deltas, one done event, done (RS-08)."""
-    name = item.item.get("id")
     index = event.get("summary_index" if kind.startswith("response.reasoning_summary") else "content_index")
-    part = event.get("part")
     if kind in ("response.content_part.added", "response.reasoning_summary_part.added"):
-        allowed = item.part is None and index == item.count
-        item.part, item.count, item.ended = index, item.count + 1, False
-        item.kind = str(part.get("type")) if isinstance(part, dict) else ""
-        if not allowed:
-            return "RS-08", f"part {item.count - 1} of {name}, and no other open"
-        filled = [key for key in FILLED if isinstance(part, dict) and part.get(key)]
-        return ("RS-08", f"a part without {filled[0]} yet") if filled else None
+        return _add_part(item, event.get("part"), index)
     if kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
         unfinished = item.kind in PARTS and item.part is not None and not item.ended
         item.part = None
         return ("RS-08", f"{PARTS[item.kind]}.done before the end of the part") if unfinished else None
     if index is not None and index != item.part:
-        return "RS-08", f"part {index} of {name} to be open"
+        return "RS-08", f"part {index} of {item.item.get('id')} to be open"
     if item.kind in PARTS and index is not None:
         stem, _, verb = kind.rpartition(".")
         if stem == PARTS[item.kind] and verb in ("delta", "done"):

@@ -32,6 +32,22 @@ def agreeing(response: dict[str, Any], limit: int | None) -> Iterator[Problem]:
         if state in ("queued", "in_progress") and response.get("usage") is not None:
             yield _problem("R-10", f"null while {state}", response["usage"], "usage")
         return
+    yield from _of_end(response, state)
+    yield from _of_times(response)
+    for key in ("id", "model"):
+        if response.get(key) == "":
+            yield _problem("R-01", f"a {key}", "''", key)
+    usage = response.get("usage")
+    tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
+    if limit is not None and isinstance(tokens, int) and tokens > limit:
+        yield _problem("R-05", f"at most {limit} tokens", tokens, "usage.output_tokens")
+    output = response.get("output")
+    items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    yield from _of_items(items)
+
+
+def _of_end(response: dict[str, Any], state: str) -> Iterator[Problem]:
+    """Check the members that say how a response ended."""
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     if response.get("error") is not None:
@@ -48,21 +64,14 @@ def agreeing(response: dict[str, Any], limit: int | None) -> Iterator[Problem]:
             f"{response['completed_at']} while {state}",
             "completed_at",
         )
+
+
+def _of_times(response: dict[str, Any]) -> Iterator[Problem]:
     begun, ended = response.get("created_at"), response.get("completed_at")
     if isinstance(begun, int | float) and not EARLIEST <= begun < LATEST:
         yield _problem("R-01", "seconds since 1970", begun, "created_at")
     if isinstance(begun, int | float) and isinstance(ended, int | float) and ended < begun - 1:
         yield _problem("R-03", f"{begun} or later", ended, "completed_at")
-    for key in ("id", "model"):
-        if response.get(key) == "":
-            yield _problem("R-01", f"a {key}", "''", key)
-    usage = response.get("usage")
-    tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
-    if limit is not None and isinstance(tokens, int) and tokens > limit:
-        yield _problem("R-05", f"at most {limit} tokens", tokens, "usage.output_tokens")
-    output = response.get("output")
-    items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
-    yield from _of_items(items)
 
 
 def _of_items(items: list[dict[str, Any]]) -> Iterator[Problem]:
