@@ -150,13 +150,11 @@ def _request(report: Report, result: Result) -> str:
     problem = next(iter(result.problems), None)
     scenario = (problem.scenario if problem else "") or result.scenario
     exchanges = report.evidence.get(scenario, [])
-    place = (problem.exchange if problem else None) or 0
+    named = [one for one in exchanges if problem is None or one.name == problem.exchange]
     alone = f"plumbline check --base-url $BASE/v1 --only {result.check}"
-    if not 0 <= place < len(exchanges):
-        return alone
-    if _STORED.search(exchanges[place].url):
+    if not named or _STORED.search(named[0].url):
         return alone  # What was stored in that run is gone.
     root = report.run.base_url.removesuffix("/v1")
-    command = re.sub(f"'{re.escape(root)}([^']*)'", r'"$BASE\1"', exchanges[place].command)
+    command = re.sub(f"'{re.escape(root)}([^']*)'", r'"$BASE\1"', named[0].command)
     command = command.replace(root, "$BASE")
     return command if len(command) <= _LONGEST and "\n" not in command else alone

@@ -27,12 +27,12 @@ __all__ = [
 
 def whole_of(seen: Transcript) -> Exchange:
     """Return the whole answer of a scenario that sends one request with and without streaming."""
-    return accepted(at(seen, 0))
+    return accepted(at(seen, "whole"))
 
 
 def stream_of(seen: Transcript) -> Exchange:
     """Return the streamed answer of such a scenario."""
-    return accepted(at(seen, 1))
+    return accepted(at(seen, "stream"))
 
 
 def chunks(exchange: Exchange) -> list[dict[str, Any]]:

@@ -82,8 +82,8 @@ def reasoning(target: Target) -> Probing:
     """Ask more than once: a model is free to answer without a thought."""
     asked = user("What is 17 times 3?")
     body = {"model": target.model, "messages": asked, "max_tokens": 256, "reasoning_effort": "low"}
-    for _ in range(_TRIES):
-        found = yield Request(path="/chat/completions", json=body)
+    for number in range(1, _TRIES + 1):
+        found = yield Request(name=f"try/{number}", path="/chat/completions", json=body)
         if (reason := _missing(found)) is not None or found.status >= 500:
             return reason
         if found.error is not None:
@@ -105,7 +105,7 @@ def _shows_reasoning(found: Exchange) -> bool:
 @capability("stored", "Stored responses")
 def stored(target: Target) -> Probing:
     body = {"model": target.model, "input": "Hi", "max_output_tokens": 16, "store": True}
-    found = yield Request(path="/responses", json=body)
+    found = yield Request(name="created", path="/responses", json=body)
     if (reason := _missing(found)) is not None:
         return reason
     if isinstance(found.json, dict) and found.json.get("store") is False:
@@ -113,11 +113,11 @@ def stored(target: Target) -> Probing:
     name = found.json.get("id") if isinstance(found.json, dict) else None
     if not (isinstance(name, str) and name.isascii() and name.replace("_", "").isalnum()):
         return None
-    kept = yield Request(path=f"/responses/{name}", method="GET")
+    kept = yield Request(name="get", path=f"/responses/{name}", method="GET")
     if kept.status not in _NO_ROUTE:
         return None
     # A route that does not exist answers like any other unknown path.
-    strange = yield Request(path=f"/no-such-path/{name}", method="GET")
+    strange = yield Request(name="no_such_path", path=f"/no-such-path/{name}", method="GET")
     if kept.status != 404 or (strange.status, strange.body) == (kept.status, kept.body):
         return f"there is no GET /responses/{{id}}: status {kept.status}"
     return None
@@ -164,18 +164,18 @@ def key(target: Target) -> Probing:
     if target.api_key is None:
         return "no key was given, so it is unknown whether the server requires one"
     wrong = {"authorization": WRONG_KEY}
-    listed = yield Request(path="/models", method="GET", headers=wrong)
+    listed = yield Request(name="models", path="/models", method="GET", headers=wrong)
     if listed.status in (401, 403):
         return None
     body = {"model": target.model, "messages": user("Hi"), "max_tokens": 1}
-    found = yield Request(path="/chat/completions", json=body, headers=wrong)
+    found = yield Request(name="wrong_key", path="/chat/completions", json=body, headers=wrong)
     if found.status in (401, 403):
         return None
     if found.status == 200:
         return "the server requires no key"
     if found.status not in (0, *_TEMPORARY):
         # Another status may be about the request. If the right key gets an answer, it was about the key.
-        right = yield Request(path="/chat/completions", json=body)
+        right = yield Request(name="right_key", path="/chat/completions", json=body)
         if right.status == 200:
             return None
     return f"{_unknown(found)}, with a wrong key"
@@ -189,11 +189,12 @@ def structured(target: Target) -> Probing:
     """
     wrong: dict[str, object] = {"regex": 5}
     body = {"model": target.model, "messages": user("Hi"), "max_tokens": 1, "structured_outputs": wrong}
-    found = yield Request(path="/chat/completions", json=body)
+    found = yield Request(name="invalid_regex", path="/chat/completions", json=body)
     if found.status == 200:
         return "the server ignores `structured_outputs`"
     if found.status >= 500 and found.status not in _TEMPORARY:
-        right = yield Request(path="/chat/completions", json={**body, "structured_outputs": {"regex": "a"}})
+        valid = {**body, "structured_outputs": {"regex": "a"}}
+        right = yield Request(name="valid_regex", path="/chat/completions", json=valid)
         return None if right.status == 200 else _unknown(found)
     return None if found.status in (400, 422) else _unknown(found)
 
@@ -224,12 +225,12 @@ def stored_chat(target: Target) -> Probing:
 @capability("conversations", "Conversations")
 def conversations(target: Target) -> Probing:
     """Create a conversation, and delete it again."""
-    found = yield Request(path="/conversations", json={})
+    found = yield Request(name="created", path="/conversations", json={})
     if (reason := _no_operation(found, "POST /conversations") or _missing(found)) is not None:
         return reason
     name = found.json.get("id") if isinstance(found.json, dict) else None
     if found.status != 200 or not isinstance(name, str):
         return _unknown(found)
     if name.isascii() and name.replace("_", "").isalnum():
-        yield Request(path=f"/conversations/{name}", method="DELETE")
+        yield Request(name="deleted", path=f"/conversations/{name}", method="DELETE")
     return None

@@ -6,10 +6,17 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import msgspec
-
 from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
-from plumbline_conformance.suite.model import Broken, Inconclusive, Law, Problem, Rejected, breaking, check
+from plumbline_conformance.suite.model import (
+    Broken,
+    Inconclusive,
+    Law,
+    Problem,
+    Rejected,
+    about,
+    breaking,
+    check,
+)
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
@@ -19,6 +26,7 @@ __all__ = [
     "accepted",
     "answered",
     "at",
+    "broken",
     "content_type",
     "done_last",
     "envelope",
@@ -26,9 +34,11 @@ __all__ = [
     "follow_up_accepted",
     "framing",
     "framing_without_names",
+    "group",
     "has_no_route",
     "json_content_type",
-    "last",
+    "longer_prompt",
+    "only",
     "portable_framing",
     "refusal",
     "refused",
@@ -47,16 +57,31 @@ BUSY = {408, 429, 502, 503, 504}
 """Statuses of a server or gateway that cannot answer now. They break no rule."""
 
 
-def at(seen: Transcript, index: int) -> Exchange:
-    """Return one exchange of the scenario; inconclusive if its request was not sent."""
-    if index >= len(seen.exchanges):
+def at(seen: Transcript, name: str) -> Exchange:
+    """Return the exchange of this name; inconclusive if its request was not sent."""
+    for exchange in seen.exchanges:
+        if exchange.name == name:
+            return exchange
+    raise Inconclusive("this request was not sent")
+
+
+def only(seen: Transcript) -> Exchange:
+    """Return the exchange of a scenario that sends one request; inconclusive if it was not sent."""
+    for exchange in seen.exchanges:
+        return exchange
+    raise Inconclusive("this request was not sent")
+
+
+def group(seen: Transcript, name: str, *, needed: bool = True) -> list[Exchange]:
+    """Return the exchanges of a group in order: those named `name`, `name/1`, `name/2` and so on.
+
+    Raises:
+        Inconclusive: the group is needed, and none of its requests was sent.
+    """
+    found = [exchange for exchange in seen.exchanges if exchange.name.partition("/")[0] == name]
+    if needed and not found:
         raise Inconclusive("this request was not sent")
-    return seen.exchanges[index]
-
-
-def last(seen: Transcript) -> Exchange:
-    """Return the last exchange, which most checks examine."""
-    return at(seen, max(0, len(seen.exchanges) - 1))
+    return found
 
 
 def has_no_route(exchange: Exchange) -> bool:
@@ -86,7 +111,7 @@ def answered(exchange: Exchange) -> Exchange:
     """
     if exchange.dropped:
         actual = f"twice a closed connection: {exchange.error}"
-        raise Broken(Problem(expected="an answer or a refusal", actual=actual, pointer="connection"))
+        raise broken(exchange, "an answer or a refusal", actual, "connection")
     if exchange.error is not None or exchange.status == 0:
         raise Inconclusive(exchange.error or "there was no answer")
     if exchange.status in BUSY:
@@ -106,9 +131,9 @@ def accepted(exchange: Exchange) -> Exchange:
     """
     answered(exchange)
     if exchange.status >= 500 and exchange.status != 501:
-        raise Broken(Problem(expected="an answer", actual=f"status {exchange.status}", pointer="status"))
+        raise broken(exchange, "an answer", f"status {exchange.status}", "status")
     if 200 < exchange.status < 300:
-        raise Broken(Problem(expected="status 200", actual=f"status {exchange.status}", pointer="status"))
+        raise broken(exchange, "status 200", f"status {exchange.status}", "status")
     if exchange.status < 400 and exchange.status != 200:
         raise Inconclusive(f"status {exchange.status} to {exchange.header('location') or 'nowhere'}")
     if exchange.status != 200:
@@ -116,16 +141,21 @@ def accepted(exchange: Exchange) -> Exchange:
     if exchange.failure is not None:
         number, event = exchange.failure
         shown = repr(event.get("error") or event)[:200]
-        raise Broken(Problem(expected="an answer", actual=shown, pointer=f"event {number}"))
+        raise broken(exchange, "an answer", shown, f"event {number}")
     return exchange
+
+
+def broken(exchange: Exchange, expected: str, actual: str, pointer: str) -> Broken:
+    """Return the exception for a server that failed instead of answering this request."""
+    return Broken(Problem(expected=expected, actual=actual, pointer=pointer, exchange=exchange.name))
 
 
 def required(act: Callable[[], Answer]) -> Answer:
     """Attribute a failure to the check's own rule, for rules that require an answer."""
     try:
         return act()
-    except Broken as broken:
-        raise Broken(broken.problem, own=True) from None
+    except Broken as failure:
+        raise Broken(failure.problem, own=True) from None
 
 
 def refusal(exchange: Exchange) -> str:
@@ -140,7 +170,8 @@ def refused(exchange: Exchange, *statuses: int) -> Iterator[Problem]:
         if exchange.status == 404 and (error_of(exchange) or {}).get("code") == "model_not_found":
             raise Inconclusive("the server does not know the model and checked nothing else")
         wanted = " or ".join(map(str, statuses))
-        yield Problem(expected=f"status {wanted}", actual=f"status {exchange.status}", pointer="status")
+        shown = f"status {exchange.status}"
+        yield Problem(expected=f"status {wanted}", actual=shown, pointer="status", exchange=exchange.name)
 
 
 def envelope(exchange: Exchange) -> Iterator[Problem]:
@@ -150,20 +181,20 @@ def envelope(exchange: Exchange) -> Iterator[Problem]:
     if exchange.json is None:
         yield _no_json(exchange, "a JSON error object")
         return
-    yield from violations("ErrorResponse", exchange.json)
+    yield from about(exchange, violations("ErrorResponse", exchange.json))
 
 
-def valid_body(exchange: Exchange, schema: str, where: str = "") -> Iterator[Problem]:
+def valid_body(exchange: Exchange, schema: str) -> Iterator[Problem]:
     """Validate a body against its schema. A body that is not JSON, such as an unexpected stream, is a problem."""
     if exchange.json is None:
-        yield from breaking(rule_of(schema, ()), [_no_json(exchange, f"a valid {schema}", where)])
+        yield from breaking(rule_of(schema, ()), [_no_json(exchange, f"a valid {schema}")])
         return
-    yield from violations(schema, exchange.json, where)
+    yield from about(exchange, violations(schema, exchange.json))
 
 
-def _no_json(exchange: Exchange, wanted: str, where: str = "") -> Problem:
+def _no_json(exchange: Exchange, wanted: str) -> Problem:
     shown = exchange.body[:80].decode("utf-8", "replace")
-    return Problem(expected=wanted, actual=repr(shown), pointer=f"{where}body")
+    return Problem(expected=wanted, actual=repr(shown), pointer="body", exchange=exchange.name)
 
 
 def error_of(exchange: Exchange) -> dict[str, Any] | None:
@@ -295,41 +326,46 @@ def usage_count(exchange: Exchange, key: str) -> int:
     return count
 
 
-def follow_up_accepted(seen: Transcript, index: int) -> Iterator[Problem]:
-    """Check that the server accepts a follow-up of a request that it accepted.
+def longer_prompt(seen: Transcript, short: str, long: str, key: str = "input_tokens") -> Iterator[Problem]:
+    """Check that the request `long`, whose prompt has all that the prompt of `short` has, counts more tokens."""
+    fewer, more = usage_count(at(seen, short), key), usage_count(at(seen, long), key)
+    if more <= fewer:
+        where = f"usage.{key}"
+        yield Problem(expected=f"more than {fewer}", actual=str(more), pointer=where, exchange=long)
+
+
+def follow_up_accepted(seen: Transcript, first: str, name: str) -> Iterator[Problem]:
+    """Check that the server accepts the request `name`, a follow-up of the request `first` that it accepted.
 
     A server that returns items, such as calls, has to accept them as input.
     """
-    accepted(at(seen, 0))
-    found = at(seen, index)
+    accepted(at(seen, first))
+    found = at(seen, name)
     if found.status in (400, 404, 422):
-        yield Problem(expected="an answer", actual=f"status {found.status}", pointer="status")
+        shown = f"status {found.status}"
+        yield Problem(expected="an answer", actual=shown, pointer="status", exchange=name)
         return
     required(lambda: accepted(found))
 
 
 def whole_shapes(
-    slug: str, schema: str, *places: int, rules: tuple[str, ...] = (), law: Law | None = None
+    slug: str, schema: str, *names: str, rules: tuple[str, ...] = (), law: Law | None = None
 ) -> None:
     """Register the schema check of several non-streaming answers.
 
     Args:
         slug: the id of the scenario.
         schema: the name of the schema.
-        places: indexes of the exchanges.
+        names: the names of the requests.
         rules: the rules of the check; by default those of the schema's fields.
         law: what is checked of each answer; by default the schema alone.
     """
 
     @check(f"{slug}/shape", "Answer as the contract requires", *(rules or rules_of_shape(schema)))
     def shape(seen: Transcript) -> Iterator[Problem]:
-        for place in places:
-            exchange = accepted(at(seen, place))
-            if law is None:
-                yield from valid_body(exchange, schema, f"answer {place}, ")
-                continue
-            for problem in law(exchange):
-                yield msgspec.structs.replace(problem, pointer=f"answer {place}, {problem.pointer}")
+        for name in names:
+            exchange = accepted(at(seen, name))
+            yield from about(exchange, valid_body(exchange, schema) if law is None else law(exchange))
 
 
 def without_nulls(value: Any) -> Any:

@@ -30,22 +30,25 @@ def at_no_time(body: dict[str, Any], where: str, rule: str) -> Iterator[Problem]
 
 def distinct_ids(seen: Transcript) -> Iterator[Problem]:
     """Check that no two answers share an id, even if their requests are equal."""
-    yield from _distinct([_id(accepted(exchange)) for exchange in seen.exchanges], "id")
+    yield from _distinct({one.name: _id(accepted(one)) for one in seen.exchanges}, "id")
 
 
 def distinct_request_ids(seen: Transcript) -> Iterator[Problem]:
     """Check that request ids differ (HTTP-03); another check reports missing ones, and the judge sends none itself."""
-    found = [accepted(exchange).header("x-request-id") for exchange in seen.exchanges]
+    found = {one.name: accepted(one).header("x-request-id") for one in seen.exchanges}
     yield from _distinct(found, "headers.x-request-id")
 
 
-def _distinct(found: list[str | None], pointer: str) -> Iterator[Problem]:
-    if sum(one is not None for one in found) < 2:
+def _distinct(found: dict[str, str | None], pointer: str) -> Iterator[Problem]:
+    """Check that the values differ, which are by the names of their requests."""
+    given = {name: value for name, value in found.items() if value is not None}
+    if len(given) < 2:
         raise Inconclusive("fewer than two answers have one; another check reports this")
-    for place, one in enumerate(found):
-        if one is not None and one in found[:place]:
-            wanted = f"a different one than answer {found.index(one)}"
-            yield Problem(expected=wanted, actual=repr(one)[:200], pointer=pointer, exchange=place)
+    first: dict[str, str] = {}
+    for name, value in given.items():
+        if (other := first.setdefault(value, name)) != name:
+            wanted = f"a different one than request {other}"
+            yield Problem(expected=wanted, actual=repr(value)[:200], pointer=pointer, exchange=name)
 
 
 def _id(exchange: Exchange) -> str | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from plumbline_conformance.checks.common import accepted, at, last
-from plumbline_conformance.suite.model import AnswerKind, Law, Problem, check
+from plumbline_conformance.checks.common import accepted, at, group, only
+from plumbline_conformance.suite.model import AnswerKind, Law, Problem, about, check
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["STREAM", "WHOLE", "Precondition", "both", "either", "refusal", "stream", "streams", "whole"]
 
-WHOLE, STREAM = 0, 1
-"""Indexes of the two answers in a scenario that sends a request without and with `stream`."""
+WHOLE, STREAM = "whole", "stream"
+"""The names of a request without and with `stream`, which most scenarios send."""
 TitleAndRules = tuple[str, ...]
 """The title, then the rules."""
 Precondition = Callable[[Transcript], object]
@@ -26,7 +26,7 @@ def _register_as(
     title: str,
     rules: TitleAndRules,
     of: AnswerKind,
-    place: int,
+    request: str,
     before: Precondition | None,
     milder: bool,
 ) -> Callable[[Law], Law]:
@@ -34,9 +34,10 @@ def _register_as(
         def judge(seen: Transcript) -> Iterator[Problem]:
             if before is not None:
                 before(seen)
-            yield from law(accepted(at(seen, place)))
+            exchange = accepted(at(seen, request))
+            yield from about(exchange, law(exchange))
 
-        check(slug, title, *rules, milder=milder, law=law, place=place, of=of)(judge)
+        check(slug, title, *rules, milder=milder, law=law, request=request, of=of)(judge)
         return law
 
     return register
@@ -46,7 +47,7 @@ def whole(
     slug: str,
     title: str,
     *rules: str,
-    place: int = WHOLE,
+    request: str = WHOLE,
     before: Precondition | None = None,
     milder: bool = False,
 ) -> Callable[[Law], Law]:
@@ -56,40 +57,40 @@ def whole(
         slug: the check's id.
         title: an imperative sentence.
         rules: the first one gives the level.
-        place: the index of the exchange in the scenario.
+        request: the name of the request in the scenario.
         before: raises Inconclusive if the law cannot be applied to the scenario.
         milder: see `check`.
     """
-    return _register_as(slug, title, rules, "whole", place, before, milder)
+    return _register_as(slug, title, rules, "whole", request, before, milder)
 
 
 def stream(
     slug: str,
     title: str,
     *rules: str,
-    place: int = STREAM,
+    request: str = STREAM,
     before: Precondition | None = None,
     milder: bool = False,
 ) -> Callable[[Law], Law]:
     """Register a law of streams; see `whole`."""
-    return _register_as(slug, title, rules, "stream", place, before, milder)
+    return _register_as(slug, title, rules, "stream", request, before, milder)
 
 
-def streams(slug: str, title: str, *rules: str, first: int = 0) -> Callable[[Law], Law]:
-    """Register a law of all streams of a scenario that repeats one, from the exchange `first` on.
+def streams(slug: str, title: str, *rules: str, request: str = STREAM) -> Callable[[Law], Law]:
+    """Register a law of a group of streams, which are the same request again.
 
-    What is wrong with the first stream that breaks the law is reported; the others are the same request again.
+    Only the problems of the first stream that breaks the law are reported.
     """
 
     def register(law: Law) -> Law:
         def judge(seen: Transcript) -> Iterator[Problem]:
-            for place in range(first, max(len(seen.exchanges), first + 1)):
-                problems = list(law(accepted(at(seen, place))))
-                yield from problems
+            for exchange in group(seen, request):
+                problems = list(law(accepted(exchange)))
+                yield from about(exchange, problems)
                 if problems:
                     return
 
-        check(slug, title, *rules, law=law, place=first, of="stream")(judge)
+        check(slug, title, *rules, law=law, request=request, of="stream")(judge)
         return law
 
     return register
@@ -99,7 +100,7 @@ def both(
     slug: str,
     of_whole: TitleAndRules,
     of_stream: TitleAndRules,
-    places: tuple[int, int] = (WHOLE, STREAM),
+    requests: tuple[str, str] = (WHOLE, STREAM),
     before: Precondition | None = None,
 ) -> Callable[[Law], Law]:
     """Register a law twice: for non-streaming answers as `scenario/name`, for streams as `scenario/stream-name`.
@@ -108,14 +109,14 @@ def both(
         slug: the id of the check of the non-streaming answer.
         of_whole: title and rules of that check.
         of_stream: title and rules of the check of the stream.
-        places: the indexes of the two exchanges in the scenario.
+        requests: the names of the two requests in the scenario.
         before: raises Inconclusive if the law cannot be applied to the scenario.
     """
     scenario, _, name = slug.rpartition("/")
 
     def register(law: Law) -> Law:
-        whole(slug, *of_whole, place=places[0], before=before)(law)
-        return stream(f"{scenario}/stream-{name}", *of_stream, place=places[1], before=before)(law)
+        whole(slug, *of_whole, request=requests[0], before=before)(law)
+        return stream(f"{scenario}/stream-{name}", *of_stream, request=requests[1], before=before)(law)
 
     return register
 
@@ -125,21 +126,21 @@ def either(slug: str, title: str, *rules: str) -> Callable[[Law], Law]:
 
     def register(law: Law) -> Law:
         def judge(seen: Transcript) -> Iterator[Problem]:
-            for exchange in [accepted(at(seen, place)) for place in (WHOLE, STREAM)]:
-                yield from law(exchange)
+            for exchange in [accepted(at(seen, name)) for name in (WHOLE, STREAM)]:
+                yield from about(exchange, law(exchange))
 
-        check(slug, title, *rules, law=law, place=WHOLE, of="either")(judge)
+        check(slug, title, *rules, law=law, request=WHOLE, of="either")(judge)
         return law
 
     return register
 
 
 def refusal(slug: str, title: str, *rules: str) -> Callable[[Law], Law]:
-    """Register a law of refusals, for the last exchange of the scenario."""
+    """Register a law of refusals, for a scenario that sends one request."""
 
     def register(law: Law) -> Law:
         def judge(seen: Transcript) -> Iterator[Problem]:
-            yield from law(last(seen))
+            yield from law(only(seen))
 
         check(slug, title, *rules, law=law, of="refusal")(judge)
         return law

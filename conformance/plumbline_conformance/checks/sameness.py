@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
-from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.checks.common import accepted, group
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.suite.model import Broken, Inconclusive, Problem, Rejected, Request
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -31,9 +32,9 @@ def whole_and_streamed(
         of_whole: extracts the content of a non-streaming answer.
         of_stream: extracts the content of a stream.
     """
-    for _ in range(2):
-        whole = yield Request(path=path, json=body)
-        streamed = yield Request(path=path, json={**body, "stream": True})
+    for again in ("", "/2"):
+        whole = yield Request(name=f"{WHOLE}{again}", path=path, json=body)
+        streamed = yield Request(name=f"{STREAM}{again}", path=path, json={**body, "stream": True})
         try:
             if of_whole(accepted(whole)) == of_stream(streamed):
                 return
@@ -55,10 +56,10 @@ def same(
         of_stream: extracts the content of a stream.
         rule: returns the rule that a difference breaks, for checks with several rules.
     """
-    at(seen, 1)
+    asked, streamed = group(seen, WHOLE), group(seen, STREAM)
     try:
-        wholes = [of_whole(accepted(exchange)) for exchange in seen.exchanges[0::2]]
-        streams = [of_stream(exchange) for exchange in seen.exchanges[1::2]]
+        wholes = [of_whole(accepted(exchange)) for exchange in asked]
+        streams = [of_stream(exchange) for exchange in streamed]
     except (LookupError, TypeError, AttributeError) as error:
         raise Inconclusive("the answers do not match their schema; other checks report this") from error
     if wholes[0] == streams[0]:
@@ -68,4 +69,5 @@ def same(
     broken = rule(wholes[0], streams[0]) if rule is not None else ""
     wanted = f"streamed as without streaming: {repr(wholes[0])[:400]}"
     shown = f"streamed: {repr(streams[0])[:400]}"
-    yield Problem(expected=wanted, actual=shown, pointer="the text", rule=broken)
+    where = streamed[0].name
+    yield Problem(expected=wanted, actual=shown, pointer="the text", rule=broken, exchange=where)

@@ -6,10 +6,8 @@ usage out of exactly these answers, or break the order of their events.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import msgspec
 
 from plumbline_conformance.checks.answers import is_stream
 from plumbline_conformance.checks.chat import shared_laws as chat
@@ -34,6 +32,7 @@ from plumbline_conformance.suite.model import (
     Inconclusive,
     Law,
     Problem,
+    about,
     breaking,
     check,
 )
@@ -136,8 +135,8 @@ OTHER_SHAPES = (
 """Scenarios with checks `shape` and `usage` that are about something else, or about some of the answers."""
 OTHER_API = {"responses/inputs": ("chat",)}
 """Further APIs that a scenario asks."""
-BESIDE = {"chat/stop": (0,), "responses/inputs": (3,)}
-"""The answers of these scenarios that their check `shape` does not look at."""
+BESIDE = {"chat/stop": ("plain",), "responses/inputs": ("chat",)}
+"""The requests of these scenarios that their check `shape` does not look at the answers of."""
 
 
 def sound(slug: str) -> Callable[[Transcript], Iterator[Problem]]:
@@ -151,34 +150,31 @@ def sound(slug: str) -> Callable[[Transcript], Iterator[Problem]]:
 
     def judge(seen: Transcript) -> Iterator[Problem]:
         """Apply the laws of its API to every answer that was accepted; refusals have checks of their own."""
-        met = False
-        for place, exchange in enumerate(seen.exchanges):
-            flawed = False
-            for name, rules, law in _laws_of(exchange, apis):
-                met = True
-                if name in own and not (name == "shape" and place in BESIDE.get(slug, ())):
-                    continue
-                try:
-                    for problem in law(exchange):
-                        flawed = True
-                        [placed] = breaking(problem.rule or rules[0], [problem])
-                        yield _at(placed, place, seen)
-                except Inconclusive:
-                    continue
-                except (LookupError, TypeError, AttributeError):
-                    if not flawed:
-                        raise
-                    # The law of the schema has reported what this law cannot read.
-        for exchange in () if met else seen.exchanges:
-            accepted(exchange)  # It was refused, it failed, or the connection broke.
-        if not met:
+        laws = [(exchange, _laws_of(exchange, apis)) for exchange in seen.exchanges]
+        for exchange, rows in laws:
+            others = own - ({"shape"} if exchange.name in BESIDE.get(slug, ()) else set())
+            yield from about(exchange, _flaws(exchange, [row for row in rows if row[0] not in others]))
+        if not any(rows for _, rows in laws):
+            for exchange in seen.exchanges:
+                accepted(exchange)  # It was refused, it failed, or the connection broke.
             raise Inconclusive("no request was answered")
 
     return judge
 
 
-def _at(problem: Problem, place: int, seen: Transcript) -> Problem:
-    return msgspec.structs.replace(problem, exchange=place if len(seen.exchanges) > 1 else None)
+def _flaws(exchange: Exchange, rows: Sequence[Row]) -> Iterator[Problem]:
+    """Apply laws; what one of them cannot read, the law of the schema has reported, which is the first."""
+    flawed = False
+    for _, rules, law in rows:
+        try:
+            for problem in law(exchange):
+                flawed = True
+                yield from breaking(problem.rule or rules[0], [problem])
+        except Inconclusive:
+            continue
+        except (LookupError, TypeError, AttributeError):
+            if not flawed:
+                raise
 
 
 def _apis(slug: str) -> tuple[str, ...]:
@@ -214,16 +210,16 @@ ACCEPTED = ("errors/functions",)
 """Scenarios of `errors/` whose request a server may answer; no check looks at the body of their refusals."""
 ANSWERED = ("errors/hostile", "errors/rare-fields")
 """Scenarios of refusals in which some requests are valid."""
-REFUSED = (
-    "chat/stored",
-    "models/list",
-    "responses/compact",
-    "responses/conversation",
-    "responses/stored",
-    "responses/two-parents",
-    "responses/unkept",
-)
-"""Scenarios of answers in which some requests have to be refused."""
+REFUSED = {
+    "chat/stored": "created",
+    "models/list": "list",
+    "responses/compact": "compacted",
+    "responses/conversation": "created",
+    "responses/stored": "created",
+    "responses/two-parents": "created",
+    "responses/unkept": "created",
+}
+"""Scenarios of answers in which some requests have to be refused, with the request that has to be answered."""
 
 
 def _of_the_key(seen: Transcript, exchange: Exchange) -> bool:
@@ -233,15 +229,14 @@ def _of_the_key(seen: Transcript, exchange: Exchange) -> bool:
 def refused_soundly(seen: Transcript) -> Iterator[Problem]:
     """Check the error object of every refusal (ERR-01), also of those for the sake of the key."""
     exchanges = [one if _of_the_key(seen, one) else answered(one) for one in seen.exchanges]
-    refusals = [(place, one) for place, one in enumerate(exchanges) if 400 <= one.status < 500]
-    if seen.scenario in REFUSED:
-        accepted(at(seen, 0))  # A server may say in its own way that it lacks what the scenario is about.
-        refusals = [(place, one) for place, one in refusals if not has_no_route(one)]
+    refusals = [one for one in exchanges if 400 <= one.status < 500]
+    if first := REFUSED.get(seen.scenario):
+        accepted(at(seen, first))  # A server may say in its own way that it lacks what the scenario is about.
+        refusals = [one for one in refusals if not has_no_route(one)]
     if not refusals:
         raise Inconclusive("the server refused nothing")
-    for place, exchange in refusals:
-        for problem in breaking("ERR-01", valid_body(exchange, "ErrorResponse")):
-            yield _at(problem, place, seen)
+    for exchange in refusals:
+        yield from breaking("ERR-01", valid_body(exchange, "ErrorResponse"))
 
 
 for _slug in list(SCENARIOS):

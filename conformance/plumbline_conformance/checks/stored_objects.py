@@ -10,12 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
-import msgspec
-
 from plumbline_conformance.checks.common import accepted, valid_body
 from plumbline_conformance.checks.responses import shared_laws as responses
 from plumbline_conformance.suite.contract import document
-from plumbline_conformance.suite.model import Inconclusive, Problem, breaking, check
+from plumbline_conformance.suite.model import Inconclusive, Problem, about, breaking, check
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["OBJECTS"]
@@ -66,7 +64,7 @@ def _schema_of(exchange: Exchange) -> str | None:
 def _objects(slug: str, rules: tuple[str, ...]) -> Callable[[Transcript], Iterator[Problem]]:
     def judge(seen: Transcript) -> Iterator[Problem]:
         met = False
-        for place, exchange in enumerate(seen.exchanges):
+        for exchange in seen.exchanges:
             schema = _schema_of(exchange) if exchange.method in ALONE.get(slug, exchange.method) else None
             if (
                 schema is None
@@ -76,8 +74,7 @@ def _objects(slug: str, rules: tuple[str, ...]) -> Callable[[Transcript], Iterat
             ):
                 continue
             met = True
-            for problem in _flaws(exchange, schema, rules):
-                yield msgspec.structs.replace(problem, exchange=place)
+            yield from about(exchange, _flaws(exchange, schema, rules))
         if not met:
             for exchange in seen.exchanges:
                 accepted(exchange)  # It was refused, it failed, or the connection broke.

@@ -135,10 +135,11 @@ def _scenario(found: Scenario) -> Iterator[str]:
     # There is no server here, so requests that depend on an answer may be missing.
     silence = Exchange(method="", url="", request_headers={}, request_body=b"", error="explained, not sent")
     request = next(steps, None)
-    for number in range(_MOST_REQUESTS):
+    for _ in range(_MOST_REQUESTS):
         if request is None:
             return
-        yield f"    request {number}: {curl(exchange_of(_EXAMPLE, request))}"
+        label = request.name or "request"
+        yield f"    {label}: {curl(exchange_of(_EXAMPLE, request))}"
         try:
             request = steps.send(silence)
         except StopIteration:

@@ -105,7 +105,9 @@ def exchange_of(target: Target, request: Request) -> Exchange:
     else:
         body = json.dumps(_seeded(target, _limited(target, request))).encode()
         headers["content-type"] = "application/json"
-    return Exchange(method=request.method, url=url, request_headers=headers, request_body=body)
+    return Exchange(
+        name=request.name, method=request.method, url=url, request_headers=headers, request_body=body
+    )
 
 
 def _limited(target: Target, request: Request) -> Any:

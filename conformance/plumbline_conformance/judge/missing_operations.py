@@ -17,18 +17,16 @@ _ABOUT_404 = {"MOD-03", "ERR-06", "ST-02", "ST-03", "ST-05", *_ABOUT_ROUTES}
 """Rules about the answer to what does not exist; they judge a 404 themselves."""
 
 
-def missing_operation(found: Check, transcript: Transcript, places: set[int | None]) -> str | None:
+def missing_operation(found: Check, transcript: Transcript, names: set[str | None]) -> str | None:
     """Return why a check that found problems is rejected, or None if the operations exist.
 
     Args:
         found: the check.
         transcript: what it judged.
-        places: the exchanges of its problems; None means the only one.
+        names: the exchanges of its problems.
     """
     exchanges = transcript.exchanges
-    broken = [exchanges[place or 0] for place in places if -1 < (place or 0) < len(exchanges)]
-    if len(broken) < len(places) or (None in places and len(exchanges) > 1):
-        return None
+    broken = [exchange for exchange in exchanges if exchange.name in names]
     for one in broken:
         same = [other for other in exchanges if (other.method, other.url) == (one.method, one.url)]
         if not all(map(has_no_route, same)) or _says_so(found, one):

@@ -14,7 +14,6 @@ from typing import Literal
 import msgspec
 
 from plumbline_conformance.checks.common import accepted, refusal
-from plumbline_conformance.judge.exchange_tracker import ExchangeTracker, tracked
 from plumbline_conformance.judge.missing_operations import missing_operation
 from plumbline_conformance.suite.model import (
     CHECKS,
@@ -33,7 +32,7 @@ from plumbline_conformance.suite.model import (
     broken_rules,
 )
 from plumbline_conformance.transcript.defects import summary_of, traceback_of
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.model import Exchange, Transcript, in_attempt
 
 __all__ = ["Finding", "Verdict", "failed", "judge", "judge_law", "worth_repeating"]
 
@@ -104,17 +103,15 @@ def _judged(transcript: Transcript) -> list[Finding]:
     findings = attempts[0]
     if len(attempts) == 1:
         return findings
-    lengths = [len(seen.exchanges) for seen in transcript.attempts]
     return [
-        _folded([attempt[place] for attempt in attempts], lengths) if found.sampled else findings[place]
+        _folded([attempt[place] for attempt in attempts]) if found.sampled else findings[place]
         for place, found in enumerate(wanted)
     ]
 
 
 def _killed(wanted: list[Check], transcript: Transcript) -> list[Finding]:
     """Accuse a server that a request killed, or silenced, under one check; no other check judges its last answers."""
-    place = transcript.died or 0
-    fatal = transcript.exchanges[place]
+    fatal = transcript.exchanges[transcript.died or 0]
     error = f"{DIED}: {fatal.error or 'its connections broke'}"
     if (answer := transcript.mute) is not None:
         said = answer.error or f"status {answer.status}: {refusal(answer)}"
@@ -123,7 +120,7 @@ def _killed(wanted: list[Check], transcript: Transcript) -> list[Finding]:
         error += f"; also in flight were {', '.join(transcript.beside)}"
     rule = SURVIVED if SCENARIOS[transcript.scenario].hostile else FAILED
     expected = "a refusal, and a server that lives on" if rule == SURVIVED else "an answer"
-    problem = Problem(expected=expected, actual=error, pointer="connection", exchange=place, rule=rule)
+    problem = Problem(expected=expected, actual=error, pointer="connection", exchange=fatal.name, rule=rule)
     accusing = min(wanted, key=lambda found: _LEVELS.index(found.level))
     reason = f"{DIED if transcript.mute is None else MUTE}; reported by {accusing.id}"
     return [
@@ -147,7 +144,7 @@ def judge_law(found: Check, exchange: Exchange) -> Finding | None:
         nonlocal requested
         assert found.law is not None
         try:
-            yield from found.law(seen.last if found.of == "refusal" else accepted(seen.last))
+            yield from found.law(exchange if found.of == "refusal" else accepted(exchange))
         except NotRequested:
             requested = False
 
@@ -168,6 +165,9 @@ def worth_repeating(transcript: Transcript) -> list[str]:
 
 
 def _attempt(wanted: list[Check], transcript: Transcript) -> list[Finding]:
+    names = [exchange.name for exchange in transcript.exchanges]
+    if len(set(names)) < len(names):
+        raise ValueError(f"exchanges of {transcript.scenario} share a name: {names}")
     findings = _report_crashes_once([_apply(found, transcript) for found in wanted])
     if any(finding.verdict == "fail" for finding in findings):
         # The answer is malformed and the check of its shape reports where; other checks raise errors because of it.
@@ -177,7 +177,7 @@ def _attempt(wanted: list[Check], transcript: Transcript) -> list[Finding]:
 
 def _report_crashes_once(findings: Sequence[Finding]) -> list[Finding]:
     """Report a server crash under one check only: the first of the highest level. The others become inconclusive."""
-    reporters: dict[tuple[int | None, str, str], str] = {}
+    reporters: dict[tuple[str | None, str, str], str] = {}
     for level in _LEVELS:
         for finding in findings:
             if finding.crash and CHECKS[finding.check].level == level:
@@ -195,39 +195,31 @@ def _report_crashes_once(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _crash(finding: Finding) -> tuple[int | None, str, str]:
+def _crash(finding: Finding) -> tuple[str | None, str, str]:
     [problem] = finding.problems
     return problem.exchange, problem.actual, problem.pointer
 
 
-def _folded(attempts: list[Finding], lengths: list[int]) -> Finding:
+def _folded(attempts: list[Finding]) -> Finding:
     """Combine the findings of several attempts.
 
     `flaky` means that some attempts broke the rule and some kept it; inconclusive attempts do not count.
-
-    Args:
-        attempts: the finding of each attempt.
-        lengths: how many exchanges each attempt has. The result counts exchanges over all attempts.
     """
-    starts = [sum(lengths[:place]) for place in range(len(lengths))]
     broken = [place for place, finding in enumerate(attempts) if finding.verdict in _BROKEN]
     kept = sum(finding.verdict == "pass" for finding in attempts)
     if not broken:
         return next((finding for finding in attempts if finding.verdict == "pass"), attempts[0])
     worst = next((place for place in broken if attempts[place].problems), broken[0])
     found = attempts[worst]
-    problems = [_moved(problem, starts[worst]) for problem in found.problems]
+    problems = [
+        msgspec.structs.replace(problem, exchange=in_attempt(problem.exchange or "", worst + 1))
+        for problem in found.problems
+    ]
     if not kept:
         return msgspec.structs.replace(found, problems=problems)
     share = f"broken in {len(broken)}/{len(broken) + kept} attempts"
     reason = f"{share}; {found.reason}" if found.reason else share
     return Finding(check=found.check, verdict="flaky", problems=problems, reason=reason)
-
-
-def _moved(problem: Problem, start: int) -> Problem:
-    if problem.exchange is None or not start:
-        return problem
-    return msgspec.structs.replace(problem, exchange=problem.exchange + start)
 
 
 def _inconclusive(finding: Finding) -> Finding:
@@ -240,12 +232,10 @@ def _as_member(found: re.Match[str]) -> str:
 
 
 def _apply(found: Check, transcript: Transcript) -> Finding:
-    tracker = ExchangeTracker()
     problems: list[Problem] = []
     try:
-        seen = islice(found.judge(tracked(transcript, tracker)), _MAX_PROBLEMS)
-        # Place each problem as soon as it is found: the tracker knows only the exchange that was read last.
-        problems.extend(_named(found, tracker.placed(problem)) for problem in seen)
+        seen = islice(found.judge(transcript), _MAX_PROBLEMS)
+        problems.extend(_completed(found, problem, transcript) for problem in seen)
     except Inconclusive as reason:
         return Finding(check=found.id, verdict="inconclusive", reason=str(reason))
     except Rejected as reason:
@@ -255,7 +245,7 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
     except Broken as broken:
         verdict: Verdict = "fail" if found.level == "MUST" else "warn"
         crash = msgspec.structs.replace(broken.problem, rule=found.rules[0] if broken.own else FAILED)
-        problems = [tracker.placed(crash)]
+        problems = [_placed(found, crash, transcript)]
         return Finding(check=found.id, verdict=verdict, problems=problems, crash=True)
     except Exception as error:  # A malformed answer that the check did not foresee, or a bug in the check.
         return Finding(
@@ -268,13 +258,28 @@ def _apply(found: Check, transcript: Transcript) -> Finding:
     return Finding(check=found.id, verdict="fail" if found.level == "MUST" else "warn", problems=problems)
 
 
-def _named(found: Check, problem: Problem) -> Problem:
-    """Return the problem with the rule that it breaks.
+def _completed(found: Check, problem: Problem, transcript: Transcript) -> Problem:
+    """Return the problem with the rule that it breaks and the name of its exchange.
 
     Raises:
-        ValueError: the check has several rules and names none of them, or names another one.
+        ValueError: the check has several rules and names none of them, or names another one; or see `_placed`.
     """
     rule = problem.rule or (found.rules[0] if len(found.rules) == 1 else "")
     if rule not in found.rules:
         raise ValueError(f"a problem breaks {rule or 'no rule that is named'}, not one of {found.rules}")
-    return problem if problem.rule else msgspec.structs.replace(problem, rule=rule)
+    return _placed(found, msgspec.structs.replace(problem, rule=rule), transcript)
+
+
+def _placed(found: Check, problem: Problem, transcript: Transcript) -> Problem:
+    """Return the problem with the name of its exchange: its own, that of the check, or that of the only exchange.
+
+    Raises:
+        ValueError: it names no exchange of the scenario.
+    """
+    names = [exchange.name for exchange in transcript.exchanges]
+    name = problem.exchange
+    if name is None:
+        name = names[0] if len(names) == 1 else found.request
+    if name not in names:
+        raise ValueError(f"a problem names {name or 'no exchange'}, not one of {names}")
+    return msgspec.structs.replace(problem, exchange=name)

@@ -21,9 +21,10 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from plumbline_conformance.recording.redaction import fingerprint, redacted, redacted_url
+from plumbline_conformance.recording.unnamed import name_exchanges
 from plumbline_conformance.suite.aliases import current
 from plumbline_conformance.suite.contract import suite
-from plumbline_conformance.suite.model import SEED
+from plumbline_conformance.suite.model import SEED, Target
 from plumbline_conformance.transcript.defects import traceback_of
 from plumbline_conformance.transcript.model import Transcript
 
@@ -211,12 +212,24 @@ def read_recording(path: Path) -> Recording:
     if values[-1].get("digest") != digest or values[-1].get("transcripts") != len(values) - 2:
         raise UnreadableRecording(f"{path.name} was changed after it was recorded: its digest differs")
     try:
-        return Recording(
-            header=_of_today(msgspec.convert(values[0], Header)),
-            transcripts=[msgspec.convert(value, Transcript) for value in values[1:-1]],
-        )
+        header = _of_today(msgspec.convert(values[0], Header))
+        transcripts = [msgspec.convert(value, Transcript) for value in values[1:-1]]
     except msgspec.ValidationError as error:
         raise UnreadableRecording(f"{path.name}: {error}") from error
+    for seen in transcripts:
+        name_exchanges(seen, _target_of(header))
+    return Recording(header=header, transcripts=transcripts)
+
+
+def _target_of(header: Header) -> Target:
+    options = header.options
+    limit = options.limit if options is not None else ""
+    return Target(
+        base_url=header.base_url,
+        model=header.model,
+        limit="max_completion_tokens" if limit == "max_completion_tokens" else "max_tokens",
+        seed=SEED if options is None else options.seed,
+    )
 
 
 def _of_today(header: Header) -> Header:

@@ -97,10 +97,8 @@ class _Writer:
         marked = [result for result in report.results if result.scenario == scenario and result.problems]
         seen = report.evidence.get(scenario, [])
         shown = "".join(
-            exchange_html(
-                number, self._short(found, marks_of(number, found, len(seen), marked)), len(seen), marked
-            )
-            for number, found in enumerate(seen)
+            exchange_html(self._short(found, marks_of(found, marked)), marked, named=len(seen) > 1)
+            for found in seen
         )
         return self._folded(scenario, shown)
 

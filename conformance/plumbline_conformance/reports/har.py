@@ -57,6 +57,8 @@ def _entry(exchange: Exchange, began: datetime) -> Json:
         "cache": {},
         "timings": {"send": 0, "wait": round(1000 * first, 3), "receive": round(1000 * (last - first), 3)},
     }
+    if exchange.name:
+        found["_name"] = exchange.name
     if exchange.error is not None:
         found["comment"] = exchange.error
     if exchange.method == "WEBSOCKET":

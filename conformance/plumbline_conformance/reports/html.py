@@ -200,7 +200,7 @@ class _Writer:
             if (problems := [p for p in result.problems if (p.scenario or result.scenario) == scenario])
         ]
         seen = report.evidence.get(scenario, [])
-        parts += [exchange_html(number, exchange, len(seen), marked) for number, exchange in enumerate(seen)]
+        parts += [exchange_html(exchange, marked, named=len(seen) > 1) for exchange in seen]
         place = _anchor("s", scenario)
         if len(green) == len(results):
             return [
@@ -233,7 +233,7 @@ class _Writer:
         for name, problems in by_rule(result) or [(name, []) for name in result.rules]:
             parts.append(self._rule(name, broken=bool(problems)))
             for problem in problems[:10]:
-                place = place_of(problem)
+                place = place_of(self._report, result, problem)
                 where = f"<dt>where</dt><dd><code>{safe(place)}</code></dd>" if place else ""
                 parts.append(
                     f"<dl><dt>expected</dt><dd>{safe(problem.expected)}</dd>"
@@ -259,20 +259,21 @@ class _Writer:
         return f'<blockquote id="{place}">{head}: {safe(rule.sentence)} {source}</blockquote>'
 
 
-def exchange_html(number: int, seen: Evidence, count: int, results: list[Result]) -> str:
-    """Return one exchange, with marks at the events that these results point at.
+def exchange_html(seen: Evidence, results: list[Result], *, named: bool) -> str:
+    """Return one exchange, with marks at the events that these results point at, and with its name if wanted.
 
     The request is folded below the command; it is left out where the evidence has none of its own.
     """
-    marks = marks_of(number, seen, count, results)
+    marks = marks_of(seen, results)
+    name = f"<b>{safe(seen.name)}</b> " if named and seen.name else ""
     longest = max((moment.at for moment in seen.moments), default=0.0)
     said = seen.error or f"status {seen.status}"
     headers = "\n".join(f"{name}: {value}" for name, value in seen.headers)
     rows = "".join(_moment(moment, marks.get(moment.number, []), longest) for moment in seen.moments)
     folded = {"request": seen.request, "headers": headers}
     return (
-        f"<details{' open' if marks else ''}><summary>{safe(seen.method)} <code>{safe(seen.url)}</code>: {safe(said)}"
-        f"</summary><pre>{safe_text(seen.command)}</pre>"
+        f"<details{' open' if marks else ''}><summary>{name}{safe(seen.method)} <code>{safe(seen.url)}</code>: "
+        f"{safe(said)}</summary><pre>{safe_text(seen.command)}</pre>"
         + "".join(
             f"<details><summary>{name}</summary><pre>{safe_text(text)}</pre></details>"
             for name, text in folded.items()
@@ -282,15 +283,13 @@ def exchange_html(number: int, seen: Evidence, count: int, results: list[Result]
     )
 
 
-def marks_of(number: int, seen: Evidence, count: int, results: list[Result]) -> dict[int | None, list[str]]:
-    """Return the marked events with their checks; a stream problem without an exchange is about the last stream."""
+def marks_of(seen: Evidence, results: list[Result]) -> dict[int | None, list[str]]:
+    """Return the marked events of an exchange with their checks."""
     marks: dict[int | None, list[str]] = {}
     for result in results:
         for problem in result.problems:
             place = event_of(problem)
-            if place is not None and number == (
-                problem.exchange if problem.exchange is not None else count - 1
-            ):
+            if place is not None and (problem.exchange or "") == seen.name:
                 by = f"{result.check}, {problem.rule}" if problem.rule else result.check
                 said = f"{by}: expected {problem.expected}, actual {problem.actual}"
                 marks.setdefault(place, []).append(said)

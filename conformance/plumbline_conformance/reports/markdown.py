@@ -68,7 +68,7 @@ def _failure(report: Report, result: Result) -> Sequence[str]:
         lines += [f"> {name}: {report.rules[name].sentence}", ""]
         lines += ["| expected | actual | where |", "|---|---|---|"]
         lines += [
-            f"| {cell(problem.expected)} | {cell(problem.actual)} | {cell(place_of(problem))} |"
+            f"| {cell(problem.expected)} | {cell(problem.actual)} | {cell(place_of(report, result, problem))} |"
             for problem in problems[:5]
         ]
         lines += ["", *([f"and {len(problems) - 5} more of this kind", ""] if len(problems) > 5 else [])]

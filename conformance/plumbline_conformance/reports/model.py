@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ __all__ = [
     "with_defects",
 ]
 
-FORMAT = 1
+FORMAT = 2
 """Increases when older readers would misunderstand a report. New fields do not increase it."""
 VERDICTS = ("pass", "fail", "warn", "flaky", "untestable", "rejected", "inconclusive", "skipped", "error")
 """All verdicts, in the order of the printed counts."""
@@ -101,6 +101,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """One exchange, shortened; the recording has all of it."""
 
+    name: str = ""
+    """The name by which problems refer to it; unique within its scenario."""
     method: str
     url: str
     request_headers: dict[str, str]
@@ -162,22 +164,13 @@ def report_of(
 
     With `everything` it includes the exchanges of scenarios that pass.
     """
-    required, chosen = PROFILES[profile].requires, {found.check.rsplit("/", 1)[0] for found in findings}
     known = baseline or Baseline()
     results = [_result(finding, known) for finding in findings]
-    shown = {result.scenario for result in results if everything or result.verdict != "pass"}
-    marks: dict[str, set[int]] = {name: set() for name in shown}
-    for scenario, problem in (
-        (p.scenario or result.scenario, p) for result in results for p in result.problems
-    ):
-        marks.setdefault(scenario, set())
-        if (place := event_of(problem)) is not None:
-            marks[scenario].add(place)
-    shown |= marks.keys()
+    marks = _marks(results, everything=everything)
     evidence: dict[str, list[Evidence]] = {}
     defects: dict[str, str] = {}
     for seen in transcripts:
-        if seen.scenario not in shown:
+        if seen.scenario not in marks:
             continue
         try:
             evidence[seen.scenario] = [
@@ -186,28 +179,48 @@ def report_of(
             ]
         except Exception as error:
             defects[seen.scenario] = concealed(traceback_of(error), secrets)
-    observed = {
-        rule
-        for result in results
-        if result.verdict != "pass"
-        for rule in [*result.rules, *result.rules_to_show]
-    }
+    lacking = _lacking(transcripts, {result.scenario for result in results}, profile)
     report = Report(
         run=run,
         results=results,
-        rules={name: _rule(name) for name in sorted(observed)},
+        rules={name: _rule(name) for name in sorted(_rules_of(results))},
         scenarios={name: title_of(name) for name in dict.fromkeys(r.scenario for r in results)},
         evidence=evidence,
         stale=known.stale(findings),
         profile=profile,
-        lacking={
-            seen.lacks: concealed(seen.skipped or "", secrets)
-            for seen in transcripts
-            if seen.lacks in required and seen.scenario in chosen
-        },
+        lacking={name: concealed(why, secrets) for name, why in lacking.items()},
         seconds=None if seconds is None else round(seconds, 2),
     )
     return _without_halves(with_defects(report, defects))
+
+
+def _marks(results: Sequence[Result], *, everything: bool) -> dict[str, set[int]]:
+    """Return the scenarios whose exchanges are shown, each with the numbers of the events that problems point at."""
+    marks: dict[str, set[int]] = {
+        result.scenario: set() for result in results if everything or result.verdict != "pass"
+    }
+    for result in results:
+        for problem in result.problems:
+            events = marks.setdefault(problem.scenario or result.scenario, set())
+            if (number := event_of(problem)) is not None:
+                events.add(number)
+    return marks
+
+
+def _rules_of(results: Sequence[Result]) -> set[str]:
+    """Return the rules of the checks that do not pass."""
+    wrong = [result for result in results if result.verdict != "pass"]
+    return {rule for result in wrong for rule in (*result.rules, *result.rules_to_show)}
+
+
+def _lacking(transcripts: Sequence[Transcript], chosen: Collection[str], profile: str) -> dict[str, str]:
+    """Return the capabilities that the profile requires and these scenarios showed to be missing, with the reason."""
+    required = PROFILES[profile].requires
+    return {
+        seen.lacks: seen.skipped or ""
+        for seen in transcripts
+        if seen.lacks in required and seen.scenario in chosen
+    }
 
 
 def with_defects(report: Report, defects: Mapping[str, str]) -> Report:
@@ -248,7 +261,8 @@ def read_report(path: Path) -> Report:
         value = json.loads(path.read_bytes())
         if isinstance(value, dict) and value.get("format") != FORMAT:
             raise UnreadableReport(
-                f"{path.name} has format {value.get('format')!r}; this version reads {FORMAT}"
+                f"{path.name} has format {value.get('format')!r}; this version reads {FORMAT}. "
+                "Write it again from its recording."
             )
         return msgspec.convert(value, Report)
     except (ValueError, RecursionError) as error:
@@ -288,6 +302,7 @@ def _evidence(exchange: Exchange, marked: frozenset[int], *, key: bool) -> Evide
     if len(exchange.request_body) > _LONGEST_REQUEST:
         request += f" … ({len(exchange.request_body)} bytes)"
     return Evidence(
+        name=exchange.name,
         method=exchange.method,
         url=exchange.url,
         request_headers=exchange.request_headers,

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from plumbline_conformance.recording.file import TIMEOUT, TRIALS
-from plumbline_conformance.reports.model import Evidence, Report, Result, event_of
+from plumbline_conformance.reports.model import Evidence, Report, Result
 from plumbline_conformance.suite.client_claims import CLAIMS
 from plumbline_conformance.suite.model import GONE, SEED, Problem, broken_rules
 
@@ -25,7 +25,7 @@ def failure_lines(report: Report, result: Result) -> list[str]:
         rule = report.rules[name]
         lines.append(f"{rule.id}: {rule.sentence}")
         for problem in problems[:_MOST]:
-            place = place_of(problem)
+            place = place_of(report, result, problem)
             where = f"  ({printable(place)})" if place else ""
             lines.append(f"expected {printable(problem.expected)}")
             lines.append(f"actual   {printable(problem.actual)}{where}")
@@ -48,9 +48,11 @@ def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
     ]
 
 
-def place_of(problem: Problem) -> str:
-    """Return the place of a problem: the request in its scenario, counted from 0, and the place in its answer."""
-    request = "" if problem.exchange in (None, GONE) else f"request {problem.exchange}"
+def place_of(report: Report, result: Result, problem: Problem) -> str:
+    """Return the place of a problem: the request, if its scenario sent several, and the place in its answer."""
+    several = len(report.evidence.get(problem.scenario or result.scenario, ())) > 1
+    known = several and problem.exchange not in (None, "", GONE)
+    request = f"request {problem.exchange}" if known else ""
     return ", ".join(part for part in (problem.scenario, request, problem.pointer) if part)
 
 
@@ -59,16 +61,17 @@ def requests_of(report: Report, result: Result) -> list[Evidence]:
     elsewhere = list(dict.fromkeys((p.scenario, p.exchange) for p in result.problems if p.scenario))
     if elsewhere:
         # A claim about all scenarios can have as many problems as exchanges.
-        evidence = [(report.evidence.get(scenario, []), place or 0) for scenario, place in elsewhere[:_MOST]]
-        return [seen[place] for seen, place in evidence if place < len(seen)]
+        return [
+            evidence
+            for scenario, name in elsewhere[:_MOST]
+            for evidence in report.evidence.get(scenario, [])
+            if evidence.name == (name or "")
+        ]
     seen = report.evidence.get(result.scenario, [])
-    named = {p.exchange for p in result.problems if p.exchange is not None and p.exchange < len(seen)}
-    if named:
-        return [seen[place] for place in sorted(named - {GONE})]
-    if any(event_of(problem) is not None for problem in result.problems):
-        streams = [evidence for evidence in seen if any(m.kind == "event" for m in evidence.moments)]
-        return streams[-1:] or seen[-1:]
-    return seen[:6]
+    if not result.problems:
+        return seen[:6]
+    named = {problem.exchange or "" for problem in result.problems}
+    return [evidence for evidence in seen if evidence.name in named]
 
 
 def numbers(report: Report) -> str:

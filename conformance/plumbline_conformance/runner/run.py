@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from plumbline_conformance.checks.common import BUSY
-from plumbline_conformance.client.http import Conversation, conversations, exchange_of, sender
+from plumbline_conformance.client.http import conversations, exchange_of, sender
 from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
-from plumbline_conformance.runner.budget import Budget, BudgetTracker, OverBudget
-from plumbline_conformance.runner.server_watch import Death, Flight, ServerWatch
-from plumbline_conformance.suite.model import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
-from plumbline_conformance.transcript.defects import traceback_of
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.runner.budget import Budget, BudgetTracker
+from plumbline_conformance.runner.server_watch import ServerWatch
+from plumbline_conformance.runner.session import DISTURBED, Probed, Session
+from plumbline_conformance.suite.model import UNKNOWN, Scenario, Target
+from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["Finding", "Verdict", "exchange_of", "judge", "judge_law", "record", "sender"]
-
-Steps = Generator[Request, Exchange, str | None]
-_GENERATING = ("/chat/completions", "/completions", "/responses")
-_PAUSE = 1.0
-"""Seconds before a server that has refused a valid request is asked once more."""
-DISTURBED = f"{DIED} of another request while the scenario ran"
 
 
 async def record(
@@ -56,265 +49,112 @@ async def record(
     tracker = BudgetTracker(budget or Budget())
     watch = ServerWatch(target.base_url, restart_wait)
     async with conversations(target, patience, lambda: tracker.seconds_left) as begin:
-        run = _Run(target, asyncio.Semaphore(concurrency), begin, tracker, watch)
-        names = sorted({name for scenario in scenarios for name in scenario.needs})
-        probed = await asyncio.gather(*(run.about(name, declared or {}) for name in names))
-        found = dict(zip(names, probed, strict=True))
-        done: dict[str, Transcript] = {}
-        disturbed: list[Scenario] = []
+        session = Session(target, asyncio.Semaphore(concurrency), begin, tracker, watch)
+        probed = await session.probe_all(scenarios, declared or {})
+        attempts = _Attempts(session, probed, trials, wanted)
+        return await _Schedule(attempts, session, watch, ended).run(scenarios)
 
-        async def one(scenario: Scenario) -> Transcript:
-            if (seen := run.failed_probe(scenario)) is not None:
-                return seen
-            lacking = [name for name in scenario.needs if found[name][1] is not None]
-            if not lacking:
-                return await again(scenario, await run.scenario(scenario))
-            shown, lack = found[lacking[0]]
-            # If a budget or a busy server prevented the probe, nothing is known about the capability.
-            known = lack is not None and not lack.startswith(UNKNOWN) and lacking[0] not in run.stopped
-            return Transcript(
-                scenario=scenario.id, exchanges=shown, skipped=lack, lacks=lacking[0] if known else ""
-            )
 
-        async def again(scenario: Scenario, seen: Transcript) -> Transcript:
-            broken = worth_repeating(seen)
-            if seen.died is not None or not any(wanted is None or name in wanted for name in broken):
-                return seen
-            for _ in range(trials):
-                attempt = await run.scenario(scenario)
-                if attempt.died is not None:
-                    return attempt
-                if attempt.skipped is not None:
-                    break
-                seen = msgspec.structs.replace(seen, again=[*seen.again, attempt.exchanges])
+class _Attempts:
+    """Run one scenario, as often as a rule that depends on sampling is worth it.
+
+    Args:
+        session: sends the requests.
+        probed: the capabilities of the target.
+        trials: how many further attempts are allowed.
+        wanted: ids of the checks that count, None for all.
+    """
+
+    def __init__(
+        self, session: Session, probed: Mapping[str, Probed], trials: int, wanted: Collection[str] | None
+    ) -> None:
+        self._session = session
+        self._probed = probed
+        self._trials = trials
+        self._wanted = wanted
+
+    async def of(self, scenario: Scenario) -> Transcript:
+        """Return the transcript of all attempts; it is skipped if the target lacks a capability."""
+        if (seen := self._session.failed_probe(scenario)) is not None:
             return seen
+        for name in scenario.needs:
+            shown, lack = self._probed[name]
+            if lack is not None:
+                # If a budget or a busy server prevented the probe, nothing is known about the capability.
+                known = not lack.startswith(UNKNOWN) and name not in self._session.stopped
+                lacks = name if known else ""
+                return Transcript(scenario=scenario.id, exchanges=shown, skipped=lack, lacks=lacks)
+        return await self._repeated(scenario, await self._session.scenario(scenario))
 
-        def end(seen: Transcript) -> None:
-            done[seen.scenario] = seen
-            if ended is not None:
-                ended(seen)
-
-        async def beside_others(scenario: Scenario) -> None:
-            seen = await one(scenario)
-            if seen.skipped == DISTURBED or (seen.beside and not watch.over):
-                disturbed.append(scenario)
-                suspected.update({scenario.id: seen} if seen.beside else {})
-            else:
-                end(seen)
-
-        suspected: dict[str, Transcript] = {}
-        await asyncio.gather(*(beside_others(scenario) for scenario in scenarios if not scenario.hostile))
-        # One at a time, so that the request that kills the server is known.
-        repeated = [(scenario, await one(scenario)) for scenario in disturbed]
-        if any(seen.died is not None for _, seen in repeated):
-            suspected.clear()
-        for scenario, seen in repeated:
-            end(suspected.get(scenario.id, seen))
-        for scenario in sorted(scenarios, key=lambda one: one.lethal):
-            if scenario.hostile:
-                end(await run.survived(await one(scenario)))
-        return [done[scenario.id] for scenario in scenarios]
+    async def _repeated(self, scenario: Scenario, seen: Transcript) -> Transcript:
+        broken = worth_repeating(seen)
+        wanted = self._wanted
+        if seen.died is not None or not any(wanted is None or name in wanted for name in broken):
+            return seen
+        for _ in range(self._trials):
+            attempt = await self._session.scenario(scenario)
+            if attempt.died is not None:
+                return attempt
+            if attempt.skipped is not None:
+                break
+            seen = msgspec.structs.replace(seen, again=[*seen.again, attempt.exchanges])
+        return seen
 
 
-class _Run:
-    """State that the scenarios of one run share."""
+class _Schedule:
+    """Run scenarios concurrently, and one at a time where the request that kills the server has to be known.
+
+    Args:
+        attempts: runs one scenario.
+        session: finds out whether the server still serves.
+        watch: notices that the server died.
+        ended: called with each transcript as soon as it is final.
+    """
 
     def __init__(
         self,
-        target: Target,
-        gate: asyncio.Semaphore,
-        begin: Callable[[], Conversation],
-        tracker: BudgetTracker,
+        attempts: _Attempts,
+        session: Session,
         watch: ServerWatch,
+        ended: Callable[[Transcript], None] | None,
     ) -> None:
-        self._target = target
-        self._gate = gate
-        self._begin = begin
-        self._tracker = tracker
+        self._attempts = attempts
+        self._session = session
         self._watch = watch
-        self._proof: Request | None = None
-        """A request that the server has answered, which it has to answer again."""
-        self._died: dict[str, Transcript] = {}
-        """The transcripts of probes during which the server died, by capability."""
-        self.stopped: set[str] = set()
-        """The capabilities that were not probed because of the budget."""
-        self.defects: dict[str, str] = {}
-        """The capabilities whose probe failed because of a defect of the judge, with the traceback."""
+        self._ended = ended
+        self._done: dict[str, Transcript] = {}
+        self._disturbed: list[Scenario] = []
+        """The scenarios to repeat, because the server died of a request that is not known yet."""
+        self._suspected: dict[str, Transcript] = {}
+        """The transcripts of those during whose request it died, while others were in flight."""
 
-    async def about(self, name: str, declared: Mapping[str, bool]) -> tuple[list[Exchange], str | None]:
-        """Return the declaration of a capability, or probe it; the result is that of `probe`."""
-        if name in declared:
-            lack = None if declared[name] else f"declared as missing: {CAPABILITIES[name].title}"
-            return [], lack
-        return await self.probe(name)
+    async def run(self, scenarios: Sequence[Scenario]) -> list[Transcript]:
+        """Run all scenarios; hostile requests come last and alone, and those that may kill the server after them."""
+        await asyncio.gather(*(self._beside_others(one) for one in scenarios if not one.hostile))
+        await self._repeat_disturbed()
+        for scenario in sorted(scenarios, key=lambda one: one.lethal):
+            if scenario.hostile:
+                self._end(await self._session.survived(await self._attempts.of(scenario)))
+        return [self._done[scenario.id] for scenario in scenarios]
 
-    def failed_probe(self, scenario: Scenario) -> Transcript | None:
-        """Return the transcript of a scenario whose capability could not be probed, or None.
+    async def _beside_others(self, scenario: Scenario) -> None:
+        seen = await self._attempts.of(scenario)
+        if seen.skipped != DISTURBED and (not seen.beside or self._watch.over):
+            self._end(seen)
+            return
+        self._disturbed.append(scenario)
+        if seen.beside:
+            self._suspected[scenario.id] = seen
 
-        A server that died of a probe is accused of it under the first scenario that needs the capability.
-        """
-        for name in scenario.needs:
-            if (defect := self.defects.get(name)) is not None:
-                return Transcript(scenario=scenario.id, exchanges=[], defect=defect)
-            if (seen := self._died.get(name)) is not None:
-                accused = not seen.scenario
-                seen = msgspec.structs.replace(seen, scenario=seen.scenario or scenario.id)
-                self._died[name] = seen
-                if accused:
-                    return seen
-                lack = f"{DIED} when {CAPABILITIES[name].title} was probed, in {seen.scenario}"
-                return Transcript(scenario=scenario.id, exchanges=[], skipped=lack)
-        return None
+    async def _repeat_disturbed(self) -> None:
+        """Repeat one scenario at a time; if the server dies of one of them, the other suspects are innocent."""
+        repeated = [(scenario, await self._attempts.of(scenario)) for scenario in self._disturbed]
+        if any(seen.died is not None for _, seen in repeated):
+            self._suspected.clear()
+        for scenario, seen in repeated:
+            self._end(self._suspected.get(scenario.id, seen))
 
-    async def probe(self, name: str) -> tuple[list[Exchange], str | None]:
-        """Probe a capability; return the exchanges and the reason why the target lacks it, or None if it does not."""
-        try:
-            async with self._gate:
-                return await self._converse(CAPABILITIES[name].probe(self._target), f"the probe of {name}")
-        except _Stopped as stopped:
-            self.stopped.add(name)
-            return stopped.exchanges, f"{stopped}; not probed: {CAPABILITIES[name].title}"
-        except _Defect as defect:
-            self.defects[name] = str(defect)
-            return defect.exchanges, f"{UNKNOWN}: the judge failed"
-        except _Died as died:
-            self._died[name] = died.transcript("")
-            return died.exchanges, f"{UNKNOWN}: {DIED}"
-        except _Disturbed as disturbed:
-            if not self._watch.over:
-                return await self.probe(name)  # The number of deaths is bounded.
-            return disturbed.exchanges, f"{UNKNOWN}: {self._watch.over}"
-
-    async def scenario(self, wanted: Scenario) -> Transcript:
-        """Run a scenario once; it is skipped if the budget does not allow all of it."""
-        try:
-            async with self._gate:
-                self._tracker.open(wanted, self._target)
-                exchanges, _ = await self._converse(wanted.steps(self._target), wanted.id)
-        except OverBudget as reason:
-            return Transcript(scenario=wanted.id, exchanges=[], skipped=str(reason))
-        except _Stopped as stopped:
-            return Transcript(scenario=wanted.id, exchanges=stopped.exchanges, skipped=str(stopped))
-        except _Defect as defect:
-            return Transcript(scenario=wanted.id, exchanges=defect.exchanges, defect=str(defect))
-        except _Died as died:
-            return died.transcript(wanted.id)
-        except _Disturbed as disturbed:
-            # Answers of a server that is dying or has lost its state are evidence of nothing.
-            return Transcript(scenario=wanted.id, exchanges=[], skipped=self._watch.over or str(disturbed))
-        except Exception as error:
-            return Transcript(scenario=wanted.id, exchanges=[], defect=traceback_of(error))
-        return Transcript(scenario=wanted.id, exchanges=exchanges)
-
-    async def survived(self, seen: Transcript) -> Transcript:
-        """Return the transcript, with a mark if the server no longer answers what it answered before.
-
-        Such a server lives and is of no use: its thread for the model has ended, say. The mark is at the first exchange
-        that got the answer which the valid request gets now; that request or the one before it silenced the server.
-        """
-        if self._proof is None or self._watch.over or not seen.exchanges or seen.died is not None:
-            return seen
-        try:
-            for _ in range(2):
-                shown, _ = await self._converse(_once(self._proof), seen.scenario)
-                if _serves(shown[-1]) or shown[-1].status in (*BUSY, 401, 403):
-                    return seen
-                await asyncio.sleep(_PAUSE)
-        except _Died:
-            return msgspec.structs.replace(seen, died=len(seen.exchanges) - 1)
-        except _Ended:
-            return seen
-        self._watch.silence(seen.scenario)
-        alike = [place for place, one in enumerate(seen.exchanges) if _same(one, shown[-1])]
-        place = alike[0] if alike else len(seen.exchanges) - 1
-        return msgspec.structs.replace(
-            seen, exchanges=seen.exchanges[: place + 1], again=[], died=place, mute=shown[-1]
-        )
-
-    async def _converse(self, steps: Steps, name: str) -> tuple[list[Exchange], str | None]:
-        exchanges: list[Exchange] = []
-        spent = 0
-        flight = self._watch.begin(name)
-        try:
-            async with asyncio.timeout(self._tracker.timeout), self._begin() as conversation:
-                try:
-                    request = next(steps)
-                    while True:
-                        if self._watch.over or flight.epoch != self._watch.epoch:
-                            raise _Disturbed(exchanges, DISTURBED)
-                        for send_again in (True, False):
-                            worst = self._tracker.reserve(request, spent)
-                            exchange = await self._watch.observe(flight, request, conversation.send)
-                            spent += self._tracker.settle(exchange, worst)
-                            await self._end_if_dead(flight, [*exchanges, exchange])
-                            if not self._watch.may_drop(exchange):
-                                break
-                            if not send_again:
-                                exchange.dropped = True
-                        exchanges.append(exchange)
-                        if self._proof is None and request.path in _GENERATING and _serves(exchange):
-                            self._proof = request
-                        request = steps.send(exchange)
-                except StopIteration as stop:
-                    return exchanges, stop.value
-        except OverBudget as reason:
-            raise _Stopped(exchanges, str(reason)) from None
-        except TimeoutError:
-            raise _Stopped(exchanges, self._tracker.time_is_over) from None
-        except _Ended:
-            raise
-        except Exception as error:
-            # Scenarios read answers of any shape; a defect in one of them must not end the others.
-            raise _Defect(exchanges, traceback_of(error)) from error
-
-    async def _end_if_dead(self, flight: Flight, exchanges: list[Exchange]) -> None:
-        """Raise what ends the conversation if the server died of it, or of another one, during its last exchange."""
-        if (death := await self._watch.death(flight)) is not None:
-            guilty = death.suspects[0] is flight
-            raise _Died(exchanges, death) if guilty else _Disturbed(exchanges, DISTURBED)
-
-
-def _once(request: Request) -> Steps:
-    yield request
-    return None
-
-
-def _serves(exchange: Exchange) -> bool:
-    return exchange.status == 200 and exchange.error is None and exchange.failure is None
-
-
-def _same(one: Exchange, other: Exchange) -> bool:
-    return (one.status, one.body) == (other.status, other.body)
-
-
-class _Ended(Exception):  # noqa: N818 - it is a reason, not an error
-    """Something ended a conversation before its last request."""
-
-    def __init__(self, exchanges: list[Exchange], why: str) -> None:
-        super().__init__(why)
-        self.exchanges = exchanges
-
-
-class _Stopped(_Ended):
-    """The budget ended a conversation."""
-
-
-class _Disturbed(_Ended):
-    """The server died of another conversation."""
-
-
-class _Died(_Ended):
-    """The server died during the last exchange of a conversation."""
-
-    def __init__(self, exchanges: list[Exchange], death: Death) -> None:
-        super().__init__(exchanges, DIED)
-        self._beside = [flight.shown for flight in death.suspects[1:]]
-
-    def transcript(self, scenario: str) -> Transcript:
-        """Return the transcript of the scenario that ended here."""
-        place = len(self.exchanges) - 1
-        return Transcript(scenario=scenario, exchanges=self.exchanges, died=place, beside=self._beside)
-
-
-class _Defect(_Ended):
-    """A defect of the judge ended a conversation; the text is its traceback."""
+    def _end(self, seen: Transcript) -> None:
+        self._done[seen.scenario] = seen
+        if self._ended is not None:
+            self._ended(seen)

@@ -77,7 +77,7 @@ def read_again(client: str, transcripts: Sequence[Transcript]) -> list[Finding]:
 
     with replaying() as replay, quiet():
         driver = OpenAIClient(replay, tick)
-        for scenario, place, exchange in _answers(transcripts):
+        for scenario, exchange in _answers(transcripts):
             if (call := call_of(exchange)) is None:
                 continue
             if len(exchange.body) > _LONGEST or len(exchange.events) > _MOST_EVENTS:
@@ -90,7 +90,7 @@ def read_again(client: str, transcripts: Sequence[Transcript]) -> list[Finding]:
                     tally.read += 1
                     tally.wrong += bool(problems)
                     tally.problems += [
-                        msgspec.structs.replace(problem, scenario=scenario, exchange=place)
+                        msgspec.structs.replace(problem, scenario=scenario, exchange=exchange.name)
                         for problem in problems[:_MOST_OF_ONE]
                     ]
             except TimeoutError:
@@ -101,12 +101,12 @@ def read_again(client: str, transcripts: Sequence[Transcript]) -> list[Finding]:
     return [_finding(name, tally, NAME, left) for name, tally in tallies.items()]
 
 
-def _answers(transcripts: Sequence[Transcript]) -> Iterator[tuple[str, int, Exchange]]:
-    """Yield every exchange with an answer or an error: its scenario, its place there, and itself."""
+def _answers(transcripts: Sequence[Transcript]) -> Iterator[tuple[str, Exchange]]:
+    """Yield every exchange with an answer or an error, after its scenario."""
     for seen in transcripts:
-        for place, exchange in enumerate(seen.everything if seen.skipped is None else ()):
+        for exchange in seen.everything if seen.skipped is None else ():
             if exchange.status == 200 or 400 <= exchange.status < 600:
-                yield seen.scenario, place, exchange
+                yield seen.scenario, exchange
 
 
 def _finding(name: str, tally: _Tally, client: str, left: list[str]) -> Finding:

@@ -41,6 +41,7 @@ __all__ = [
     "Scenario",
     "Target",
     "Untestable",
+    "about",
     "breaking",
     "broken_rules",
     "capability",
@@ -54,7 +55,7 @@ SAMPLED = frozenset(name for name, rule in rules().items() if rule.get("sampled"
 """Rules about what a model writes. A sampled answer may break one by chance, so their checks are worth further
 attempts. Framing, shapes, sums and refusals are the same in every attempt."""
 
-GONE = -1
+GONE = "not kept"
 """The value of `Problem.exchange` if `plumbline watch` did not keep the exchange. Reports then show no evidence."""
 SEED = 1
 """The seed in the requests of scenarios; the target's own seed replaces it."""
@@ -80,6 +81,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One HTTP request of a scenario, or one turn on a WebSocket."""
 
+    name: str = ""
+    """Unique within the scenario; only the request of a scenario that sends one may leave it out. The requests of a
+    group, such as polls, are `poll/1`, `poll/2` and so on, or `whole`, `whole/2` if one of them is the first choice."""
     path: str
     """Below the base URL, such as `/chat/completions`."""
     method: Literal["GET", "POST", "DELETE", "PUT", "WEBSOCKET"] = "POST"
@@ -106,8 +110,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     actual: str
     pointer: str = ""
     """Where: `event 7, choices[0].delta.role`."""
-    exchange: int | None = None
-    """The place of the exchange, if the scenario has several; `GONE` if it was not kept."""
+    exchange: str | None = None
+    """The name of the exchange, or `GONE` if it was not kept. A check may leave it out if it was registered with a
+    `request` or if the scenario has one exchange; the judge fills it in, and refuses a problem without one."""
     rule: str = ""
     """The broken rule: one of the check's, or `FAILED`. May be left out if the check has one rule."""
     scenario: str = ""
@@ -118,6 +123,14 @@ def breaking(rule: str, problems: Iterable[Problem]) -> Iterator[Problem]:
     """Yield the problems with this rule as the broken one."""
     for problem in problems:
         yield msgspec.structs.replace(problem, rule=rule)
+
+
+def about(exchange: Exchange, problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Yield the problems with this exchange as theirs, unless they name another one."""
+    for problem in problems:
+        if problem.exchange is None:
+            problem = msgspec.structs.replace(problem, exchange=exchange.name)
+        yield problem
 
 
 def broken_rules(problems: Iterable[Problem]) -> list[str]:
@@ -229,8 +242,9 @@ class Check(Claim, frozen=True, kw_only=True):
     judge: Judge
     law: Law | None = None
     """The check as a function of one exchange, if it looks at one only. It applies to any exchange of that kind."""
-    place: int = 0
-    """For a law: which exchange of the scenario it looks at."""
+    request: str | None = None
+    """The name of the request that its problems are about, unless they name another one. For a law: the request or
+    group of requests that it looks at."""
     of: AnswerKind = ""
     """For a law: which kind of answer it is about."""
 
@@ -282,7 +296,7 @@ def check(
     *observed: str,
     milder: bool = False,
     law: Law | None = None,
-    place: int = 0,
+    request: str | None = None,
     of: AnswerKind = "",
 ) -> Callable[[Judge], Judge]:
     """Register a check of the scenario that its id begins with.
@@ -293,7 +307,7 @@ def check(
         observed: the rules; the first one gives the level.
         milder: a SHOULD although the rule is a MUST, for rules on which major servers disagree.
         law: the check as a function of one exchange, if it looks at one only.
-        place: for a law, which exchange of the scenario.
+        request: the name of the request that its problems are about, unless they name another one.
         of: for a law, which kind of answer it is about.
     """
     level = rules()[observed[0]]["level"].removesuffix(" NOT")
@@ -309,7 +323,7 @@ def check(
             judge=judge,
             sampled=observed[0] in SAMPLED,
             law=law,
-            place=place,
+            request=request,
             of=of,
         )
         return judge

@@ -10,7 +10,7 @@ import msgspec
 
 from plumbline_conformance.transcript.sse import Event, load_json, parse_blocks, parse_events
 
-__all__ = ["CLOSED", "Exchange", "Transcript"]
+__all__ = ["CLOSED", "Exchange", "Transcript", "in_attempt"]
 
 CLOSED = "closed in the middle of a turn"
 """How `error` begins if the server closed a WebSocket before the end of a turn."""
@@ -19,6 +19,8 @@ CLOSED = "closed in the middle of a turn"
 class Exchange(msgspec.Struct, kw_only=True, dict=True):
     """One request and everything that the server sent back."""
 
+    name: str = ""
+    """The name of its request, unique within the scenario; empty for the only request of one, and in live traffic."""
     method: str
     url: str
     request_headers: dict[str, str]
@@ -120,10 +122,19 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def everything(self) -> list[Exchange]:
-        """Return the exchanges of all attempts; `Problem.exchange` is a place among them."""
-        return [exchange for exchanges in (self.exchanges, *self.again) for exchange in exchanges]
+        """Return the exchanges of all attempts, with the names that the problems of a report use."""
+        further = [
+            msgspec.structs.replace(exchange, name=in_attempt(exchange.name, attempt))
+            for attempt, exchanges in enumerate(self.again, 2)
+            for exchange in exchanges
+        ]
+        return [*self.exchanges, *further]
 
-    @property
-    def last(self) -> Exchange:
-        """Return the last exchange, which most checks look at."""
-        return self.exchanges[-1]
+
+def in_attempt(name: str, attempt: int) -> str:
+    """Return the name of an exchange among those of all attempts, which are counted from 1.
+
+    >>> in_attempt("deleted", 2)
+    'deleted, attempt 2'
+    """
+    return name if attempt == 1 else f"{name}, attempt {attempt}" if name else f"attempt {attempt}"

@@ -77,29 +77,35 @@ def _refusals() -> list[_WantedLaw]:
 
 @cache
 def _answers() -> list[_WantedLaw]:
-    features_by_scenario: dict[str, list[frozenset[str]]] = {}
+    features_by_scenario: dict[str, dict[str, frozenset[str]]] = {}
     entries = []
     for found in CHECKS.values():
         if found.law is None or found.of == "refusal":
             continue
         name = found.id.rsplit("/", 1)[0]
-        requests = features_by_scenario.setdefault(name, _requests(name))
+        if name not in features_by_scenario:
+            features_by_scenario[name] = _requests(name)
+        requests = features_by_scenario[name]
         # If a request depends on an answer, the features of the last known request apply; the law checks the rest.
-        wanted = requests[min(found.place, len(requests) - 1)] - {"whole", "stream"}
+        last = [*requests.values()][-1]
+        wanted = requests.get(found.request or "", last) - {"whole", "stream"}
         entries.append(_WantedLaw(found, found.law, wanted | ({found.of} - {"either"})))
     return entries
 
 
-def _requests(name: str) -> list[frozenset[str]]:
-    """Return the features of the requests that a scenario sends without any answers."""
+def _requests(name: str) -> dict[str, frozenset[str]]:
+    """Return the features of the requests that a scenario sends without any answers, by name.
+
+    A group has the features of its first request.
+    """
     steps = SCENARIOS[name].steps(_NOBODY)
-    found: list[frozenset[str]] = []
+    found: dict[str, frozenset[str]] = {}
     try:
         request = next(steps)
         while True:
             url = _NOBODY.base_url + request.path
             body = request.json if request.content is None and isinstance(request.json, dict) else None
-            found.append(features(request.method, url, body))
+            found.setdefault(request.name.partition("/")[0], features(request.method, url, body))
             request = steps.send(
                 Exchange(method=request.method, url=url, request_headers={}, request_body=b"")
             )

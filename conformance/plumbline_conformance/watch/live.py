@@ -119,8 +119,8 @@ class Tally:
             if worst.verdict == "pass":
                 found.append(worst)
                 continue
-            samples = _samples(checks)
-            at = next((at for at, kept in enumerate(samples) if kept is checks[name].exchange), GONE)
+            samples = _samples(checks).items()
+            at = next((sample for sample, kept in samples if kept is checks[name].exchange), GONE)
             notes = [", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])]
             if worst.problems and at == GONE:
                 notes.append(f"its exchange was not kept: there is room for {_SAMPLES} of {_scenario(name)}")
@@ -131,22 +131,30 @@ class Tally:
 
     def transcripts(self) -> Sequence[Transcript]:
         """Return the samples, by the scenarios of the checks that they broke."""
-        found = {name: _samples(checks) for name, checks in self._worst.items()}
-        return [Transcript(scenario=name, exchanges=kept) for name, kept in found.items() if kept]
+        found = {name: _samples(checks).items() for name, checks in self._worst.items()}
+        return [
+            Transcript(
+                scenario=name,
+                exchanges=[msgspec.structs.replace(kept, name=sample) for sample, kept in samples],
+            )
+            for name, samples in found.items()
+            if samples
+        ]
 
 
 def _scenario(check: str) -> str:
     return check.rsplit("/", 1)[0]
 
 
-def _samples(checks: Mapping[str, _Worst]) -> list[Exchange]:
-    """Return the kept exchanges of a scenario, each once: those of its checks' worst findings."""
-    return list({id(worst.exchange): worst.exchange for worst in checks.values() if worst.exchange}.values())
+def _samples(checks: Mapping[str, _Worst]) -> dict[str, Exchange]:
+    """Return the kept exchanges of a scenario, each once, by name: those of its checks' worst findings."""
+    kept = {id(worst.exchange): worst.exchange for worst in checks.values() if worst.exchange}
+    return {f"sample/{number}": exchange for number, exchange in enumerate(kept.values(), 1)}
 
 
 def _makes_place(checks: Mapping[str, _Worst], exchange: Exchange, badness: int) -> bool:
     """Return whether the exchange can be kept; if necessary, drop a milder sample."""
-    samples = _samples(checks)
+    samples = _samples(checks).values()
     if len(samples) < _SAMPLES or any(kept is exchange for kept in samples):
         return True
 

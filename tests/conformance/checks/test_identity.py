@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from email.utils import formatdate
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,6 +51,10 @@ def test_a_date_that_is_none_is_no_clock(clock: str) -> None:
 
 @given(st.lists(st.sampled_from("abc"), min_size=2, max_size=5))
 def test_as_many_ids_are_accused_as_were_there_before(names: list[str]) -> None:
-    seen = Transcript(scenario="x", exchanges=[answer(1, name=name) for name in names])
+    exchanges = [
+        msgspec.structs.replace(answer(1, name=name), name=f"request/{number}")
+        for number, name in enumerate(names, 1)
+    ]
+    seen = Transcript(scenario="x", exchanges=exchanges)
 
     assert len(list(distinct_ids(seen))) == len(names) - len(set(names))

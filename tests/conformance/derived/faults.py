@@ -15,6 +15,7 @@ import msgspec
 from mutants.mutations import renamed, with_body
 
 from derived.values import faults_of
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["PAIR", "Fault", "faults", "pairs"]
@@ -49,7 +50,7 @@ class Fault(msgspec.Struct, frozen=True):
         """
         found = [self.exchange if n == self.place else one for n, one in enumerate(good.exchanges)]
         yield Transcript(scenario=good.scenario, exchanges=found)
-        if len(found) == 2:
+        if [one.name for one in found] == [WHOLE, STREAM]:
             yield Transcript(scenario=good.scenario, exchanges=[*found, *map(renamed, found)])
 
 

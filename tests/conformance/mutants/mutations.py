@@ -136,10 +136,10 @@ def again(mutation: Mutation) -> Mutation:
 
 
 def renamed(exchange: Exchange) -> Exchange:
-    """Return the answer with a new id."""
+    """Return the answer to the same request again, with a new id."""
     other = re.sub(rb"(chatcmpl-|cmpl-|resp_)([0-9]+)", rb"\g<1>9\2", exchange.body)
     headers = [(key, f"{old}-2" if key == "x-request-id" else old) for key, old in exchange.headers]
-    return changed(exchange, frames=[(0.0, other)], headers=headers)
+    return changed(exchange, name=f"{exchange.name}/2", frames=[(0.0, other)], headers=headers)
 
 
 def without(*path: str | int) -> Callable[[Any], object]:

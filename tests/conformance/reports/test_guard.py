@@ -14,6 +14,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from example_servers.good_server import MODEL, serving, transcripts
 from example_servers.reference import application
@@ -76,6 +77,7 @@ def truncated(draw: st.DrawFn, scenario: str) -> list[Exchange]:
         frames = one.frames[: draw(st.integers(0, len(one.frames)))]
         status = draw(st.sampled_from([one.status, 101, 200, 0]))
         kept[place] = Exchange(
+            name=one.name,
             method=one.method,
             url=one.url,
             request_headers=one.request_headers,
@@ -88,10 +90,15 @@ def truncated(draw: st.DrawFn, scenario: str) -> list[Exchange]:
     return kept
 
 
+def _numbered(exchanges: list[Exchange]) -> list[Exchange]:
+    return [msgspec.structs.replace(one, name=f"unknown/{number}") for number, one in enumerate(exchanges, 1)]
+
+
 @st.composite
 def recorded(draw: st.DrawFn) -> Transcript:
     scenario = draw(st.sampled_from(sorted(SCENARIOS)))
-    exchanges = draw(truncated(scenario) | st.lists(FOREIGN, max_size=4))
+    foreign = st.lists(FOREIGN, max_size=4).map(_numbered)
+    exchanges = draw(truncated(scenario) | foreign)
     skipped = draw(st.sampled_from([None, None, None, "because"]))
     again = draw(st.sampled_from([[], [], [exchanges], [[]]]))
     return Transcript(scenario=scenario, exchanges=exchanges, skipped=skipped, again=again)

@@ -307,14 +307,14 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path, content: str) -> No
 
 
 def test_a_report_names_the_request_of_a_problem() -> None:
-    problem = Problem(expected="x", actual="y", pointer="event 3", exchange=1)
+    problem = Problem(expected="x", actual="y", pointer="event 3", exchange="stream")
     finding = Finding(check="chat/stream-text/shape", verdict="fail", problems=[problem])
     report = report_of(RUN, [transcripts()["chat/stream-text"]], [finding])
 
-    assert "actual   y  (request 1, event 3)" in failure_lines(report, report.results[0])
-    assert "request 1, event 3" in html(report)
-    assert "request 1, event 3" in markdown(report)
-    assert "request 1, event 3" in junit(report)
+    assert "actual   y  (request stream, event 3)" in failure_lines(report, report.results[0])
+    assert "request stream, event 3" in html(report)
+    assert "request stream, event 3" in markdown(report)
+    assert "request stream, event 3" in junit(report)
 
 
 def first_page() -> str:

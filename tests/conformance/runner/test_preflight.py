@@ -174,9 +174,10 @@ def test_a_right_request_that_is_refused_at_all_times_is_not_spoilt_by_hostile_o
         status=404,
         frames=[(0.0, json.dumps(error("No such model.", code="model_not_found")).encode())],
     )
+    exchanges = [msgspec.structs.replace(unknown, name=one.name) for one in seen.exchanges]
     verdicts = {
         finding.check: finding.verdict
-        for finding in judge(Transcript(scenario=seen.scenario, exchanges=[unknown] * len(seen.exchanges)))
+        for finding in judge(Transcript(scenario=seen.scenario, exchanges=exchanges))
     }
 
     assert verdicts["errors/hostile/served"] == "rejected"
@@ -198,8 +199,8 @@ def test_a_server_that_hostile_requests_spoil_is_reported(status: int, verdict: 
     """It refused what was hostile as it should, and refuses the right request after it."""
     seen = transcripts()["errors/hostile"]
     frames = [(0.0, json.dumps(error("state is poisoned")).encode())]
-    spoilt = msgspec.structs.replace(seen.exchanges[8], status=status, frames=frames)
-    exchanges = [*seen.exchanges[:8], spoilt]
+    *hostile, valid = seen.exchanges
+    exchanges = [*hostile, msgspec.structs.replace(valid, status=status, frames=frames)]
 
     [finding] = [
         found

@@ -87,7 +87,7 @@ def test_a_living_server_that_drops_a_request_twice_is_accused_of_it() -> None:
     [dropped] = violations(seen)
     assert dropped.check == "errors/hostile/refused"
     assert dropped.broken == ["HTTP-17"]
-    assert dropped.problems[0].exchange == 4
+    assert dropped.problems[0].exchange == "deep_object"
     assert dropped.problems[0].actual.startswith("twice a closed connection: ")
 
 
@@ -100,8 +100,13 @@ def test_a_connection_that_breaks_once_is_an_accident(text: bytes) -> None:
     assert all(exchange.error is None for one in seen.values() for exchange in one.exchanges)
 
 
-@pytest.mark.parametrize(("text", "place"), [(b'"messages": [[[', 7), (b'{"model":{"model":', 5)])
-def test_a_server_that_lives_and_stops_serving_is_accused_of_it_alone(text: bytes, place: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "name", "count"),
+    [(b'"messages": [[[', "huge_temperature", 8), (b'{"model":{"model":', "zeros", 6)],
+)
+def test_a_server_that_lives_and_stops_serving_is_accused_of_it_alone(
+    text: bytes, name: str, count: int
+) -> None:
     """The answers after the fatal request are no evidence; the first of them is the last one in the report."""
     with mortal(lambda request: text in request, survives=True, mutes=True) as (base_url, _):
         seen = run(base_url, [*SOME, "errors/window"])
@@ -109,10 +114,10 @@ def test_a_server_that_lives_and_stops_serving_is_accused_of_it_alone(text: byte
     [silenced] = violations(seen)
     assert silenced.check == "errors/hostile/refused"
     assert silenced.broken == ["HTTP-16"]
-    assert silenced.problems[0].exchange == place
+    assert silenced.problems[0].exchange == name
     assert "the server stopped serving" in silenced.problems[0].actual
     assert "the model's thread has ended" in silenced.problems[0].actual
-    assert len(seen["errors/hostile"].exchanges) == place + 1
+    assert len(seen["errors/hostile"].exchanges) == count
     assert all(one.skipped is None for one in seen.values())
 
 
@@ -132,7 +137,7 @@ def test_a_refusal_that_kills_breaks_the_rule_of_refusals() -> None:
     [death] = violations(seen)
     assert death.check == "errors/hostile/refused"
     assert death.broken == ["HTTP-16"]
-    assert death.problems[0].exchange == 4
+    assert death.problems[0].exchange == "deep_object"
     assert "RemoteProtocolError" in death.problems[0].actual or "ReadError" in death.problems[0].actual
 
 

@@ -213,7 +213,7 @@ def test_a_stream_that_was_cut_is_cut_for_the_client() -> None:
     """A lost connection is no problem of the answer, but problems before it are found."""
     for scenario in (STREAM, RESPONSE, "completions/stream"):
         seen = transcripts()[scenario]
-        for size in (0, 1, 300, len(seen.last.body)):
+        for size in (0, 1, 300, len(seen.exchanges[-1].body)):
             cut = each(-1, lambda e, n=size: changed(e, frames=[(0.0, e.body[:n])], error="cut"))  # type: ignore[misc]
             assert broken(cut(seen)) == []
 

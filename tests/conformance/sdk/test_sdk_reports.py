@@ -56,7 +56,7 @@ def test_findings_are_in_every_report_and_in_the_exit_status(
     out = capsys.readouterr().out
     assert "warn sdk/openai/responses-stream-helper" in out
     assert (
-        "actual   RuntimeError: Didn't receive a `response.completed` event.  (responses/tool, request 1, events)"
+        "actual   RuntimeError: Didn't receive a `response.completed` event.  (responses/tool, request stream, events)"
         in out
     )
     assert "see it   curl" in out

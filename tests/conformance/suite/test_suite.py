@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from example_servers.good_server import transcripts
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.checks.common import usage_adds_up
@@ -100,15 +101,64 @@ def _sloppy(rule: str) -> Finding:
     found = msgspec.structs.replace(CHECKS["chat/text/shape"], rules=("CHAT-01", "CHAT-03"), judge=judge_)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(CHECKS, "chat/text/shape", found)
-        [finding] = [
-            one for one in judge(Transcript(scenario="chat/text", exchanges=[])) if one.check == found.id
-        ]
+        seen = transcripts()["chat/text"]
+        [finding] = [one for one in judge(seen) if one.check == found.id]
     return finding
 
 
 def test_a_problem_of_one_of_several_rules_names_it() -> None:
     assert _sloppy("CHAT-03").verdict == "fail"
     assert [problem.rule for problem in _sloppy("CHAT-03").problems] == ["CHAT-03"]
+
+
+def _placed(exchange: str | None, request: str | None) -> Finding:
+    """Judge a check of a scenario with two requests, whose problem names this exchange."""
+
+    def judge_(seen: Transcript) -> Iterator[Problem]:
+        yield Problem(expected="a", actual="b", exchange=exchange)
+
+    found = msgspec.structs.replace(CHECKS["chat/nulls/taken"], judge=judge_, request=request)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CHECKS, found.id, found)
+        [finding] = [one for one in judge(transcripts()["chat/nulls"]) if one.check == found.id]
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("exchange", "request_", "named"),
+    [("plain", None, "plain"), (None, "with_nulls", "with_nulls"), ("plain", "with_nulls", "plain")],
+)
+def test_a_problem_is_about_its_exchange_or_that_of_its_check(
+    exchange: str | None, request_: str | None, named: str
+) -> None:
+    assert [problem.exchange for problem in _placed(exchange, request_).problems] == [named]
+
+
+@pytest.mark.parametrize("exchange", [None, "", "no such request"])
+def test_a_problem_that_names_no_exchange_of_several_is_a_fault_of_the_suite(exchange: str | None) -> None:
+    assert _placed(exchange, None).verdict == "error"
+
+
+def test_two_exchanges_with_one_name_are_a_fault_of_the_suite() -> None:
+    [one, _] = transcripts()["chat/nulls"].exchanges
+
+    found = judge(Transcript(scenario="chat/nulls", exchanges=[one, one]))
+
+    assert {finding.verdict for finding in found} == {"error"}
+
+
+@pytest.mark.parametrize("name", [name for name, found in CHECKS.items() if found.request is not None])
+def test_a_check_is_about_a_request_of_its_scenario(name: str) -> None:
+    sent = [one.name for one in transcripts()[name.rsplit("/", 1)[0]].exchanges]
+
+    assert CHECKS[name].request in {*sent, *(one.partition("/")[0] for one in sent)}
+
+
+def test_requests_of_a_scenario_have_names_that_differ() -> None:
+    for name, seen in transcripts().items():
+        sent = [one.name for one in seen.exchanges]
+        assert len(set(sent)) == len(sent), name
+        assert "" not in sent or len(sent) == 1, name
 
 
 @pytest.mark.parametrize("rule", ["", "CHAT-04", "no rule"])

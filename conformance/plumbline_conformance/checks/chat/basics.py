@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.checks.chat.shared_laws import SHAPE, shape
 from plumbline_conformance.checks.common import json_content_type, request_id, usage_adds_up
 from plumbline_conformance.checks.identity import made_now
-from plumbline_conformance.checks.laws import whole
+from plumbline_conformance.checks.laws import WHOLE, whole
 from plumbline_conformance.checks.request_reader import (
     request_fields,
     requested_choices,
@@ -28,7 +28,7 @@ SHORT = 16
 
 @scenario("chat/text", "A short answer", core=True)
 def chat_text(target: Target) -> Generator[Request, Exchange, None]:
-    yield Request(path="/chat/completions", json=chat(target, max_tokens=LIMIT))
+    yield Request(name=WHOLE, path="/chat/completions", json=chat(target, max_tokens=LIMIT))
 
 
 whole("chat/text/shape", "Answer as the contract requires", *SHAPE)(shape)
@@ -73,7 +73,8 @@ def _length(exchange: Exchange) -> Iterator[Problem]:
 
 @scenario("chat/choices", "Two choices")
 def chat_choices(target: Target) -> Generator[Request, Exchange, None]:
-    yield Request(path="/chat/completions", json=chat(target, n=2, temperature=1, seed=1))
+    body = chat(target, n=2, temperature=1, seed=1)
+    yield Request(name=WHOLE, path="/chat/completions", json=body)
 
 
 whole("chat/choices/n", "Give exactly n choices with indexes from 0", "CHAT-02")(numbered)
@@ -81,9 +82,8 @@ whole("chat/choices/n", "Give exactly n choices with indexes from 0", "CHAT-02")
 
 @scenario("chat/logprobs", "A short answer with the logprobs of its tokens")
 def chat_logprobs(target: Target) -> Generator[Request, Exchange, None]:
-    yield Request(
-        path="/chat/completions", json=chat(target, max_tokens=LIMIT, logprobs=True, top_logprobs=2)
-    )
+    body = chat(target, max_tokens=LIMIT, logprobs=True, top_logprobs=2)
+    yield Request(name=WHOLE, path="/chat/completions", json=body)
 
 
 @whole(

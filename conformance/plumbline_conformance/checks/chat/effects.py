@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline_conformance.checks.answers import choice, chunks, is_stream
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.checks.laws import both, whole
+from plumbline_conformance.checks.laws import STREAM, WHOLE, both, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_limit
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import (
@@ -32,8 +32,9 @@ LIMIT = 6
 @scenario("chat/bias", "One token forced with `logit_bias`")
 def bias(target: Target) -> Steps:
     fields = {"logit_bias": {TOKEN: FORCE}, "logprobs": True, "temperature": 0, "seed": 1}
-    yield Request(path="/chat/completions", json=chat(target, max_tokens=LIMIT, **fields))
-    yield Request(path="/chat/completions", json=chat(target, max_tokens=LIMIT, stream=True, **fields))
+    body = chat(target, max_tokens=LIMIT, **fields)
+    yield Request(name=WHOLE, path="/chat/completions", json=body)
+    yield Request(name=STREAM, path="/chat/completions", json={**body, "stream": True})
 
 
 @both(
@@ -67,7 +68,7 @@ def completion_limit(target: Target) -> Steps:
     messages = [{"role": "user", "content": "Count from one to a hundred."}]
     body = chat(target, messages=messages, max_completion_tokens=LIMIT, temperature=0, seed=1)
     del body["max_tokens"]
-    yield Request(path="/chat/completions", json=body)
+    yield Request(name=WHOLE, path="/chat/completions", json=body)
 
 
 @whole("chat/completion-limit/kept", "Write no more tokens than `max_completion_tokens`", "CHAT-06")
@@ -98,20 +99,19 @@ def seed(target: Target) -> Steps:
     """Sample so freely that no two texts are equal but for the sake of the seed, also of a model with few answers."""
     messages = [{"role": "user", "content": "Write any words that come to mind."}]
     body = chat(target, messages=messages, max_tokens=32, temperature=2, seed=target.seed)
-    for _ in range(ATTEMPTS):
-        yield Request(path="/chat/completions", json=body)
+    for number in range(1, ATTEMPTS + 1):
+        yield Request(name=f"sample/{number}", path="/chat/completions", json=body)
 
 
 @check("chat/seed/repeated", "Sample the same text again with the same seed", "CHAT-11")
 def seed_repeated(seen: Transcript) -> Iterator[Problem]:
     """Accuse a server only if no two of the answers are equal: the seed then has no effect."""
-    answers = [accepted(at(seen, place)) for place in range(ATTEMPTS)]
+    answers = [accepted(at(seen, f"sample/{number}")) for number in range(1, ATTEMPTS + 1)]
     marks = {repr(one.json.get("system_fingerprint")) for one in answers if isinstance(one.json, dict)}
     if len(marks) > 1:
         raise Inconclusive("the fingerprints differ")
     found = [choice(one).content for one in answers]
     if len(set(found)) == len(found):
         shown = repr(found)[:200]
-        yield Problem(
-            expected="two equal texts of four", actual=shown, pointer="content", exchange=ATTEMPTS - 1
-        )
+        wanted, where = "two equal texts of four", answers[-1].name
+        yield Problem(expected=wanted, actual=shown, pointer="content", exchange=where)

@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.checks.answers import choice, deltas, is_stream, stream_of, whole_of
 from plumbline_conformance.checks.chat.shared_laws import pair
 from plumbline_conformance.checks.common import accepted
-from plumbline_conformance.checks.laws import both, stream, whole
+from plumbline_conformance.checks.laws import STREAM, both, stream, whole
 from plumbline_conformance.checks.request_reader import greedy, request_fields, requested_top_logprobs
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target, check
@@ -64,7 +64,12 @@ def _given(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="entries", actual="none", pointer="choices[0].logprobs.content")
 
 
-@check("chat/logprobs-pair/stream-same", "Stream the same entries as without streaming", "CS-14")
+@check(
+    "chat/logprobs-pair/stream-same",
+    "Stream the same entries as without streaming",
+    "CS-14",
+    request=STREAM,
+)
 def pair_same(seen: Transcript) -> Iterator[Problem]:
     wanted, found = (
         [one["token"] for one in _entries(answer)] for answer in (whole_of(seen), stream_of(seen))

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
-from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, required, usage_count
+from plumbline_conformance.checks.common import (
+    accepted,
+    at,
+    follow_up_accepted,
+    longer_prompt,
+    required,
+    usage_count,
+)
 from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -29,98 +36,99 @@ PROMPTS: dict[str, tuple[str, list[dict[str, object]]]] = {
         [*user("Hi"), {"role": "assistant", "content": _parts("Hello.", " You?")}, *user(QUESTION)],
     ),
 }
-"""By check: what the server has to accept, and the messages, in the order of the requests."""
-
-
+"""By check and request: what the server has to accept, and the messages."""
 LONGER = ("system", "developer")
 """Roles that the last requests have with a longer text, to see whether the model is shown it."""
 
 
 @scenario("chat/roles", "A question alone, and with every role and format of text content")
 def roles(target: Target) -> Steps:
-    for messages in (user(QUESTION), *(messages for _, messages in PROMPTS.values())):
-        yield Request(path="/chat/completions", json=chat(target, messages=messages))
+    asked = {"question": user(QUESTION), **{name: messages for name, (_, messages) in PROMPTS.items()}}
     for role in LONGER:
-        messages = [{"role": role, "content": " ".join(["Be kind."] * 20)}, *user(QUESTION)]
-        yield Request(path="/chat/completions", json=chat(target, messages=messages))
+        asked[f"long_{role}"] = [
+            {"role": role, "content": " ".join(["Be kind."] * 20)},
+            *user(QUESTION),
+        ]
+    for name, messages in asked.items():
+        yield Request(name=name, path="/chat/completions", json=chat(target, messages=messages))
 
 
-def _accepts(place: int) -> Callable[[Transcript], Iterator[Problem]]:
+def _accepts(name: str) -> Callable[[Transcript], Iterator[Problem]]:
     def judge(seen: Transcript) -> Iterator[Problem]:
         """Compare with the question alone: if the server answered it, it refuses the role or the content parts."""
-        yield from follow_up_accepted(seen, place)
+        yield from follow_up_accepted(seen, "question", name)
 
     return judge
 
 
-for _place, (_name, (_content, _)) in enumerate(PROMPTS.items(), 1):
-    check(f"chat/roles/{_name}", f"Accept {_content}", "CHAT-13")(_accepts(_place))
+for _name, (_content, _) in PROMPTS.items():
+    check(f"chat/roles/{_name}", f"Accept {_content}", "CHAT-13")(_accepts(_name))
 
 
 @check("chat/roles/same-text", "Treat one text part like plain text", "CHAT-13")
 def roles_same_text(seen: Transcript) -> Iterator[Problem]:
     """Detect by the token count that a server drops the part, or shows its Python repr to the model."""
-    place = 1 + list(PROMPTS).index("parts")
-    wanted, found = (usage_count(at(seen, one), "prompt_tokens") for one in (0, place))
+    wanted, found = (usage_count(at(seen, name), "prompt_tokens") for name in ("question", "parts"))
     if abs(found - wanted) > TEMPLATE_TOKENS:
         shown = f"about {wanted}, as for the text alone"
-        yield Problem(expected=shown, actual=str(found), pointer="usage.prompt_tokens", exchange=place)
+        yield Problem(expected=shown, actual=str(found), pointer="usage.prompt_tokens", exchange="parts")
 
 
-def _reads(place: int, role: str) -> Callable[[Transcript], Iterator[Problem]]:
+def _reads(role: str) -> Callable[[Transcript], Iterator[Problem]]:
     def judge(seen: Transcript) -> Iterator[Problem]:
         """Compare two lengths, because a short message may replace a longer default of the template."""
-        short, long = 1 + list(PROMPTS).index(role), 1 + len(PROMPTS) + place
-        counts = [usage_count(at(seen, one), "prompt_tokens") for one in (short, long)]
-        if counts[1] <= counts[0]:
-            shown = f"more than {counts[0]}"
-            yield Problem(expected=shown, actual=str(counts[1]), pointer="usage.prompt_tokens", exchange=long)
+        yield from longer_prompt(seen, role, f"long_{role}", "prompt_tokens")
 
     return judge
 
 
-for _place, _name in enumerate(LONGER):
-    check(f"chat/roles/{_name}-read", f"Show the model the {_name} message", "CHAT-13")(_reads(_place, _name))
+for _name in LONGER:
+    check(f"chat/roles/{_name}-read", f"Show the model the {_name} message", "CHAT-13")(_reads(_name))
 
 
 @scenario("chat/function-role", "A short and a long message of the role `function`")
 def function_role(target: Target) -> Steps:
-    for count in (1, 20):
+    for name, count in (("short", 1), ("long", 20)):
         called = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}}
         result = {"role": "function", "name": "look", "content": " ".join(["It is warm."] * count)}
         messages = [*user(QUESTION), called, result]
-        yield Request(path="/chat/completions", json=chat(target, messages=messages))
+        yield Request(name=name, path="/chat/completions", json=chat(target, messages=messages))
 
 
 @check("chat/function-role/taken", "Accept the message of a function, or refuse it", "CHAT-13")
 def function_role_taken(seen: Transcript) -> Iterator[Problem]:
     """Accept a refusal, because a server may lack deprecated functions and their messages (TOOL-16)."""
-    for place in (0, 1):
-        required(partial(accepted, at(seen, place)))
+    for name in ("short", "long"):
+        required(partial(accepted, at(seen, name)))
     yield from ()
 
 
 @check("chat/function-role/read", "Show the message of a function to the model", "CHAT-13", milder=True)
 def function_role_read(seen: Transcript) -> Iterator[Problem]:
     """Detect a template that does not know the role and silently drops the message."""
-    counts = [usage_count(at(seen, place), "prompt_tokens") for place in (0, 1)]
-    if counts[1] <= counts[0]:
-        shown = f"more than {counts[0]}"
-        yield Problem(expected=shown, actual=str(counts[1]), pointer="usage.prompt_tokens", exchange=1)
+    yield from longer_prompt(seen, "short", "long", "prompt_tokens")
 
 
 COPIES = 8
-MARKERS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<end_of_turn>")
-"""Markers of common families. Shorter ones, such as `</s>`, can be one ordinary token of a large vocabulary."""
+MARKERS = {
+    "im_end": "<|im_end|>",
+    "endoftext": "<|endoftext|>",
+    "eot_id": "<|eot_id|>",
+    "end_of_turn": "<end_of_turn>",
+}
+"""Markers of common families, by the names of their requests.
+
+Shorter ones, such as `</s>`, can be one ordinary token of a large vocabulary.
+"""
 UNKNOWN_MARKER = "<|im_emd|>"
 """Looks like a marker, but no model has it: its token count shows how the server counts such text."""
 
 
 @scenario("chat/markers", "A text alone, and with copies of end-of-message markers")
 def markers(target: Target) -> Steps:
-    for marker in ("", UNKNOWN_MARKER, *MARKERS):
+    for name, marker in {"text": "", "unknown": UNKNOWN_MARKER, **MARKERS}.items():
         body = chat(target, messages=user("Hi" + marker * COPIES), max_tokens=1)
-        yield Request(path="/chat/completions", json=body)
+        yield Request(name=name, path="/chat/completions", json=body)
 
 
 @check("chat/markers/text", "Treat text that looks like a control token as text", "CHAT-22")
@@ -130,12 +138,12 @@ def markers_text(seen: Transcript) -> Iterator[Problem]:
     The unknown marker shows first whether the server counts such text as several tokens; otherwise the check is
     inconclusive, for example with a server that counts words.
     """
-    alone, unknown = (usage_count(at(seen, place), "prompt_tokens") for place in (0, 1))
+    alone, unknown = (usage_count(at(seen, name), "prompt_tokens") for name in ("text", "unknown"))
     if unknown - alone <= COPIES:
         raise Inconclusive("the usage does not distinguish texts of several tokens from single tokens")
-    for place, marker in enumerate(MARKERS, 2):
-        costs = usage_count(at(seen, place), "prompt_tokens") - alone
+    for name, marker in MARKERS.items():
+        costs = usage_count(at(seen, name), "prompt_tokens") - alone
         if costs == COPIES:
             wanted = f"the tokens of a text for {marker}"
             shown = f"{costs} for {COPIES} copies, so that each is one control token"
-            yield Problem(expected=wanted, actual=shown, pointer="usage.prompt_tokens", exchange=place)
+            yield Problem(expected=wanted, actual=shown, pointer="usage.prompt_tokens", exchange=name)

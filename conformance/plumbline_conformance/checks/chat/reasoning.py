@@ -9,8 +9,8 @@ from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import choice, deltas, finished
 from plumbline_conformance.checks.chat.shared_laws import SHAPE, pair, shape
 from plumbline_conformance.checks.chat.tools import chat_with_tools
-from plumbline_conformance.checks.common import at, follow_up_accepted, usage_count, whole_shapes
-from plumbline_conformance.checks.laws import both, either, stream, whole
+from plumbline_conformance.checks.common import follow_up_accepted, longer_prompt, whole_shapes
+from plumbline_conformance.checks.laws import STREAM, WHOLE, both, either, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
 from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import (
@@ -156,29 +156,30 @@ either("chat/reasoning-cut/not-in-content", "Keep cut reasoning out of the conte
 
 @scenario("chat/reasoning-round", "An answer with reasoning, sent back unchanged", needs=NEEDS)
 def reasoning_round(target: Target) -> Generator[Request, Exchange, None]:
-    first = yield Request(path="/chat/completions", json=_with_reasoning(target))
+    first = yield Request(name="first", path="/chat/completions", json=_with_reasoning(target))
     try:
         message: Any = first.json["choices"][0]["message"]
     except (LookupError, TypeError):
         return
     if isinstance(message, dict):
         messages = [*user("Hi"), message, *user("Thanks")]
-        yield Request(path="/chat/completions", json={**_with_reasoning(target), "messages": messages})
+        body = {**_with_reasoning(target), "messages": messages}
+        yield Request(name="sent_back", path="/chat/completions", json=body)
 
 
-whole_shapes("chat/reasoning-round", "CreateChatCompletionResponse", 0, 1, rules=SHAPE, law=shape)
+whole_shapes(
+    "chat/reasoning-round", "CreateChatCompletionResponse", "first", "sent_back", rules=SHAPE, law=shape
+)
 
 
 @check("chat/reasoning-round/taken", "Accept the server's own message with its reasoning", "CHAT-13")
 def round_taken(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 1)
+    yield from follow_up_accepted(seen, "first", "sent_back")
 
 
 @check("chat/reasoning-round/prompt", "Count more tokens for a longer conversation", "CHAT-08")
 def round_prompt(seen: Transcript) -> Iterator[Problem]:
-    counts = [usage_count(at(seen, place), "prompt_tokens") for place in (0, 1)]
-    if counts[1] <= counts[0]:
-        yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.prompt_tokens")
+    yield from longer_prompt(seen, "first", "sent_back", "prompt_tokens")
 
 
 @scenario(
@@ -190,8 +191,8 @@ def prefill(target: Target) -> Generator[Request, Exchange, None]:
     messages = [*user("What is 2 + 2?"), {"role": "assistant", "content": "The answer is"}]
     fields = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
     body = {**_with_reasoning(target), **fields, "max_tokens": 24}
-    yield Request(path="/chat/completions", json=body)
-    yield Request(path="/chat/completions", json={**body, "stream": True})
+    yield Request(name=WHOLE, path="/chat/completions", json=body)
+    yield Request(name=STREAM, path="/chat/completions", json={**body, "stream": True})
 
 
 @both(

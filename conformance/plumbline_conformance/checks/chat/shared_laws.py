@@ -73,16 +73,16 @@ def _broken_rule(whole: list[Choice], streamed: list[Choice]) -> str:
     return "CHAT-19" if alike or len(whole) != len(streamed) else "CS-05"
 
 
-def streamed_laws(slug: str, place: int = STREAM, before: Precondition | None = None) -> None:
-    """Register the laws of one stream of a scenario; see `stream`."""
+def streamed_laws(slug: str, before: Precondition | None = None) -> None:
+    """Register the laws of the stream of a scenario; see `stream`."""
     for name, title, rules, law in _STREAMED:
-        stream(f"{slug}/{name}", title, *rules, place=place, before=before)(law)
+        stream(f"{slug}/{name}", title, *rules, before=before)(law)
 
 
-def laws_of_streams(slug: str, first: int) -> None:
+def laws_of_streams(slug: str) -> None:
     """Register the same laws for each stream of a scenario that repeats one; see `streams`."""
     for name, title, rules, law in _STREAMED:
-        streams(f"{slug}/{name}", title, *rules, first=first)(law)
+        streams(f"{slug}/{name}", title, *rules)(law)
 
 
 def shape(exchange: Exchange) -> Iterator[Problem]:
@@ -220,10 +220,13 @@ def one_channel(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected="one of them", actual=" and ".join(filled), pointer=f"event {number}")
 
 
-def until_out_of_order(request: Request) -> Generator[Request, Exchange, None]:
-    """Send a request for several streamed choices until a stream starts them out of order, at most `STREAMS` times."""
-    for _ in range(STREAMS):
-        exchange = yield request
+def until_out_of_order(body: dict[str, object]) -> Generator[Request, Exchange, None]:
+    """Request several streamed choices until a stream starts them out of order, at most `STREAMS` times.
+
+    The requests are `stream/1`, `stream/2` and so on.
+    """
+    for number in range(1, STREAMS + 1):
+        exchange = yield Request(name=f"{STREAM}/{number}", path="/chat/completions", json=body)
         if exchange.status != 200 or exchange.error is not None or exchange.failure is not None:
             return
         order = order_of_choices(exchange)

@@ -15,8 +15,8 @@ from plumbline_conformance.checks.chat.shared_laws import (
     streamed_laws,
     until_out_of_order,
 )
-from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.checks.laws import both, streams, whole
+from plumbline_conformance.checks.common import accepted, at, group
+from plumbline_conformance.checks.laws import STREAM, WHOLE, both, streams, whole
 from plumbline_conformance.checks.request_reader import (
     request_fields,
     requested_choices,
@@ -31,6 +31,7 @@ from plumbline_conformance.suite.model import (
     Problem,
     Request,
     Target,
+    about,
     check,
     scenario,
 )
@@ -41,16 +42,15 @@ Steps = Generator[Request, Exchange, None]
 
 @scenario("chat/stop", "An answer, and the same with a stop string from its middle")
 def stop(target: Target) -> Steps:
-    """Exchanges: without a stop string, with one, streaming, with an array of stop strings."""
     body = chat(target, max_tokens=24, temperature=0, seed=1)
-    plain = yield Request(path="/chat/completions", json=body)
+    plain = yield Request(name="plain", path="/chat/completions", json=body)
     word = _stop_of(plain)
     if not word:
         return
-    yield Request(path="/chat/completions", json={**body, "stop": word})
-    yield Request(path="/chat/completions", json={**body, "stop": word, "stream": True})
+    yield Request(name=WHOLE, path="/chat/completions", json={**body, "stop": word})
+    yield Request(name=STREAM, path="/chat/completions", json={**body, "stop": word, "stream": True})
     several = ["\u2603never", word]
-    yield Request(path="/chat/completions", json={**body, "stop": several})
+    yield Request(name="several", path="/chat/completions", json={**body, "stop": several})
 
 
 def _stop_of(exchange: Exchange) -> str:
@@ -66,30 +66,29 @@ def _stop_of(exchange: Exchange) -> str:
     return text[2:6] if middle < 0 else text[max(1, middle - 2) : middle + 2]
 
 
-def _stopped(seen: Transcript, place: int) -> tuple[str, Exchange]:
+def _stopped(seen: Transcript, name: str) -> tuple[str, Exchange]:
     """Return the stop string and the answer to a request with it."""
-    accepted(at(seen, 0))
-    word = _stop_of(at(seen, 0))
+    word = _stop_of(accepted(at(seen, "plain")))
     if not word:
         raise Inconclusive("the answer is too short for a stop string")
-    return word, accepted(at(seen, place))
+    return word, accepted(at(seen, name))
 
 
 @check("chat/stop/shape", "Answer as the contract requires", *SHAPE)
 def stop_shape(seen: Transcript) -> Iterator[Problem]:
-    for place in (0, 1, 3):
-        yield from shape(_stopped(seen, place)[1])
+    for name in ("plain", WHOLE, "several"):
+        _, exchange = _stopped(seen, name)
+        yield from about(exchange, shape(exchange))
 
 
-streamed_laws("chat/stop", 2, lambda seen: _stopped(seen, 2))
+streamed_laws("chat/stop", before=lambda seen: _stopped(seen, STREAM))
 
 
 @both(
     "chat/stop/absent",
     ("Leave the stop string out of the text", "CHAT-10"),
     ("Leave the stop string out of the streamed text", "CHAT-10"),
-    places=(1, 2),
-    before=lambda seen: _stopped(seen, 1),
+    before=lambda seen: _stopped(seen, WHOLE),
 )
 def _without_stop_string(exchange: Exchange) -> Iterator[Problem]:
     content = choice(exchange).content
@@ -102,45 +101,41 @@ whole(
     "chat/stop/any",
     "Stop at any of several stop strings",
     "CHAT-10",
-    place=3,
-    before=lambda seen: _stopped(seen, 3),
+    request="several",
+    before=lambda seen: _stopped(seen, "several"),
 )(_without_stop_string)
 
 
 @check("chat/stop/prefix", "Keep exactly the text before the stop string", "CHAT-20")
 def stop_prefix(seen: Transcript) -> Iterator[Problem]:
-    yield from _text_before_stop(seen, 1)
+    yield from _text_before_stop(seen, WHOLE)
 
 
 @check("chat/stop/stream-prefix", "Stream exactly the text before the stop string", "CS-15", "CHAT-20")
 def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
-    yield from _text_before_stop(seen, STREAMED)
+    yield from _text_before_stop(seen, STREAM)
 
 
-STREAMED = 2
-"""The index of the streaming exchange."""
-
-
-def _text_before_stop(seen: Transcript, place: int) -> Iterator[Problem]:
+def _text_before_stop(seen: Transcript, name: str) -> Iterator[Problem]:
     """Compare with the answer without a stop string, if the server gives equal answers to equal requests.
 
     Temperature 0 does not guarantee that.
     """
-    word, exchange = _stopped(seen, place)
-    plain = choice(at(seen, 0)).content
+    word, exchange = _stopped(seen, name)
+    plain = choice(at(seen, "plain")).content
     wanted = plain[: plain.find(word)]
     found = choice(exchange).content
     if found == wanted:
         return
-    rest = [one for number, one in enumerate(seen.exchanges) if number not in (0, place)]
+    rest = [one for one in seen.exchanges if one.name not in ("plain", name)]
     others = texts_of(partial(lambda one: choice(one).content, one) for one in rest)
     if not same_answer(plain, word, found, others):
         raise Inconclusive("the server answered the same request differently each time")
     # CS-15: the stream sent the start of the stop string too early. CHAT-20: the text ends at a wrong place.
-    leaked = place == STREAMED and found != wanted and word.startswith(found[len(wanted) :] or "\0")
+    leaked = name == STREAM and found != wanted and word.startswith(found[len(wanted) :] or "\0")
     rule = "CS-15" if leaked else "CHAT-20"
     yield Problem(
-        expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="content", rule=rule, exchange=place
+        expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="content", rule=rule, exchange=name
     )
 
 
@@ -148,8 +143,7 @@ def _text_before_stop(seen: Transcript, place: int) -> Iterator[Problem]:
     "chat/stop/reason",
     ("Finish with `stop` if a stop string ended the answer", "CHAT-05"),
     ("Finish with `stop` if a stop string ended the stream", "CHAT-05"),
-    places=(1, 2),
-    before=lambda seen: _stopped(seen, 1),
+    before=lambda seen: _stopped(seen, WHOLE),
 )
 def _reason(exchange: Exchange) -> Iterator[Problem]:
     """Check that text without calls finishes with `stop` (CHAT-05)."""
@@ -174,24 +168,27 @@ SHORT = 16
 @scenario("chat/many", "One choice, three choices, and three streamed with usage, several times")
 def many(target: Target) -> Steps:
     body = chat(target, max_tokens=EACH, temperature=1, seed=1)
-    yield Request(path="/chat/completions", json=body)
-    yield Request(path="/chat/completions", json={**body, "n": COUNT})
+    yield Request(name="one", path="/chat/completions", json=body)
+    yield Request(name="three", path="/chat/completions", json={**body, "n": COUNT})
     streaming = {"stream": True, "stream_options": {"include_usage": True}}
-    yield from until_out_of_order(Request(path="/chat/completions", json={**body, "n": COUNT, **streaming}))
+    yield from until_out_of_order({**body, "n": COUNT, **streaming})
 
 
 @check("chat/many/shape", "Answer as the contract requires", *SHAPE)
 def many_shape(seen: Transcript) -> Iterator[Problem]:
-    for place in (0, 1):
-        for problem in shape(accepted(at(seen, place))):
-            if place == 0 or problem.rule != "CHAT-02":  # The next check counts the choices of the other one.
+    for name in ("one", "three"):
+        exchange = accepted(at(seen, name))
+        for problem in about(exchange, shape(exchange)):
+            if (
+                name == "one" or problem.rule != "CHAT-02"
+            ):  # The next check counts the choices of the other one.
                 yield problem
 
 
-laws_of_streams("chat/many", first=2)
+laws_of_streams("chat/many")
 
 
-@whole("chat/many/indexes", "Give exactly n choices with indexes from 0", "CHAT-02", place=1)
+@whole("chat/many/indexes", "Give exactly n choices with indexes from 0", "CHAT-02", request="three")
 def _indexes(exchange: Exchange) -> Iterator[Problem]:
     count = requested_choices(exchange)
     if not isinstance(exchange.json, dict):
@@ -202,9 +199,7 @@ def _indexes(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=repr(list(range(count))), actual=repr(indexes), pointer="choices[].index")
 
 
-@streams(
-    "chat/many/stream-indexes", "Stream exactly n choices, in the order of their index", "CS-04", first=2
-)
+@streams("chat/many/stream-indexes", "Stream exactly n choices, in the order of their index", "CS-04")
 def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
     count = requested_choices(exchange)
     order = order_of_choices(exchange)
@@ -212,17 +207,17 @@ def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=repr(list(range(count))), actual=", ".join(order), pointer="choices[].index")
 
 
-@check("chat/many/prompt-once", "Count the prompt once, not per choice", "CHAT-09")
+@check("chat/many/prompt-once", "Count the prompt once, not per choice", "CHAT-09", request="three")
 def many_prompt(seen: Transcript) -> Iterator[Problem]:
-    one = _usage(accepted(at(seen, 0)).json)
-    yield from _same_prompt(one, _usage(accepted(at(seen, 1)).json))
+    one = _usage(accepted(at(seen, "one")).json)
+    yield from _same_prompt(one, _usage(accepted(at(seen, "three")).json))
 
 
 @check("chat/many/stream-prompt-once", "Count the prompt once in the usage of a stream", "CHAT-09")
 def many_stream_prompt(seen: Transcript) -> Iterator[Problem]:
-    one = _usage(accepted(at(seen, 0)).json)
-    for place in range(2, max(len(seen.exchanges), 3)):
-        yield from _same_prompt(one, _last_usage(at(seen, place)))
+    one = _usage(accepted(at(seen, "one")).json)
+    for exchange in group(seen, STREAM):
+        yield from about(exchange, _same_prompt(one, _last_usage(exchange)))
 
 
 def _same_prompt(one: dict[str, Any], several: dict[str, Any]) -> Iterator[Problem]:
@@ -231,8 +226,8 @@ def _same_prompt(one: dict[str, Any], several: dict[str, Any]) -> Iterator[Probl
         yield Problem(expected=wanted, actual=found, pointer="usage.prompt_tokens")
 
 
-@whole("chat/many/sum", "Sum the tokens of all choices", "CHAT-09", place=1)
-@streams("chat/many/stream-sum", "Sum the tokens of all choices in the usage of a stream", "CHAT-09", first=2)
+@whole("chat/many/sum", "Sum the tokens of all choices", "CHAT-09", request="three")
+@streams("chat/many/stream-sum", "Sum the tokens of all choices in the usage of a stream", "CHAT-09")
 def _summed(exchange: Exchange) -> Iterator[Problem]:
     """Check the sum: a choice that finished with `length` has as many tokens as the limit, others at most as many."""
     each, most = requested_limit(exchange), requested_choices(exchange)
@@ -250,7 +245,7 @@ def _summed(exchange: Exchange) -> Iterator[Problem]:
         )
 
 
-@streams("chat/many/stream-usage", "Send the usage once, in the last chunk", "CS-06", "CS-08", first=2)
+@streams("chat/many/stream-usage", "Send the usage once, in the last chunk", "CS-06", "CS-08")
 def _usage_once(exchange: Exchange) -> Iterator[Problem]:
     found = chunks(exchange)
     places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]

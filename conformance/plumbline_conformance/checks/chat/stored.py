@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.common import accepted, answered, at, refused, without_nulls
-from plumbline_conformance.checks.laws import whole
+from plumbline_conformance.checks.laws import WHOLE, whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import (
@@ -25,12 +25,11 @@ NEEDS = ("stored-chat",)
 WRITTEN = 1.0
 """Seconds after an answer in which a server may write what it stores; then it has also stored what it should not."""
 FIRST, SECOND = {"topic": "first"}, {"topic": "second"}
-MAKE, GET, MESSAGES, UPDATE, AGAIN, LIST, UNKEPT, NOWHERE, DELETE, GONE = range(10)
 
 
 @scenario("chat/metadata", "A request with metadata")
 def metadata(target: Target) -> Steps:
-    yield Request(path="/chat/completions", json=chat(target, metadata=FIRST))
+    yield Request(name=WHOLE, path="/chat/completions", json=chat(target, metadata=FIRST))
 
 
 @whole("chat/metadata/echoed", "Return the metadata of a request unchanged", "CHAT-15")
@@ -54,27 +53,27 @@ def name_of(exchange: Exchange) -> str | None:
     "chat/stored", "A stored chat completion until its deletion, and one that is not stored", needs=NEEDS
 )
 def stored(target: Target) -> Steps:
-    """Exchanges: create, get, messages, new metadata, get, list; create without storing, get it; delete, get."""
-    made = yield Request(path="/chat/completions", json=chat(target, store=True, metadata=FIRST))
+    kept = chat(target, store=True, metadata=FIRST)
+    made = yield Request(name="created", path="/chat/completions", json=kept)
     if (name := name_of(made)) is None:
         return
     path = f"/chat/completions/{name}"
-    yield Request(path=path, method="GET", pause=WRITTEN)
-    yield Request(path=f"{path}/messages", method="GET")
-    yield Request(path=path, json={"metadata": SECOND})
-    yield Request(path=path, method="GET")
-    yield Request(path="/chat/completions?limit=100&order=desc", method="GET")
-    unkept = yield Request(path="/chat/completions", json=chat(target, store=False))
-    hidden = name_of(unkept) or "chatcmpl-0f3a0f3a"
-    yield Request(path=f"/chat/completions/{hidden}", method="GET", pause=WRITTEN)
-    yield Request(path=path, method="DELETE")
-    yield Request(path=path, method="GET")
+    yield Request(name="get", path=path, method="GET", pause=WRITTEN)
+    yield Request(name="messages", path=f"{path}/messages", method="GET")
+    yield Request(name="update", path=path, json={"metadata": SECOND})
+    yield Request(name="get_updated", path=path, method="GET")
+    yield Request(name="list", path="/chat/completions?limit=100&order=desc", method="GET")
+    unkept = yield Request(name="unkept", path="/chat/completions", json=chat(target, store=False))
+    hidden = f"/chat/completions/{name_of(unkept) or 'chatcmpl-0f3a0f3a'}"
+    yield Request(name="get_unkept", path=hidden, method="GET", pause=WRITTEN)
+    yield Request(name="delete", path=path, method="DELETE")
+    yield Request(name="get_deleted", path=path, method="GET")
 
 
-def _object(seen: Transcript, place: int) -> dict[str, Any]:
+def _object(seen: Transcript, name: str) -> dict[str, Any]:
     """Return the JSON object of a 200 answer about a stored completion; empty for a refusal, which breaks the rule."""
-    accepted(at(seen, MAKE))
-    found = answered(at(seen, place))
+    accepted(at(seen, "created"))
+    found = answered(at(seen, name))
     return found.json if found.status == 200 and isinstance(found.json, dict) else {}
 
 
@@ -82,16 +81,16 @@ def _choices(answer: Any) -> Any:
     return without_nulls(answer.get("choices")) if isinstance(answer, dict) else None
 
 
-@check("chat/stored/get", "Return a stored completion unchanged", "CHAT-16")
+@check("chat/stored/get", "Return a stored completion unchanged", "CHAT-16", request="get")
 def stored_get(seen: Transcript) -> Iterator[Problem]:
-    made, found = _object(seen, MAKE), _object(seen, GET)
+    made, found = _object(seen, "created"), _object(seen, "get")
     if (found.get("id"), _choices(found)) != (made.get("id"), _choices(made)):
-        yield Problem(expected=repr(made)[:200], actual=repr(found)[:200], pointer="body", exchange=GET)
+        yield Problem(expected=repr(made)[:200], actual=repr(found)[:200], pointer="body")
 
 
-@check("chat/stored/messages", "List the messages of a stored completion", "CHAT-16")
+@check("chat/stored/messages", "List the messages of a stored completion", "CHAT-16", request="messages")
 def stored_messages(seen: Transcript) -> Iterator[Problem]:
-    page = _object(seen, MESSAGES)
+    page = _object(seen, "messages")
     data = page.get("data")
     texts = [one.get("content") for one in data if isinstance(one, dict)] if isinstance(data, list) else []
     if page.get("object") != "list" or texts != ["Hi"]:
@@ -100,43 +99,43 @@ def stored_messages(seen: Transcript) -> Iterator[Problem]:
 
 @check("chat/stored/updated", "Change only the metadata of a stored completion", "CHAT-16")
 def stored_updated(seen: Transcript) -> Iterator[Problem]:
-    made = _object(seen, MAKE)
-    for place in (UPDATE, AGAIN):
-        found = _object(seen, place)
+    made = _object(seen, "created")
+    for name in ("update", "get_updated"):
+        found = _object(seen, name)
         if (found.get("metadata"), _choices(found)) != (SECOND, _choices(made)):
-            yield Problem(expected=repr(SECOND), actual=repr(found)[:200], pointer="metadata", exchange=place)
+            yield Problem(expected=repr(SECOND), actual=repr(found)[:200], pointer="metadata", exchange=name)
 
 
-@check("chat/stored/listed", "List stored completions", "CHAT-16")
+@check("chat/stored/listed", "List stored completions", "CHAT-16", request="list")
 def stored_listed(seen: Transcript) -> Iterator[Problem]:
-    page = _object(seen, LIST)
+    page = _object(seen, "list")
     data = page.get("data")
     names = [one.get("id") for one in data if isinstance(one, dict)] if isinstance(data, list) else []
-    wanted = _object(seen, MAKE).get("id")
+    wanted = _object(seen, "created").get("id")
     if page.get("has_more") is True and wanted not in names:
         raise Inconclusive("the list has more pages")
     if wanted not in names:
         shown = f"{wanted} among them"
-        yield Problem(expected=shown, actual=repr(names)[:200], pointer="data[].id", exchange=LIST)
+        yield Problem(expected=shown, actual=repr(names)[:200], pointer="data[].id")
 
 
 @check("chat/stored/unkept", "Answer 404 for a completion with `store: false`", "CHAT-16")
 def stored_unkept(seen: Transcript) -> Iterator[Problem]:
-    accepted(at(seen, MAKE))
-    accepted(at(seen, UNKEPT))
-    yield from refused(at(seen, NOWHERE), 404)
+    accepted(at(seen, "created"))
+    accepted(at(seen, "unkept"))
+    yield from refused(at(seen, "get_unkept"), 404)
 
 
-@check("chat/stored/deleted", "Confirm a deletion with the id", "CHAT-16")
+@check("chat/stored/deleted", "Confirm a deletion with the id", "CHAT-16", request="delete")
 def stored_deleted(seen: Transcript) -> Iterator[Problem]:
-    found, wanted = _object(seen, DELETE), _object(seen, MAKE).get("id")
+    found, wanted = _object(seen, "delete"), _object(seen, "created").get("id")
     if (found.get("id"), found.get("deleted")) != (wanted, True):
         shown = f"{wanted} deleted"
-        yield Problem(expected=shown, actual=repr(found)[:200], pointer="body", exchange=DELETE)
+        yield Problem(expected=shown, actual=repr(found)[:200], pointer="body")
 
 
 @check("chat/stored/gone", "Answer 404 for a deleted completion", "CHAT-16")
 def stored_gone(seen: Transcript) -> Iterator[Problem]:
-    if accepted(at(seen, MAKE)) and at(seen, DELETE).status != 200:
+    if accepted(at(seen, "created")) and at(seen, "delete").status != 200:
         raise Inconclusive("it was not deleted; another check reports this")
-    yield from refused(at(seen, GONE), 404)
+    yield from refused(at(seen, "get_deleted"), 404)

@@ -24,7 +24,7 @@ from plumbline_conformance.checks.common import (
     usage_count,
 )
 from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids
-from plumbline_conformance.checks.laws import stream, streams
+from plumbline_conformance.checks.laws import STREAM, WHOLE, stream, streams
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.checks.sample_requests import chat
@@ -171,20 +171,20 @@ def _one_fingerprint(exchange: Exchange) -> Iterator[Problem]:
 @check("chat/stream-text/fingerprint", "Send a fingerprint with and without streaming, or never", "CHAT-15")
 def stream_text_fingerprint(seen: Transcript) -> Iterator[Problem]:
     """Check only that fingerprints are there; values may differ, because two machines may have answered."""
-    found = [_fingerprints(accepted(at(seen, place))) for place in (0, 1)]
-    if not chunks(at(seen, 1)):
+    found = {name: _fingerprints(accepted(at(seen, name))) for name in (WHOLE, STREAM)}
+    if not chunks(at(seen, STREAM)):
         raise Inconclusive("no chunks")
-    if not any(found):
+    if not any(found.values()):
         raise Inconclusive("the server sends no fingerprint")
-    for place, names in enumerate(found):
-        if not names:
+    for name, fingerprints in found.items():
+        if not fingerprints:
             wanted = "a fingerprint, as the other answer has one"
-            yield Problem(expected=wanted, actual="none", pointer="system_fingerprint", exchange=place)
+            yield Problem(expected=wanted, actual="none", pointer="system_fingerprint", exchange=name)
 
 
 @scenario("chat/stream-choices", "Three choices, streamed several times")
 def stream_choices(target: Target) -> Steps:
-    yield from until_out_of_order(Request(path="/chat/completions", json=chat(target, n=3, stream=True)))
+    yield from until_out_of_order(chat(target, n=3, stream=True))
 
 
 streams("chat/stream-choices/shape", "Send chunks as the contract requires", *CHUNKS)(_shapes)
@@ -204,16 +204,16 @@ def _order(exchange: Exchange) -> Iterator[Problem]:
 
 @scenario("chat/stream-usage", "A stream with usage")
 def stream_usage(target: Target) -> Steps:
-    yield Request(
-        path="/chat/completions", json=chat(target, stream=True, stream_options={"include_usage": True})
-    )
-    yield Request(path="/chat/completions", json=chat(target))
+    body = chat(target)
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    yield Request(name=STREAM, path="/chat/completions", json={**body, **streaming})
+    yield Request(name=WHOLE, path="/chat/completions", json=body)
 
 
-stream("chat/stream-usage/shape", "Send chunks as the contract requires", *CHUNKS, place=0)(_shapes)
+stream("chat/stream-usage/shape", "Send chunks as the contract requires", *CHUNKS)(_shapes)
 
 
-@stream("chat/stream-usage/last", "Send the usage alone in the last chunk", "CS-06", "CS-08", place=0)
+@stream("chat/stream-usage/last", "Send the usage alone in the last chunk", "CS-06", "CS-08")
 def _usage_last(exchange: Exchange) -> Iterator[Problem]:
     found = chunks(exchange)
     if not found:
@@ -239,7 +239,6 @@ def _usage_last(exchange: Exchange) -> Iterator[Problem]:
     "chat/stream-usage/length",
     "Finish a stream with `length` only at the limit, and never exceed it",
     "CHAT-06",
-    place=0,
 )
 def _length(exchange: Exchange) -> Iterator[Problem]:
     """Compare the usage of the stream with its finish reason; `chat/text/length` does so without streaming."""
@@ -260,11 +259,11 @@ SHORT = 16
 
 @check("chat/stream-usage/same-prompt", "Count the same prompt tokens in a stream", "CHAT-19")
 def stream_usage_same(seen: Transcript) -> Iterator[Problem]:
-    usage = fold_stream("chat", chunks(at(seen, 0))).usage
+    usage = fold_stream("chat", chunks(at(seen, STREAM))).usage
     found = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    wanted = usage_count(at(seen, 1), "prompt_tokens")
+    wanted = usage_count(at(seen, WHOLE), "prompt_tokens")
     if not isinstance(found, int):
         raise Inconclusive("the stream has no usage; another check reports this")
     if found != wanted:
         expected, where = f"{wanted}, as without streaming", "usage.prompt_tokens"
-        yield Problem(expected=expected, actual=str(found), pointer=where, exchange=0)
+        yield Problem(expected=expected, actual=str(found), pointer=where, exchange=STREAM)

@@ -175,9 +175,9 @@ def _two(target: Target) -> dict[str, object]:
 pair("chat/tools", "Two tools that are both needed", _two, needs=("tools",))
 
 
-def _several(place: int) -> Callable[[Transcript], None]:
+def _several(name: str) -> Callable[[Transcript], None]:
     def before(seen: Transcript) -> None:
-        if len(called(accepted(at(seen, place)))) < 2:
+        if len(called(accepted(at(seen, name)))) < 2:
             raise Inconclusive("the model made one call only")
 
     return before
@@ -226,7 +226,7 @@ both(
 )
 def tool_round(target: Target) -> Generator[Request, Exchange, None]:
     """Send the server's call back unchanged, or a made-up one if it made none."""
-    first = yield Request(path="/chat/completions", json=_one(target))
+    first = yield Request(name="call", path="/chat/completions", json=_one(target))
     message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [_MADE_UP]}
     try:
         found = first.json["choices"][0]["message"]
@@ -234,12 +234,14 @@ def tool_round(target: Target) -> Generator[Request, Exchange, None]:
             message = found
     except (LookupError, TypeError):
         pass
-    for content in ("21 degrees", [{"type": "text", "text": "21 degrees"}]):
+    results = {"result": "21 degrees", "result_in_parts": [{"type": "text", "text": "21 degrees"}]}
+    for name, content in results.items():
         answers = [
             {"role": "tool", "tool_call_id": call["id"], "content": content} for call in message["tool_calls"]
         ]
         messages = [*user("Use get_weather with city Paris."), message, *answers]
-        yield Request(path="/chat/completions", json={**_one(target), "messages": messages})
+        body = {**_one(target), "messages": messages}
+        yield Request(name=name, path="/chat/completions", json=body)
 
 
 _MADE_UP = {
@@ -249,14 +251,22 @@ _MADE_UP = {
 }
 
 
-whole_shapes("chat/tool-round", "CreateChatCompletionResponse", 0, 1, 2, rules=SHAPE, law=shape)
+whole_shapes(
+    "chat/tool-round",
+    "CreateChatCompletionResponse",
+    "call",
+    "result",
+    "result_in_parts",
+    rules=SHAPE,
+    law=shape,
+)
 
 
 @check("chat/tool-round/answered", "Accept the server's own call with its result", "TOOL-10")
 def round_answered(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 1)
+    yield from follow_up_accepted(seen, "call", "result")
 
 
 @check("chat/tool-round/parts", "Accept the result of a tool as content parts", "TOOL-10")
 def round_parts(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 2)
+    yield from follow_up_accepted(seen, "call", "result_in_parts")

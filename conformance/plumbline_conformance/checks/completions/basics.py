@@ -17,7 +17,7 @@ from plumbline_conformance.checks.common import (
     valid_body,
 )
 from plumbline_conformance.checks.identity import at_no_time, made_now
-from plumbline_conformance.checks.laws import stream, whole
+from plumbline_conformance.checks.laws import STREAM, WHOLE, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
@@ -36,7 +36,7 @@ def _body(target: Target, **fields: object) -> dict[str, object]:
 
 @scenario("completions/text", "Two prompts", needs=("completions",))
 def completions_text(target: Target) -> Steps:
-    yield Request(path="/completions", json=_body(target))
+    yield Request(name=WHOLE, path="/completions", json=_body(target))
 
 
 @whole("completions/text/shape", "Answer as the contract requires", "CMP-01")
@@ -71,20 +71,19 @@ def _usage(exchange: Exchange) -> Iterator[Problem]:
 
 @scenario("completions/stream", "Two prompts, streamed", needs=("completions",))
 def completions_stream(target: Target) -> Steps:
-    yield Request(path="/completions", json=_body(target, stream=True))
+    yield Request(name=STREAM, path="/completions", json=_body(target, stream=True))
 
 
 stream(
     "completions/stream/framing",
     "Frame one JSON object per event, without names",
     *UNNAMED,
-    place=0,
 )(framing_without_names)
-stream("completions/stream/content-type", "Send text/event-stream", "HTTP-02", place=0)(sse_content_type)
-stream("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-07", place=0)(done_last)
+stream("completions/stream/content-type", "Send text/event-stream", "HTTP-02")(sse_content_type)
+stream("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")(done_last)
 
 
-@stream("completions/stream/shape", "Send chunks as the contract requires, with one id", *CHUNKS, place=0)
+@stream("completions/stream/shape", "Send chunks as the contract requires, with one id", *CHUNKS)
 def chunks_valid(exchange: Exchange) -> Iterator[Problem]:
     """Check the schema of every chunk, and that id and model stay the same (CMP-01, CMP-08)."""
     chunks = [chunk for chunk in exchange.chunks if isinstance(chunk, dict)]
@@ -98,7 +97,7 @@ def chunks_valid(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="CMP-08")
 
 
-@stream("completions/stream/indexes", "Stream one choice for each prompt", "CMP-02", place=0)
+@stream("completions/stream/indexes", "Stream one choice for each prompt", "CMP-02")
 def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
     wanted = list(range(len(_prompts(exchange)) * requested_choices(exchange)))
     found = {repr(one.get("index")) for one in _streamed_choices(exchange)}
@@ -107,9 +106,7 @@ def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=repr(wanted)[:200], actual=shown, pointer="choices[].index")
 
 
-@stream(
-    "completions/stream/finish", "Finish each streamed choice exactly once, at its end", "CMP-08", place=0
-)
+@stream("completions/stream/finish", "Finish each streamed choice exactly once, at its end", "CMP-08")
 def _stream_finish(exchange: Exchange) -> Iterator[Problem]:
     reasons: dict[str, list[Any]] = {}
     for one in _streamed_choices(exchange):
@@ -127,7 +124,7 @@ def _streamed_choices(exchange: Exchange) -> list[dict[str, Any]]:
 
 @scenario("completions/echo", "Two prompts with echo and logprobs", needs=("completions",))
 def completions_echo(target: Target) -> Steps:
-    yield Request(path="/completions", json=_body(target, echo=True, logprobs=1))
+    yield Request(name=WHOLE, path="/completions", json=_body(target, echo=True, logprobs=1))
 
 
 whole("completions/echo/shape", "Answer as the contract requires", "CMP-01")(shape)

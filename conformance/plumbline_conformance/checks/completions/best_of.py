@@ -25,8 +25,9 @@ Candidate = tuple[str, float]
 def best_of(target: Target) -> Steps:
     sampling = {"prompt": "The sky is", "max_tokens": 8, "temperature": 1, "seed": 7, "logprobs": 1}
     body = {"model": target.model, **sampling}
-    yield Request(path="/completions", json={**body, "n": CANDIDATES})
-    yield Request(path="/completions", json={**body, "n": WANTED, "best_of": CANDIDATES})
+    yield Request(name="candidates", path="/completions", json={**body, "n": CANDIDATES})
+    best = {**body, "n": WANTED, "best_of": CANDIDATES}
+    yield Request(name="best", path="/completions", json=best)
 
 
 def _choices(exchange: Exchange) -> list[Any]:
@@ -35,9 +36,9 @@ def _choices(exchange: Exchange) -> list[Any]:
     return choices if isinstance(choices, list) else []
 
 
-@check("completions/best-of/n", "Give n continuations of a prompt", "CMP-02")
+@check("completions/best-of/n", "Give n continuations of a prompt", "CMP-02", request="candidates")
 def best_of_n(seen: Transcript) -> Iterator[Problem]:
-    found = [one.get("index") for one in _choices(at(seen, 0)) if isinstance(one, dict)]
+    found = [one.get("index") for one in _choices(at(seen, "candidates")) if isinstance(one, dict)]
     if sorted(map(repr, found)) != sorted(map(repr, range(CANDIDATES))):
         wanted = repr(list(range(CANDIDATES)))
         yield Problem(expected=wanted, actual=repr(found)[:200], pointer="choices[].index")
@@ -60,7 +61,7 @@ def _candidates(exchange: Exchange) -> list[Candidate]:
 
 def _drawn(seen: Transcript) -> tuple[list[Candidate], list[Candidate]]:
     """Return the candidates and the returned ones; inconclusive unless the seed gave the same texts twice."""
-    every, chosen = _candidates(at(seen, 0)), _candidates(at(seen, 1))
+    every, chosen = _candidates(at(seen, "candidates")), _candidates(at(seen, "best"))
     texts = [text for text, _ in every]
     # Two candidates may be the same, but there have to be more different ones than are returned.
     if len(set(texts)) <= WANTED or not {text for text, _ in chosen} <= set(texts):
@@ -70,11 +71,11 @@ def _drawn(seen: Transcript) -> tuple[list[Candidate], list[Candidate]]:
     return every, chosen
 
 
-@check("completions/best-of/count", "Return n of the candidates", "CMP-06")
+@check("completions/best-of/count", "Return n of the candidates", "CMP-06", request="best")
 def best_of_count(seen: Transcript) -> Iterator[Problem]:
-    if len(_choices(at(seen, 0))) != CANDIDATES:
+    if len(_choices(at(seen, "candidates"))) != CANDIDATES:
         raise Inconclusive("the number of choices is wrong; another check reports this")
-    found = len(_choices(at(seen, 1)))
+    found = len(_choices(at(seen, "best")))
     if found != WANTED:
         yield Problem(expected=str(WANTED), actual=str(found), pointer="choices")
 
@@ -88,13 +89,15 @@ def best_of_best(seen: Transcript) -> Iterator[Problem]:
     better = [f"{mean:.3f} {text!r}" for text, mean in every if text not in texts and mean > worst + SLACK]
     if better:
         wanted = f"{', '.join(better)} before one of {worst:.3f}"
-        yield Problem(expected=wanted[:300], actual=repr(sorted(texts))[:200], pointer="choices", exchange=1)
+        yield Problem(
+            expected=wanted[:300], actual=repr(sorted(texts))[:200], pointer="choices", exchange="best"
+        )
 
 
 @check("completions/best-of/counted", "Count the tokens of all candidates", "CMP-06")
 def best_of_counted(seen: Transcript) -> Iterator[Problem]:
     _drawn(seen)
-    wanted, found = (usage_count(at(seen, place), "completion_tokens") for place in (0, 1))
+    wanted, found = (usage_count(at(seen, name), "completion_tokens") for name in ("candidates", "best"))
     if found != wanted:
         where = "usage.completion_tokens"
-        yield Problem(expected=str(wanted), actual=str(found), pointer=where, exchange=1)
+        yield Problem(expected=str(wanted), actual=str(found), pointer=where, exchange="best")

@@ -10,7 +10,7 @@ from plumbline_conformance.checks.common import accepted, at, done_last, framing
 from plumbline_conformance.checks.common import whole_shapes as shapes_of
 from plumbline_conformance.checks.completions.basics import CHUNKS
 from plumbline_conformance.checks.identity import distinct_ids
-from plumbline_conformance.checks.laws import stream, whole
+from plumbline_conformance.checks.laws import STREAM, WHOLE, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.stopped_text import same_answer, texts_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
@@ -45,12 +45,12 @@ def first(exchange: Exchange) -> dict[str, Any]:
     needs=NEEDS,
 )
 def logprobs(target: Target) -> Steps:
-    yield Request(path="/completions", json=_body(target, logprobs=TOP))
-    yield Request(path="/completions", json=_body(target, logprobs=TOP, stream=True))
-    yield Request(path="/completions", json=_body(target, prompt=[1, 2, 3]))
+    yield Request(name=WHOLE, path="/completions", json=_body(target, logprobs=TOP))
+    yield Request(name=STREAM, path="/completions", json=_body(target, logprobs=TOP, stream=True))
+    yield Request(name="token_ids", path="/completions", json=_body(target, prompt=[1, 2, 3]))
 
 
-shapes_of("completions/logprobs", "CreateCompletionResponse", 0, 2, rules=("CMP-01",))
+shapes_of("completions/logprobs", "CreateCompletionResponse", WHOLE, "token_ids", rules=("CMP-01",))
 
 
 def _lists(choice: dict[str, Any]) -> dict[str, list[Any]]:
@@ -160,10 +160,15 @@ def _stream_shape(exchange: Exchange) -> Iterator[Problem]:
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
 
 
-@check("completions/logprobs/stream-tokens", "Stream the same tokens as without streaming", "CMP-05")
+@check(
+    "completions/logprobs/stream-tokens",
+    "Stream the same tokens as without streaming",
+    "CMP-05",
+    request=STREAM,
+)
 def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
-    whole = first(at(seen, 0))
-    chunks = _streamed(at(seen, 1))
+    whole = first(at(seen, WHOLE))
+    chunks = _streamed(at(seen, STREAM))
     if _text(chunks) != whole.get("text"):
         raise Inconclusive("the server answered the same request differently each time")
     logprobs = [one["logprobs"] for one in _choices(chunks) if isinstance(one.get("logprobs"), dict)]
@@ -195,9 +200,11 @@ def _stream_offsets(exchange: Exchange) -> Iterator[Problem]:
             yield from _steps(tokens[place], numbers)
 
 
-@check("completions/logprobs/token-ids", "Count a prompt of token ids as its ids", "CMP-09")
+@check(
+    "completions/logprobs/token-ids", "Count a prompt of token ids as its ids", "CMP-09", request="token_ids"
+)
 def logprobs_ids(seen: Transcript) -> Iterator[Problem]:
-    count = usage_count(at(seen, 2), "prompt_tokens")
+    count = usage_count(at(seen, "token_ids"), "prompt_tokens")
     if count != 3:
         yield Problem(expected="3", actual=str(count), pointer="usage.prompt_tokens")
 
@@ -206,12 +213,13 @@ def logprobs_ids(seen: Transcript) -> Iterator[Problem]:
     "completions/stop", "A completion, the same with a stop string, and streamed with usage", needs=NEEDS
 )
 def stop(target: Target) -> Steps:
-    plain = yield Request(path="/completions", json=_body(target, max_tokens=12))
+    plain = yield Request(name="plain", path="/completions", json=_body(target, max_tokens=12))
     word = _stop_of(plain)
     if word:
-        yield Request(path="/completions", json=_body(target, max_tokens=12, stop=[word]))
+        body = _body(target, max_tokens=12, stop=[word])
+        yield Request(name=WHOLE, path="/completions", json=body)
         streaming = {"stream": True, "stream_options": {"include_usage": True}}
-        yield Request(path="/completions", json=_body(target, max_tokens=12, stop=[word], **streaming))
+        yield Request(name=STREAM, path="/completions", json={**body, **streaming})
 
 
 def _stop_of(exchange: Exchange) -> str:
@@ -222,54 +230,56 @@ def _stop_of(exchange: Exchange) -> str:
     return text[3:5] if isinstance(text, str) and "\ufffd" not in text and len(text) > 5 else ""
 
 
-shapes_of("completions/stop", "CreateCompletionResponse", 0, rules=("CMP-01",))
+shapes_of("completions/stop", "CreateCompletionResponse", "plain", rules=("CMP-01",))
 check("completions/stop/ids", "Give each answer a unique id", "CMP-01")(distinct_ids)
 
 
 def _stop_and_texts(seen: Transcript) -> tuple[str, str, str]:
     """Return the stop string, the text before it, and the complete text."""
-    plain = str(first(at(seen, 0)).get("text"))
-    word = _stop_of(at(seen, 0))
+    plain = str(first(at(seen, "plain")).get("text"))
+    word = _stop_of(at(seen, "plain"))
     if not word:
         raise Inconclusive("the answer is too short for a stop string")
     return word, plain[: plain.find(word)], plain
 
 
-def _cut(found: Any, seen: Transcript, place: int) -> Iterator[Problem]:
+def _stopped_text(seen: Transcript, name: str) -> Any:
+    """Return the text of one of the two answers that a stop string cut."""
+    found = at(seen, name)
+    return first(found).get("text") if name == WHOLE else _text(_streamed(found))
+
+
+def _cut(seen: Transcript, name: str, other: str) -> Iterator[Problem]:
     word, wanted, plain = _stop_and_texts(seen)
+    found = _stopped_text(seen, name)
     if not isinstance(found, str) or found == wanted:
         return
-    other = (
-        (lambda: _text(_streamed(at(seen, 2)))) if place == 1 else (lambda: first(at(seen, 1)).get("text"))
-    )
-    if not same_answer(plain, word, found, texts_of([other])):
+    if not same_answer(plain, word, found, texts_of([lambda: _stopped_text(seen, other)])):
         raise Inconclusive("the server answered the same request differently each time")
-    yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text", exchange=place)
+    yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text", exchange=name)
 
 
 @check("completions/stop/prefix", "Keep exactly the text before the stop string", "CHAT-20")
 def stop_prefix(seen: Transcript) -> Iterator[Problem]:
-    _stop_and_texts(seen)
-    yield from _cut(first(at(seen, 1)).get("text"), seen, 1)
+    yield from _cut(seen, WHOLE, STREAM)
 
 
 @check("completions/stop/stream-prefix", "Stream exactly the text before the stop string", "CHAT-20")
 def stop_stream_prefix(seen: Transcript) -> Iterator[Problem]:
-    _stop_and_texts(seen)
-    yield from _cut(_text(_streamed(at(seen, 2))), seen, 2)
+    yield from _cut(seen, STREAM, WHOLE)
 
 
-@check("completions/stop/stream-shape", "Send chunks as the contract requires", *CHUNKS)
+@check("completions/stop/stream-shape", "Send chunks as the contract requires", *CHUNKS, request=STREAM)
 def stop_stream_shape(seen: Transcript) -> Iterator[Problem]:
     _stop_and_texts(seen)
-    for number, chunk in enumerate(_streamed(at(seen, 2))):
+    for number, chunk in enumerate(_streamed(at(seen, STREAM))):
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
 
 
-@check("completions/stop/stream-usage", "Send the usage alone in the last chunk", "CMP-08")
+@check("completions/stop/stream-usage", "Send the usage alone in the last chunk", "CMP-08", request=STREAM)
 def stop_stream_usage(seen: Transcript) -> Iterator[Problem]:
     _stop_and_texts(seen)
-    found = _streamed(at(seen, 2))
+    found = _streamed(at(seen, STREAM))
     places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
     if places != [len(found) - 1] or found[-1].get("choices") != []:
         yield Problem(expected="only in the last chunk", actual=repr(places), pointer="usage")
@@ -277,9 +287,14 @@ def stop_stream_usage(seen: Transcript) -> Iterator[Problem]:
     yield from usage_adds_up(found[-1].get("usage"), prompt="prompt_tokens", completion="completion_tokens")
 
 
-@check("completions/stop/stream-finish", "Finish the streamed choice exactly once, at its end", "CMP-08")
+@check(
+    "completions/stop/stream-finish",
+    "Finish the streamed choice exactly once, at its end",
+    "CMP-08",
+    request=STREAM,
+)
 def stop_stream_finish(seen: Transcript) -> Iterator[Problem]:
     _stop_and_texts(seen)
-    reasons = [one.get("finish_reason") for one in _choices(_streamed(at(seen, 2)))]
+    reasons = [one.get("finish_reason") for one in _choices(_streamed(at(seen, STREAM)))]
     if [reason for reason in reasons if reason is not None] != reasons[-1:]:
         yield Problem(expected="one, the last", actual=repr(reasons), pointer="choices[0].finish_reason")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, usage_count
+from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, only, usage_count
 from plumbline_conformance.checks.completions.details import first
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -22,24 +22,24 @@ def _body(target: Target, **fields: object) -> dict[str, object]:
 
 @scenario("completions/limits", "A prompt with echo and no tokens, and one without a limit", needs=NEEDS)
 def limits(target: Target) -> Steps:
-    yield Request(path="/completions", json=_body(target, max_tokens=0, echo=True))
-    yield Request(path="/completions", json=_body(target))
+    yield Request(name="none", path="/completions", json=_body(target, max_tokens=0, echo=True))
+    yield Request(name="default", path="/completions", json=_body(target))
 
 
-@check("completions/limits/none", "Add nothing to the prompt if max_tokens is 0", "CMP-03")
+@check("completions/limits/none", "Add nothing to the prompt if max_tokens is 0", "CMP-03", request="none")
 def limits_none(seen: Transcript) -> Iterator[Problem]:
     """Detect a server that treats 0 as no limit. The tokenizer may add a start token before the prompt."""
-    exchange = accepted(at(seen, 0))
+    exchange = accepted(at(seen, "none"))
     text = str(first(exchange).get("text"))
     _, found, more = text.partition(PROMPT)
     if not found or more.strip():
         yield Problem(expected=repr(PROMPT), actual=repr(text)[:200], pointer="choices[0].text")
 
 
-@check("completions/limits/default", "Stop after 16 tokens by default", "CMP-03")
+@check("completions/limits/default", "Stop after 16 tokens by default", "CMP-03", request="default")
 def limits_default(seen: Transcript) -> Iterator[Problem]:
     """Check the number of tokens; an answer may end by itself earlier, or with the last token."""
-    exchange = at(seen, 1)
+    exchange = at(seen, "default")
     count, reason = usage_count(exchange, "completion_tokens"), first(exchange).get("finish_reason")
     if count > DEFAULT or (reason == "length" and count != DEFAULT):
         wanted = f"at most {DEFAULT} tokens, and exactly {DEFAULT} for `length`"
@@ -48,19 +48,24 @@ def limits_default(seen: Transcript) -> Iterator[Problem]:
 
 @scenario("completions/id-lists", "A prompt of token ids, and two of them", needs=NEEDS)
 def id_lists(target: Target) -> Steps:
-    for prompt in (IDS[0], IDS):
-        yield Request(path="/completions", json=_body(target, prompt=prompt, max_tokens=4))
+    for name, prompt in (("one_list", IDS[0]), ("two_lists", IDS)):
+        yield Request(name=name, path="/completions", json=_body(target, prompt=prompt, max_tokens=4))
 
 
 @check("completions/id-lists/taken", "Accept several lists of token ids if one is accepted", "CMP-02")
 def id_lists_taken(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 1)
+    yield from follow_up_accepted(seen, "one_list", "two_lists")
 
 
-@check("completions/id-lists/indexes", "Give one choice for each list of token ids", "CMP-02")
+@check(
+    "completions/id-lists/indexes",
+    "Give one choice for each list of token ids",
+    "CMP-02",
+    request="two_lists",
+)
 def id_lists_indexes(seen: Transcript) -> Iterator[Problem]:
-    accepted(at(seen, 0))
-    body = accepted(at(seen, 1)).json
+    accepted(at(seen, "one_list"))
+    body = accepted(at(seen, "two_lists")).json
     choices = body.get("choices") if isinstance(body, dict) else None
     listed = choices if isinstance(choices, list) else []
     found = [choice.get("index") for choice in listed if isinstance(choice, dict)]
@@ -70,10 +75,15 @@ def id_lists_indexes(seen: Transcript) -> Iterator[Problem]:
         )
 
 
-@check("completions/id-lists/counted", "Count several prompts of token ids as their ids", "CMP-09")
+@check(
+    "completions/id-lists/counted",
+    "Count several prompts of token ids as their ids",
+    "CMP-09",
+    request="two_lists",
+)
 def id_lists_counted(seen: Transcript) -> Iterator[Problem]:
-    accepted(at(seen, 0))
-    wanted, found = sum(map(len, IDS)), usage_count(at(seen, 1), "prompt_tokens")
+    accepted(at(seen, "one_list"))
+    wanted, found = sum(map(len, IDS)), usage_count(at(seen, "two_lists"), "prompt_tokens")
     if found != wanted:
         yield Problem(expected=str(wanted), actual=str(found), pointer="usage.prompt_tokens")
 
@@ -90,7 +100,7 @@ def bias(target: Target) -> Steps:
 @check("completions/bias/forced", "Write only the token that `logit_bias` forces", "CMP-09")
 def bias_forced(seen: Transcript) -> Iterator[Problem]:
     """Check that all tokens are the same, as on chat completions (CHAT-12)."""
-    logprobs = first(accepted(at(seen, 0))).get("logprobs")
+    logprobs = first(accepted(only(seen))).get("logprobs")
     tokens = logprobs.get("tokens") if isinstance(logprobs, dict) else None
     if not isinstance(tokens, list) or len(tokens) < 2:
         raise Inconclusive("the answer has fewer than two tokens with logprobs")

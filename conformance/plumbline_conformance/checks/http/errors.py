@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.checks.common import answered, at, envelope, error_of, last, refused, request_id
+from plumbline_conformance.checks.common import (
+    answered,
+    at,
+    envelope,
+    error_of,
+    only,
+    refused,
+    request_id,
+)
 from plumbline_conformance.checks.laws import refusal
 from plumbline_conformance.checks.sample_requests import JSON, chat
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
@@ -21,7 +29,7 @@ def broken_json(target: Target) -> Steps:
 
 @check("errors/broken-json/refused", "Answer malformed JSON with 400 and an error object", "HTTP-07")
 def broken_json_refused(seen: Transcript) -> Iterator[Problem]:
-    yield from _malformed(last(seen))
+    yield from _malformed(only(seen))
 
 
 def _malformed(exchange: Exchange) -> Iterator[Problem]:
@@ -43,7 +51,7 @@ def invalid_utf8(target: Target) -> Steps:
 
 @check("errors/invalid-utf8/refused", "Answer invalid UTF-8 with 400 and an error object", "HTTP-07")
 def invalid_utf8_refused(seen: Transcript) -> Iterator[Problem]:
-    yield from _malformed(last(seen))
+    yield from _malformed(only(seen))
 
 
 @scenario("errors/unknown-model", "A model that does not exist")
@@ -57,9 +65,9 @@ def unknown_model(target: Target) -> Steps:
     "ERR-06",
 )
 def unknown_model_not_found(seen: Transcript) -> Iterator[Problem]:
-    yield from refused(last(seen), 404)
-    code = (error_of(last(seen)) or {}).get("code")
-    if last(seen).status == 404 and code != "model_not_found":
+    yield from refused(only(seen), 404)
+    code = (error_of(only(seen)) or {}).get("code")
+    if only(seen).status == 404 and code != "model_not_found":
         yield Problem(expected="model_not_found", actual=repr(code), pointer="error.code")
 
 
@@ -70,20 +78,15 @@ def empty_messages(target: Target) -> Steps:
 
 @check("errors/empty-messages/refused", "Refuse an empty list of messages", "ERR-07")
 def empty_messages_refused(seen: Transcript) -> Iterator[Problem]:
-    yield from refused(last(seen), 400, 422)
+    yield from refused(only(seen), 400, 422)
 
 
 @scenario("errors/out-of-range", "Numbers beyond their bounds")
 def out_of_range(target: Target) -> Steps:
-    bad: list[dict[str, object]] = [
-        {"temperature": 2.1},
-        {"top_p": -0.1},
-        {"n": 0},
-        {"presence_penalty": 3},
-        {"top_logprobs": 21},
-    ]
-    for fields in bad:
-        yield Request(path="/chat/completions", json=chat(target, **{"logprobs": True, **fields}))
+    bad = {"temperature": 2.1, "top_p": -0.1, "n": 0, "presence_penalty": 3, "top_logprobs": 21}
+    for name, value in bad.items():
+        body = chat(target, **{"logprobs": True, name: value})
+        yield Request(name=name, path="/chat/completions", json=body)
 
 
 @check("errors/out-of-range/refused", "Refuse numbers out of range instead of clamping them", "ERR-07")
@@ -98,7 +101,7 @@ WRONG_TYPES: dict[str, object] = {"stream": "true", "max_tokens": "4", "messages
 @scenario("errors/wrong-types", "Strings and objects where numbers and arrays belong")
 def wrong_types(target: Target) -> Steps:
     for name, value in WRONG_TYPES.items():
-        yield Request(path="/chat/completions", json=chat(target, **{name: value}))
+        yield Request(name=name, path="/chat/completions", json=chat(target, **{name: value}))
 
 
 @check("errors/wrong-types/refused", "Refuse wrong JSON types", "ERR-08")
@@ -118,13 +121,14 @@ def wrong_types_param(seen: Transcript) -> Iterator[Problem]:
     for name, exchange in _refusals(seen).items():
         param = (error_of(exchange) or {}).get("param")
         if param != name:
-            yield Problem(expected=f"param {name!r}", actual=repr(param), pointer="error.param")
+            wanted = f"param {name!r}"
+            yield Problem(expected=wanted, actual=repr(param), pointer="error.param", exchange=name)
 
 
 def _refusals(seen: Transcript) -> dict[str, Exchange]:
     """Return the refusals by wrong field; another check reports requests that were not refused."""
-    pairs = zip(WRONG_TYPES, seen.exchanges, strict=False)
-    found = {name: exchange for name, exchange in pairs if answered(exchange).status in (400, 422)}
+    sent = [one for one in seen.exchanges if one.name in WRONG_TYPES]
+    found = {one.name: one for one in sent if answered(one).status in (400, 422)}
     if not found:
         raise Inconclusive("nothing was refused; another check reports this")
     return found
@@ -137,18 +141,18 @@ def stream_options(target: Target) -> Steps:
 
 @check("errors/stream-options/refused", "Refuse `stream_options` without `stream: true`", "CS-09")
 def stream_options_refused(seen: Transcript) -> Iterator[Problem]:
-    yield from refused(last(seen), 400, 422)
+    yield from refused(only(seen), 400, 422)
 
 
 @scenario("errors/unknown-route", "A path and a method that do not exist")
 def unknown_route(target: Target) -> Steps:
-    yield Request(path="/no/such/path", json={})
-    yield Request(path="/chat/completions", method="PUT", json={})
+    yield Request(name="path", path="/no/such/path", json={})
+    yield Request(name="method", path="/chat/completions", method="PUT", json={})
 
 
 @check("errors/unknown-route/envelope", "Answer 404 and 405 with the error object", "HTTP-08")
 def unknown_route_envelope(seen: Transcript) -> Iterator[Problem]:
-    for exchange, wanted in ((at(seen, 0), 404), (at(seen, 1), 405)):
+    for exchange, wanted in ((at(seen, "path"), 404), (at(seen, "method"), 405)):
         yield from refused(exchange, wanted)
         if exchange.status >= 400:
             yield from envelope(exchange)

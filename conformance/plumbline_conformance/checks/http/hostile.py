@@ -12,7 +12,7 @@ from plumbline_conformance.checks.common import (
     envelope,
     error_of,
     follow_up_accepted,
-    last,
+    only,
     refusal,
     refused,
     required,
@@ -41,7 +41,7 @@ def no_model(target: Target) -> Steps:
 
 @check("errors/no-model/refused", "Refuse a request without a model with 400", "ERR-06")
 def no_model_refused(seen: Transcript) -> Iterator[Problem]:
-    yield from refused(last(seen), 400, 422)
+    yield from refused(only(seen), 400, 422)
 
 
 @scenario("errors/no-messages", "A request without messages")
@@ -51,14 +51,14 @@ def no_messages(target: Target) -> Steps:
 
 @check("errors/no-messages/refused", "Refuse a request without a required field", "ERR-02")
 def no_messages_refused(seen: Transcript) -> Iterator[Problem]:
-    yield from refused(last(seen), 400, 422)
+    yield from refused(only(seen), 400, 422)
 
 
 @check("errors/no-messages/type", "Set the error type to `invalid_request_error`", "ERR-03")
 def no_messages_type(seen: Transcript) -> Iterator[Problem]:
-    if not 400 <= answered(last(seen)).status < 500:
+    if not 400 <= answered(only(seen)).status < 500:
         raise Inconclusive("nothing was refused; another check reports this")
-    kind = (error_of(last(seen)) or {}).get("type")
+    kind = (error_of(only(seen)) or {}).get("type")
     if kind != "invalid_request_error":
         yield Problem(expected="invalid_request_error", actual=repr(kind), pointer="error.type")
 
@@ -70,49 +70,67 @@ def stream_refused(target: Target) -> Steps:
 
 @check("errors/stream-refused/status", "Refuse with a status, not with an event", "HTTP-12")
 def stream_refused_status(seen: Transcript) -> Iterator[Problem]:
-    yield from refused(last(seen), 400, 422)
+    yield from refused(only(seen), 400, 422)
 
 
 @scenario("errors/hostile", "Hostile bodies, then a valid one")
 def hostile(target: Target) -> Steps:
-    for content in (b"", b"null", b"[]", b'"x"', b'{"model":' * 3000, b"\x00" * 64):
-        yield Request(path="/chat/completions", content=content, headers=JSON)
+    for name, content in _RAW.items():
+        yield Request(name=name, path="/chat/completions", content=content, headers=JSON)
     deep: Any = "x"
     for _ in range(200):
         deep = [deep]
-    yield Request(path="/chat/completions", json=chat(target, messages=deep))
-    yield Request(path="/chat/completions", json=chat(target, temperature=10**30))
-    yield Request(path="/chat/completions", json=chat(target))
+    yield Request(name="deep_messages", path="/chat/completions", json=chat(target, messages=deep))
+    huge = chat(target, temperature=10**30)
+    yield Request(name="huge_temperature", path="/chat/completions", json=huge)
+    yield Request(name="valid", path="/chat/completions", json=chat(target))
 
 
-_HOSTILE = ("HTTP-07", "ERR-08", "ERR-08", "ERR-08", "HTTP-07", "HTTP-07", "ERR-08", "ERR-07")
+_RAW = {
+    "empty": b"",
+    "null": b"null",
+    "list": b"[]",
+    "string": b'"x"',
+    "deep_object": b'{"model":' * 3000,
+    "zeros": b"\x00" * 64,
+}
+_HOSTILE = {
+    "empty": "HTTP-07",
+    "null": "ERR-08",
+    "list": "ERR-08",
+    "string": "ERR-08",
+    "deep_object": "HTTP-07",
+    "zeros": "HTTP-07",
+    "deep_messages": "ERR-08",
+    "huge_temperature": "ERR-07",
+}
 """The rule of each: not JSON (HTTP-07), not an object or a wrong type (ERR-08), a number out of range (ERR-07)."""
 
 
 @check("errors/hostile/refused", "Refuse each of them with 400", "HTTP-07", "ERR-07", "ERR-08")
 def hostile_refused(seen: Transcript) -> Iterator[Problem]:
-    at(seen, 8)
-    for place, exchange in enumerate(seen.exchanges[:8]):
-        yield from breaking(_HOSTILE[place], refused(exchange, 400, 413, 422))
+    at(seen, "valid")
+    for name, rule in _HOSTILE.items():
+        yield from breaking(rule, refused(at(seen, name), 400, 413, 422))
 
 
 @check("errors/hostile/envelope", "Write the error object with all its keys", "ERR-01")
 def hostile_envelope(seen: Transcript) -> Iterator[Problem]:
-    at(seen, 8)
-    for exchange in seen.exchanges[:8]:
-        if answered(exchange).status >= 400:
-            yield from envelope(exchange)
+    at(seen, "valid")
+    for name in _HOSTILE:
+        if answered(at(seen, name)).status >= 400:
+            yield from envelope(at(seen, name))
 
 
-@check("errors/hostile/served", "Serve the valid request that follows", "HTTP-16")
+@check("errors/hostile/served", "Serve the valid request that follows", "HTTP-16", request="valid")
 def hostile_served(seen: Transcript) -> Iterator[Problem]:
     """Check that the valid request is not refused.
 
     A 404 or 405 to all requests means that the operation or the model does not exist. The hostile requests may have
     caused any other refusal.
     """
-    valid = answered(at(seen, 8))
-    absent = valid.status in (404, 405) and all(one.status == valid.status for one in seen.exchanges[:8])
+    valid = answered(at(seen, "valid"))
+    absent = valid.status in (404, 405) and all(at(seen, name).status == valid.status for name in _HOSTILE)
     if 400 <= valid.status < 500 and not absent:
         yield Problem(
             expected="an answer", actual=f"status {valid.status}: {refusal(valid)}", pointer="status"
@@ -128,7 +146,7 @@ def unknown_field(target: Target) -> Steps:
 
 @check("chat/unknown-field/no-crash", "Ignore or refuse an unknown field", "HTTP-09")
 def unknown_no_crash(seen: Transcript) -> Iterator[Problem]:
-    required(lambda: accepted(last(seen)))
+    required(lambda: accepted(only(seen)))
     yield from ()
 
 
@@ -138,27 +156,29 @@ NULLS += ["logit_bias", "presence_penalty", "metadata", "response_format", "stre
 
 @scenario("chat/nulls", "Null for every field that may be null")
 def nulls(target: Target) -> Steps:
-    yield Request(path="/chat/completions", json=chat(target))
-    yield Request(path="/chat/completions", json=chat(target, **dict.fromkeys(NULLS)))
+    yield Request(name="plain", path="/chat/completions", json=chat(target))
+    yield Request(name="with_nulls", path="/chat/completions", json=chat(target, **dict.fromkeys(NULLS)))
 
 
 @check("chat/nulls/taken", "Accept null for an omitted field", "HTTP-10")
 def nulls_taken(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 1)
+    yield from follow_up_accepted(seen, "plain", "with_nulls")
 
 
 @scenario("errors/key", "No key, and a wrong one", needs=("key",))
 def wrong_key(target: Target) -> Steps:
-    for value in ("", WRONG_KEY):
-        yield Request(path="/chat/completions", json=chat(target), headers={"authorization": value})
+    for name, value in (("no_key", ""), ("wrong_key", WRONG_KEY)):
+        headers = {"authorization": value}
+        yield Request(name=name, path="/chat/completions", json=chat(target), headers=headers)
 
 
 @check("errors/key/refused", "Answer a missing or wrong key with 401", "HTTP-06")
 def key_refused(seen: Transcript) -> Iterator[Problem]:
-    for place, exchange in enumerate(seen.exchanges):
+    for exchange in seen.exchanges:
         if exchange.error is not None or exchange.status not in (401, 403):
             answered(exchange)
-        if place == 0 and exchange.status == 400:
-            continue  # The first request has an empty header, which a server may refuse as malformed.
+        if exchange.name == "no_key" and exchange.status == 400:
+            continue  # Its header is empty, which a server may refuse as malformed.
         if exchange.status != 401:
-            yield Problem(expected="status 401", actual=f"status {exchange.status}", pointer="status")
+            shown = f"status {exchange.status}"
+            yield Problem(expected="status 401", actual=shown, pointer="status", exchange=exchange.name)

@@ -6,7 +6,15 @@ from collections.abc import Generator, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from plumbline_conformance.checks.common import accepted, answered, at, error_of, refused, valid_body
+from plumbline_conformance.checks.common import (
+    accepted,
+    answered,
+    at,
+    error_of,
+    group,
+    refused,
+    valid_body,
+)
 from plumbline_conformance.checks.laws import whole
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -14,14 +22,14 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 
 @scenario("models/list", "The list, a listed model, and an unknown one", core=True)
 def models_list(target: Target) -> Generator[Request, Exchange, None]:
-    listed = yield Request(path="/models", method="GET")
+    listed = yield Request(name="list", path="/models", method="GET")
     names = [model.get("id") for model in _listed(listed)]
     # The requested model may be an alias, which does not have to be listed (MOD-04).
     name = target.model if target.model in names or not names else str(names[0])
-    yield Request(path="/models/no-such-model-0f3a", method="GET")
-    yield Request(path=_encoded(name), method="GET")
-    for path in _others(listed, name):
-        yield Request(path=path, method="GET")
+    yield Request(name="unknown", path="/models/no-such-model-0f3a", method="GET")
+    yield Request(name="listed", path=_encoded(name), method="GET")
+    for number, path in enumerate(_others(listed, name), 1):
+        yield Request(name=f"other/{number}", path=path, method="GET")
 
 
 MOST = 4
@@ -45,7 +53,7 @@ def _listed(exchange: Exchange) -> list[dict[str, Any]]:
     return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
 
 
-@whole("models/list/shape", "List models as the contract requires", "MOD-01")
+@whole("models/list/shape", "List models as the contract requires", "MOD-01", request="list")
 def shape(exchange: Exchange) -> Iterator[Problem]:
     """Check the schema of the list (MOD-01)."""
     yield from valid_body(exchange, "ListModelsResponse")
@@ -53,21 +61,19 @@ def shape(exchange: Exchange) -> Iterator[Problem]:
 
 @check("models/list/retrievable", "Return the same object by id as in the list", "MOD-02")
 def models_list_retrievable(seen: Transcript) -> Iterator[Problem]:
-    listed = [_identity(model) for model in _listed(accepted(at(seen, 0)))]
+    listed = [_identity(model) for model in _listed(accepted(at(seen, "list")))]
     if not listed:
         raise Inconclusive("no model is listed")
-    yield from _same_model(answered(at(seen, 2)), listed)
+    yield from _same_model(answered(at(seen, "listed")), listed)
 
 
 def _same_model(exchange: Exchange, listed: list[tuple[Any, ...]]) -> Iterator[Problem]:
+    wanted, shown = repr(listed)[:200], repr(exchange.json)[:200]
     if exchange.status != 200:
-        yield Problem(
-            expected="a listed model", actual=f"status {exchange.status}", pointer="GET /models/{id}"
-        )
-    elif not isinstance(exchange.json, dict) or _identity(exchange.json) not in listed:
-        yield Problem(
-            expected=repr(listed)[:200], actual=repr(exchange.json)[:200], pointer="GET /models/{id}"
-        )
+        wanted, shown = "a listed model", f"status {exchange.status}"
+    elif isinstance(exchange.json, dict) and _identity(exchange.json) in listed:
+        return
+    yield Problem(expected=wanted, actual=shown, pointer="GET /models/{id}", exchange=exchange.name)
 
 
 @check("models/list/every", "Return every listed model by id, with an escaped or plain slash", "MOD-02")
@@ -76,16 +82,15 @@ def models_list_every(seen: Transcript) -> Iterator[Problem]:
     listed = {quote(str(model.get("id")), errors="replace"): _identity(model) for model in _models(seen)}
     if not listed:
         raise Inconclusive("no model is listed")
-    if answered(at(seen, 2)).status != 200:
+    if answered(at(seen, "listed")).status != 200:
         raise Inconclusive("the first one is not returned; another check reports this")
-    for place in range(3, len(seen.exchanges)):
-        exchange = answered(at(seen, place))
+    for exchange in map(answered, group(seen, "other", needed=False)):
         name = exchange.url.partition("?")[0].partition("/models/")[2].replace("%2F", "/")
         yield from _same_model(exchange, [listed[name]] if name in listed else [])
 
 
 def _models(seen: Transcript) -> list[dict[str, Any]]:
-    return _listed(accepted(at(seen, 0)))
+    return _listed(accepted(at(seen, "list")))
 
 
 def _bare(exchange: Exchange) -> bool:
@@ -98,11 +103,13 @@ def _identity(model: dict[str, Any]) -> tuple[Any, ...]:
     return model.get("id"), model.get("object"), model.get("owned_by")
 
 
-@check("models/list/unknown", "Answer an unknown id with 404 `model_not_found`", "MOD-03")
+@check("models/list/unknown", "Answer an unknown id with 404 `model_not_found`", "MOD-03", request="unknown")
 def models_list_unknown(seen: Transcript) -> Iterator[Problem]:
-    if all(answered(at(seen, place)).status in (404, 405) and _bare(at(seen, place)) for place in (1, 2)):
+    asked = at(seen, "unknown"), at(seen, "listed")
+    if all(answered(one).status in (404, 405) and _bare(one) for one in asked):
         raise Inconclusive("there is no GET /models/{id} at all; another check reports this")
-    yield from refused(at(seen, 1), 404)
-    error = error_of(at(seen, 1))
-    if at(seen, 1).status == 404 and (error is None or error.get("code") != "model_not_found"):
+    unknown, _ = asked
+    yield from refused(unknown, 404)
+    error = error_of(unknown)
+    if unknown.status == 404 and (error is None or error.get("code") != "model_not_found"):
         yield Problem(expected="an error with code model_not_found", actual=repr(error), pointer="error.code")

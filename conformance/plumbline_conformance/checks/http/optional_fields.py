@@ -11,11 +11,12 @@ from plumbline_conformance.checks.common import (
     answered,
     at,
     follow_up_accepted,
-    last,
+    longer_prompt,
+    only,
     refused,
     usage_count,
 )
-from plumbline_conformance.checks.laws import whole
+from plumbline_conformance.checks.laws import WHOLE, whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.responses.state import id_of
@@ -46,7 +47,7 @@ def functions(target: Target) -> Steps:
 # HTTP-09 allows to ignore unknown fields, and these two are deprecated.
 @check("errors/functions/called", "Call a deprecated function, or refuse it", "TOOL-16", milder=True)
 def functions_called(seen: Transcript) -> Iterator[Problem]:
-    exchange = answered(last(seen))
+    exchange = answered(only(seen))
     if exchange.status in (400, 422):
         return
     body = accepted(exchange).json
@@ -61,31 +62,31 @@ def functions_called(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected=wanted, actual=shown, pointer="choices[0].message.function_call")
 
 
-RARE: list[dict[str, object]] = [
-    {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}},
-    {"prediction": {"type": "content", "content": "Hello"}},
-    {"web_search_options": {}},
-]
+RARE: dict[str, dict[str, object]] = {
+    "modalities": {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}},
+    "prediction": {"prediction": {"type": "content", "content": "Hello"}},
+    "web_search_options": {"web_search_options": {}},
+}
 
 
 @scenario("errors/rare-fields", "Fields of rare features")
 def rare(target: Target) -> Steps:
-    for fields in RARE:
-        yield Request(path="/chat/completions", json=chat(target, **fields))
+    for name, fields in RARE.items():
+        yield Request(name=name, path="/chat/completions", json=chat(target, **fields))
 
 
 @check("errors/rare-fields/no-crash", "Serve, ignore or refuse fields of rare features", "CHAT-17")
 def rare_no_crash(seen: Transcript) -> Iterator[Problem]:
-    for place, fields in enumerate(RARE):
-        exchange = answered(at(seen, place))
+    for name in RARE:
+        exchange = answered(at(seen, name))
         if exchange.status >= 500 and exchange.status != 501:
-            shown = f"status {exchange.status} to {next(iter(fields))}"
-            yield Problem(expected="an answer or a refusal", actual=shown, pointer="status")
+            wanted, shown = "an answer or a refusal", f"status {exchange.status} to {name}"
+            yield Problem(expected=wanted, actual=shown, pointer="status", exchange=name)
 
 
 @scenario("chat/service-tier", "A request with a service tier")
 def service_tier(target: Target) -> Steps:
-    yield Request(path="/chat/completions", json=chat(target, service_tier="default"))
+    yield Request(name=WHOLE, path="/chat/completions", json=chat(target, service_tier="default"))
 
 
 @whole("chat/service-tier/echoed", "Return the service tier of a request that has one", "CHAT-15")
@@ -104,7 +105,7 @@ def unknown_include(target: Target) -> Steps:
 
 @check("errors/unknown-include/refused", "Refuse an unknown value of `include`", "ST-18")
 def unknown_include_refused(seen: Transcript) -> Iterator[Problem]:
-    yield from refused(last(seen), 400, 422)
+    yield from refused(only(seen), 400, 422)
 
 
 IRRELEVANT = [
@@ -122,13 +123,14 @@ IRRELEVANT = [
     "responses/known-include", "Valid values of `include` without effect on the answer", needs=("responses",)
 )
 def known_include(target: Target) -> Steps:
-    yield Request(path="/responses", json=create_response(target, "Hi", **BRIEF))
-    yield Request(path="/responses", json=create_response(target, "Hi", include=IRRELEVANT, **BRIEF))
+    yield Request(name="plain", path="/responses", json=create_response(target, "Hi", **BRIEF))
+    body = create_response(target, "Hi", include=IRRELEVANT, **BRIEF)
+    yield Request(name="with_include", path="/responses", json=body)
 
 
 @check("responses/known-include/taken", "Accept valid values of `include` without effect", "ST-18")
 def known_include_taken(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 1)
+    yield from follow_up_accepted(seen, "plain", "with_include")
 
 
 @scenario("errors/unknown-item", "A reference to an unknown item", needs=("responses",))
@@ -139,22 +141,20 @@ def unknown_item(target: Target) -> Steps:
 
 @check("errors/unknown-item/refused", "Refuse a reference to an unknown item", "ST-13")
 def unknown_item_refused(seen: Transcript) -> Iterator[Problem]:
-    yield from refused(last(seen), 400, 404, 422)
+    yield from refused(only(seen), 400, 404, 422)
 
 
 @scenario("responses/instructions", "Short instructions, and long ones", needs=("responses",))
 def instructions(target: Target) -> Steps:
-    for count in (1, 20):
-        text = " ".join(["Be kind."] * count)
-        yield Request(path="/responses", json=create_response(target, "Hi", instructions=text, **BRIEF))
+    for name, count in (("short", 1), ("long", 20)):
+        body = create_response(target, "Hi", instructions=" ".join(["Be kind."] * count), **BRIEF)
+        yield Request(name=name, path="/responses", json=body)
 
 
 @check("responses/instructions/longer", "Show the instructions to the model", "R-14")
 def instructions_longer(seen: Transcript) -> Iterator[Problem]:
     """Compare two requests with instructions, because a template may add a system message if there are none."""
-    counts = [usage_count(at(seen, place), "input_tokens") for place in (0, 1)]
-    if counts[1] <= counts[0]:
-        yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
+    yield from longer_prompt(seen, "short", "long")
 
 
 @scenario(
@@ -164,24 +164,24 @@ def instructions_longer(seen: Transcript) -> Iterator[Problem]:
 )
 def instructions_once(target: Target) -> Steps:
     text = " ".join(["Be kind."] * 120)
-    made = yield Request(
-        path="/responses", json=create_response(target, "Hi", instructions=text, store=True, **BRIEF)
-    )
+    body = create_response(target, "Hi", instructions=text, store=True, **BRIEF)
+    made = yield Request(name="created", path="/responses", json=body)
     if name := id_of(made):
         after = create_response(target, "And you?", previous_response_id=name, **BRIEF)
-        yield Request(path="/responses", json=after)
+        yield Request(name="continued", path="/responses", json=after)
 
 
 @check(
     "responses/instructions-once/not-inherited",
     "Do not inherit the instructions of the previous response",
     "R-14",
+    request="continued",
 )
 def instructions_not_inherited(seen: Transcript) -> Iterator[Problem]:
     """Compare token counts: the instructions are longer than all that the second request adds."""
-    counts = [usage_count(at(seen, place), "input_tokens") for place in (0, 1)]
-    if counts[1] >= counts[0]:
-        yield Problem(expected=f"less than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
+    before, after = (usage_count(at(seen, name), "input_tokens") for name in ("created", "continued"))
+    if after >= before:
+        yield Problem(expected=f"less than {before}", actual=str(after), pointer="usage.input_tokens")
 
 
 @scenario(
@@ -190,17 +190,19 @@ def instructions_not_inherited(seen: Transcript) -> Iterator[Problem]:
     needs=("responses", "stored"),
 )
 def two_parents(target: Target) -> Steps:
-    made = yield Request(path="/responses", json=create_response(target, "Hi", store=True, **BRIEF))
+    body = create_response(target, "Hi", store=True, **BRIEF)
+    made = yield Request(name="created", path="/responses", json=body)
     if name := id_of(made):
         parents = {"previous_response_id": name, "conversation": "conv_0f3a0f3a"}
-        yield Request(path="/responses", json=create_response(target, "And?", **parents, **BRIEF))
+        body = create_response(target, "And?", **parents, **BRIEF)
+        yield Request(name="two_parents", path="/responses", json=body)
 
 
 @check("responses/two-parents/refused", "Refuse a conversation together with a previous response", "ST-06")
 def two_parents_refused(seen: Transcript) -> Iterator[Problem]:
     """Accept 404 as well, for servers that look up the conversation first."""
-    accepted(at(seen, 0))
-    yield from refused(at(seen, 1), 400, 404, 422)
+    accepted(at(seen, "created"))
+    yield from refused(at(seen, "two_parents"), 400, 404, 422)
 
 
 PHASE = "commentary"
@@ -210,15 +212,16 @@ PHASE = "commentary"
 def phase(target: Target) -> Steps:
     message = {"type": "message", "role": "assistant", "content": "Let me see.", "phase": PHASE}
     items = [*user("Hi"), message, *user("And?")]
-    made = yield Request(path="/responses", json=create_response(target, items, store=True, **BRIEF))
+    body = create_response(target, items, store=True, **BRIEF)
+    made = yield Request(name="created", path="/responses", json=body)
     if name := id_of(made):
-        yield Request(path=f"/responses/{name}/input_items", method="GET")
+        yield Request(name="items", path=f"/responses/{name}/input_items", method="GET")
 
 
-@check("responses/phase/kept", "Store the phase of a message", "ST-20")
+@check("responses/phase/kept", "Store the phase of a message", "ST-20", request="items")
 def phase_kept(seen: Transcript) -> Iterator[Problem]:
-    accepted(at(seen, 0))
-    page = accepted(at(seen, 1)).json
+    accepted(at(seen, "created"))
+    page = accepted(at(seen, "items")).json
     data = page.get("data") if isinstance(page, dict) else None
     listed = [item for item in data if isinstance(item, dict)] if isinstance(data, list) else []
     found = [item.get("phase") for item in listed if item.get("role") == "assistant"]

@@ -7,7 +7,10 @@ object, with the name of the field, and without internals of the server.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
+
+import msgspec
 
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.common import (
@@ -18,7 +21,7 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat, user
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, about, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -55,41 +58,49 @@ def refusals(
         named: whether each request has one wrong field, which the error has to name.
         field_rules: the rules of single fields, instead of `rule`.
     """
+    named_rows = _by_name(rows)
     rules = {rule: None, **dict.fromkeys((field_rules or {}).values())}
 
     def steps(target: Target) -> Steps:
-        for _, fields in rows:
-            yield Request(path=path, json={**base(target), **fields})
+        for name, (_, fields) in named_rows.items():
+            yield Request(name=name, path=path, json={**base(target), **fields})
 
     scenario(slug, title, needs=needs)(steps)
 
+    def sent(seen: Transcript) -> list[Exchange]:
+        return [exchange for exchange in seen.exchanges if exchange.name in named_rows]
+
     @check(f"{slug}/refused", "Refuse each of them with 400 or 422", *rules)
     def each(seen: Transcript) -> Iterator[Problem]:
-        for (field, _), exchange in zip(rows, seen.exchanges, strict=False):
+        for exchange in sent(seen):
+            field, _ = named_rows[exchange.name]
             broken = (field_rules or {}).get(field, rule)
             for problem in refused(exchange, 400, 422):
-                yield Problem(expected=problem.expected, actual=problem.actual, pointer=field, rule=broken)
+                yield msgspec.structs.replace(problem, pointer=field, rule=broken)
 
     @check(f"{slug}/envelope", "Write the error object with all its keys", "ERR-01")
     def envelope_shape(seen: Transcript) -> Iterator[Problem]:
-        for _, exchange in _refused(rows, seen):
+        for exchange in _refused(sent(seen)):
             yield from envelope(exchange)
 
     @check(f"{slug}/no-leak", "Show no internals of the server", "ERR-13", law=no_leak, of="refusal")
     def leak(seen: Transcript) -> Iterator[Problem]:
-        for field, exchange in _refused(rows, seen, crashed=True):
-            for problem in no_leak(exchange):
-                yield Problem(expected=problem.expected, actual=problem.actual, pointer=field)
+        for exchange in _refused(sent(seen), crashed=True):
+            field, _ = named_rows[exchange.name]
+            for problem in about(exchange, no_leak(exchange)):
+                yield msgspec.structs.replace(problem, pointer=field)
 
     if not named:
         return
 
     @check(f"{slug}/param", "Name the offending field in `param`", "ERR-05")
     def param(seen: Transcript) -> Iterator[Problem]:
-        for field, exchange in _refused(rows, seen):
+        for exchange in _refused(sent(seen)):
+            field, _ = named_rows[exchange.name]
             found = (error_of(exchange) or {}).get("param")
             if not isinstance(found, str) or not (_within(found, field) or _within(field, found)):
-                yield Problem(expected=field, actual=repr(found), pointer="error.param")
+                where = exchange.name
+                yield Problem(expected=field, actual=repr(found), pointer="error.param", exchange=where)
 
 
 def no_leak(exchange: Exchange) -> Iterator[Problem]:
@@ -104,10 +115,20 @@ def _within(path: str, field: str) -> bool:
     return path == field or path.startswith((f"{field}.", f"{field}["))
 
 
-def _refused(rows: list[Row], seen: Transcript, *, crashed: bool = False) -> list[tuple[str, Exchange]]:
-    pairs = zip(rows, seen.exchanges, strict=False)
+def _by_name(rows: list[Row]) -> dict[str, Row]:
+    """Return the rows by the names of their requests: the wrong field, with a number if several rows have it."""
+    counts: Counter[str] = Counter()
+    named: dict[str, Row] = {}
+    for row in rows:
+        field = row[0]
+        counts[field] += 1
+        named[field if counts[field] == 1 else f"{field}/{counts[field]}"] = row
+    return named
+
+
+def _refused(sent: list[Exchange], *, crashed: bool = False) -> list[Exchange]:
     wanted = (400, 422, 500) if crashed else (400, 422)
-    found = [(row[0], exchange) for row, exchange in pairs if answered(exchange).status in wanted]
+    found = [exchange for exchange in sent if answered(exchange).status in wanted]
     if not found:
         raise Inconclusive("nothing was refused; another check reports this")
     return found

@@ -9,7 +9,7 @@ from itertools import accumulate
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import chunks, deltas
 from plumbline_conformance.checks.chat.tools import fragments
-from plumbline_conformance.checks.laws import stream, streams
+from plumbline_conformance.checks.laws import STREAM, stream, streams
 from plumbline_conformance.checks.request_reader import requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat
@@ -34,20 +34,18 @@ first and its last event."""
 @scenario("chat/stream-long", "A stream of many events")
 def chat_long(target: Target) -> Steps:
     messages = [{"role": "user", "content": QUESTION}]
-    yield Request(path="/chat/completions", json=chat(target, messages=messages, max_tokens=96, stream=True))
+    body = chat(target, messages=messages, max_tokens=96, stream=True)
+    yield Request(name=STREAM, path="/chat/completions", json=body)
 
 
 @scenario("responses/stream-long", "A stream of many events", needs=("responses",))
 def responses_long(target: Target) -> Steps:
-    yield Request(
-        path="/responses", json=create_response(target, QUESTION, max_output_tokens=96, stream=True)
-    )
+    body = create_response(target, QUESTION, max_output_tokens=96, stream=True)
+    yield Request(name=STREAM, path="/responses", json=body)
 
 
-@stream(
-    "responses/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15", place=0
-)
-@stream("chat/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15", place=0)
+@stream("responses/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15")
+@stream("chat/stream-long/incremental", "Send events immediately, not all at the end", "HTTP-15")
 def incremental(exchange: Exchange) -> Iterator[Problem]:
     """Detect a buffered stream: dozens of events arrive together at the end of a long answer (HTTP-15).
 
@@ -72,14 +70,13 @@ def incremental(exchange: Exchange) -> Iterator[Problem]:
 def chat_tools_long(target: Target) -> Steps:
     messages = [{"role": "user", "content": QUESTION}]
     fields = {"messages": messages, "tools": [tools.weather], "max_tokens": 96, "stream": True}
-    yield Request(path="/chat/completions", json=chat(target, **fields))
+    yield Request(name=STREAM, path="/chat/completions", json=chat(target, **fields))
 
 
 stream(
     "chat/tools-stream-long/incremental",
     "Send events immediately, not all at the end",
     "HTTP-15",
-    place=0,
 )(incremental)
 
 
@@ -87,7 +84,6 @@ stream(
     "chat/tools-stream-long/pieces",
     "Stream text in several events if tools are offered",
     "HTTP-15",
-    place=0,
 )
 def pieces(exchange: Exchange) -> Iterator[Problem]:
     """Detect a server that buffers a long text until its end to look for calls (HTTP-15)."""
@@ -109,10 +105,10 @@ def pieces(exchange: Exchange) -> Iterator[Problem]:
 def call_long(target: Target) -> Steps:
     fields = {**tools.noting(), "max_tokens": 128, "temperature": 0, "stream": True}
     messages = [{"role": "user", "content": tools.NOTE}]
-    yield Request(path="/chat/completions", json=chat(target, messages=messages, **fields))
+    yield Request(name=STREAM, path="/chat/completions", json=chat(target, messages=messages, **fields))
 
 
-@stream("chat/call-stream-long/pieces", "Stream long arguments in several pieces", "HTTP-15", place=0)
+@stream("chat/call-stream-long/pieces", "Stream long arguments in several pieces", "HTTP-15")
 def argument_pieces(exchange: Exchange) -> Iterator[Problem]:
     """Detect a server that buffers a long call until its end (HTTP-15)."""
     pieces_by_call: dict[object, list[str]] = {}
@@ -139,9 +135,10 @@ def chat_clock(target: Target) -> Steps:
     The second is that of the judge's clock; on a server whose clock differs by parts of a second it is luck.
     """
     body = chat(target, max_tokens=48, temperature=0, seed=1, stream=True)
-    exchange = yield Request(path="/chat/completions", json=body)
-    for _ in range(AIMS):
-        exchange = yield Request(path="/chat/completions", json=body, pause=_until_a_turn(exchange))
+    exchange = yield Request(name="timed", path="/chat/completions", json=body)
+    for number in range(1, AIMS + 1):
+        pause = _until_a_turn(exchange)
+        exchange = yield Request(name=f"stream/{number}", path="/chat/completions", json=body, pause=pause)
         if exchange.status != 200 or _crossed_a_turn(exchange, time.time()):
             return
 
@@ -162,7 +159,7 @@ def _crossed_a_turn(exchange: Exchange, ended: float) -> bool:
     return int(began + TURN) < int(ended - TURN)
 
 
-@streams("chat/stream-clock/created", "Keep `created` the same in all chunks", "CS-01", first=1)
+@streams("chat/stream-clock/created", "Keep `created` the same in all chunks", "CS-01")
 def _created(exchange: Exchange) -> Iterator[Problem]:
     """Check that `created` stays the same across a full second, where a time per chunk differs (CS-01)."""
     found = {repr(chunk.get("created")) for chunk in chunks(exchange)}

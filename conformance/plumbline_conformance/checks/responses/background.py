@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-import msgspec
-
-from plumbline_conformance.checks.common import accepted, answered, at, refused, usage_adds_up
+from plumbline_conformance.checks.common import (
+    accepted,
+    answered,
+    at,
+    group,
+    only,
+    refused,
+    usage_adds_up,
+)
 from plumbline_conformance.checks.responses.shared_laws import (
     LIFECYCLE,
     SHAPE,
@@ -24,6 +30,7 @@ from plumbline_conformance.suite.model import (
     Rejected,
     Request,
     Target,
+    about,
     check,
     scenario,
 )
@@ -49,113 +56,123 @@ def _status(exchange: Exchange) -> Any:
 
 @scenario("responses/background", "A background response, polled until it ends", needs=NEEDS)
 def background(target: Target) -> Steps:
-    """Exchanges: create, poll until it ends, cancel."""
-    made = yield Request(path="/responses", json=_request(target))
+    made = yield Request(name="created", path="/responses", json=_request(target))
     name = id_of(made)
     if name is None:
         return
-    for pause in PAUSES:
-        found = yield Request(path=f"/responses/{name}", method="GET", pause=pause)
+    path = f"/responses/{name}"
+    for number, pause in enumerate(PAUSES, 1):
+        found = yield Request(name=f"poll/{number}", path=path, method="GET", pause=pause)
         if _status(found) not in RUNNING:
-            yield Request(path=f"/responses/{name}/cancel", json={})
+            yield Request(name="cancel", path=f"{path}/cancel", json={})
             return
 
 
 def _polls(seen: Transcript) -> list[Exchange]:
     """Return the exchanges of creating and polling, in order."""
-    accepted(at(seen, 0))
-    found = [one for one in seen.exchanges if one.method == "GET" or one is seen.exchanges[0]]
-    if len(found) < 2:
+    created, polls = accepted(at(seen, "created")), group(seen, "poll", needed=False)
+    if not polls:
         raise Inconclusive("the response has no id; another check reports this")
-    return [accepted(one) for one in found]
+    return [created, *map(accepted, polls)]
 
 
-@check("responses/background/at-once", "Answer immediately, before the response ends", "ST-10")
+@check(
+    "responses/background/at-once",
+    "Answer immediately, before the response ends",
+    "ST-10",
+    request="created",
+)
 def background_at_once(seen: Transcript) -> Iterator[Problem]:
-    status = _status(accepted(at(seen, 0)))
+    status = _status(accepted(at(seen, "created")))
     if status not in RUNNING:
         yield Problem(expected="queued or in_progress", actual=repr(status), pointer="status")
 
 
 @check("responses/background/echo", "Echo `background`", "R-11")
 def background_echo(seen: Transcript) -> Iterator[Problem]:
-    for place, found in enumerate(_polls(seen)):
+    for found in _polls(seen):
         if not isinstance(found.json, dict) or found.json.get("background") is not True:
             shown = repr(found.json)[:100]
-            yield Problem(expected="true", actual=shown, pointer="background", exchange=place)
+            yield Problem(expected="true", actual=shown, pointer="background", exchange=found.name)
 
 
 @check("responses/background/shape", "Return the complete response object at any time", *SHAPE)
 def background_shape(seen: Transcript) -> Iterator[Problem]:
-    for place, found in enumerate(_polls(seen)):
-        for problem in violations("Response", found.json):
-            yield msgspec.structs.replace(problem, exchange=place)
+    for found in _polls(seen):
+        yield from about(found, violations("Response", found.json))
 
 
 @check("responses/background/states", "Go from queued to in progress to a final status, never back", "R-02")
 def background_states(seen: Transcript) -> Iterator[Problem]:
-    states = [_status(found) for found in _polls(seen)]
+    polls = _polls(seen)
+    states = [_status(found) for found in polls]
     order = {name: place for place, name in enumerate((*RUNNING, "end"))}
     places = [order["end"] if state in ENDED else order.get(state, -1) for state in states]
     wrong = [n for n, place in enumerate(places) if place < max((0, *places[:n]))]
     if wrong:
-        shown = repr(states)[:200]
-        yield Problem(
-            expected="queued, in_progress, a final status", actual=shown, pointer="status", exchange=wrong[0]
-        )
+        wanted, where = "queued, in_progress, a final status", polls[wrong[0]].name
+        yield Problem(expected=wanted, actual=repr(states)[:200], pointer="status", exchange=where)
     elif states[-1] not in ENDED:
         raise Inconclusive("the response did not end in time")
 
 
 @check("responses/background/usage", "Send the usage at the end, and not before", "R-10")
 def background_usage(seen: Transcript) -> Iterator[Problem]:
-    for place, found in enumerate(_polls(seen)):
+    for found in _polls(seen):
         usage = found.json.get("usage") if isinstance(found.json, dict) else None
         if _status(found) in ("completed", "incomplete"):
-            yield from usage_adds_up(usage, prompt="input_tokens", completion="output_tokens")
+            added = usage_adds_up(usage, prompt="input_tokens", completion="output_tokens")
+            yield from about(found, added)
         elif _status(found) in RUNNING and usage is not None:
-            yield Problem(expected="null", actual=repr(usage)[:200], pointer="usage", exchange=place)
+            shown = repr(usage)[:200]
+            yield Problem(expected="null", actual=shown, pointer="usage", exchange=found.name)
 
 
 @check(
-    "responses/background/cancel-ended", "Keep the status of an ended response when it is cancelled", "ST-11"
+    "responses/background/cancel-ended",
+    "Keep the status of an ended response when it is cancelled",
+    "ST-11",
+    request="cancel",
 )
 def background_cancel_ended(seen: Transcript) -> Iterator[Problem]:
     polls = _polls(seen)
     if _status(polls[-1]) not in ENDED:
         raise Inconclusive("the response did not end in time")
-    found = answered(at(seen, len(polls)))
+    found = answered(at(seen, "cancel"))
     if found.status in (400, 409):
         return
     if found.status != 200 or _status(found) != _status(polls[-1]):
         shown = f"status {found.status}, {_status(found)!r}"
         wanted = f"{_status(polls[-1])!r}, or a refusal"
-        yield Problem(expected=wanted, actual=shown, pointer="status", exchange=len(polls))
+        yield Problem(expected=wanted, actual=shown, pointer="status")
 
 
 @scenario("responses/background-cancel", "A response that is cancelled while running", needs=NEEDS)
 def cancel(target: Target) -> Steps:
-    """Exchanges: create, cancel, cancel again, poll."""
-    made = yield Request(
-        path="/responses", json=_request(target, "Count to a thousand.", max_output_tokens=512)
-    )
+    body = _request(target, "Count to a thousand.", max_output_tokens=512)
+    made = yield Request(name="created", path="/responses", json=body)
     name = id_of(made)
     if name is None:
         return
-    yield Request(path=f"/responses/{name}/cancel", json={})
-    yield Request(path=f"/responses/{name}/cancel", json={})
-    yield Request(path=f"/responses/{name}", method="GET")
+    yield Request(name="cancel", path=f"/responses/{name}/cancel", json={})
+    yield Request(name="cancel_again", path=f"/responses/{name}/cancel", json={})
+    yield Request(name="get", path=f"/responses/{name}", method="GET")
 
 
 def _cancelled(seen: Transcript) -> Exchange:
-    accepted(at(seen, 0))
-    found = answered(at(seen, 1))
+    accepted(at(seen, "created"))
+    found = answered(at(seen, "cancel"))
     if found.status in (400, 409) or _status(found) in ("completed", "incomplete"):
         raise Inconclusive("the response ended before it could be cancelled")
     return found
 
 
-@check("responses/background-cancel/cancelled", "Cancel a running response, and report it", "ST-11")
+@check(
+    "responses/background-cancel/cancelled",
+    "Cancel a running response, and report it",
+    "ST-11",
+    request="cancel",
+)
 def cancel_cancelled(seen: Transcript) -> Iterator[Problem]:
     found = _cancelled(seen)
     if found.status != 200 or _status(found) != "cancelled":
@@ -163,20 +180,25 @@ def cancel_cancelled(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected="cancelled", actual=shown, pointer="status")
 
 
-@check("responses/background-cancel/again", "Return the same status when it is cancelled again", "ST-11")
+@check(
+    "responses/background-cancel/again",
+    "Return the same status when it is cancelled again",
+    "ST-11",
+    request="cancel_again",
+)
 def cancel_again(seen: Transcript) -> Iterator[Problem]:
     first = _cancelled(seen)
-    found = answered(at(seen, 2))
+    found = answered(at(seen, "cancel_again"))
     if (found.status, _status(found)) != (first.status, _status(first)):
         shown = f"status {found.status}, {_status(found)!r}"
-        yield Problem(expected=repr(_status(first)), actual=shown, pointer="status", exchange=2)
+        yield Problem(expected=repr(_status(first)), actual=shown, pointer="status")
 
 
-@check("responses/background-cancel/kept", "Keep a cancelled response cancelled", "R-02")
+@check("responses/background-cancel/kept", "Keep a cancelled response cancelled", "R-02", request="get")
 def cancel_kept(seen: Transcript) -> Iterator[Problem]:
     if _status(_cancelled(seen)) != "cancelled":
         raise Inconclusive("the response was not cancelled; another check reports this")
-    found = answered(at(seen, 3))
+    found = answered(at(seen, "get"))
     if found.status != 200 or _status(found) != "cancelled":
         shown = f"status {found.status}, {_status(found)!r}"
         yield Problem(expected="cancelled", actual=shown, pointer="status")
@@ -184,39 +206,39 @@ def cancel_kept(seen: Transcript) -> Iterator[Problem]:
 
 @scenario("responses/background-stream", "A background response, streamed and resumed", needs=NEEDS)
 def streamed(target: Target) -> Steps:
-    """Exchanges: create with a stream, stream the events after event 1."""
-    made = yield Request(path="/responses", json=_request(target, stream=True))
+    made = yield Request(name="stream", path="/responses", json=_request(target, stream=True))
     responses = [e["response"] for e in made.chunks if isinstance(e, dict) and "response" in e]
     name = responses[-1].get("id") if responses and isinstance(responses[-1], dict) else None
     if isinstance(name, str) and name.isascii() and name.replace("_", "").isalnum():
-        yield Request(path=f"/responses/{name}?stream=true&starting_after=1", method="GET")
+        path = f"/responses/{name}?stream=true&starting_after=1"
+        yield Request(name="resumed", path=path, method="GET")
 
 
 @check(
     "responses/background-stream/lifecycle",
     "Send first event, terminal event and numbers as any stream does",
     *LIFECYCLE,
+    request="stream",
 )
 def streamed_life(seen: Transcript) -> Iterator[Problem]:
-    yield from event_order(events(at(seen, 0)))
+    yield from event_order(events(at(seen, "stream")))
 
 
 @check(
     "responses/background-stream/snapshots",
     "Send consistent snapshots, queued or not",
     *SNAPSHOTS,
+    request="stream",
 )
 def streamed_snapshots(seen: Transcript) -> Iterator[Problem]:
-    yield from snapshots(events(at(seen, 0)))
+    yield from snapshots(events(at(seen, "stream")))
 
 
-@check("responses/background-stream/resumed", "Resume the stream after an event", "RS-20")
+@check("responses/background-stream/resumed", "Resume the stream after an event", "RS-20", request="resumed")
 def streamed_resumed(seen: Transcript) -> Iterator[Problem]:
-    numbers = [event.get("sequence_number") for event in events(at(seen, 0))]
-    wanted = [
-        event for event, number in zip(events(at(seen, 0)), numbers, strict=True) if number not in (0, 1)
-    ]
-    found = answered(at(seen, 1))
+    complete = events(at(seen, "stream"))
+    wanted = [event for event in complete if event.get("sequence_number") not in (0, 1)]
+    found = answered(at(seen, "resumed"))
     if found.status >= 400:
         raise Rejected(f"status {found.status} to `stream=true&starting_after=1`")
     if events(found) != wanted:
@@ -225,7 +247,6 @@ def streamed_resumed(seen: Transcript) -> Iterator[Problem]:
             expected=f"the {len(wanted)} events after 1",
             actual=f"{len(shown)} events: {repr(shown)[:150]}",
             pointer="sequence_number",
-            exchange=1,
         )
 
 
@@ -236,4 +257,4 @@ def not_stored(target: Target) -> Steps:
 
 @check("responses/background-unkept/refused", "Refuse `background` if `store` is false", "ST-10")
 def not_stored_refused(seen: Transcript) -> Iterator[Problem]:
-    yield from refused(at(seen, 0), 400, 422)
+    yield from refused(only(seen), 400, 422)

@@ -8,7 +8,7 @@ from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import parsed
 from plumbline_conformance.checks.chat.structured_output import PLACE
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.checks.laws import either
+from plumbline_conformance.checks.laws import STREAM, WHOLE, either
 from plumbline_conformance.checks.request_reader import request_fields, requested_schema
 from plumbline_conformance.checks.responses.echoes import LABELS, unlike
 from plumbline_conformance.checks.responses.shared_laws import (
@@ -106,16 +106,15 @@ def _same_usage(key: str) -> Callable[[Transcript], Iterator[Problem]]:
     def judge(seen: Transcript) -> Iterator[Problem]:
         """Compare the prompts of equal requests, which a server renders in the same way."""
         counts = []
-        for place in (0, 1):
-            usage = response(accepted(at(seen, place))).get("usage")
+        for name in (WHOLE, STREAM):
+            usage = response(accepted(at(seen, name))).get("usage")
             counts.append(usage.get(key) if isinstance(usage, dict) else None)
         if not all(isinstance(count, int) for count in counts):
             raise Inconclusive("an answer has no usage; another check reports this")
-        if counts[0] != counts[1]:
-            shown, where = str(counts[1]), f"usage.{key}"
-            yield Problem(
-                expected=f"{counts[0]}, as without streaming", actual=shown, pointer=where, exchange=1
-            )
+        whole, streamed = counts
+        if whole != streamed:
+            wanted, where = f"{whole}, as without streaming", f"usage.{key}"
+            yield Problem(expected=wanted, actual=str(streamed), pointer=where, exchange=STREAM)
 
     return judge
 

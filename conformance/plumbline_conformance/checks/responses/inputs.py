@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, usage_count, whole_shapes
+from plumbline_conformance.checks.common import (
+    accepted,
+    at,
+    follow_up_accepted,
+    longer_prompt,
+    usage_count,
+    whole_shapes,
+)
 from plumbline_conformance.checks.responses.shared_laws import NEEDS, create_response
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
@@ -25,58 +32,53 @@ HISTORY: list[dict[str, object]] = [
 
 @scenario("responses/inputs", "The formats of an input", needs=NEEDS)
 def inputs(target: Target) -> Steps:
-    """Exchanges: a text, the same as a message, every type of item, the same question to chat completions."""
-    brief = {"max_output_tokens": 16}
-    yield Request(path="/responses", json=create_response(target, "Hi", **brief))
-    yield Request(
-        path="/responses", json=create_response(target, [{"role": "user", "content": "Hi"}], **brief)
-    )
-    yield Request(path="/responses", json=create_response(target, HISTORY, **brief))
-    yield Request(path="/chat/completions", json=chat(target, max_tokens=16, temperature=0))
+    """Ask one question as a text, as a message and of chat completions, and send every type of item."""
+    given = {"text": "Hi", "message": [{"role": "user", "content": "Hi"}], "items": HISTORY}
+    for name, value in given.items():
+        body = create_response(target, value, max_output_tokens=16)
+        yield Request(name=name, path="/responses", json=body)
+    yield Request(name="chat", path="/chat/completions", json=chat(target, max_tokens=16, temperature=0))
 
 
-def _count(seen: Transcript, place: int, key: str = "input_tokens") -> int:
-    return usage_count(at(seen, place), key)
+def _count(seen: Transcript, name: str, key: str = "input_tokens") -> int:
+    return usage_count(at(seen, name), key)
 
 
-whole_shapes("responses/inputs", "Response", 0, 1, 2)
+whole_shapes("responses/inputs", "Response", "text", "message", "items")
 
 
-@check("responses/inputs/text", "Treat a text as one user message", "R-12")
+@check("responses/inputs/text", "Treat a text as one user message", "R-12", request="text")
 def inputs_text(seen: Transcript) -> Iterator[Problem]:
-    counts = [_count(seen, 0), _count(seen, 1)]
-    if counts[0] != counts[1]:
-        yield Problem(expected=str(counts[1]), actual=str(counts[0]), pointer="usage.input_tokens")
+    found, wanted = _count(seen, "text"), _count(seen, "message")
+    if found != wanted:
+        yield Problem(expected=str(wanted), actual=str(found), pointer="usage.input_tokens")
 
 
 @check("responses/inputs/items", "Accept messages, history, calls and their outputs", "R-13")
 def inputs_items(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 2)
+    yield from follow_up_accepted(seen, "text", "items")
 
 
 @check("responses/inputs/longer", "Count a longer input as more tokens", "R-10")
 def inputs_longer(seen: Transcript) -> Iterator[Problem]:
-    counts = [_count(seen, 0), _count(seen, 2)]
-    if counts[1] <= counts[0]:
-        yield Problem(expected=f"more than {counts[0]}", actual=str(counts[1]), pointer="usage.input_tokens")
+    yield from longer_prompt(seen, "text", "items")
 
 
-@check("responses/inputs/chat", "Count the prompt as chat completions do", "R-15")
+@check("responses/inputs/chat", "Count the prompt as chat completions do", "R-15", request="text")
 def inputs_chat(seen: Transcript) -> Iterator[Problem]:
-    counts = [_count(seen, 0), _count(seen, 3, "prompt_tokens")]
-    if counts[0] != counts[1]:
-        yield Problem(expected=str(counts[1]), actual=str(counts[0]), pointer="usage.input_tokens")
+    found, wanted = _count(seen, "text"), _count(seen, "chat", "prompt_tokens")
+    if found != wanted:
+        yield Problem(expected=str(wanted), actual=str(found), pointer="usage.input_tokens")
 
 
 QUESTION = "Which of the four seasons do you like best, and why is it that one? Say it in a single word."
 TURNS = (("user", QUESTION), ("assistant", "Spring, for its light."), ("user", QUESTION))
 TEMPLATE_TOKENS = 4 * len(TURNS)
 """Tokens that templates may add around parts; fewer than a message has, or its id would add."""
-VARIANTS = ("bare", "with-ids", "with-phase", "custom-call")
-BARE, IDS, PHASE, CUSTOM = range(len(VARIANTS))
+VARIANTS = BARE, IDS, PHASE, CUSTOM = ("bare", "with_ids", "with_phase", "custom_call")
 
 
-def _conversation(variant: int) -> list[dict[str, object]]:
+def _conversation(variant: str) -> list[dict[str, object]]:
     """Return a conversation as a client writes it, as a server stores it, or with rare items."""
     items: list[dict[str, object]] = []
     for place, (role, text) in enumerate(TURNS):
@@ -102,15 +104,14 @@ def _conversation(variant: int) -> list[dict[str, object]]:
     needs=NEEDS,
 )
 def item_variants(target: Target) -> Steps:
-    for variant in range(len(VARIANTS)):
-        yield Request(
-            path="/responses", json=create_response(target, _conversation(variant), max_output_tokens=16)
-        )
+    for variant in VARIANTS:
+        body = create_response(target, _conversation(variant), max_output_tokens=16)
+        yield Request(name=variant, path="/responses", json=body)
 
 
 @check("responses/item-forms/with-ids", "Accept messages with ids and states", "R-13")
 def item_variants_ids(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, IDS)
+    yield from follow_up_accepted(seen, BARE, IDS)
 
 
 @check("responses/item-forms/same-text", "Treat a message with an id and a state like one without", "R-13")
@@ -124,39 +125,41 @@ def item_variants_same(seen: Transcript) -> Iterator[Problem]:
 
 @check("responses/item-forms/with-phase", "Accept a message with a phase", "R-13")
 def item_variants_phase(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, PHASE)
+    yield from follow_up_accepted(seen, BARE, PHASE)
 
 
 @check("responses/item-forms/custom-call", "Accept a custom call and its output", "R-13", milder=True)
 def item_variants_custom(seen: Transcript) -> Iterator[Problem]:
     """Report only a warning, because several servers refuse custom tools."""
-    yield from follow_up_accepted(seen, CUSTOM)
+    yield from follow_up_accepted(seen, BARE, CUSTOM)
 
 
 @scenario(
     "responses/count", "The token count of an input, before and in a response", needs=("responses", "count")
 )
 def count(target: Target) -> Steps:
-    yield Request(path="/responses", json=create_response(target, "Hi there", max_output_tokens=16))
-    yield Request(path="/responses/input_tokens", json={"model": target.model, "input": "Hi there"})
+    body = create_response(target, "Hi there", max_output_tokens=16)
+    yield Request(name="response", path="/responses", json=body)
+    counted = {"model": target.model, "input": "Hi there"}
+    yield Request(name="count", path="/responses/input_tokens", json=counted)
 
 
-whole_shapes("responses/count", "Response", 0)
+whole_shapes("responses/count", "Response", "response")
 
 
-@check("responses/count/object", "Answer with the object `response.input_tokens`", "ST-14")
+@check("responses/count/object", "Answer with the object `response.input_tokens`", "ST-14", request="count")
 def count_object(seen: Transcript) -> Iterator[Problem]:
-    found = accepted(at(seen, 1)).json
+    found = accepted(at(seen, "count")).json
     kind = found.get("object") if isinstance(found, dict) else None
     if kind != "response.input_tokens" or not isinstance(found.get("input_tokens"), int):
         wanted = "response.input_tokens with a number"
         yield Problem(expected=wanted, actual=repr(found)[:200], pointer="object")
 
 
-@check("responses/count/same", "Count the same tokens as the usage of the response", "R-15")
+@check("responses/count/same", "Count the same tokens as the usage of the response", "R-15", request="count")
 def count_same(seen: Transcript) -> Iterator[Problem]:
-    wanted = _count(seen, 0)
-    answer = accepted(at(seen, 1)).json
+    wanted = _count(seen, "response")
+    answer = accepted(at(seen, "count")).json
     found = answer.get("input_tokens") if isinstance(answer, dict) else None
     if found != wanted:
         yield Problem(expected=str(wanted), actual=repr(found), pointer="input_tokens")

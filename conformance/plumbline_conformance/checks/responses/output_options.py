@@ -100,35 +100,42 @@ def _counted(exchange: Exchange) -> Iterator[Problem]:
     "responses/reasoning-round", "Reasoning items, sent back in four ways", needs=("responses", "reasoning")
 )
 def reasoning_round(target: Target) -> Generator[Request, Exchange, None]:
-    first = yield Request(path="/responses", json=_with_reasoning(target))
+    first = yield Request(name="first", path="/responses", json=_with_reasoning(target))
     output = first.json.get("output") if isinstance(first.json, dict) else None
     made = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
     question = {"role": "user", "content": "Hi"}
     bare: dict[str, Any] = {"type": "reasoning", "summary": []}
     corrupt = {**bare, "id": "rs_other", "encrypted_content": "no such thing"}
-    for between in (made, [bare], [{**bare, "encrypted_content": None}], [corrupt]):
+    sent_back = {
+        "own": made,
+        "bare": [bare],
+        "null_content": [{**bare, "encrypted_content": None}],
+        "corrupt": [corrupt],
+    }
+    for name, between in sent_back.items():
         given = [question, *between, {"role": "user", "content": "Thanks"}]
-        yield Request(path="/responses", json={**_with_reasoning(target), "input": given})
+        body = {**_with_reasoning(target), "input": given}
+        yield Request(name=name, path="/responses", json=body)
 
 
-whole_shapes("responses/reasoning-round", "Response", 0, 1)
+whole_shapes("responses/reasoning-round", "Response", "first", "own")
 
 
 @check("responses/reasoning-round/own", "Accept the server's own reasoning items", "ST-16")
 def round_returned(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 1)
+    yield from follow_up_accepted(seen, "first", "own")
 
 
 @check("responses/reasoning-round/bare", "Accept reasoning items without id and content", "ST-16")
 def round_bare(seen: Transcript) -> Iterator[Problem]:
-    for place in (2, 3):
-        yield from follow_up_accepted(seen, place)
+    for name in ("bare", "null_content"):
+        yield from follow_up_accepted(seen, "first", name)
 
 
 @check("responses/reasoning-round/corrupt", "Refuse or ignore invalid encrypted content", "ST-16")
 def round_corrupt(seen: Transcript) -> Iterator[Problem]:
-    accepted(at(seen, 0))
-    found = at(seen, 4)
+    accepted(at(seen, "first"))
+    found = at(seen, "corrupt")
     if found.status not in (400, 404, 422):
         required(lambda: accepted(found))
     yield from ()

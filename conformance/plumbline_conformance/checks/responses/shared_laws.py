@@ -246,22 +246,27 @@ def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
             yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="RS-03")
     for number, snapshot in numbered:
         kind = found[number].get("type")
-        if kind in ("response.created", "response.in_progress"):
-            early: dict[str, object] = {"output": [], "usage": None, "completed_at": None}
-            wrong = [key for key, wanted in early.items() if snapshot.get(key) != wanted]
-            wrong += [] if snapshot.get("status") in ("in_progress", "queued") else ["status"]
-            rule = "RS-04"
-        else:
-            wrong = [] if kind == f"response.{snapshot.get('status')}" else ["status"]
-            # R-05 for an answer that the limit cut, RS-14 for all others.
-            rule = (
-                "R-05" if "incomplete" in (snapshot.get("status"), str(kind).partition(".")[2]) else "RS-14"
-            )
-            if kind in ("response.completed", "response.incomplete"):
-                yield from _final_usage(snapshot, number)
+        early = kind in ("response.created", "response.in_progress")
+        if kind in ("response.completed", "response.incomplete"):
+            yield from _final_usage(snapshot, number)
+        rule, wrong = _wrong_while_running(snapshot) if early else _wrong_at_the_end(snapshot, kind)
         for key in wrong:
             shown, where = repr(snapshot.get(key))[:100], f"event {number}, response.{key}"
             yield Problem(expected=f"the value for {kind}", actual=shown, pointer=where, rule=rule)
+
+
+def _wrong_while_running(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
+    """Return the rule and the wrong members of a snapshot before the output."""
+    early: dict[str, object] = {"output": [], "usage": None, "completed_at": None}
+    wrong = [key for key, wanted in early.items() if snapshot.get(key) != wanted]
+    return "RS-04", wrong + ([] if snapshot.get("status") in ("in_progress", "queued") else ["status"])
+
+
+def _wrong_at_the_end(snapshot: dict[str, Any], kind: Any) -> tuple[str, list[str]]:
+    """Return the rule and the wrong members of a later snapshot: R-05 if the limit cut the answer, else RS-14."""
+    state = snapshot.get("status")
+    cut = "incomplete" in (state, str(kind).partition(".")[2])
+    return "R-05" if cut else "RS-14", [] if kind == f"response.{state}" else ["status"]
 
 
 def _final_usage(snapshot: dict[str, Any], number: int) -> Iterator[Problem]:

@@ -60,7 +60,7 @@ def _custom_events(exchange: Exchange) -> Iterator[Problem]:
 )
 def tool_round(target: Target) -> Generator[Request, Exchange, None]:
     """Send the server's items back unchanged, or a made-up call if it called nothing."""
-    first = yield Request(path="/responses", json=one_function(target))
+    first = yield Request(name="call", path="/responses", json=one_function(target))
     try:
         made = [item for item in first.json["output"] if isinstance(item["type"], str)]
         calls = [item for item in made if item["type"] == CALL and isinstance(item["call_id"], str)]
@@ -74,15 +74,16 @@ def tool_round(target: Target) -> Generator[Request, Exchange, None]:
     ]
     between = [{"role": "user", "content": "Wait."}]
     parts = [{**output, "output": [{"type": "input_text", "text": "21 degrees"}]} for output in outputs]
-    for given in (
-        [*question, *made, *outputs],
-        [*question, *made, *between, *outputs],
-        [*question, *made, *parts],
-    ):
-        yield Request(path="/responses", json={**one_function(target), "input": given})
+    sent_back = {
+        "output": [*question, *made, *outputs],
+        "output_apart": [*question, *made, *between, *outputs],
+        "output_in_parts": [*question, *made, *parts],
+    }
+    for name, given in sent_back.items():
+        yield Request(name=name, path="/responses", json={**one_function(target), "input": given})
 
 
-whole_shapes("responses/tool-round", "Response", 0, 1, 2, 3)
+whole_shapes("responses/tool-round", "Response", "call", "output", "output_apart", "output_in_parts")
 
 
 @check(
@@ -91,14 +92,14 @@ whole_shapes("responses/tool-round", "Response", 0, 1, 2, 3)
     "TOOL-10",
 )
 def round_answered(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 1)
+    yield from follow_up_accepted(seen, "call", "output")
 
 
 @check("responses/tool-round/apart", "Pair outputs with calls by call_id, with a message between", "TOOL-11")
 def round_apart(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 2)
+    yield from follow_up_accepted(seen, "call", "output_apart")
 
 
 @check("responses/tool-round/parts", "Accept the output of a call as content parts", "TOOL-10")
 def round_parts(seen: Transcript) -> Iterator[Problem]:
-    yield from follow_up_accepted(seen, 3)
+    yield from follow_up_accepted(seen, "call", "output_in_parts")

@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import parsed
 from plumbline_conformance.checks.common import accepted, at
-from plumbline_conformance.checks.laws import both, either, stream, whole
+from plumbline_conformance.checks.laws import STREAM, WHOLE, both, either, stream, whole
 from plumbline_conformance.checks.request_reader import allowed_tools, requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
 from plumbline_conformance.suite.model import (
@@ -108,13 +108,13 @@ def _no_markup(exchange: Exchange) -> Iterator[Problem]:
 def new_ids(seen: Transcript) -> Iterator[Problem]:
     """Check that ids do not repeat across responses: a client that keeps a conversation mixes such calls up."""
     found: list[dict[str, set[str]]] = []
-    for place in (0, 1):
-        calls = calls_of(accepted(at(seen, place)))
+    for name in (WHOLE, STREAM):
+        calls = calls_of(accepted(at(seen, name)))
         found.append({key: {str(call.get(key)) for call in calls} for key in ("id", "call_id")})
     for key in ("id", "call_id"):
         if again := found[0][key] & found[1][key]:
             wanted, where = "ids that no earlier response has", f"output[].{key}"
-            yield Problem(expected=wanted, actual=", ".join(sorted(again)), pointer=where, exchange=1)
+            yield Problem(expected=wanted, actual=", ".join(sorted(again)), pointer=where, exchange=STREAM)
 
 
 @stream("responses/tool/call-events", "Send the events of a call in order", "RS-10")

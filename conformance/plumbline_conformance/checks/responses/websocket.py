@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.common import BUSY, answered, at, envelope, refusal, required
+from plumbline_conformance.checks.common import (
+    BUSY,
+    answered,
+    at,
+    broken,
+    envelope,
+    only,
+    refusal,
+    required,
+)
 from plumbline_conformance.checks.responses.items import Items, sums
 from plumbline_conformance.checks.responses.shared_laws import (
     LIFECYCLE,
@@ -20,12 +29,12 @@ from plumbline_conformance.checks.responses.shared_laws import (
 )
 from plumbline_conformance.suite.model import (
     WRONG_KEY,
-    Broken,
     Inconclusive,
     Problem,
     Rejected,
     Request,
     Target,
+    about,
     breaking,
     check,
     scenario,
@@ -42,14 +51,14 @@ def create(target: Target, question: object = "Hi", **fields: object) -> dict[st
     return {"type": "response.create", **create_response(target, question, max_output_tokens=16, **fields)}
 
 
-def turn(target: Target, socket: str = "a", question: object = "Hi", **fields: object) -> Request:
-    """Return a request that starts a turn on one of the scenario's connections."""
-    return on(socket, create(target, question, **fields))
+def turn(name: str, target: Target, socket: str = "a", question: object = "Hi", **fields: object) -> Request:
+    """Return the request `name`, which starts a turn on one of the scenario's connections."""
+    return on(name, socket, create(target, question, **fields))
 
 
-def on(socket: str, event: object) -> Request:
-    """Return a request that sends a message on one of the scenario's connections."""
-    return Request(path="/responses", method="WEBSOCKET", socket=socket, json=event)
+def on(name: str, socket: str, event: object) -> Request:
+    """Return the request `name`, which sends a message on one of the scenario's connections."""
+    return Request(name=name, path="/responses", method="WEBSOCKET", socket=socket, json=event)
 
 
 def messages_of(exchange: Exchange) -> list[dict[str, Any]]:
@@ -60,9 +69,9 @@ def messages_of(exchange: Exchange) -> list[dict[str, Any]]:
         answered(exchange)
         if 400 <= exchange.status < 500 or exchange.status == 501:
             raise Rejected(f"status {exchange.status}: {refusal(exchange)}")
-        raise Broken(Problem(expected="a WebSocket", actual=f"status {exchange.status}", pointer="status"))
+        raise broken(exchange, "a WebSocket", f"status {exchange.status}", "status")
     if exchange.error is not None:
-        raise Broken(Problem(expected="the end of the turn", actual=exchange.error, pointer="the connection"))
+        raise broken(exchange, "the end of the turn", exchange.error, "the connection")
     return [message for message in exchange.chunks if isinstance(message, dict)]
 
 
@@ -72,7 +81,7 @@ def done(exchange: Exchange) -> list[dict[str, Any]]:
     for number, event in enumerate(found):
         if event.get("type") in ("error", "response.failed"):
             shown = repr(event)[:200]
-            raise Broken(Problem(expected="an answer", actual=shown, pointer=f"event {number}"))
+            raise broken(exchange, "an answer", shown, f"event {number}")
     return found
 
 
@@ -119,7 +128,7 @@ def upgrade(target: Target) -> Steps:
 
 @check("websocket/upgrade/refused", "Answer a GET without an upgrade with 4xx and the error object", "WS-01")
 def upgrade_refused(seen: Transcript) -> Iterator[Problem]:
-    found = answered(at(seen, 0))
+    found = answered(only(seen))
     if not 400 <= found.status < 500:
         yield Problem(expected="a status from 400", actual=f"status {found.status}", pointer="status")
     else:
@@ -134,7 +143,7 @@ def wrong_key(target: Target) -> Steps:
 
 @check("websocket/key/refused", "Refuse a handshake with a wrong key", "HTTP-06")
 def key_refused(seen: Transcript) -> Iterator[Problem]:
-    found = at(seen, 0)
+    found = only(seen)
     if found.status == 0 or found.status in BUSY or found.error is not None:
         raise Inconclusive(found.error or f"the server was busy: status {found.status}")
     if found.status not in (401, 403):
@@ -143,70 +152,83 @@ def key_refused(seen: Transcript) -> Iterator[Problem]:
 
 @scenario("websocket/turn", "Two turns on one connection", needs=NEEDS)
 def turns(target: Target) -> Steps:
-    yield turn(target)
-    yield turn(target)
+    for name in TURNS:
+        yield turn(name, target)
+
+
+TURNS = ("first", "second")
 
 
 @check("websocket/turn/answered", "Answer `response.create` with a response", "WS-02")
 def turn_answered(seen: Transcript) -> Iterator[Problem]:
-    for place in (0, 1):
-        kinds = [event.get("type") for event in done(at(seen, place))]
+    for name in TURNS:
+        kinds = [event.get("type") for event in done(at(seen, name))]
         if "response.created" not in kinds:
-            yield Problem(expected="response.created", actual=repr(kinds)[:200], pointer="events")
+            shown = repr(kinds)[:200]
+            yield Problem(expected="response.created", actual=shown, pointer="events", exchange=name)
 
 
 @check("websocket/turn/messages", "Send one JSON object in each message", "WS-03")
 def turn_messages(seen: Transcript) -> Iterator[Problem]:
-    for place in (0, 1):
-        messages_of(at(seen, place))
-        for number, message in enumerate(at(seen, place).chunks):
+    for name in TURNS:
+        found = at(seen, name)
+        messages_of(found)
+        for number, message in enumerate(found.chunks):
             if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-                shown = repr(at(seen, place).frames[number][1])[:200]
-                yield Problem(expected="an object with a type", actual=shown, pointer=f"event {number}")
+                wanted, shown = "an object with a type", repr(found.frames[number][1])[:200]
+                yield Problem(expected=wanted, actual=shown, pointer=f"event {number}", exchange=name)
 
 
 @check("websocket/turn/event-shapes", "Send the events of the contract", "RS-21", "RS-17")
 def turn_shapes(seen: Transcript) -> Iterator[Problem]:
-    for place in (0, 1):
-        found = done(at(seen, place))
-        yield from breaking("RS-21", shapes(found))
-        yield from breaking("RS-17", known_types(found))
+    yield from _of_turns(seen, _typed)
+
+
+def _of_turns(
+    seen: Transcript, law: Callable[[list[dict[str, Any]]], Iterator[Problem]]
+) -> Iterator[Problem]:
+    """Check the events of both turns."""
+    for name in TURNS:
+        found = at(seen, name)
+        yield from about(found, law(done(found)))
+
+
+def _typed(events: list[dict[str, Any]]) -> Iterator[Problem]:
+    yield from breaking("RS-21", shapes(events))
+    yield from breaking("RS-17", known_types(events))
 
 
 @check(
     "websocket/turn/lifecycle", "Send first event, terminal event and numbers as a stream does", *LIFECYCLE
 )
 def turn_lifecycle(seen: Transcript) -> Iterator[Problem]:
-    for place in (0, 1):
-        yield from event_order(done(at(seen, place)))
+    yield from _of_turns(seen, event_order)
 
 
 @check("websocket/turn/nesting", "Open, fill and close items and parts in order", *NESTING)
 def turn_nesting(seen: Transcript) -> Iterator[Problem]:
-    for place in (0, 1):
-        yield from Items().judge(done(at(seen, place)))
+    yield from _of_turns(seen, lambda events: Items().judge(events))
 
 
 @check("websocket/turn/sums", "Make deltas add up to done events, items and response", *SUMS)
 def turn_sums(seen: Transcript) -> Iterator[Problem]:
-    for place in (0, 1):
-        yield from sums(done(at(seen, place)))
+    yield from _of_turns(seen, sums)
 
 
 @check("websocket/turn/snapshots", "Send consistent snapshots of the response", *SNAPSHOTS)
 def turn_snapshots(seen: Transcript) -> Iterator[Problem]:
-    for place in (0, 1):
-        yield from snapshots(done(at(seen, place)))
+    yield from _of_turns(seen, snapshots)
 
 
 @check(
     "websocket/turn/ended",
     "End a turn with the terminal event, and start the next with a new response",
     "WS-04",
+    request="second",
 )
 def turn_ended(seen: Transcript) -> Iterator[Problem]:
-    first = final(at(seen, 0)).get("id")
-    found = done(at(seen, 1))
+    first = final(at(seen, "first")).get("id")
+    found = done(at(seen, "second"))
     response = found[0].get("response") if found else None
     name = response.get("id") if isinstance(response, dict) else None
     if not found or found[0].get("type") != "response.created" or name == first:
@@ -217,12 +239,12 @@ def turn_ended(seen: Transcript) -> Iterator[Problem]:
 @scenario("websocket/queue", "Two turns, requested at once", needs=NEEDS)
 def queue(target: Target) -> Steps:
     both = [create(target, "One"), create(target, "Two")]
-    yield Request(path="/responses", method="WEBSOCKET", socket="a", json=both, turns=2)
+    yield Request(name="both", path="/responses", method="WEBSOCKET", socket="a", json=both, turns=2)
 
 
 @check("websocket/queue/in-order", "Answer turns one after the other", "WS-04")
 def queue_order(seen: Transcript) -> Iterator[Problem]:
-    found = done(at(seen, 0))
+    found = done(only(seen))
     begins = [number for number, event in enumerate(found) if event.get("type") == "response.created"]
     ends = [
         n
@@ -245,27 +267,36 @@ def queue_order(seen: Transcript) -> Iterator[Problem]:
     needs=NEEDS,
 )
 def continued(target: Target) -> Steps:
-    """Exchanges: create, continue, continue on another connection, create there."""
-    first = yield turn(target)
+    first = yield turn("created", target)
     name = _id(first)
     if name is None:
         return
-    yield turn(target, "a", "And you?", previous_response_id=name)
-    yield turn(target, "b", "And you?", previous_response_id=name)
-    yield turn(target, "b")
+    yield turn("continued", target, "a", "And you?", previous_response_id=name)
+    yield turn("continued_elsewhere", target, "b", "And you?", previous_response_id=name)
+    yield turn("created_elsewhere", target, "b")
 
 
-@check("websocket/continue/continued", "Continue the latest response of the connection", "WS-05")
+@check(
+    "websocket/continue/continued",
+    "Continue the latest response of the connection",
+    "WS-05",
+    request="continued",
+)
 def continued_latest(seen: Transcript) -> Iterator[Problem]:
-    name = final(at(seen, 0)).get("id")
-    echoed = final(at(seen, 1)).get("previous_response_id")
+    name = final(at(seen, "created")).get("id")
+    echoed = final(at(seen, "continued")).get("previous_response_id")
     if echoed != name:
         yield Problem(expected=repr(name), actual=repr(echoed), pointer="response.previous_response_id")
 
 
-@check("websocket/continue/context", "Count the earlier conversation as part of the input", "ST-04")
+@check(
+    "websocket/continue/context",
+    "Count the earlier conversation as part of the input",
+    "ST-04",
+    request="continued",
+)
 def continued_context(seen: Transcript) -> Iterator[Problem]:
-    before, after = (_input(final(at(seen, place))) for place in (0, 1))
+    before, after = (_input(final(at(seen, name))) for name in ("created", "continued"))
     if after <= before:
         yield Problem(expected=f"more than {before}", actual=str(after), pointer="usage.input_tokens")
 
@@ -278,71 +309,79 @@ def _input(response: dict[str, Any]) -> int:
     return count
 
 
-@check("websocket/continue/elsewhere", "Do not continue it on another connection", "WS-05")
+@check(
+    "websocket/continue/elsewhere",
+    "Do not continue it on another connection",
+    "WS-05",
+    request="continued_elsewhere",
+)
 def continued_elsewhere(seen: Transcript) -> Iterator[Problem]:
-    done(at(seen, 0))
-    code = _error(at(seen, 2)).get("code")
+    done(at(seen, "created"))
+    code = _error(at(seen, "continued_elsewhere")).get("code")
     if code != LOST:
         yield Problem(expected=LOST, actual=repr(code), pointer="error.code")
 
 
 @check("websocket/continue/usable", "Stay usable after an error", "WS-05")
 def continued_usable(seen: Transcript) -> Iterator[Problem]:
-    required(lambda: done(at(seen, 3)))
+    required(lambda: done(at(seen, "created_elsewhere")))
     yield from ()
 
 
 @scenario("websocket/failed", "A failed continuation, and another one after it", needs=NEEDS)
 def failed(target: Target) -> Steps:
-    """Exchanges: create, send the output of an unknown call, continue."""
-    first = yield turn(target)
+    first = yield turn("created", target)
     name = _id(first)
     if name is None:
         return
     orphan = [{"type": "function_call_output", "call_id": "call_0f3a", "output": "21"}]
-    yield turn(target, "a", orphan, previous_response_id=name)
-    yield turn(target, "a", "And you?", previous_response_id=name)
+    yield turn("orphan", target, "a", orphan, previous_response_id=name)
+    yield turn("continued", target, "a", "And you?", previous_response_id=name)
 
 
-@check("websocket/failed/orphan", "Fail a turn with the output of an unknown call", "WS-09")
+@check("websocket/failed/orphan", "Fail a turn with the output of an unknown call", "WS-09", request="orphan")
 def failed_orphan(seen: Transcript) -> Iterator[Problem]:
-    done(at(seen, 0))
-    found = messages_of(at(seen, 1))
+    done(at(seen, "created"))
+    found = messages_of(at(seen, "orphan"))
     if not found or found[-1].get("type") not in ("error", "response.failed"):
         shown = repr(found[-1:])[:200]
         yield Problem(expected="an error", actual=shown, pointer="the last event")
 
 
-@check("websocket/failed/evicted", "Evict a response after its continuation failed", "WS-06")
+@check(
+    "websocket/failed/evicted",
+    "Evict a response after its continuation failed",
+    "WS-06",
+    request="continued",
+)
 def failed_evicted(seen: Transcript) -> Iterator[Problem]:
-    done(at(seen, 0))
-    if messages_of(at(seen, 1))[-1:] and messages_of(at(seen, 1))[-1].get("type") not in (
-        "error",
-        "response.failed",
-    ):
+    done(at(seen, "created"))
+    found = messages_of(at(seen, "orphan"))
+    if found and found[-1].get("type") not in ("error", "response.failed"):
         raise Inconclusive("the continuation did not fail; another check reports this")
-    code = _error(at(seen, 2)).get("code")
+    code = _error(at(seen, "continued")).get("code")
     if code != LOST:
         yield Problem(expected=LOST, actual=repr(code), pointer="error.code")
 
 
 @scenario("websocket/errors", "Invalid events, then a valid one", needs=NEEDS)
 def errors(target: Target) -> Steps:
-    """Exchanges: invalid JSON, an unknown event, a field of a wrong type, a valid turn."""
-    yield Request(path="/responses", method="WEBSOCKET", socket="a", content=b'{"type": ')
-    yield on("a", {"type": "response.no_such_event"})
-    yield on("a", {**create(target), "max_output_tokens": "many"})
-    yield turn(target)
+    broken_json = b'{"type": '
+    yield Request(name="broken_json", path="/responses", method="WEBSOCKET", socket="a", content=broken_json)
+    yield on("unknown_event", "a", {"type": "response.no_such_event"})
+    yield on("wrong_type", "a", {**create(target), "max_output_tokens": "many"})
+    yield turn("valid", target)
 
 
 @check("websocket/errors/envelope", "Answer with an error event, and keep the connection", "WS-07")
 def errors_envelope(seen: Transcript) -> Iterator[Problem]:
-    for place in (0, 1, 2):
-        found = messages_of(at(seen, place))
-        yield from error_event(found[-1] if found else {})
+    for name in ("broken_json", "unknown_event", "wrong_type"):
+        found = at(seen, name)
+        messages = messages_of(found)
+        yield from about(found, error_event(messages[-1] if messages else {}))
 
 
 @check("websocket/errors/usable", "Answer a valid event after an invalid one", "WS-05")
 def errors_usable(seen: Transcript) -> Iterator[Problem]:
-    required(lambda: done(at(seen, 3)))
+    required(lambda: done(at(seen, "valid")))
     yield from ()

@@ -9,31 +9,29 @@ from plumbline_conformance.checks.common import at
 from plumbline_conformance.checks.responses.items import Items, sums
 from plumbline_conformance.checks.responses.shared_laws import event_order, known_types, shapes, snapshots
 from plumbline_conformance.checks.responses.websocket import error_event, messages_of
-from plumbline_conformance.suite.model import Inconclusive, Problem, breaking, check
+from plumbline_conformance.suite.model import Inconclusive, Problem, about, breaking, check
 from plumbline_conformance.transcript.model import Transcript
 
-TURNS = {"queue": (0,), "continue": (0, 1, 3), "failed": (0,), "errors": (3,)}
-"""The exchanges with turns that should be answered. `websocket/turn` has a check for each law."""
-REFUSED = {"continue": (2,), "failed": (1, 2)}
-"""The exchanges with turns that should be refused. `websocket/errors` has a check of its own."""
+TURNS = {
+    "queue": ("both",),
+    "continue": ("created", "continued", "created_elsewhere"),
+    "failed": ("created",),
+    "errors": ("valid",),
+}
+"""The requests with turns that should be answered. `websocket/turn` has a check for each law."""
+REFUSED = {"continue": ("continued_elsewhere",), "failed": ("orphan", "continued")}
+"""The requests with turns that should be refused. `websocket/errors` has a check of its own."""
 TERMINAL = ("response.completed", "response.incomplete")
 FAILED = ("error", "response.failed")
 
 
-def _sound(places: tuple[int, ...]) -> Callable[[Transcript], Iterator[Problem]]:
+def _sound(names: tuple[str, ...]) -> Callable[[Transcript], Iterator[Problem]]:
     def judge(seen: Transcript) -> Iterator[Problem]:
-        turns = [(place, found) for place in places for found in _turns(messages_of(at(seen, place)))]
+        turns = [(name, found) for name in names for found in _turns(messages_of(at(seen, name)))]
         if not turns:
             raise Inconclusive("no turn was answered; another check reports this")
-        for place, found in turns:
-            for problem in breaking("WS-03", _flaws(found)):
-                yield Problem(
-                    expected=problem.expected,
-                    actual=problem.actual,
-                    pointer=problem.pointer,
-                    exchange=place if len(seen.exchanges) > 1 else None,
-                    rule="WS-03",
-                )
+        for name, found in turns:
+            yield from about(at(seen, name), breaking("WS-03", _flaws(found)))
 
     return judge
 
@@ -69,28 +67,25 @@ def _flaws(turn: list[dict[str, Any]]) -> Iterator[Problem]:
         yield from snapshots(turn)
 
 
-for _name, _places in TURNS.items():
+for _name, _turns_of in TURNS.items():
     check(f"websocket/{_name}/as-stream", "Send the events of every turn as a stream has them", "WS-03")(
-        _sound(_places)
+        _sound(_turns_of)
     )
 
 
-def _errors(places: tuple[int, ...]) -> Callable[[Transcript], Iterator[Problem]]:
+def _errors(names: tuple[str, ...]) -> Callable[[Transcript], Iterator[Problem]]:
     def judge(seen: Transcript) -> Iterator[Problem]:
-        events = [(place, event) for place in places for event in messages_of(at(seen, place))]
-        found = [(place, event) for place, event in events if event.get("type") == "error"]
+        events = [(name, event) for name in names for event in messages_of(at(seen, name))]
+        found = [(name, event) for name, event in events if event.get("type") == "error"]
         if not found:
             raise Inconclusive("there is no error event; other checks report turns that should fail")
-        for place, event in found:
-            for problem in error_event(event):
-                yield Problem(
-                    expected=problem.expected, actual=problem.actual, pointer=problem.pointer, exchange=place
-                )
+        for name, event in found:
+            yield from about(at(seen, name), error_event(event))
 
     return judge
 
 
-for _name, _places in REFUSED.items():
+for _name, _turns_of in REFUSED.items():
     check(f"websocket/{_name}/error-events", "Give error events a status, a code and a message", "WS-07")(
-        _errors(_places)
+        _errors(_turns_of)
     )

@@ -1,0 +1,244 @@
+"""Hold the conversations of a run: probe capabilities, send the requests of a scenario, note how each ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Mapping, Sequence
+
+import msgspec
+
+from plumbline_conformance.checks.common import BUSY
+from plumbline_conformance.client.http import Conversation
+from plumbline_conformance.runner.budget import BudgetTracker, OverBudget
+from plumbline_conformance.runner.server_watch import Death, Flight, ServerWatch
+from plumbline_conformance.suite.model import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
+from plumbline_conformance.transcript.defects import traceback_of
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+__all__ = ["DISTURBED", "Probed", "Session"]
+
+Steps = Generator[Request, Exchange, str | None]
+Probed = tuple[list[Exchange], str | None]
+"""The exchanges of a probe, and the reason why the target lacks the capability; None if it does not."""
+_GENERATING = ("/chat/completions", "/completions", "/responses")
+_PAUSE = 1.0
+"""Seconds before a server that has refused a valid request is asked once more."""
+DISTURBED = f"{DIED} of another request while the scenario ran"
+
+
+class Session:
+    """State that the scenarios of one run share."""
+
+    def __init__(
+        self,
+        target: Target,
+        gate: asyncio.Semaphore,
+        begin: Callable[[], Conversation],
+        tracker: BudgetTracker,
+        watch: ServerWatch,
+    ) -> None:
+        self._target = target
+        self._gate = gate
+        self._begin = begin
+        self._tracker = tracker
+        self._watch = watch
+        self._proof: Request | None = None
+        """A request that the server has answered, which it has to answer again."""
+        self._died: dict[str, Transcript] = {}
+        """The transcripts of probes during which the server died, by capability."""
+        self.stopped: set[str] = set()
+        """The capabilities that were not probed because of the budget."""
+        self.defects: dict[str, str] = {}
+        """The capabilities whose probe failed because of a defect of the judge, with the traceback."""
+
+    async def probe_all(
+        self, scenarios: Sequence[Scenario], declared: Mapping[str, bool]
+    ) -> dict[str, Probed]:
+        """Probe each capability that the scenarios need and the user has not declared."""
+        names = sorted({name for scenario in scenarios for name in scenario.needs})
+        probed = await asyncio.gather(*(self._declared_or_probed(name, declared) for name in names))
+        return dict(zip(names, probed, strict=True))
+
+    async def _declared_or_probed(self, name: str, declared: Mapping[str, bool]) -> Probed:
+        if name in declared:
+            lack = None if declared[name] else f"declared as missing: {CAPABILITIES[name].title}"
+            return [], lack
+        return await self._probe(name)
+
+    def failed_probe(self, scenario: Scenario) -> Transcript | None:
+        """Return the transcript of a scenario whose capability could not be probed, or None.
+
+        A server that died of a probe is accused of it under the first scenario that needs the capability.
+        """
+        for name in scenario.needs:
+            if (defect := self.defects.get(name)) is not None:
+                return Transcript(scenario=scenario.id, exchanges=[], defect=defect)
+            if (seen := self._died.get(name)) is not None:
+                accused = not seen.scenario
+                seen = msgspec.structs.replace(seen, scenario=seen.scenario or scenario.id)
+                self._died[name] = seen
+                if accused:
+                    return seen
+                lack = f"{DIED} when {CAPABILITIES[name].title} was probed, in {seen.scenario}"
+                return Transcript(scenario=scenario.id, exchanges=[], skipped=lack)
+        return None
+
+    async def _probe(self, name: str) -> Probed:
+        try:
+            async with self._gate:
+                return await self._converse(CAPABILITIES[name].probe(self._target), f"the probe of {name}")
+        except _Stopped as stopped:
+            self.stopped.add(name)
+            return stopped.exchanges, f"{stopped}; not probed: {CAPABILITIES[name].title}"
+        except _Defect as defect:
+            self.defects[name] = str(defect)
+            return defect.exchanges, f"{UNKNOWN}: the judge failed"
+        except _Died as died:
+            self._died[name] = died.transcript("")
+            return died.exchanges, f"{UNKNOWN}: {DIED}"
+        except _Disturbed as disturbed:
+            if not self._watch.over:
+                return await self._probe(name)  # The number of deaths is bounded.
+            return disturbed.exchanges, f"{UNKNOWN}: {self._watch.over}"
+
+    async def scenario(self, wanted: Scenario) -> Transcript:
+        """Run a scenario once; it is skipped if the budget does not allow all of it."""
+        try:
+            async with self._gate:
+                self._tracker.open(wanted, self._target)
+                exchanges, _ = await self._converse(wanted.steps(self._target), wanted.id)
+        except OverBudget as reason:
+            return Transcript(scenario=wanted.id, exchanges=[], skipped=str(reason))
+        except _Stopped as stopped:
+            return Transcript(scenario=wanted.id, exchanges=stopped.exchanges, skipped=str(stopped))
+        except _Defect as defect:
+            return Transcript(scenario=wanted.id, exchanges=defect.exchanges, defect=str(defect))
+        except _Died as died:
+            return died.transcript(wanted.id)
+        except _Disturbed as disturbed:
+            # Answers of a server that is dying or has lost its state are evidence of nothing.
+            return Transcript(scenario=wanted.id, exchanges=[], skipped=self._watch.over or str(disturbed))
+        except Exception as error:
+            return Transcript(scenario=wanted.id, exchanges=[], defect=traceback_of(error))
+        return Transcript(scenario=wanted.id, exchanges=exchanges)
+
+    async def survived(self, seen: Transcript) -> Transcript:
+        """Return the transcript, with a mark if the server no longer answers what it answered before.
+
+        Such a server lives and is of no use: its thread for the model has ended, say. The mark is at the first exchange
+        that got the answer which the valid request gets now; that request or the one before it silenced the server.
+        """
+        if self._proof is None or self._watch.over or not seen.exchanges or seen.died is not None:
+            return seen
+        try:
+            for _ in range(2):
+                shown, _ = await self._converse(_once(self._proof), seen.scenario)
+                if _serves(shown[-1]) or shown[-1].status in (*BUSY, 401, 403):
+                    return seen
+                await asyncio.sleep(_PAUSE)
+        except _Died:
+            return msgspec.structs.replace(seen, died=len(seen.exchanges) - 1)
+        except _Ended:
+            return seen
+        self._watch.silence(seen.scenario)
+        alike = [place for place, one in enumerate(seen.exchanges) if _same(one, shown[-1])]
+        place = alike[0] if alike else len(seen.exchanges) - 1
+        return msgspec.structs.replace(
+            seen, exchanges=seen.exchanges[: place + 1], again=[], died=place, mute=shown[-1]
+        )
+
+    async def _converse(self, steps: Steps, name: str) -> Probed:
+        exchanges: list[Exchange] = []
+        flight = self._watch.begin(name)
+        try:
+            async with asyncio.timeout(self._tracker.timeout), self._begin() as conversation:
+                return exchanges, await self._send_all(steps, exchanges, flight, conversation)
+        except OverBudget as reason:
+            raise _Stopped(exchanges, str(reason)) from None
+        except TimeoutError:
+            raise _Stopped(exchanges, self._tracker.time_is_over) from None
+        except _Ended:
+            raise
+        except Exception as error:
+            # Scenarios read answers of any shape; a defect in one of them must not end the others.
+            raise _Defect(exchanges, traceback_of(error)) from error
+
+    async def _send_all(
+        self, steps: Steps, exchanges: list[Exchange], flight: Flight, conversation: Conversation
+    ) -> str | None:
+        """Send the requests of a conversation, append its exchanges, and return what its steps return."""
+        spent = 0
+        try:
+            request = next(steps)
+            while True:
+                if self._watch.over or flight.epoch != self._watch.epoch:
+                    raise _Disturbed(exchanges, DISTURBED)
+                if any(request.name == earlier.name for earlier in exchanges):
+                    raise ValueError(f"two requests of {flight.scenario} have the name {request.name!r}")
+                for last_try in (False, True):
+                    worst = self._tracker.reserve(request, spent)
+                    exchange = await self._watch.observe(flight, request, conversation.send)
+                    spent += self._tracker.settle(exchange, worst)
+                    await self._end_if_dead(flight, [*exchanges, exchange])
+                    if not self._watch.may_drop(exchange):
+                        break
+                    if last_try:
+                        exchange.dropped = True
+                exchanges.append(exchange)
+                if self._proof is None and request.path in _GENERATING and _serves(exchange):
+                    self._proof = request
+                request = steps.send(exchange)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+    async def _end_if_dead(self, flight: Flight, exchanges: list[Exchange]) -> None:
+        """Raise what ends the conversation if the server died of it, or of another one, during its last exchange."""
+        if (death := await self._watch.death(flight)) is not None:
+            guilty = death.suspects[0] is flight
+            raise _Died(exchanges, death) if guilty else _Disturbed(exchanges, DISTURBED)
+
+
+def _once(request: Request) -> Steps:
+    yield request
+    return None
+
+
+def _serves(exchange: Exchange) -> bool:
+    return exchange.status == 200 and exchange.error is None and exchange.failure is None
+
+
+def _same(one: Exchange, other: Exchange) -> bool:
+    return (one.status, one.body) == (other.status, other.body)
+
+
+class _Ended(Exception):  # noqa: N818 - it is a reason, not an error
+    """Something ended a conversation before its last request."""
+
+    def __init__(self, exchanges: list[Exchange], why: str) -> None:
+        super().__init__(why)
+        self.exchanges = exchanges
+
+
+class _Stopped(_Ended):
+    """The budget ended a conversation."""
+
+
+class _Disturbed(_Ended):
+    """The server died of another conversation."""
+
+
+class _Died(_Ended):
+    """The server died during the last exchange of a conversation."""
+
+    def __init__(self, exchanges: list[Exchange], death: Death) -> None:
+        super().__init__(exchanges, DIED)
+        self._beside = [flight.shown for flight in death.suspects[1:]]
+
+    def transcript(self, scenario: str) -> Transcript:
+        """Return the transcript of the scenario that ended here."""
+        place = len(self.exchanges) - 1
+        return Transcript(scenario=scenario, exchanges=self.exchanges, died=place, beside=self._beside)
+
+
+class _Defect(_Ended):
+    """A defect of the judge ended a conversation; the text is its traceback."""
