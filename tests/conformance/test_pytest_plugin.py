@@ -14,6 +14,7 @@ from plugin_run import pytest_run
 from plumbline_conformance.suite.model import CHECKS
 
 
+@pytest.mark.long
 def test_each_check_is_an_item(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n", "utf-8")
     with serving(application()) as base_url:
@@ -161,6 +162,8 @@ def test_other():
 """
 MODELS = ("list/envelope", "list/every", "list/retrievable", "list/shape", "list/unknown")
 WORKERS = ("-p", "xdist", "-n", "2")
+ALONE_AND_PARALLEL = [(), pytest.param(WORKERS, marks=pytest.mark.long)]
+"""Each test starts pytest several times."""
 
 
 class Counted:
@@ -190,7 +193,7 @@ def ids(out: str) -> list[str]:
     return re.findall(r"^(?:[A-Z]+ )?plumbline::(\S+)", out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("workers", [(), WORKERS])
+@pytest.mark.parametrize("workers", ALONE_AND_PARALLEL)
 def test_items_are_chosen_as_any_are(tmp_path: Path, workers: tuple[str, ...]) -> None:
     options = ["--plumbline-check", "models", *workers]
     chosen = {
@@ -223,7 +226,7 @@ def test_only_what_is_left_is_requested(tmp_path: Path) -> None:
     assert "/responses" not in server.asked
 
 
-@pytest.mark.parametrize("workers", [(), WORKERS])
+@pytest.mark.parametrize("workers", ALONE_AND_PARALLEL)
 def test_what_would_run_is_listed_without_a_request(tmp_path: Path, workers: tuple[str, ...]) -> None:
     server = Counted()
     options = ["--plumbline-check", "models", *workers]
@@ -234,7 +237,7 @@ def test_what_would_run_is_listed_without_a_request(tmp_path: Path, workers: tup
     assert server.asked == []
 
 
-@pytest.mark.parametrize("workers", [(), WORKERS])
+@pytest.mark.parametrize("workers", ALONE_AND_PARALLEL)
 def test_a_printed_node_id_runs_that_item_alone(tmp_path: Path, workers: tuple[str, ...]) -> None:
     server = Counted()
     [first, *_] = ids(judged(tmp_path, server, "--collect-only", "-q")[1])
@@ -255,7 +258,7 @@ def test_a_node_id_that_is_not_chosen_is_reported(tmp_path: Path) -> None:
         assert f"not found: {wrong}" in out
 
 
-@pytest.mark.parametrize("workers", [(), WORKERS])
+@pytest.mark.parametrize("workers", ALONE_AND_PARALLEL)
 def test_a_run_ends_at_the_first_failure_where_that_is_wanted(
     tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
@@ -269,7 +272,7 @@ def test_a_run_ends_at_the_first_failure_where_that_is_wanted(
     assert len(ids(first[1])) == 1
 
 
-@pytest.mark.parametrize("workers", [(), WORKERS])
+@pytest.mark.parametrize("workers", ALONE_AND_PARALLEL)
 def test_what_failed_runs_again_alone(tmp_path: Path, workers: tuple[str, ...]) -> None:
     options = ["--plumbline-check", "models", *workers]
     failed = re.findall(
@@ -283,6 +286,7 @@ def test_what_failed_runs_again_alone(tmp_path: Path, workers: tuple[str, ...]) 
     assert "PASSED test_own.py" not in out
 
 
+@pytest.mark.long
 def test_under_workers_what_failed_elsewhere_runs_again_alone(tmp_path: Path) -> None:
     options = ["--plumbline-check", "models", *WORKERS]
     server = Counted()
@@ -298,6 +302,7 @@ def test_under_workers_what_failed_elsewhere_runs_again_alone(tmp_path: Path) ->
     assert server.asked == []
 
 
+@pytest.mark.long
 def test_under_workers_every_request_and_verdict_comes_once(tmp_path: Path) -> None:
     alone, spread = Counted(), Counted()
     one = judged(tmp_path, alone, "--plumbline-check", "models")
@@ -310,6 +315,7 @@ def test_under_workers_every_request_and_verdict_comes_once(tmp_path: Path) -> N
     assert sorted(spread.asked) == sorted(alone.asked)
 
 
+@pytest.mark.long
 def test_under_workers_an_unreachable_server_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text(OWN, "utf-8")
     target = ["--plumbline-url", "http://127.0.0.1:1/v1", "--plumbline-model", "m"]
@@ -319,6 +325,7 @@ def test_under_workers_an_unreachable_server_is_no_success(tmp_path: Path) -> No
     assert "cannot be reached" in out
 
 
+@pytest.mark.long
 def test_under_workers_wrong_options_are_reported(tmp_path: Path) -> None:
     status, out = pytest_run(tmp_path, "--plumbline-url", "http://h", *WORKERS)
 

@@ -8,11 +8,11 @@ import pytest
 import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.laws import EXAMPLES
+from support.laws import EXAMPLES, EXPLORED
 
 from plumbline.dialects.parsers.delimiters import SPACE, Delimiter, Delimiters, Found, Head, head
 
-laws = settings(max_examples=4 * EXAMPLES)
+laws = settings(max_examples=4 * EXPLORED or EXAMPLES)
 
 _PIECES = (
     *(

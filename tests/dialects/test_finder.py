@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.laws import EXAMPLES
+from support.laws import EXAMPLES, EXPLORED
 
 from plumbline.dialects.registry import TOOL_DIALECTS
 from plumbline.dialects.spec.dialect import ToolDialect
@@ -14,7 +14,7 @@ from plumbline.dialects.spec.markers import Markers
 from plumbline.dialects.streams.cursor import Finder
 
 DIALECTS = tuple(dict.fromkeys(TOOL_DIALECTS.values()))
-laws = settings(max_examples=4 * EXAMPLES)
+laws = settings(max_examples=4 * EXPLORED or EXAMPLES)
 words = st.text("ab<|", min_size=1, max_size=4)
 
 

@@ -57,6 +57,7 @@ def test_no_row_names_a_member_that_does_not_exist() -> None:
     assert stale == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", roots())
 def test_the_request_that_rows_change_is_valid(target: Target, path: str) -> None:
     """Otherwise every row of the path would be refused for the same reason."""
@@ -72,6 +73,7 @@ def scalar_rows() -> Iterator[Row]:
             yield Row(f"{path}: {key} = {str(value)[:20]}", path, {**base(path), key: value})
 
 
+@pytest.mark.long
 def test_every_scalar_is_taken_or_refused_at_its_extremes(target: Target) -> None:
     """Scalars cannot be large: what they may break is the answer, so their time is not measured one by one."""
     statuses = {row.name: target.send(row.method, row.path, row.data(), {})[0] for row in scalar_rows()}

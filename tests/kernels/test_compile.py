@@ -13,6 +13,7 @@ from plumbline_kernels import _attention_triton, logits, norm, rope_kv, sampling
 from plumbline_kernels._backend import CompileCase
 
 triton = pytest.importorskip("triton")
+pytestmark = pytest.mark.long
 
 SHARED_LIMIT = 227 * 1024
 CASES = [

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from support.asgi import serving
-from support.laws import EXAMPLES
+from support.laws import EXPLORED
 from support.models import TOKENIZER
 from support.speaking import speaking
 
@@ -45,7 +45,7 @@ outputs = st.one_of(
     ).map("".join),
     st.lists(pieces, max_size=10).map("".join),
 )
-laws = settings(max_examples=EXAMPLES // 5)
+laws = settings(max_examples=EXPLORED // 5 or 50)
 
 
 async def ask(model: ServedModel, path: str, body: dict[str, Any]) -> tuple[Any, list[Any]]:

@@ -10,7 +10,7 @@ from plumbline.server.settings import Settings
 __all__ = ["pocket_settings"]
 
 _SETTINGS: dict[str, dict[str, Any]] = {
-    "plumbline": {},
+    "plumbline": {"kv_cache_bytes": 64 << 20},  # The default has to be filled with zeros for each server.
     "llama_cpp": {},
     "transformers": {"engine": "transformers"},
     "vllm": {"engine": "vllm", "engine_args": ("enforce_eager=true",), "kv_cache_bytes": 1 << 30},

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 from support.models import byte_level
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -237,6 +238,7 @@ def ours(family: str, prompt: ChatPrompt) -> str | None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=EXPLORED or 20)
 @given(data=st.data())
 def test_a_prompt_is_the_one_that_transformers_makes_or_both_refuse(family: str, data: st.DataObject) -> None:
     messages = data.draw(conversations())

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 SAMPLE = (
     "chat/text",
     "chat/tool",
-    "chat/tool-choices",
     "completions/logprobs",
     "responses/tool",
-    "responses/limits",
     "websocket/errors",
 )
+"""`nox -s mutants` takes all scenarios."""
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -33,18 +32,12 @@ def test_every_fault_is_another_value_with_its_own_name(value: dict[str, object]
     assert {name.split(" ")[0] for name, _ in found} >= {"drop"}
 
 
-@pytest.mark.parametrize("scenario", SAMPLE)
-def test_no_fault_survives_without_a_reason(scenario: str) -> None:
-    outcome = judged([transcripts()[scenario]])
+def test_no_fault_survives_without_a_reason_and_nearly_all_illegal_ones_are_detected() -> None:
+    outcome = judged([transcripts()[scenario] for scenario in SAMPLE])
 
     assert outcome.unlisted == []
     assert outcome.errors == []
-    assert outcome.total > 50
-
-
-def test_nearly_all_illegal_faults_are_detected() -> None:
-    outcome = judged([transcripts()[scenario] for scenario in SAMPLE])
-
+    assert outcome.total > 50 * len(SAMPLE)
     assert outcome.missed > 0
     assert outcome.share >= 0.98
 
@@ -74,7 +67,7 @@ def test_turns_of_a_websocket_have_the_faults_of_streams() -> None:
     assert not survives(found["stream created: drop"], good)
 
 
-@pytest.mark.parametrize("scenario", SAMPLE)
+@pytest.mark.parametrize("scenario", SAMPLE[:2])
 def test_pairs_are_a_bounded_sample_and_always_the_same(scenario: str) -> None:
     good = transcripts()[scenario]
     names = [fault.id for fault in pairs(good, PAIRS)]

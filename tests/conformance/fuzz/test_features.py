@@ -99,6 +99,7 @@ def _run(operation: str, mode: str, number: int) -> list[Any]:
     return bodies
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["valid", "nearly"])
 @pytest.mark.parametrize("operation", LEAST)
 def test_every_feature_comes_often_enough(operation: str, mode: str) -> None:
@@ -110,6 +111,7 @@ def test_every_feature_comes_often_enough(operation: str, mode: str) -> None:
     assert {name: counted[name] for name in least if counted[name] < least[name] * len(bodies) / 100} == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operation", LEAST)
 def test_most_valid_requests_ask_for_a_short_answer(operation: str) -> None:
     limits = [
@@ -143,7 +145,9 @@ def unfinished(inner: Any) -> Any:
     return serve
 
 
-@pytest.mark.parametrize("operation", LEAST)
+@pytest.mark.parametrize(
+    "operation", [CHAT, *(pytest.param(other, marks=pytest.mark.long) for other in (COMPLETION, RESPONSE))]
+)
 def test_a_broken_stream_is_found_in_a_short_run(
     operation: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

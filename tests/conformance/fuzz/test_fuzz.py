@@ -115,6 +115,7 @@ async def falls_over(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": answer})
 
 
+@pytest.mark.long
 def test_faults_are_distinguished_and_shrunk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "found.json"
     with serving(falls_over) as base_url:

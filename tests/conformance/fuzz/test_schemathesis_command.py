@@ -47,6 +47,7 @@ class Met:
         return await self._inner(scope, receive, send)
 
 
+@pytest.mark.long
 def test_it_asks_for_the_model_with_the_key(capsys: pytest.CaptureFixture[str]) -> None:
     met = Met(answering(lambda *_: None))
     with serving(met) as base_url:
@@ -62,6 +63,7 @@ def test_it_asks_for_the_model_with_the_key(capsys: pytest.CaptureFixture[str]) 
     assert status in (0, 1)
 
 
+@pytest.mark.long
 def test_on_our_server_it_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(app()) as base_url:
         command = ["fuzz", "createChatCompletion", "--base-url", base_url, "--model", MODEL, *FEW]
@@ -110,6 +112,7 @@ def test_what_cannot_be_run_is_reported_before_a_request(
     assert "pip install '.[fuzz]'" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_an_interruption_ends_both() -> None:
     met = Met(app())
     with serving(met) as base_url:

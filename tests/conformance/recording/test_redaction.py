@@ -79,7 +79,7 @@ COMMANDS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize(("status", "before"), [(200, 0), (400, 0), (400, 165), (400, 185), (500, 165)])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["check", pytest.param("fuzz", marks=pytest.mark.long), "exact"])
 def test_no_command_shows_a_key_that_the_server_repeats(
     command: str, status: int, before: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_sentence_of_a_rule_appears_once_on_the_page_of_a_server() -> None:
     assert page.count(f"CHAT-03</b> MUST: {sentence}") == 1
 
 
+@pytest.mark.long
 def test_pages_of_fourteen_servers_stay_below_the_limit() -> None:
     found = columns_from([str(path) for path in recordings(ROOT).values()])
     many = [msgspec.structs.replace(found[n % len(found)], name=f"server-{n}") for n in range(14)]

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import pytest
 from example_servers.good_server import MODEL, app, serving, transcripts
 from mutants import MUTANTS
 from openapi_core import OpenAPI
@@ -182,6 +183,7 @@ def of_requests(exchanges: Iterable[Exchange]) -> dict[Said, tuple[bool, bool, b
     return found
 
 
+@pytest.mark.long
 def test_both_judge_every_recorded_answer_alike() -> None:
     found = of_answers(corpus())
 
@@ -198,6 +200,7 @@ def test_all_three_judge_every_recorded_request_alike() -> None:
     assert sum(every == (False, False, False) for every in found.values()) > 40
 
 
+@pytest.mark.long
 def test_both_judge_every_mutant_alike() -> None:
     found = of_answers(mutated())
 
