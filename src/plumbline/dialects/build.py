@@ -1,4 +1,4 @@
-"""Build a model's dialect from what was chosen for it."""
+"""Build a model's dialect from its dialect choice."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ ThinkingState = Literal["before", "inside", "after"]
 
 
 class Vocabulary(Protocol):
-    """What a dialect needs to know of a model's tokens. `plumbline.text.tokenizer.TextTokenizer` is one."""
+    """The tokens of a model, as a dialect needs them. `plumbline.text.tokenizer.TextTokenizer` is one."""
 
     @property
     def added(self) -> Mapping[str, int]:
@@ -48,7 +48,7 @@ class Vocabulary(Protocol):
 
 
 class AnswerFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an answer starts, as its prompt determines."""
+    """The place where an answer starts, determined from its prompt."""
 
     thinking: ThinkingState = "before"
     begins_with_opening: bool = False
@@ -68,9 +68,9 @@ class ThinkingMarkers(msgspec.Struct, frozen=True):
     open: tuple[str, ...]
     close: str
     reopen_after: tuple[str, ...]
-    """Behind these, white space aside, thinking may begin once more."""
+    """After these, white space aside, thinking may begin once more."""
     anywhere: bool = False
-    """Thinking may begin amid text."""
+    """Thinking may begin inside text."""
 
 
 class ModelDialect(ABC):

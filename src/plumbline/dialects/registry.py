@@ -140,18 +140,18 @@ def choose(
     """Choose the dialects of a model.
 
     Args:
-        template: the source of its chat template; empty if it has none.
+        template: the source of its chat template; empty if the model has no template.
         tool: a name, `none`, or `auto` for the dialect with marks in the template, or else the one that reads the call
             in a turn that the template renders, or else the one with marks among the added tokens.
-        reasoning: the same for thinking. Harmony brings its own with it, also where this is `none`.
-        response_template: of the tokenizer, if it has one. It is used where no dialect is detected, or by its name
-            `hf`, and then for calls and thinking.
+        reasoning: the same for thinking. Harmony brings its own thinking, also where this is `none`.
+        response_template: the tokenizer's, if it has one. It is used where no dialect is detected, or if chosen by its
+            name `hf`, and then for calls and thinking.
         added_tokens: the texts of the tokenizer's added tokens. They count only where the template matches no dialect,
             because many tokenizers have tokens that their models never write.
         show_call: renders a call with the template; see `choose_variant` and `dialect_of_example`.
 
     Raises:
-        UnknownDialectError: there is no dialect of that name.
+        UnknownDialectError: no dialect has that name.
         BadResponseTemplateError: the response template cannot be used.
     """
     given = {tool, reasoning} & {*HF_NAMES}

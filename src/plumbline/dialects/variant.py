@@ -1,13 +1,13 @@
 """Choose the variant of a family's calls that a model writes itself.
 
-A dialect lists every variant of its family, and the parser reads all of them. The grammar of calls enforces one, so it
-has to be the one that the model was trained on. It is, in this order:
+A dialect lists every variant of its family, and the parser reads all of them. The grammar of calls enforces one, which
+must be the variant that the model was trained on. It is, in this order:
 
 * the variant that the model's chat template writes for an earlier turn with a call;
 * the variant with markers that stand in the template;
 * the variant with markers that are added tokens.
 
-Where nothing tells two variants apart, the first in the dialect wins.
+Where nothing distinguishes two variants, the first in the dialect wins.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def dialect_of_example(dialects: Iterable[ToolDialect], text: str) -> ToolDialec
 
     Templates join markers from variables (`'<' + token + 'invoke name='`), so that they match no pattern, but the turn
     that they write has them. Of several dialects the one with the outermost marker counts, then the one that leaves the
-    least text behind the call, then the first one. Calls without a marker have to begin the turn, because anywhere else
-    an unknown marker may stand before them.
+    least text after the call, then the first one. Calls without a marker must begin the turn, because anywhere else an
+    unknown marker may stand before them.
 
     Args:
         dialects: those to try. Harmony is left out: its calls are messages, with a header that the prompt begins.

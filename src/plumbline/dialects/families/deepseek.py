@@ -28,7 +28,7 @@ _V3 = msgspec.structs.replace(
 def _tagged(
     wrapper: str, space: str = "", variants: tuple[str, ...] = (), prefix: str = "｜DSML｜"
 ) -> tuple[Section, ...]:
-    """Return tags with a prefix before every name, and in V4.1 a space behind it."""
+    """Return tags with a prefix before every name, and in V4.1 a space after it."""
     name = f"{prefix}{space}"
     call_format = TaggedCall(
         open=f'<{name}invoke name="',

@@ -37,11 +37,11 @@ _HORIZON = TaggedCall(
     end="</ifm|arg_value>",
 )
 _SUFFIX = ":opensource"
-"""The tags of Hunyuan's open release have this behind their names."""
+"""The suffix of tag names in Hunyuan's open release."""
 
 
 def _hy(suffix: str) -> Section:
-    """Return the section of Hy3 with a suffix behind the names of its tags."""
+    """Return the section of Hy3 with a suffix after its tag names."""
     return Section(
         call_format=TaggedCall(
             open="",
@@ -96,7 +96,7 @@ TOOLS = (
     ),
     ToolDialect(
         name="hy_v4",
-        # Checkpoints whose markers have a suffix of their own (`<tool_calls:…>`) are not read.
+        # Checkpoints with a different suffix in their markers (`<tool_calls:…>`) are not supported.
         sections=(
             Section(
                 call_format=_ONE_LINE,

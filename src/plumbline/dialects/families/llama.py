@@ -53,7 +53,7 @@ TOOLS = (
             Section(call_format=_RECIPIENT, open=(_PART,), single=True),
         ),
         silent=("all\n", f"{_PART}all\n"),
-        # Models write none, but behind a text that ends with `>` the marker would be found too early.
+        # Models write no gap, but after a text that ends with `>` the marker would be found too early.
         content_gap="\n",
         detect=(r">>>all|>>>\$\{recipient\}",),
     ),

@@ -1,4 +1,4 @@
-"""Mistral: calls behind `[TOOL_CALLS]`, as an array in old models and by name in new ones, with short ids."""
+"""Mistral: calls after `[TOOL_CALLS]`, as an array in old models and by name in new ones, with short ids."""
 
 from __future__ import annotations
 

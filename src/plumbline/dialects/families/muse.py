@@ -11,7 +11,7 @@ __all__ = ["REASONING", "TOOLS"]
 _START = "<|start|>assistant"
 _MESSAGE = "<|message|>"
 _END = "<|eom|>"
-# An answer to the user has a header of its own here, so that tags which it begins with are no call.
+# An answer to the user has its own header here, so that an answer that begins with tags is not read as a call.
 _SILENT = (f"to=user{_MESSAGE}", f"to=commentary{_MESSAGE}", _START, _MESSAGE, _END, "<|eot|>")
 _CALLS = "<atem:function_calls>"
 
@@ -31,7 +31,7 @@ TOOLS = (
                     newline="\n",
                     doubled=True,
                 ),
-                # Only directly behind a header: anywhere else the model writes about calls.
+                # Only directly after a header: anywhere else the model writes about calls.
                 open=(f"{_MESSAGE}{_CALLS}", f"{_MESSAGE}\n{_CALLS}"),
                 close=("</atem:function_calls>",),
                 after_open="\n",

@@ -148,7 +148,7 @@ REASONING = (
         close=("</seed:think>",),
         calls_inside=True,
         detect=(r"<seed:think>",),
-        # A budget of 0 is the family's way to say no thinking.
+        # In this family a budget of 0 turns thinking off.
         switch=ThinkingControl(off=(("thinking_budget", 0),), budget="thinking_budget"),
     ),
     ReasoningDialect(

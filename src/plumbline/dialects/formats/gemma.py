@@ -148,7 +148,7 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
         write("}")
 
     def _key(self, cursor: Cursor) -> Steps[str]:
-        """Read a key, through the colon behind it."""
+        """Read a key and the colon after it."""
         while (match := _SHORT_KEY.match(cursor.text, cursor.pos)) is not None:
             if match[2]:
                 cursor.pos = match.end()

@@ -67,7 +67,7 @@ def parse_header(header: str) -> Header:
 
 
 def read_arguments(cursor: Cursor, write: Callable[[str], None], *, cut: Callable[[], bool]) -> Steps[None]:
-    """Read a body of arguments. One that is empty stands for none, unless the token limit cut it."""
+    """Read a body of arguments. An empty body means no arguments, unless the token limit cut it."""
     yield from cursor.space()
     char = yield from cursor.peek()
     if char == "{":

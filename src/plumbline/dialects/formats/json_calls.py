@@ -21,7 +21,7 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
     """One JSON object: `{"name": "f", "arguments": {…}}`.
 
     The keys may come in any order. Arguments before the name are held back until the name is known. Other keys are
-    skipped, but an object with a name and other keys instead of arguments is no call. OpenAI's shape
+    skipped, but an object with a name and other keys instead of arguments is not a call. OpenAI's shape
     (`{"type": "function", "function": {…}}`) is read too.
     """
 
@@ -119,7 +119,7 @@ class _Members:
         """Read the value of a key; `char` is its first character.
 
         Raises:
-            MalformedError: the object is no call.
+            MalformedError: the object is not a call.
         """
         if key in self._names and self.name is None:
             self.name = yield from json_string(cursor)
@@ -157,7 +157,7 @@ class _Members:
         """Announce a call without arguments.
 
         Raises:
-            MalformedError: the object is no call.
+            MalformedError: the object is not a call.
         """
         if self.name is None:
             raise MalformedError("a call without a name")

@@ -24,7 +24,7 @@ _FOLLOWS = Follows(
     ),
     re.compile(r"\s{0,8}(?:,\s{0,8}[-.\w]{0,64}\s{0,8}|\)\s{0,8}(?:<|,\s{0,8}[-.\w]{0,64}\s{0,8})?)?\Z"),
 )
-"""Behind an argument: another one, or the end of the call with another call or the end of them all behind it."""
+"""What follows an argument: another one, or the end of the call and then another call or the end of all calls."""
 _WORDS = {True: "True", False: "False", None: "None"}
 
 
@@ -35,8 +35,8 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
     """
 
     unescaped: bool = False
-    """Models leave quotes inside of a string argument as they are. So a quote ends it only where the call goes on as it
-    does behind an argument."""
+    """Models do not escape quotes inside a string argument. So a quote ends it only where the call goes on as it does
+    after an argument."""
 
     @property
     def argument_syntax(self) -> ArgumentSyntax:

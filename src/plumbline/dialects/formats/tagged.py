@@ -255,7 +255,7 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         return ""
 
     def _given(self, kind: str, types: frozenset[str]) -> frozenset[str]:
-        """Return the types of a value whose type the model writes, from those that its schema allows."""
+        """Return the allowed types of a value for the type that the model wrote."""
         if self.typed:
             return _STRING if kind == "string" else _ANYTHING
         named = allowed_types({"type": kind.partition("[")[0].strip()}, {})
@@ -294,11 +294,11 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         """Read a value through its end.
 
         Args:
-            cursor: stands behind the opening tag.
+            cursor: stands after the opening tag.
             put: takes the JSON of the value; None to skip it.
             types: the types that its schema allows.
-            is_json: it is no string.
-            parameters: those that may follow without an end of this one.
+            is_json: the value is not a string.
+            parameters: the parameters that may follow without an end of this one.
 
         Returns:
             The next parameter, if its opening tag has been read instead of the end.
@@ -329,7 +329,7 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         ends: Finder,
         parameters: _Parameters,
     ) -> Steps[str | None]:
-        """Read a value that is no string; see `_value`."""
+        """Read a value that is not a string; see `_value`."""
         out = JsonWriter(put, types)
         following = None
         while following is None and (yield from json_between(cursor, out, ends)) == self._another:
@@ -346,7 +346,7 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
     def _following(
         self, cursor: Cursor, write: Callable[[str], None], parameters: _Parameters
     ) -> Steps[str | None]:
-        """Read the rest of the tag of another parameter behind `key`; None if this is text, which goes to `write`."""
+        """Read the rest of another parameter's tag, after `key`; None if this is text, which goes to `write`."""
         end = self.key_end + ("\n" if self.wrapped else "")
         while not (found := parameters.next_in(cursor.text, cursor.pos, end))[0]:
             if cursor.closed:
@@ -364,11 +364,11 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
 
 
 class _Parameters:
-    """Keep which parameters of a call have come.
+    """Record which parameters of a call have come.
 
     Args:
-        names: those of its schema that may begin without the end of the one before them. Names of more than
-            64 characters, and those with characters of tags, are left out.
+        names: the parameters that may begin although the one before them has no end. Names of more than 64 characters,
+            and names with characters of tags, are left out.
     """
 
     __slots__ = ("_short", "come", "names")
@@ -379,10 +379,10 @@ class _Parameters:
         self._short: frozenset[str] | None = None
 
     def next_in(self, text: str, start: int, end: str) -> tuple[bool, str | None]:
-        """Return whether it is certain which parameter that has not come stands at `start` with `end` behind it.
+        """Find the parameter at `start`: one that has not come yet, followed by `end`.
 
         Returns:
-            And its name; None if there is none.
+            Whether the result is certain, and the parameter's name; None if no parameter stands there.
         """
         if self._short is None:  # Made at most once a call, because most calls never get here.
             self._short = frozenset(n for n in self.names if len(n) <= _LONGEST and not _IN_TAGS & set(n))

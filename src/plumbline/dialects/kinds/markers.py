@@ -158,7 +158,7 @@ class MarkerDialect(ModelDialect):
 
 
 def _without_calls(tool: ToolDialect | None) -> ToolDialect | None:
-    """Return what a model writes around answers also where the request has no tools; None if there is nothing."""
+    """Return the texts around answers that a model writes even without tools in the request; None if it writes none."""
     # Functionary names the recipient of every answer: `all` and a line feed.
     return ToolDialect(name=tool.name, sections=(), silent=tool.silent) if tool and tool.silent else None
 
@@ -172,11 +172,11 @@ def control_ids(vocabulary: Vocabulary, markers: Iterable[str]) -> frozenset[int
 def thinking_markers(
     reasoning: ReasoningDialect | None, calls_inside: Sequence[str] = ()
 ) -> ThinkingMarkers | None:
-    """Return what thinking begins and ends with.
+    """Return the markers of thinking.
 
     Args:
-        reasoning: how it is written; None if that is not known.
-        calls_inside: what calls end with. Thinking may begin again behind them.
+        reasoning: how thinking is written; None if that is not known.
+        calls_inside: what calls end with. Thinking may begin again after them.
     """
     if reasoning is None or reasoning.append:
         return None

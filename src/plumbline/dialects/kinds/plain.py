@@ -19,7 +19,7 @@ class PlainDialect(ModelDialect):
     """Text alone. Its parser costs next to nothing.
 
     Args:
-        choice: why there is no dialect; None where there cannot be one.
+        choice: why the model has no dialect; None where it cannot have one.
     """
 
     def __init__(self, choice: DialectChoice | None = None) -> None:

@@ -15,10 +15,10 @@ class AnswerParser(ABC):
 
     Attributes:
         needs_token_ends: whether `num_reasoning_tokens` uses its argument.
-        marker_ids: the control tokens that have to come to the parser as text, because they are markers of the dialect
-            or parts of one.
+        marker_ids: the control tokens that the parser needs as text, because they are markers of the dialect or parts
+            of one.
         num_calls: calls announced so far.
-        num_broken_calls: those of them that ended before they were whole.
+        num_broken_calls: announced calls that ended incomplete.
         warnings: what was malformed, one line each, for the log.
     """
 

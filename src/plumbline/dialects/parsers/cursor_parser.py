@@ -83,7 +83,7 @@ class CursorParser(EventSink, AnswerParser):
     def continue_message(self, text: str, *, echo: bool) -> list[OutputEvent]:
         """Parse the beginning of a message that the answer continues, before any `push`.
 
-        The message may break off amid thinking, a marker or a call, so the rest of it cannot be parsed without the
+        The message may break off inside thinking, a marker or a call, so the rest cannot be parsed without its
         beginning. A call that goes on in the answer is announced again, because without its name it means nothing.
         """
         self._cursor.begin_at(-len(text))
@@ -93,7 +93,7 @@ class CursorParser(EventSink, AnswerParser):
             return events
         begun = [number for number, event in enumerate(events) if isinstance(event, ToolCallStart)]
         ended = sum(isinstance(event, ToolCallEnd) for event in events)
-        # Complete calls of the beginning are none of this answer, but the numbers of later ones follow on.
+        # Complete calls of the beginning are not emitted, but the numbering of later calls continues.
         self._forgotten = ended
         self.num_calls -= ended
         self.num_broken_calls = 0

@@ -70,7 +70,7 @@ class Delimiters:
         }
 
     def search(self, text: str, pos: int, *, closed: bool) -> Found:
-        """Find the first delimiter behind `pos`; of several at one place the longest, and openings before closings.
+        """Find the first delimiter from `pos` on; of several at one place the longest, and openings before closings.
 
         Args:
             text: the text.
@@ -106,7 +106,7 @@ class Delimiters:
 
 
 def _search(delimiters: Sequence[Delimiter], text: str, pos: int, hold: int, closed: bool) -> Found:
-    """Search for each of these; text behind `hold` may belong to another delimiter."""
+    """Search for each of these; text after `hold` may belong to another delimiter."""
     best: tuple[tuple[int, int, int], Any, Any] | None = None
     for pattern, _, settled, field in delimiters:
         match = pattern.search(text, pos) if closed else pattern.search(text, pos, partial=True)

@@ -64,7 +64,7 @@ class EventSink:
         if self._run_thought:
             self._out.append(ReasoningDelta("".join(self._run_thought)))
             self._run_thought = []
-        # The text of a token that ends amid a call comes after the call.
+        # The text of a token that ends inside a call comes after the call.
         entries = () if self._slices is None or self._open else self._slices.take(self._decided())
         if self._run_text or entries:
             self._out.append(TextDelta("".join(self._run_text), entries))

@@ -88,7 +88,7 @@ class HarmonyParser(CursorParser):
         self._content.flush()
 
     def _first(self) -> Steps[Header | None]:
-        """Read the header that the prompt has begun. Plain text has none; all of it is the final message."""
+        """Read the header that the prompt has begun. Plain text has no header: all of it is the final message."""
         cursor = self._cursor
         cursor.mark()
         self._prose_offset = start = cursor.offset
@@ -148,10 +148,10 @@ class HarmonyParser(CursorParser):
             raise
 
     def _header(self, part: str | None) -> Steps[Header]:
-        """Read a header, of which this part has been read, through `<|message|>`.
+        """Read a header through `<|message|>`; `part` has been read already.
 
         Raises:
-            MalformedError: this is no header.
+            MalformedError: the text is not a header.
         """
         cursor = self._cursor
         channel = recipient = None

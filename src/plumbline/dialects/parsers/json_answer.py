@@ -14,14 +14,14 @@ __all__ = ["JsonAnswerParser"]
 
 _ENDS = finder('"', "\\")
 _LONGEST = 96
-"""Characters from the brace of an object to the colon behind its first key, at most."""
+"""Most characters from the brace of an object to the colon after its first key."""
 _ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
 class JsonAnswerParser(MarkerParser):
     """Parse an answer in an object where a text or a call may begin; see `MarkerParser`.
 
-    The key of the object says what its value is: the calls of the section with that key, or the text. Any other object
+    The key of the object determines its value: the calls of the section with that key, or the text. Any other object
     is text as it stands.
     """
 
@@ -48,7 +48,7 @@ class JsonAnswerParser(MarkerParser):
         return cursor.offset > begun
 
     def _key(self, keys: tuple[str, ...]) -> Steps[tuple[str, str]]:
-        """Read through the colon behind the first key if it is one of these.
+        """Read through the colon after the first key if it is one of these.
 
         Returns:
             The key, and what was read; both empty if the object is text. Nothing was read then, but the beginning of a

@@ -3,13 +3,13 @@
 The characters alone decide, in their order:
 
 * Thinking begins where the prompt left it open, or with its marker at the beginning of the answer or after a call;
-  amid text only in families whose markers no model writes in prose.
-* A marker of calls begins a call if a call follows. A call is announced once its name is certain, so markup that is no
-  call is still text, with its marker. A marker in prose stays prose.
+  inside text only in families whose markers no model writes in prose.
+* A marker of calls begins a call if a call follows. A call is announced once its name is certain, so markup that is
+  not a call is still text, with its marker. A marker in prose stays prose.
 * A call inside thinking is a call, and what follows it is thinking up to the end marker: models that go on after a
   call there write the end marker later.
-* An announced call with arguments that break off stays as far as it got and is marked incomplete; the rest of its
-  markup is text. A call that the token limit cuts before its name leaves nothing.
+* An announced call with arguments that break off keeps what was read and is marked incomplete; the rest of its
+  markup is text. A call that the token limit cuts before its name is dropped.
 * White space between text and markup belongs to neither.
 
 Events are never taken back.
@@ -198,11 +198,11 @@ class MarkerParser(CursorParser):
             return
 
     def _section(self, sections: tuple[Section, ...], marker: str, prose: WhitespaceBuffer) -> Steps[bool]:
-        """Read the calls of a section, of which `marker` has been read. Returns whether there was any.
+        """Read the calls of a section after its `marker`. Returns whether it had a call.
 
         Args:
-            sections: those that begin with this marker. The first character of the calls decides between them.
-            prose: takes what is no call: the text with its markers, the rest of a call that breaks off, and the white
+            sections: the sections that begin with this marker. The first character of the calls decides between them.
+            prose: takes everything else: text with its markers, the rest of a call that breaks off, and the white
                 space after calls.
         """
         cursor = self._cursor
@@ -288,7 +288,7 @@ class MarkerParser(CursorParser):
     def _break_off(
         self, call: _OpenCall, error: MalformedError, section: Section, prose: WhitespaceBuffer
     ) -> Steps[None]:
-        """End an announced call whose arguments break off; the rest of its markup is text."""
+        """End an announced call with arguments that break off; the rest of its markup is text."""
         raw, _ = self._end_markup()
         self._end_call(complete=False)
         self._warn(f"a call of {call.name} broke off: {error}")

@@ -60,7 +60,7 @@ def render_calls(calls: list[Call], section: Section) -> str:
 def openings(tool: ToolDialect, names: Iterable[str]) -> tuple[str, ...]:
     """Return the texts that an answer of calls alone begins with.
 
-    There are none where calls are messages, because the header of a message says what it is.
+    Empty where calls are messages, because the header of a message marks it as a call.
     """
     section = tool.sections[0]
     if tool.messages:

@@ -1,13 +1,13 @@
 """Parse answers by a Hugging Face response template, in which a tokenizer declares how its model writes.
 
-The template language, its checks and its content parsers are those of transformers; the search for regions is ours, so
+transformers provides the template language, its checks and its content parsers; the search for regions is ours, so
 that these answers obey the same laws as all others. Source: `response_template` of `tokenizer_config.json`, version 1,
 as transformers reads it.
 
-Arguments come in one piece, when the region of their call closes. Before that nothing is certain, even in JSON with the
-name in front: of two properties with one name the last counts, a region that is no JSON at its end is no call at all,
-and a region ends at its delimiter even inside a string. To stream arguments, give a dialect by its name (`hermes`); its
-rules allow that.
+Arguments come in one piece, when the region of their call closes. Before that nothing is certain, even in JSON that
+begins with the name: of two properties with one name the last counts, a region that is not JSON at its end is not a
+call, and a region ends at its delimiter even inside a string. To stream arguments, give a dialect by its name
+(`hermes`); its rules allow that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIELDS = (*_THOUGHTS, "content", "tool_calls")
 
 
 class BadResponseTemplateError(ValueError):
-    """The tokenizer's response template cannot be used. The message says why."""
+    """The tokenizer's response template cannot be used; the message states why."""
 
 
 class PlainText(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ class ResponseTemplate:
         """Every call begins with one of these, white space aside; empty if that is not known or looks like prose."""
 
     def opening(self, token_ids: Sequence[int], added: Mapping[str, int], table: Sequence[bytes]) -> str:
-        """Return the part of the answer that the prompt has: its text behind the last start anchor.
+        """Return the part of the answer that the prompt contains: its text after the last start anchor.
 
         An anchor that begins with an added token is searched for among the ids, where text of a user cannot match.
         """
@@ -252,7 +252,7 @@ class ResponseTemplateParser(CursorParser):
         start = offset - len(match.group())
         if field.name == "tool_calls":
             self._prose_offset = (
-                start  # LP-03: a region that turns out to be no call is text with its logprobs.
+                start  # LP-03: a region that turns out not to be a call is text with its logprobs.
             )
             return
         self._content.drop()
@@ -297,7 +297,7 @@ class ResponseTemplateParser(CursorParser):
         """Return name and arguments of each call of a region.
 
         Raises:
-            MalformedError: one of them is no call.
+            MalformedError: one of them is not a call.
         """
         found = []
         for name, arguments in map(_call, value if isinstance(value, list) else [value]):
@@ -347,7 +347,7 @@ def _loaded(source: Mapping[str, Any]) -> tuple[Any, Callable[..., Any]]:
 
 
 def _call_begins(opens: Sequence[Delimiter]) -> tuple[str, ...]:
-    """Return the texts of which every call begins with one, white space aside; none if one looks like prose."""
+    """Return the texts that calls begin with, white space aside; empty if one of them looks like prose."""
     begins = [one.head for one in opens if one.field.name == "tool_calls"]
     texts = tuple(text for one in begins if one is not None for text in one.texts)
     return texts if all(map(_MARKUP.match, texts)) else ()

@@ -31,7 +31,7 @@ class StructuredTextParser(MarkerParser):
         inside: generation starts inside the thinking.
         new_id: makes ids of calls.
         exact: the gap after the thinking is exactly what the dialect writes there; otherwise it is any white space.
-        header: what stands before the text. The text follows behind it at once.
+        header: what stands before the text. The text follows it at once.
         logprobs: the deltas carry logprobs.
         marker_ids: see `AnswerParser`.
     """
@@ -49,7 +49,7 @@ class StructuredTextParser(MarkerParser):
         marker_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._exact = exact
-        # White space behind thinking may have been skipped.
+        # White space after thinking may have been skipped.
         self._header_texts = Finder((header, header.lstrip(SPACE)))
         begun = () if markers.tool is None else openings(markers.tool, tools)
         self._openings = Finder((*begun, *(text.lstrip(SPACE) for text in begun)))
@@ -118,7 +118,7 @@ class StructuredTextParser(MarkerParser):
 
 
 class StructuredHarmonyParser(HarmonyParser):
-    """Parse harmony messages, the final one of which is text to its end."""
+    """Parse harmony messages; the final message is text to its end."""
 
     def _body(self, header: Header, start: int) -> Steps[Header | None]:
         if header.channel != "final":
@@ -128,7 +128,7 @@ class StructuredHarmonyParser(HarmonyParser):
 
 
 def _begun(cursor: Cursor, write: Write) -> Steps[None]:
-    """Pass on the text from before the output; whether calls follow is decided behind it."""
+    """Pass on the text from before the output; whether calls follow is decided after it."""
     yield from cursor.peek()
     while cursor.offset < 0:
         if cursor.pos < len(cursor.text):

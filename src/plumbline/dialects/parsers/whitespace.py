@@ -12,7 +12,7 @@ SPACE = " \t\r\n"
 class WhitespaceBuffer:
     """Emit text, and hold white space at its end back until more text shows that it belongs to the text.
 
-    Text that goes on behind markup keeps the white space before it: without that, two words would become one.
+    Text that goes on after markup keeps the white space before it: without that, two words would become one.
 
     Args:
         emit: takes a piece of text and its offset.

@@ -19,8 +19,8 @@ class AnswerSyntax(msgspec.Struct, frozen=True, kw_only=True):
     text_header: str = ""
     """What stands before the text."""
     call_starts: tuple[str, ...] = ()
-    """Every call starts with one of these, so text without them has no call in it. Empty if there is no call, or calls
-    start like text."""
+    """Every call starts with one of these, so text without them contains no call. Empty if the model writes no calls,
+    or if calls start like text."""
     not_in_thinking: tuple[str, ...] = ()
     """What thinking must not contain, because an unconstrained call would start there."""
     is_plain_text: bool = True

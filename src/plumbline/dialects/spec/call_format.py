@@ -32,7 +32,7 @@ class ArgumentSyntax(Enum):
     JSON = "one JSON document"
     PYTHON = "a Python literal for each argument"
     TAGS = "text between tags for each argument; its type follows from the schema; JSON inside objects and arrays"
-    TYPED_TAGS = "as TAGS, with an attribute that says whether the value is a string"
+    TYPED_TAGS = "as TAGS, with an attribute that states whether the value is a string"
     ELEMENTS = "elements at every level, strings without quotes"
     BRACES = "braces and brackets of the family's own at every level, strings in quotes"
 
@@ -143,8 +143,8 @@ class CallFormat(msgspec.Struct, frozen=True):
         """Read one call from its first character to its last, without white space around it.
 
         Raises:
-            MalformedError: this is no call. If it was announced, it stays as far as it got, and what is still marked in
-                the cursor, or is the error's `rest`, is text.
+            MalformedError: the text is not a call. An announced call keeps the arguments read so far; what is still
+                marked in the cursor, or is the error's `rest`, is text.
         """
         raise NotImplementedError
 

@@ -116,7 +116,7 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     text_header: str = ""
     """What they write before text."""
     detect: tuple[str, ...] = ()
-    """Regular expressions, all of which a template of this family matches. Without any, only the name chooses it."""
+    """A template of this family matches all these regular expressions. If empty, the dialect must be named."""
     anywhere: bool = False
     """The markers of its calls are control tokens, which no model writes in prose: a second beginning, or an end where
     no call ends, is dropped."""
@@ -143,17 +143,17 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     starts_inside: bool = False
     """The model starts with thinking even where neither it nor the prompt opens it, unless the prompt closes it."""
     calls_inside: bool = False
-    """Calls may stand in thinking: a marker of calls there begins one. The thinking goes on behind the call, up to its
+    """Calls may stand in thinking: a marker of calls there begins one. The thinking goes on after the call, up to its
     end marker or the end of the answer."""
     anywhere: bool = False
-    """The family's markers are control tokens, which no model writes in prose: thinking may begin amid text, and a
+    """The family's markers are control tokens, which no model writes in prose: thinking may begin inside text, and a
     marker where it means nothing (a second opening, an end outside of thinking) is dropped."""
     headed: tuple[str, ...] = ()
     """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
     header: str = ""
     """What stands before that name. With it, any name is markup."""
     text_header: str = ""
-    """What stands before the answer's text, behind `after_close`."""
+    """What stands before the answer's text, after `after_close`."""
     next_message: str = ""
     """What another message begins with. Thinking ends before it also where its end marker is missing."""
     append: bool = False
@@ -161,13 +161,12 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     silent: tuple[str, ...] = ()
     """Texts around the answer that a client does not get where it begins or ends."""
     messages: bool = False
-    """Thinking is one message or several, each with a header of its own and with `after_close` behind it, as in
-    harmony."""
+    """Thinking is one message or several, each with its own header and followed by `after_close`, as in harmony."""
     prompt_encoding: PromptEncoding | None = None
     markers: tuple[str, ...] = ()
     """Further texts that the parser needs to see."""
     detect: tuple[str, ...] = ()
-    """Regular expressions, all of which a chat template of this family matches."""
+    """A chat template of this family matches all these regular expressions."""
     unlike: str = ""
     """A regular expression that no template of this family matches, though its relatives' do."""
     general: bool = False

@@ -22,7 +22,7 @@ class Markers:
         bare: the sections without a marker.
         opening: the beginnings of thinking; `reopening` are those that are dropped within it.
         again: for a section, by its identity, the beginnings that are dropped after one.
-        texts: all texts of the dialects. Those that are control tokens have to come to the parser as text.
+        texts: all texts of the dialects. The parser needs those that are control tokens as text.
     """
 
     def __init__(self, tool: ToolDialect | None, reasoning: ReasoningDialect | None) -> None:

@@ -142,7 +142,7 @@ def coerce(text: str, types: frozenset[str]) -> str:
 
 
 def _python_literal(text: str, types: frozenset[str]) -> str | None:
-    """Convert a list, tuple or dict of Python to JSON; None if it is none, or no array or object is wanted."""
+    """Convert a list, tuple or dict of Python to JSON; None if the text is not one or its type is not wanted."""
     kind = {"[": "array", "(": "array", "{": "object"}.get(text[:1])
     if kind not in types or "string" in types:
         return None

@@ -41,11 +41,11 @@ class MalformedError(Exception):
 
 
 class EndOfOutputError(MalformedError):
-    """The output ended amid markup."""
+    """The output ended inside markup."""
 
 
 class Finder:
-    """Find the first of several markers in text that may end amid one.
+    """Find the first of several markers in text that may end inside one.
 
     Args:
         markers: the texts to find.
@@ -69,7 +69,7 @@ class Finder:
         self.starts = frozenset(marker[0] for marker in self.markers)
 
     def search(self, text: str, start: int, closed: bool) -> tuple[int, str | None]:
-        """Return where the text before the first marker ends, and the marker, or None if there is none yet.
+        """Return where the text before the first marker ends, and the marker, or None if no marker has come yet.
 
         Unless `closed`, the text ends before anything that may turn out to be a marker. Of two possible markers the
         earlier counts, and of two at one place the longer.
@@ -97,7 +97,7 @@ def _whole_or_begun(markers: Iterable[str], size: int = 0) -> str:
     """Build a pattern of markers, and of their beginnings at the end of the text.
 
     Args:
-        markers: the markers, which have their first `size` characters in common. The pattern begins behind these.
+        markers: the markers, which have their first `size` characters in common. The pattern begins after these.
         size: the number of these characters.
     """
     longer: dict[str, list[str]] = {}

@@ -82,7 +82,7 @@ class JsonScanner:
 
     @property
     def in_string(self) -> bool:
-        """Whether the text so far ends amid a string without raw control characters, and not amid an escape."""
+        """Whether the text so far ends inside a string without raw control characters, and not inside an escape."""
         return self._state == _STRING and not self._raw
 
     @property
@@ -97,7 +97,7 @@ class JsonScanner:
             Where it stopped: at the end of the text, or right after the value.
 
         Raises:
-            MalformedError: this is no JSON. What was appended before is.
+            MalformedError: the text is not JSON. What was appended before the error is.
         """
         end = len(text)
         self._out, self._sent = out, pos
@@ -266,8 +266,8 @@ def json_value(cursor: Cursor, write: Callable[[str], None]) -> Steps[None]:
     """Read one JSON value and pass it on while it comes.
 
     Raises:
-        MalformedError: this is no JSON.
-        EndOfOutputError: the output ended amid the value.
+        MalformedError: the text is not JSON.
+        EndOfOutputError: the output ended inside the value.
     """
     scanner = JsonScanner()
     while True:

@@ -36,9 +36,9 @@ _ESCAPES: Final = {
     "v": "\\u000b",
     "\n": "",
 }
-"""The JSON of each escape: the character behind the backslash, and the text in a JSON string."""
+"""The JSON of each escape: the character after the backslash, and the text in a JSON string."""
 _CODES: Final = {"x": 2, "u": 4, "U": 8}
-"""The number of hexadecimal digits behind each of these."""
+"""The number of hexadecimal digits after each of these."""
 
 _STRING_ENDS: Final = {quote: finder(quote, "\\") for quote in ("'", '"', "'''", '"""')}
 
@@ -46,12 +46,12 @@ Write = Callable[[str], None]
 
 
 class Follows(NamedTuple):
-    """What stands behind a literal."""
+    """Patterns of the text that follows a literal."""
 
     whole: re.Pattern[str]
-    """It begins so. A match has a bounded length."""
+    """Matches the beginning of that text. A match has a bounded length."""
     begun: re.Pattern[str]
-    """A text that ends amid such a match."""
+    """Matches a text that ends inside such a match."""
 
 
 def python_value(
@@ -62,7 +62,7 @@ def python_value(
     Args:
         cursor: stands at its first character.
         write: takes its JSON.
-        depth: how many literals it is inside of.
+        depth: how many literals surround it.
         follows: what follows the literal, for strings with quotes that are not escaped: a quote before anything else
             belongs to the string.
 
@@ -148,7 +148,7 @@ def _string(cursor: Cursor, write: Write, follows: Follows | None = None) -> Ste
 
 
 def _ended(cursor: Cursor, follows: Follows) -> Steps[bool]:
-    """Whether a string ends behind a quote that was read, from what follows."""
+    """Determine from what follows whether a quote that was read ends the string."""
     while True:
         if not follows.begun.match(cursor.text, cursor.pos):
             return follows.whole.match(cursor.text, cursor.pos) is not None

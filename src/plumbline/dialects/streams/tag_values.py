@@ -16,8 +16,8 @@ from plumbline.dialects.streams.json_stream import JsonScanner, quoted_text
 __all__ = ["JsonWriter", "StringWriter", "json_between", "unwrapped"]
 
 _SHOWN = re.compile(r"[\[{ \t\r\n]*(?:[^-\[{ \t\r\n+.0-9A-Za-z_]|[-+.0-9A-Za-z_]+[^-+.0-9A-Za-z_])")
-"""The beginning of an object or array through its first token that is no opening bracket, and one more character if
-that token is a number or word."""
+"""The beginning of an object or array through its first token that is not an opening bracket, and one more character
+if that token is a number or word."""
 _MAX_DEPTH = 512
 _MAX_ATOM = 4300
 """Nearly the limits of Python's `json`, which refuses more nesting and longer integers."""
@@ -224,9 +224,9 @@ class JsonWriter:
 def json_between(cursor: Cursor, out: JsonWriter, ends: Finder, follows: Finder | None = None) -> Steps[str]:
     """Read a value that should be JSON, through the marker that ends it, and return that.
 
-    A marker inside a string is part of the string. So an object or array goes on behind a marker if it is JSON so far,
-    a string is open, and the character behind the marker may stand in a string, as a line feed between two tags may
-    not. Any other value ends at the first marker.
+    A marker inside a string is part of the string. So an object or array goes on after a marker if it is JSON so far,
+    a string is open, and the character after the marker may stand in a string (a line feed between two tags may not).
+    Any other value ends at the first marker.
 
     Args:
         cursor: stands at the beginning of the value.
