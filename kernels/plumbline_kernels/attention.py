@@ -209,7 +209,7 @@ def _plan_chunk(
     dtype: torch.dtype,
 ) -> _Chunk:
     def first_key(position: int) -> int:
-        """Return the first key position of a block whose first query is at `position`."""
+        """Return the first key position of the block that begins with the query at `position`."""
         return 0 if window is None else max(0, position - window + 1) // _SPLIT * _SPLIT
 
     context_len = seq_len - (stop - start)

@@ -57,7 +57,7 @@ def rope_kv_write(
         cos_sin: fp32 [max_positions, hd], cos in the first half of a row and sin in the second.
         positions: int64 [T], the row of `cos_sin` for each token.
         slot_mapping: int64 [T], block * block_size + offset for each token; -1 marks a padding row, never written.
-        k_cache: [num_blocks, block_size, KV, hd]; v_cache is alike.
+        k_cache: [num_blocks, block_size, KV, hd]; v_cache has the same shape.
         num_heads: H, the number of query heads.
         num_kv_heads: KV, the number of key (and of value) heads.
         q_norm_weight: [hd]; with `k_norm_weight`, each head is RMS-normalised before the rotation.

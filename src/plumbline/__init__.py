@@ -1,4 +1,4 @@
-"""Plumbline: one contract, a server built from it, and an engine behind it."""
+"""Plumbline: one contract, a server built from it, and engines for the server."""
 
 __all__ = ["__version__"]
 

@@ -1,1 +1,1 @@
-"""Generate tokens behind one port: the native engine, transformers, scripted tokens, and the code that they share."""
+"""Generate tokens: one port, the engines that implement it, and the code that they share."""

@@ -1,7 +1,7 @@
 """Share the places of an engine evenly among clients.
 
-A client may have all places while nobody else wants one. When another client waits, the next place is for the client
-that has the fewest. Equal clients, and requests of one client, are served in the order of their arrival.
+A client may have all places while no other client waits. When another client waits, the next place goes to the client
+with the fewest. Equal clients, and requests of one client, are served in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def fairest(waiting: Sequence[RequestState], running: Sequence[RequestState]) ->
         running: the requests that have places.
 
     Returns:
-        Of the requests with the first priority the first one of the client with the fewest running.
+        Among the requests of the first priority, the first one of the client with the fewest running requests.
     """
     first = waiting[0].request
     counts = _counts(running)

@@ -48,15 +48,15 @@ class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     """Thinking tokens of the whole output, over all its thoughts. When they are used up the engine forces `end`."""
     begin: tuple[tuple[int, ...], ...] = ()
-    """Token sequences that begin a thought, at the start of the output or behind one of `after`."""
+    """Token sequences that begin a thought, at the start of the output or after one of `after`."""
     end: tuple[int, ...]
     """The token sequence that ends a thought; at least one token."""
     inside: bool = False
     """Whether the output starts inside a thought."""
     after: tuple[tuple[int, ...], ...] = ()
-    """Token sequences behind which another thought may begin. Include `end` if one may follow directly."""
+    """Token sequences after which another thought may begin. Include `end` if one may follow directly."""
     anywhere: bool = False
-    """Whether a thought may begin amid text as well."""
+    """Whether a thought may begin inside text as well."""
     blank: frozenset[int] = frozenset()
     """Tokens (white space) that may stand between such a sequence, or the start of the output, and `begin`."""
 
@@ -150,7 +150,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Added to the logits; minus infinity bans."""
     allowed_token_ids: frozenset[int] | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
-    """Token sequences: the last token of one cannot be drawn behind the others."""
+    """Token sequences: the last token of a sequence cannot be drawn after the tokens before it."""
     banned_strings: tuple[str, ...] = ()
     """Texts that the output never contains, with ASCII letters in either case.
 
@@ -165,7 +165,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Ends the request in addition to the model's end-of-sequence ids; the token itself is part of the output."""
     ignore_eos: bool = False
     thinking_budget: ThinkingBudget | None = None
-    """A limit on thinking tokens. It overrides the grammar, so the grammar has to allow the forced end."""
+    """A limit on thinking tokens. It overrides the grammar, so the grammar must allow the forced end."""
     grammar: str | None = None
     """A grammar in llguidance's dialect of Lark that constrains the output from its first token on.
 
@@ -177,7 +177,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logprob_token_ids: tuple[int, ...] = ()
     """Further alternatives of each entry, whatever their rank. Needs `logprobs`."""
     prompt_logprobs: int | None = None
-    """As `logprobs`, for the prompt's own tokens (the first one has none)."""
+    """As `logprobs`, for the prompt's own tokens (the first token has no logprob)."""
 
 
 class MediaItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,10 +269,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     modalities: Mapping[Modality, int] = msgspec.field(default_factory=dict)
     """What prompts may have besides text, and for each kind the token id that stands for one item."""
     num_blocks: int = 0
-    """KV blocks of the paged cache, 0 where there is none."""
+    """KV blocks of the paged cache; 0 for engines without one."""
     block_size: int = 0
     max_in_flight: int = 0
-    """Requests of one client that may run and wait at a time; 0 where there is no limit."""
+    """Requests of one client that may run and wait at a time; 0 means no limit."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,7 +320,7 @@ class Engine(Protocol):
         """Return a prompt as the model reads it, with the tokens of each item in the place of its placeholder.
 
         Raises:
-            RefusedRequestError: the engine takes no such items, or not these; the text says why.
+            RefusedRequestError: the engine does not accept such items, or not these; the text states why.
         """
         ...
 
@@ -328,7 +328,7 @@ class Engine(Protocol):
         """Compile a grammar ahead of the request that will use it.
 
         Raises:
-            RefusedRequestError: the engine does not support grammars, or not this one; the text says why.
+            RefusedRequestError: the engine does not support grammars, or not this one; the text states why.
             EngineFullError: too many others are being compiled.
         """
         ...
@@ -337,7 +337,7 @@ class Engine(Protocol):
         """Load a LoRA adapter; requests may name it afterwards.
 
         Raises:
-            RefusedRequestError: the engine takes no adapters, or not this one; the text says why.
+            RefusedRequestError: the engine does not support adapters, or not this one; the text states why.
         """
         ...
 

@@ -43,7 +43,7 @@ class RequestQueues:
         insort(self.running, state, key=_key)
         if num_cached is None or state.started:
             return
-        # After a preemption the request finds its own tokens, which is no hit of its prompt.
+        # After a preemption the request finds its own tokens, which does not count as a hit of its prompt.
         state.started = True
         state.num_cached_tokens = num_cached
         self.prefix_queries += state.num_tokens

@@ -119,7 +119,7 @@ class ScriptedEngine:
                 self.aborted.append(request.request_id)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """Take every adapter, if the engine's facts say that it takes some; scripts see its name."""
+        """Accept any adapter if the engine's facts declare adapters; scripts see its name."""
         if "adapters" not in self._info.features:
             raise no_adapters(self._info)
         self.adapters.append(name)
@@ -135,7 +135,7 @@ class ScriptedEngine:
             self._running[request_id].set()
 
     def stats(self) -> EngineStats:
-        """Counts of requests and tokens; there is no cache."""
+        """Return the counts of requests and tokens. The scripted engine has no cache."""
         return EngineStats(
             alive=not self._closed,
             seconds_since_step=0.0,

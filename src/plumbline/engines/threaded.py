@@ -1,4 +1,4 @@
-"""Run a synchronous engine core on a thread, behind the asyncio port.
+"""Run a synchronous engine core on a thread and serve it through the asyncio port.
 
 The thread and the event loop meet in two places only: an inbox that takes requests and aborts at any time, and one
 `call_soon_threadsafe` per step that delivers all chunks of that step. The event loop never waits for a step.
@@ -63,9 +63,9 @@ FEATURES = frozenset(
 """The `SamplingParams` fields that engines on the shared sampling kernels honour."""
 
 _UNREAD_PAUSES = 512
-"""Chunks that a reader may be behind. Then its request is paused: an answer that nobody reads costs no more steps."""
+"""Unread chunks at which a request is paused, so that an answer that no client reads costs no more steps."""
 _UNREAD_RESUMES = 64
-"""Chunks behind at which a paused request goes on. Far fewer, because going on may cost a recomputation."""
+"""Unread chunks at which a paused request goes on. Far fewer, because going on may cost a recomputation."""
 _FATAL_FAILURES = 3
 """After this many failed steps in a row the engine reports itself dead, and `/health` with it."""
 

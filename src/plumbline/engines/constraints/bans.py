@@ -72,7 +72,7 @@ class BanMatcher:
         sampling: has `bad_words`, `banned_strings` and `allowed_token_ids`.
         vocab_size: tokens of the model.
         texts: the vocabulary; needed only for `banned_strings`.
-        inner: the matcher of the answer without bans; None if it has none.
+        inner: the matcher of the answer without bans, if there is one.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ MAX_GRAMMAR = 1024 * 1024
 _MAX_RULES = 10_000
 """Rules of a grammar. llguidance follows rules that refer to each other recursively, about 4 KB of stack for each."""
 _STACK = 128 * 1024 * 1024
-"""Bytes of stack of a compiler thread, of which only the used part costs memory. With the usual 8 MB a chain of 3,000
+"""Bytes of stack of a compiler thread; only the used part costs memory. With the usual 8 MB a chain of 3,000
 rules ended the process."""
 _MAX_WAITING = 32
 """Grammars that may be compiled or wait to be compiled at a time."""
@@ -109,7 +109,7 @@ class Vocabulary:
     """The tokens of a model, as grammars need them.
 
     Attributes:
-        tokens: bytes of each id, [vocab_size]; unused ids have none.
+        tokens: bytes of each id, [vocab_size]; empty for unused ids.
         special_ids: control tokens, which match no text.
         eos_token_ids: may end an answer where the grammar may end.
         encode: encodes text without control tokens, as the model sees it in training.
@@ -130,7 +130,7 @@ class LarkCompiler:
     """Compile grammars with llguidance, each once, failures included. One event loop may use it.
 
     Args:
-        vocabulary: the model's tokens; at least one has to be an end of sequence.
+        vocabulary: the model's tokens; at least one must be an end of sequence.
         capacity: how many compiled grammars are cached.
         timeout: seconds that a grammar may wait for a thread, and seconds that it may compile. The error names which of
             the two passed. A thread that is compiling goes on until llguidance's own limits stop it.
@@ -315,7 +315,7 @@ class _Tokens:
         self._longest = max(map(len, self._ids), default=1)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Return tokens for text that the grammar forces. Their bytes have to be exactly the bytes of the text."""
+        """Return tokens for text that the grammar forces. Their bytes must be exactly the bytes of the text."""
         raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
         ids = self._encode(raw.decode("utf-8", "replace"))
         return ids if b"".join(self.tokens[token_id] for token_id in ids) == raw else self._greedy(raw)

@@ -20,7 +20,7 @@ class ThinkingBudgetMatcher:
 
     Args:
         limit: the budget and the token sequences around thoughts.
-        inner: the grammar of the whole answer, thinking included; None if it has none.
+        inner: the grammar of the whole answer, thinking included, if there is one.
     """
 
     def __init__(self, limit: ThinkingBudget, inner: Matcher | None = None) -> None:
@@ -30,7 +30,7 @@ class ThinkingBudgetMatcher:
         self._start: int | None = 0 if limit.inside else None
         """The number of tokens taken when the current thought began; None outside thoughts."""
         self._place: int | None = 0
-        """The number of tokens taken where a thought may begin; None where none may."""
+        """The number of tokens taken where a thought may begin; None where a thought may not begin."""
         self._spent = 0
         """Tokens of earlier thoughts."""
 
@@ -95,7 +95,7 @@ class ThinkingBudgetMatcher:
         return len(self._taken) - since >= size and tuple(self._taken[-size:]) == ids
 
     def _forced(self) -> int | None:
-        """Return the token that has to come now, if the end is forced."""
+        """Return the token that must come now, if the end is forced."""
         if self._start is None:
             return None
         end = self._limit.end

@@ -71,7 +71,7 @@ class ChainSampler:
 
     @property
     def steers(self) -> bool:
-        """Whether `observe` has to be called after each draw."""
+        """Whether `observe` must be called after each draw."""
         return self._chain.mirostat is not None
 
     def filter(self, logits: Tensor, position: int) -> Tensor:

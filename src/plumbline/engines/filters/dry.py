@@ -85,7 +85,7 @@ class DryHistory:
         self._since_break = 0 if breaks else self._since_break + 1
 
     def _last_break(self) -> int:
-        """Return the number of tokens through the end of the last breaker; 0 if there is none."""
+        """Return the number of tokens through the end of the last breaker; 0 without a breaker."""
         tokens, params = self._tokens, self._params
         singles = np.flatnonzero(np.isin(tokens, np.array(sorted(params.breaker_ids), dtype=np.int64)))
         last = int(singles[-1]) + 1 if singles.size else 0

@@ -1,1 +1,1 @@
-"""Run GGUF files with llama.cpp behind the port: quantised models on CPUs and GPUs."""
+"""Implement the engine port with llama.cpp, which runs GGUF files: quantised models on CPUs and GPUs."""

@@ -33,7 +33,7 @@ from plumbline.engines.sampling.sampler import Sampler
 __all__ = ["LlamaCppCore"]
 
 _SCORED = 64
-"""Tokens in a batch whose logprobs are wanted, of all prompts together: each costs a row of logits."""
+"""Most tokens in a batch with prompt logprobs, over all prompts: each costs a row of logits."""
 
 
 class Cache(Cells, Protocol):
@@ -83,7 +83,7 @@ class _Budget:
         self._scored = _SCORED
 
     def spend(self, state: RequestState) -> None:
-        """Add as many of a request's tokens as fit; a request of which none fits waits for the next batch."""
+        """Add as many of a request's tokens as fit; if none fits, the request waits for the next batch."""
         entry = _Entry(state, state.num_computed_tokens, min(_missing(state), self.tokens))
         if entry.scores:
             entry = replace(entry, count=min(entry.count, self._scored))
@@ -249,7 +249,7 @@ def _missing(state: RequestState) -> int:
 
 
 def _score(entry: _Entry, logits: NDArray[np.float32]) -> None:
-    """Append the logprobs of the prompt tokens behind those of an entry, unless they are known from before."""
+    """Append the logprobs of the prompt tokens after each token of an entry, unless they are known from before."""
     state = entry.state
     following = state.token_ids[entry.start + 1 : min(entry.start + entry.count + 1, state.num_prompt_tokens)]
     if not following or state.prompt_logprobs is None or len(state.prompt_logprobs) != entry.start + 1:

@@ -1,4 +1,4 @@
-"""Assemble llama.cpp, its core and a thread behind the port."""
+"""Assemble the llama.cpp engine: library, core and thread."""
 
 from __future__ import annotations
 

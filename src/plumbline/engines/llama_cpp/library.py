@@ -33,7 +33,7 @@ _NUMBERS = (ctypes.c_int32, ctypes.c_uint32, ctypes.c_int, ctypes.c_float, ctype
 
 
 class LlamaCppError(ValueError):
-    """llama.cpp is missing or cannot load the file, or an option is wrong; the message says what to do."""
+    """llama.cpp is missing or cannot load the file, or an option is wrong; the message states what to do."""
 
 
 def _llama() -> Any:
@@ -47,7 +47,7 @@ def read_options(given: Sequence[str]) -> dict[str, Any]:
     """Read `KEY=VALUE` texts: numeric parameters of llama.cpp's model and context, and the types of the cache.
 
     Raises:
-        LlamaCppError: there is no such parameter, or the value is none for it.
+        LlamaCppError: llama.cpp has no such parameter, or the value is invalid for it.
     """
     lib = _llama()
     structs = (lib.llama_model_params, lib.llama_context_params)
@@ -100,14 +100,14 @@ class Library:
     Attributes:
         vocab_size: tokens of the model.
         max_model_len: tokens of a sequence.
-        num_sequences: how many sequences the cache can tell apart.
+        num_sequences: how many sequences the cache can hold.
         num_cells: tokens in the cache.
         has_streams: whether each sequence has cells of its own, for `max_model_len` tokens.
         eos_token_ids: tokens that end an answer, of those that `markers` names.
         can_share: whether the beginning of one sequence can be copied to another.
 
     Raises:
-        LlamaCppError: the file cannot be loaded, or there is not the memory for its cache.
+        LlamaCppError: the file cannot be loaded, or its cache needs more memory than is free.
     """
 
     def __init__(

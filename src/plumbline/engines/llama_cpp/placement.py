@@ -2,7 +2,7 @@
 
 llama.cpp has two kinds of cache. `pool.Pool` uses one pool of cells for all sequences: it holds any mixture of lengths,
 but attention looks at the used cells of all sequences for every token. `streams.Streams` gives each sequence cells of
-its own: attention looks at those only, but there has to be room for the longest context in each.
+its own: attention looks at those only, but each sequence needs room for the longest context.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Placement(Protocol):
         ...
 
     def fits(self, states: Iterable[RequestState]) -> bool:
-        """Tell whether the cache holds these requests, and some tokens more of each."""
+        """Return whether the cache can hold these requests, and some more tokens of each."""
         ...
 
     def clear(self) -> None:
@@ -70,7 +70,7 @@ class Placement(Protocol):
 
 
 class Source(NamedTuple):
-    """A sequence whose beginning can be shared."""
+    """A sequence that can share its beginning."""
 
     sequence: int
     token_ids: Sequence[int]
@@ -81,7 +81,7 @@ class Source(NamedTuple):
 def longest_prefix(token_ids: Sequence[int], sources: Iterable[Source]) -> tuple[int, int]:
     """Find the sequence that shares the longest beginning with a prompt.
 
-    Returns the sequence and the number of tokens, at most all but one, because the last one has to be computed;
+    Returns the sequence and the number of tokens, at most all but one, because the last one must be computed;
     (-1, 0) if none is worth it.
     """
     best, most = -1, _WORTH - 1

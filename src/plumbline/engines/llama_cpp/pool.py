@@ -14,7 +14,7 @@ _KEPT = 8192
 """Tokens that finished requests leave for others, all together; a longer sequence is kept alone."""
 
 _ROOM = 32
-"""Tokens that each running request shall be able to grow by when another one starts."""
+"""Tokens of growth that each running request keeps when another one starts."""
 
 
 class Pool:
@@ -80,7 +80,7 @@ class Pool:
         return self._evict() is not None
 
     def fits(self, states: Iterable[RequestState]) -> bool:
-        """Tell whether the pool holds these requests and some tokens more of each, if they share nothing."""
+        """Return whether the pool can hold these requests and some more tokens of each, if they share nothing."""
         return sum(state.num_tokens + _ROOM for state in states) <= self._cache.num_cells
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Know which tokens each sequence of the cache holds, and find the longest beginning that a request can share."""
+"""Record which tokens each sequence of the cache holds, and find the longest beginning that a request can share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sequences:
         return len(self._kept)
 
     def take(self, salt: str | None) -> int | None:
-        """Return a free sequence, now running; None if there is none, and `evict` may help."""
+        """Mark a free sequence as running and return it; None if all are used, where `evict` may help."""
         if not self._free:
             return None
         sequence = self._free.pop()

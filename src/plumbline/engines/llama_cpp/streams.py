@@ -18,7 +18,7 @@ __all__ = ["Streams"]
 
 
 class _Kept(NamedTuple):
-    """What a finished request has left."""
+    """The computed tokens of a finished request."""
 
     token_ids: list[int]
     salt: str | None
@@ -42,7 +42,7 @@ class Streams:
         self._clock = 0
 
     def start(self, state: RequestState) -> int:
-        """Give a request a sequence beside the running ones; return how many of its tokens the cache has already."""
+        """Give a request a sequence next to the running ones; return how many of its tokens the cache has already."""
         source, shared = -1, 0
         # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
         if self._shares and state.prompt_logprobs is None:
@@ -124,12 +124,12 @@ class Streams:
         return sorted(set(range(min(numbers), max(numbers))) - set(numbers)) if numbers else []
 
     def _open(self) -> Iterable[int]:
-        """Return the sequences that a new request may take: any, a gap, or one beside the window."""
+        """Return the sequences that a new request may take: any, a gap, or one next to the window."""
         if not self._running:
             return range(len(self._held))
         numbers = self._running.values()
-        beside = (min(numbers) - 1, max(numbers) + 1)
-        return self._gaps() or [sequence for sequence in beside if 0 <= sequence < len(self._held)]
+        adjacent = (min(numbers) - 1, max(numbers) + 1)
+        return self._gaps() or [sequence for sequence in adjacent if 0 <= sequence < len(self._held)]
 
     def _worth(self, sequence: int) -> tuple[bool, int]:
         """Return a key by which an empty sequence comes first, then what was used longest ago."""

@@ -19,7 +19,7 @@ _BLOCK = 65_536
 
 
 class AudioError(ValueError):
-    """A file is no audio that can be decoded."""
+    """The file cannot be decoded as audio."""
 
     code = "invalid_value"
 
@@ -29,10 +29,10 @@ def decode_audio(data: bytes, max_seconds: float) -> NDArray[np.float32]:
 
     Args:
         data: a WAV or MP3 file.
-        max_seconds: a longer one is refused as soon as it is known to be longer, whatever its header says.
+        max_seconds: longer audio is refused as soon as its length is known, whatever its header claims.
 
     Raises:
-        AudioError: it is no such file, too long, empty or broken.
+        AudioError: the file has another format, or is too long, empty or broken.
     """
     import soundfile
     import soxr

@@ -9,7 +9,7 @@ __all__ = ["ImageError", "decode_image", "reduced_image"]
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _MAX_SCANS = 64
-"""Scans of a progressive JPEG, each of which costs a pass over all pixels. Encoders write about ten."""
+"""Scans of a progressive JPEG. Each costs a pass over all pixels; encoders write about ten."""
 _MAX_RATIO = 200
 """Processors scale the shorter side to some hundred pixels, and the longer one with it."""
 _REDUCED = 512
@@ -32,7 +32,7 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Any:
         max_pixels: a larger image is refused before it is decoded.
 
     Raises:
-        ImageError: it is no such file, too large or broken.
+        ImageError: the file has another format, or is too large or broken.
     """
     from PIL import Image, ImageOps
 

@@ -38,7 +38,7 @@ class Video(NamedTuple):
     total: int
     """Frames of the file."""
     rate: float
-    """Frames of the file a second; 0 if it does not say."""
+    """Frames of the file a second; 0 if the file does not state it."""
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -65,12 +65,12 @@ def decode_video(data: bytes, max_frames: int, max_pixels: int, cpu_seconds: flo
         cpu_seconds: the time of a CPU that decoding may take.
 
     Raises:
-        VideoError: it is no such file, it is too large, or decoding takes too long.
+        VideoError: the file has another format, is too large, or takes too long to decode.
     """
     command = [sys.executable, "-P", str(_WORKER), str(max_frames), str(max_pixels), str(cpu_seconds)]
     late = VideoError(f"takes more than {cpu_seconds:g} seconds of a CPU to decode")
     try:
-        # No other variable reaches FFmpeg and Python: they do what the defaults are.
+        # No other variable reaches FFmpeg and Python, so they run with their defaults.
         done = subprocess.run(
             command,
             input=data,

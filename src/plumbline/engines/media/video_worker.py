@@ -22,7 +22,7 @@ _MAX_RATIO = 200
 
 
 class _Refusal(Exception):  # noqa: N818 - it says what the file is
-    """The file is not taken; the text goes behind "The video of 'field'"."""
+    """The file is refused; the text follows "The video of 'field'"."""
 
 
 def main(max_frames: int, max_pixels: int, cpu_seconds: float) -> None:

@@ -50,7 +50,7 @@ class EngineCore(RequestCore):
         return outputs
 
     def check_integrity(self) -> None:
-        """Assert that every block is free or in exactly the block tables that its reference count says."""
+        """Assert that every block is free, or in as many block tables as its reference count."""
         super().check_integrity()
         self.scheduler.check_integrity()
 
@@ -86,7 +86,7 @@ class EngineCore(RequestCore):
                 self._slots.release(state)
 
     def _recover(self, states: Collection[RequestState]) -> None:
-        """Free the slots and forget the prefix cache, whose blocks may be half written."""
+        """Free the slots and forget the prefix cache: its blocks may be half written."""
         self._release(states)
         self.scheduler.pool.reset_cache()
         self.scheduler.check_integrity()

@@ -1,4 +1,4 @@
-"""Assemble the native engine: core, runner and thread, behind the port."""
+"""Assemble the native engine: core, runner and thread."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class BlockPool:
     def match_prefix(self, token_ids: Sequence[int], salt: str | None) -> tuple[list[int], list[bytes]]:
         """Return the longest cached run of full blocks at the start of `token_ids`, and their hashes.
 
-        At least one token is always left out, because the logits of the last token have to be computed.
+        At least one token is always left out, because the logits of the last token must be computed.
         The blocks are not reserved yet: call `acquire` before anything else is allocated.
         """
         blocks: list[int] = []
@@ -138,7 +138,7 @@ class BlockPool:
         """Assert that free + used == total and that the counts match the requests' block tables.
 
         Raises:
-            RuntimeError: they do not match; the text says where.
+            RuntimeError: they do not match; the text names the blocks.
         """
         expected = [0] * self.num_blocks
         for table in block_tables:

@@ -51,7 +51,7 @@ class Runner(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """The device that inputs have to be on."""
+        """The device that inputs must be on."""
         ...
 
     def admit(self, state: RequestState) -> None:

@@ -45,8 +45,8 @@ __all__ = ["RemoteEngine"]
 
 _UNREAD_PAUSES = 256
 _UNREAD_RESUMES = 32
-"""Chunks that a reader may be behind, and those at which its stream goes on. The engine pauses the request if it stays
-behind."""
+"""Unread chunks at which a stream is paused, and at which it goes on. If the reader still lags, the engine pauses the
+request."""
 _Answer = TokenChunk | Checked | Expanded | Refused
 _LOST = "The engine's process has ended."
 _DEAD = EngineStats(
@@ -65,14 +65,14 @@ _DEAD = EngineStats(
 
 
 class RemoteEngine:
-    """An `Engine` whose work is done by an `EngineHost` in another process.
+    """Forward the work of an `Engine` to an `EngineHost` in another process.
 
     Build it with `connect`. The counters of `stats` are those of the last message, at most a fraction of a second old.
     When the connection is lost, streams end with an error and the engine is not alive; it does not connect again.
 
     Args:
         path: the host's socket.
-        info: the engine's facts, as the host told them.
+        info: the engine's facts, as received from the host.
     """
 
     def __init__(self, path: Path, info: EngineInfo) -> None:
@@ -94,8 +94,8 @@ class RemoteEngine:
         """Ask the host for the engine's facts. The connection for requests is made by `start`.
 
         Raises:
-            OSError: nobody listens on the socket.
-            FrameError: who listens is no host.
+            OSError: no process listens on the socket.
+            FrameError: the peer is not an engine host.
         """
         connection = await _open(path)
         try:
@@ -112,8 +112,8 @@ class RemoteEngine:
         """Connect to the host.
 
         Raises:
-            OSError: nobody listens on the socket.
-            FrameError: who listens is no host.
+            OSError: no process listens on the socket.
+            FrameError: the peer is not an engine host.
         """
         self._connection = await _open(self._path)
         await _greeting(self._connection)
@@ -204,7 +204,7 @@ class RemoteEngine:
             self._connection.send(AbortNamed(number))
 
     def stats(self) -> EngineStats:
-        """Return the counters of the last message; an engine that is at work has worked on since then."""
+        """Return the counters of the last message; a busy engine has counted on since then."""
         stats, at = self._stats
         if self._closed is not None:
             return msgspec.structs.replace(stats, alive=False)

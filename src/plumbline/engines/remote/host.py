@@ -55,7 +55,7 @@ class EngineHost:
 
     Args:
         engine: the engine; the host neither starts nor stops it.
-        path: the socket to create. Whoever can open it can use the engine, so its folder has to be private.
+        path: the socket to create. Whoever can open it can use the engine, so its folder must be private.
     """
 
     def __init__(self, engine: Engine, path: Path) -> None:
@@ -119,7 +119,7 @@ class _User:
         """Makes request ids of different connections differ."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._held: dict[int, asyncio.Event] = {}
-        """Streams whose reader is far behind; the event is set when it has caught up."""
+        """Streams with a reader that lags far behind; the event is set when the reader has caught up."""
         self._ready: list[tuple[int, TokenChunk]] = []
         self._writable = asyncio.Event()
         self._writable.set()

@@ -41,9 +41,9 @@ with files of `--max-media-bytes`."""
 
 _LENGTH = 4
 _READ = 256 * 1024
-"""Bytes to read at a time. A frame has the chunks of a step, and there are many in a read when a process is behind."""
+"""Bytes to read at a time. A frame has the chunks of one step; a process that lags reads many frames at once."""
 _BEHIND = 4 * 1024 * 1024
-"""Bytes that wait to be read, from which on a side is behind. A stopped process must not fill the memory of others."""
+"""Unread bytes from which on a side counts as lagging. A stopped process must not fill the memory of others."""
 
 M = TypeVar("M")
 
@@ -60,7 +60,7 @@ class Generate(msgspec.Struct, tag="g", array_like=True, frozen=True):
 
 
 class Abort(msgspec.Struct, tag="a", array_like=True, frozen=True):
-    """Nobody reads this stream any more: free what it has. No chunk has to follow."""
+    """End a stream that is no longer read, and free what it holds. No chunk needs to follow."""
 
     stream: int
 
@@ -72,7 +72,7 @@ class AbortNamed(msgspec.Struct, tag="n", array_like=True, frozen=True):
 
 
 class Unread(msgspec.Struct, tag="u", array_like=True, frozen=True):
-    """Stop or go on sending the chunks of a stream: its reader is far behind, or has caught up."""
+    """Pause or resume sending the chunks of a stream: its reader lags far behind, or has caught up."""
 
     stream: int
     far_behind: bool
@@ -136,7 +136,7 @@ class Expanded(msgspec.Struct, tag="x", array_like=True, frozen=True):
 
 
 class Refused(msgspec.Struct, tag="r", array_like=True, frozen=True):
-    """The engine took no request, or no grammar, under this stream: one of the errors of the port."""
+    """The engine refused the request, grammar or adapter of this stream with one of the errors of the port."""
 
     stream: int
     kind: Literal["refused", "full", "closed"]

@@ -93,7 +93,7 @@ class Sampler:
             masks: the grammar masks of the rows that have one.
 
         Returns:
-            The token ids, int64 [num_rows], and a logprob entry for each row whose request asked for one.
+            The token ids, int64 [num_rows], and a logprob entry for each row that asked for one.
         """
         wanting = [row for row, state in enumerate(states) if state.sampling.logprobs is not None]
         raw = torch.log_softmax(logits[wanting], dim=-1) if wanting else None

@@ -1,1 +1,1 @@
-"""Serve any causal language model of Hugging Face transformers behind the port."""
+"""Implement the engine port with any causal language model of Hugging Face transformers."""

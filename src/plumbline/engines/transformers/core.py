@@ -71,7 +71,7 @@ class TransformersCore(RequestCore):
         return outputs
 
     def _fits(self, states: list[RequestState]) -> bool:
-        """Tell whether the caches of requests are within the bound, padded to the longest, for another 16 tokens."""
+        """Return whether the caches of requests are within the bound, padded to the longest, for another 16 tokens."""
         longest = max(state.num_tokens for state in states) + 16
         return len(states) * longest * self._token_bytes <= self._cache_bytes
 
@@ -155,7 +155,7 @@ class TransformersCore(RequestCore):
         return output, inputs.offset
 
     def _positions(self, state: RequestState, cache: Any, offset: int) -> dict[str, Tensor]:
-        """Return the positions of the tokens behind a cache, for models that would compute them with a stale offset."""
+        """Return the positions of the tokens after a cache, for models that would compute them with a stale offset."""
         if cache is None or self._media is None or not self._media.has_own_positions:
             return {}
         start = int(cache.get_seq_length())
@@ -192,4 +192,4 @@ class _Held(NamedTuple):
     cache: Any
     """None for models that have no such cache."""
     offset: int = 0
-    """What its positions differ by from the indices of its tokens."""
+    """The offset between its positions and the indices of its tokens."""

@@ -1,4 +1,4 @@
-"""Run a transformers model on a thread, behind the port."""
+"""Implement the engine port with a transformers model on a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["TransformersEngine"]
 
 
 class TransformersEngine(ThreadedEngine):
-    """Run a transformers model on a thread, behind the port."""
+    """Run a transformers model on a thread."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Load a model folder with transformers: as a model of images and text if its config says so, else of text."""
+"""Load a model folder with transformers: as a model of images and text if its config names one, else of text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _QUANTISERS = {
 
 
 class TransformersError(ValueError):
-    """transformers cannot load the model; the message says what to do."""
+    """transformers cannot load the model; the message states what to do."""
 
 
 class LoadedModel(NamedTuple):
@@ -83,7 +83,7 @@ def load_hf_model(
 
 
 def _reads_images(config: Any) -> bool:
-    """Tell whether the weights are those of a model of images and text; some configs serve models of text as well."""
+    """Return whether the weights belong to a model of images and text; some configs serve models of text as well."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as MAPPING
 
     named = set(getattr(config, "architectures", None) or ())
@@ -95,7 +95,7 @@ def _reads_images(config: Any) -> bool:
 
 
 def _explained(folder: Path, error: Exception, trusted: bool) -> TransformersError:
-    """Return an error that says what to install or which option to give."""
+    """Return an error that names what to install or which option to give."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     if config.get("auto_map") and not trusted and "trust_remote_code" in str(error):
         return TransformersError(

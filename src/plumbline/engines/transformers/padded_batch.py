@@ -4,7 +4,7 @@
     request b   k k k k k k k k k
     request c   . . . . . . . k k
 
-A step then computes one token for all rows at once. Positions and an attention mask tell the model what is padding.
+A step then computes one token for all rows at once. Positions and an attention mask mark the padding for the model.
 Only caches of plain attention can be joined: windows and recurrent states have no place for padding.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["PaddedBatch", "token_bytes"]
 
 
 def token_bytes(cache: Any) -> int:
-    """Return how many bytes a token takes in a cache of one row; 0 if that cannot be told."""
+    """Return how many bytes a token takes in a cache of one row; 0 if unknown."""
     layers = getattr(cache, "layers", ())
     if not layers or not all(_is_plain(layer) for layer in layers):
         return 0

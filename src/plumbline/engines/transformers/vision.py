@@ -30,12 +30,12 @@ _PER_TOKEN = ("mm_token_type_ids", "token_type_ids")
 
 
 class PromptInputs(NamedTuple):
-    """What the model reads beside the token ids of a prompt with images or videos."""
+    """The inputs of the model, besides the token ids, for a prompt with images or videos."""
 
     arguments: dict[str, Tensor]
     """Of `forward`: pixels, their sizes, token types and positions."""
     offset: int
-    """What the positions of later tokens differ by from their index: an image may have fewer positions than tokens."""
+    """Offset of later positions to the indices of tokens: an image may have fewer positions than tokens."""
 
 
 class _Processed(NamedTuple):
@@ -113,9 +113,9 @@ class MediaReader:
         return int(self._processor.tokenizer.convert_tokens_to_ids(token))
 
     def _reads_videos(self) -> bool:
-        """Tell whether the model's processor reads videos, and puts nothing but placeholders in the place of one.
+        """Return whether the model's processor reads videos and expands one to placeholders only.
 
-        Others put the time before each frame, or marks around it, and want to see what stands beside the placeholder.
+        Other processors put the time before each frame, or marks around it, and need the text next to the placeholder.
         """
         if getattr(self._processor, "video_processor", None) is None:
             return False
@@ -219,7 +219,7 @@ def _spliced(
 
 
 def load_processor(folder: Path, config: Any, *, trust_remote_code: bool = False) -> Any:
-    """Return the processor of a model folder, or None if the folder has none that reads images.
+    """Return the processor of a model folder, or None if the folder has no processor that reads images.
 
     Processors for videos need torchvision. Where it is not installed, the rest of the processor is loaded without.
     """
@@ -259,7 +259,7 @@ def _without_videos(folder: Path, config: Any, options: dict[str, Any]) -> Any:
         return AutoProcessor.from_pretrained(folder, **options)
 
     def check(self: Any, name: str, argument: Any) -> Any:
-        # The class that a video processor has to have cannot be imported without torchvision.
+        # The class that transformers requires of a video processor cannot be imported without torchvision.
         return (
             None if name == "video_processor" else known.check_argument_for_proper_class(self, name, argument)
         )

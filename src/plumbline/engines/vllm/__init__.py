@@ -1,1 +1,1 @@
-"""Run models with vLLM's engine behind the port: its models, quantisations and parallelism, our grammars and API."""
+"""Implement the engine port with vLLM: its models, quantisations and parallelism, our grammars and API."""

@@ -1,4 +1,4 @@
-"""Load LoRA adapters into vLLM's engine, and know which requests use them."""
+"""Load LoRA adapters into vLLM's engine, and count the requests that use them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NONE = 0
 class AdapterSet:
     """The adapters of one engine.
 
-    vLLM's kernels for CPUs compute rows without an adapter wrongly beside rows with one, so there such rows get an
-    adapter of zeros as soon as another one is loaded.
+    In batches that mix rows with and without an adapter, vLLM's kernels for CPUs compute the latter wrongly. There,
+    rows without an adapter get one of zeros as soon as another one is loaded.
 
     Args:
         capacity: adapters that may be loaded; all of them stay in vLLM's memory.

@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["VllmError", "check_release", "engine_config", "read_options"]
 
 _SUPPORTED = ((0, 32), (0, 34))
-"""The releases whose inner classes this module uses: from the first, before the second."""
+"""The supported releases, because this module uses inner classes: from the first up to, and without, the second."""
 _OURS = frozenset(
     {
         "model",
@@ -28,7 +28,7 @@ _OURS = frozenset(
 
 
 class VllmError(ValueError):
-    """vLLM is missing, of another release, or cannot run the model; the message says what to do."""
+    """vLLM is missing, of another release, or cannot run the model; the message states what to do."""
 
 
 def read_options(given: Sequence[str]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def read_options(given: Sequence[str]) -> dict[str, Any]:
 
 
 def check_release() -> None:
-    """Check that vLLM is installed, in a release whose inner classes are known.
+    """Check that a supported release of vLLM is installed.
 
     Raises:
         VllmError: it is not.
@@ -92,8 +92,8 @@ def engine_config(
     # On the device vLLM normalises pixels that were rounded after resizing, so images would differ from transformers'.
     given = {"mm_device_do_normalize": False, **options}
     if current_platform.is_cpu():
-        # A seeded request whose prompt is computed in parts ends vLLM 0.32's process on CPUs: it sets back the offset
-        # of a generator that has none there.
+        # On CPUs, a seeded request ends vLLM 0.32's process if its prompt is computed in parts: vLLM sets back the
+        # offset of a generator, and generators on CPUs have no offset.
         given.setdefault("enable_chunked_prefill", False)
     if cache_bytes is not None and current_platform.is_cpu():
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, cache_bytes >> 30))

@@ -23,7 +23,7 @@ class Counters(StatLoggerBase):  # type: ignore[misc,unused-ignore]
     def record(
         self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
     ) -> None:
-        """Take what vLLM says after an iteration."""
+        """Add the statistics of an iteration."""
         if scheduler_stats is not None:
             self.num_running = scheduler_stats.num_running_reqs
             self.num_waiting = scheduler_stats.num_waiting_reqs
@@ -38,4 +38,4 @@ class Counters(StatLoggerBase):  # type: ignore[misc,unused-ignore]
         self.last_step = time.monotonic()
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """Do nothing: vLLM calls this once at the start, for loggers."""

@@ -1,4 +1,4 @@
-"""Put vLLM's asynchronous engine behind the port."""
+"""Implement the engine port with vLLM's asynchronous engine."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class VllmEngine:
             return counters
 
         # Ctrl-C reaches the whole process group, and vLLM's processes would die before what runs has ended. They
-        # inherit the mask of this thread. Only the tracker, which unblocks the signal, has to exist before.
+        # inherit the mask of this thread. Only the tracker, which unblocks the signal, must exist before.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

@@ -66,7 +66,7 @@ def matcher_spec(sampling: SamplingParams, eos_token_ids: frozenset[int]) -> Mat
 def vllm_parameters(
     sampling: SamplingParams, eos_token_ids: frozenset[int], spec: MatcherSpec | None, *, on_gpu: bool
 ) -> Any:
-    """Return vLLM's parameters. The ends are always named: of `ignore_eos` vLLM and we think differently.
+    """Return vLLM's parameters. The ends are always named, because vLLM defines `ignore_eos` differently.
 
     Raises:
         RefusedRequestError: vLLM refuses or changes a value.

@@ -44,7 +44,7 @@ def load_model(
         folder: the folder.
         dtype: type of the weights; None takes the one of the config.
         device: where they go.
-        max_model_len: positions that the model has to have; rotary embeddings can be computed for more than the config
+        max_model_len: positions that the model needs; rotary embeddings can be computed for more than the config
             names.
 
     Raises:
