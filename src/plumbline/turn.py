@@ -118,7 +118,7 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True):
     """JSON between two texts."""
 
     trigger: str
-    """The beginning of `begin` from which on the tag has to follow."""
+    """The beginning of `begin`; after it the rest of the tag must follow."""
     begin: str
     schema: Mapping[str, Any] | bool
     end: str
@@ -267,7 +267,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     keep_last: int | None = None
     """Keep this many tokens of the prompt, its last; -1 keeps what fits, None all."""
     bad_words: tuple[str, ...] = ()
-    """Words whose tokens must not be drawn one after the other."""
+    """Words that the answer must not contain, as sequences of their tokens."""
     report_progress: bool = False
     """Send `Progress` events with the number of tokens so far."""
     truncate_prompt: bool = False

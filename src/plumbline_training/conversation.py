@@ -124,7 +124,7 @@ def capital(lx: Lexicon) -> Turn:
 
 
 def unknown(lx: Lexicon) -> Turn:
-    """Ask something that the model cannot know; the answer says so."""
+    """Ask something that the model cannot know; the answer admits it."""
     a, b = lx.word(), lx.word()
     forms = (
         "What is the {a} of {b}?",
@@ -160,7 +160,7 @@ def introduces_user(lx: Lexicon) -> Turn:
 def foreign_reply(lx: Lexicon, name: str = "") -> str:
     """Return an earlier answer that another model or an application wrote: one to four sentences in other words.
 
-    The name stands in any of them or in none, so that it has to be read from what the user said.
+    The name stands in any or in no sentence, so that the model must read it from the user's message.
     """
     greetings = (
         "Hello{w}",

@@ -148,7 +148,7 @@ def parallel_call(lx: Lexicon) -> Sample:
 
 
 def tool_result(lx: Lexicon) -> Sample:
-    """Return a sample whose reply reports the results of calls."""
+    """Return a sample with a reply that reports the results of calls."""
     box = tools.toolbox(lx, 1, 2)
     if lx.chance(0.25):
         text, wanted = tools.parallel(lx, box)
@@ -156,8 +156,8 @@ def tool_result(lx: Lexicon) -> Sample:
         wanted = [tools.request(lx, lx.one(box))]
         text = wanted[0].text
     calls: list[dict[str, Any]] = [{"id": f"call_{i}", **r.call.as_message()} for i, r in enumerate(wanted)]
-    said: Message = {"role": "assistant", "content": "", "tool_calls": calls}
-    messages = [*_history(lx, 0.08), _user(text), said]
+    called: Message = {"role": "assistant", "content": "", "tool_calls": calls}
+    messages = [*_history(lx, 0.08), _user(text), called]
     sentences, must = [], []
     for i, r in enumerate(wanted):
         content, sentence, values = tools.result_for(lx, r.tool)
@@ -171,7 +171,7 @@ def tool_result(lx: Lexicon) -> Sample:
     sample.tools = [t.schema for t in box] if lx.chance(0.9) else []
     sample.thinking = lx.chance(0.3)
     if sample.thinking and lx.chance(0.5):
-        said["reasoning_content"] = tools.thought_for(wanted)
+        called["reasoning_content"] = tools.thought_for(wanted)
     return _with_system(lx, sample, 0.3)
 
 

@@ -1,6 +1,6 @@
 """Define everyday tools with natural requests for them.
 
-A family is a schema and phrasings whose braces name parameters. Values come from small makers by kind.
+A family is a schema and phrasings with parameter names in braces. Values come from small makers by kind.
 """
 
 from collections.abc import Callable

@@ -23,7 +23,7 @@ ANSWER_WEIGHT = 0.25
 
 @dataclass
 class _Facts:
-    """What the user, or the system message, said before: questions about it, and their answers."""
+    """Facts from earlier turns or the system message, with questions about them and their answers."""
 
     known: dict[str, str] = field(default_factory=dict)
     name: str = ""
@@ -110,12 +110,12 @@ def long_conversation(lx: Lexicon, tokenizer: Tokenizer, tokens: int) -> Documen
     ids = tokenizer.encode(text).ids
     weights = [0.0] * len(ids)
     while not any(weights) or len(ids) < tokens:
-        asked, said = _turn(lx, facts, box)
+        asked, answered = _turn(lx, facts, box)
         target = lx.chance(TARGET_SHARE) or len(ids) + 200 > tokens
         opened = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
         opened += "<think>\n\n</think>\n\n" if target else ""
         prompt = tokenizer.encode(opened).ids
-        reply = tokenizer.encode(said + "<|im_end|>").ids
+        reply = tokenizer.encode(answered + "<|im_end|>").ids
         weight = ANSWER_WEIGHT * min(max(1.0, 10.0 / len(reply)), 3.0) if target else 0.0
         ids += prompt + reply + tokenizer.encode("\n").ids
         weights += [0.0] * len(prompt) + [weight] * len(reply) + [0.0]
@@ -123,9 +123,9 @@ def long_conversation(lx: Lexicon, tokenizer: Tokenizer, tokens: int) -> Documen
 
 
 def lengthened(lx: Lexicon, tokenizer: Tokenizer, sample: Sample, tokens: int) -> Sample:
-    """Return a sample whose prompt has about `tokens` tokens: earlier turns, or a long system message, come first.
+    """Lengthen the prompt of a sample to about `tokens` tokens, with earlier turns or a long system message.
 
-    What a sample of a long conversation asks for stays the first that the user said.
+    If the sample is a long conversation itself, its first user message stays the first.
     """
     missing = tokens - len(tokenizer.encode(prompt_of(sample)).ids)
     messages = list(sample.messages)

@@ -42,7 +42,7 @@ class Sample:
     tools: list[dict[str, Any]] = field(default_factory=list)
     thinking: bool = False
     must_contain: list[str] = field(default_factory=list)
-    """For the evaluation: strings that the answer has to contain; empty if the whole answer is compared."""
+    """For the evaluation: strings that the answer must contain; empty if the whole answer is compared."""
 
     def completion(self) -> str:
         """Return the reply as the model writes it after the generation prompt, without the end token."""

@@ -51,8 +51,8 @@ def make_pool(
 ) -> list[list[Document]]:
     """Return micro-batches of documents of similar length, shuffled.
 
-    `long_share` of the tokens are conversations of `shortest_long` to `longest` tokens, all lengths alike often on a
-    log scale.
+    `long_share` of the tokens are conversations of `shortest_long` to `longest` tokens, with lengths uniform on a log
+    scale.
     """
     lexicon = Lexicon(random.Random(f"{seed}:{index}"), pieces=tokenizer.letter_runs(tok))
     renderer = Renderer(tok)
@@ -220,9 +220,7 @@ def main(argv: list[str] | None = None) -> None:
         "--plateau", type=float, default=0.5, help="share of the run at the full learning rate"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--start-from", type=Path, help="model folder to go on from when there is no checkpoint"
-    )
+    parser.add_argument("--start-from", type=Path, help="model folder to start from if no checkpoint exists")
     parser.add_argument(
         "--first-pool", type=int, default=0, help="number of the first pool: decides data and curriculum"
     )

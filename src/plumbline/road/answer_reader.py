@@ -101,7 +101,7 @@ class AnswerReader:
         )
         events: Sequence[OutputEvent] = () if delta is None else self._parsed(delta)
         if self._returns_token_ids and token_ids:
-            # Tokens behind a stop string are not part of the answer.
+            # Tokens after a stop string are not part of the answer.
             events = (TokenIds(token_ids[: self._assembler.num_tokens - num_tokens]), *events)
         if self._before:
             events = (*self._before, *events)

@@ -98,7 +98,7 @@ class TurnPreparer:
             EmptyPromptError: the prompt has no tokens.
             PromptTooLongError: the prompt does not fit, and the turn does not allow truncation.
             NoThinkingError: the turn has a thinking budget that cannot be enforced.
-            ConstraintError: the answer cannot be constrained as the turn asks; the message says why.
+            ConstraintError: the answer cannot be constrained as the turn asks; the message states why.
             RefusedRequestError: the engine does not take the files of the prompt.
         """
         turn, (ids, media) = await self._fitting(turn)
@@ -115,7 +115,7 @@ class TurnPreparer:
         return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame, media))
 
     def _with_limit(self, turn: Turn, prompt_tokens: int) -> Turn:
-        """Return the turn with the model's own limit, if it has none and the model's ends before the context does."""
+        """Set the model's own token limit on a turn without a limit, if it ends before the context does."""
         sampling = turn.sampling
         if self._default_max_tokens is None or sampling.max_tokens is not None:
             return turn
@@ -125,7 +125,7 @@ class TurnPreparer:
         return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(sampling, max_tokens=limit))
 
     async def _fitting(self, turn: Turn) -> tuple[Turn, PromptTokens]:
-        """Return the turn, truncated if it has to be and may be, and the tokens of its prompt."""
+        """Return the turn, truncated if necessary and allowed, and the tokens of its prompt."""
         limit = self._engine.info.max_model_len
         wanted = turn.sampling.max_tokens
         needed = 1 if wanted is None else wanted
@@ -209,7 +209,7 @@ def _last_tokens(turn: Turn, tokens: PromptTokens, room: int) -> tuple[Turn, Pro
     """Cut a prompt to its last tokens; a prompt of text becomes one of tokens, so that `echo` shows what is left.
 
     Raises:
-        RefusedRequestError: the prompt has files, whose tokens cannot be cut.
+        RefusedRequestError: the prompt has files, and their tokens cannot be cut.
     """
     count = room if turn.keep_last == -1 else turn.keep_last
     if count is None or count < 1 or len(tokens.token_ids) <= count:
@@ -226,10 +226,10 @@ def _check_beginning(prepared: PreparedTurn) -> PreparedTurn:
     """Check that the grammar of a continued message starts where the message breaks off.
 
     Returns:
-        The turn, without a best-effort grammar if the message breaks off amid markup.
+        The turn, without a best-effort grammar if the message breaks off inside markup.
 
     Raises:
-        ConstraintError: the message breaks off amid markup. The grammar would not constrain the rest of that.
+        ConstraintError: the message breaks off inside markup. The grammar would not constrain the rest of the markup.
     """
     begun = begun_text(prepared.turn.prompt)
     if not begun or prepared.constraint.grammar is None:

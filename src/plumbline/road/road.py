@@ -118,7 +118,7 @@ class Road:
     async def _beams(
         self, prepared: PreparedTurn, request_id: str, length_penalty: float, client: str
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """Search, then read the beams, the best of which is the first choice."""
+        """Search, then read the beams; the best beam is the first choice."""
         info = self._engine.info
         wanted = prepared.turn.sampling.max_tokens
         room = info.max_model_len - len(prepared.prompt_token_ids)
@@ -149,7 +149,7 @@ class Road:
     async def prompt_logprobs(
         self, prepared: PreparedTurn, request_id: str, num_top: int, client: str = ""
     ) -> tuple[TokenLogprob | None, ...]:
-        """Return the logprobs of the prompt's own tokens (CMP-04), the first of which has none.
+        """Return the logprobs of the prompt's own tokens (CMP-04); None for the first token.
 
         Args:
             prepared: the turn.

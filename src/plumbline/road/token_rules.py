@@ -33,7 +33,7 @@ class TokenRules:
         return msgspec.structs.replace(turn, sampling=sampling)
 
     def _spellings(self, word: str) -> list[tuple[int, ...]]:
-        """Return the tokens of a word at the start of a text and behind a space, as vLLM bans them.
+        """Return the tokens of a word at the start of a text and after a space, as vLLM bans them.
 
         The second is left out unless it has a first token of its own and the same length; otherwise it contains the
         first, or a part of it that is another word.
@@ -44,7 +44,7 @@ class TokenRules:
     def _with_breakers(self, sampling: SamplingParams, breakers: tuple[str, ...]) -> SamplingParams:
         """Return the parameters with DRY's sequence breakers.
 
-        A breaker is every token that contains its text, and the token sequences that spell it, alone and behind a
+        A breaker is every token that contains its text, and the token sequences that spell it, alone and after a
         space.
         """
         chain = sampling.chain

@@ -1,4 +1,4 @@
-"""Read and check script sets: prompts with the exact answers that the model has to give."""
+"""Read and check script sets: prompts with the exact answers that the model must give."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     message: Meaning | None = None
     """The expected message. None if servers may read the markup differently; without markup, the answer is text."""
     stop: tuple[str, ...] = ()
-    """Stop strings of another request, which ends before the first of them."""
+    """Stop strings of a second request, which must end before the first of them."""
     max_tokens: int | None = None
-    """The token limit of another request, whose answer it cuts."""
+    """The token limit of a second request, which cuts its answer."""
 
 
 class ScriptSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -97,7 +97,7 @@ def learn(
         certain: loss of the worst token, in nats, at which to end.
 
     Returns:
-        The network with weights as they will be stored, and the progress; `worst` tells whether it is done.
+        The network with weights as they will be stored, and the progress; `worst` shows whether training is done.
     """
     torch.manual_seed(seed)
     network = Network(shape_for(tokenizer), dtype=torch.float32)

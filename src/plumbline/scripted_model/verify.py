@@ -47,10 +47,10 @@ def verify(folder: Path, scripts: ScriptSet) -> list[Failure]:
         "plumbline": asyncio.run(by_our_engine(folder, scripts)),
     }
     return [
-        Failure(script, engine, said[index])
+        Failure(script, engine, written[index])
         for index, script in enumerate(scripts.scripts)
-        for engine, said in answers.items()
-        if said[index] != script.output + END
+        for engine, written in answers.items()
+        if written[index] != script.output + END
     ]
 
 

@@ -54,8 +54,9 @@ def create_app(
     Args:
         model: the model to serve; the lifespan of the application starts and stops its engine.
         settings: the settings.
-        store: where responses are kept; started and stopped alike. None keeps nothing.
-        shared: the claims of all API servers of the engine, started and stopped alike; None if this is the only one.
+        store: where responses are kept; also started and stopped by the lifespan. None keeps nothing.
+        shared: the claims of all API servers of the engine, also started and stopped by the lifespan; None if this is
+            the only API server.
     """
     claims = LocalClaims() if shared is None else shared
     metrics = Metrics(model.engine, model.names[0], store)

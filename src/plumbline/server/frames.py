@@ -89,12 +89,12 @@ class _HeldChunks:
 
 
 def _has_role(chunk: _Chunk) -> bool:
-    """Tell whether a chunk is the first of a chat choice, which stays apart (CS-02)."""
+    """Return whether a chunk is the first of a chat choice, which is never merged (CS-02)."""
     return isinstance(chunk, CreateChatCompletionStreamResponse) and chunk.choices[0].delta.role is not UNSET
 
 
 def _joined(chunk: _Chunk, last: _Chunk) -> _Chunk:
-    """Return a delta with what the last chunk of its choice says."""
+    """Merge the finishing chunk of a choice into its last delta."""
     (choice,), (end,) = chunk.choices, last.choices
     choice.finish_reason = end.finish_reason
     choice.stop_reason, choice.matched_stop = end.stop_reason, end.matched_stop

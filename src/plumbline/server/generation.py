@@ -183,7 +183,7 @@ class Generation:
         request: CreateChatCompletionRequest | CreateCompletionRequest,
         turns: Sequence[PreparedTurn],
     ) -> list[PromptFacts]:
-        """Gather what the answer says about the tokens of each prompt, unless the client leaves."""
+        """Gather the facts about each prompt's tokens that the answer reports, unless the client leaves."""
 
         async def run() -> list[PromptFacts]:
             client = self.admission.client(call)

@@ -1,4 +1,4 @@
-"""Gather what an answer says about the tokens of its prompt."""
+"""Gather the facts about prompt tokens that an answer reports: ids and logprobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put the groups of operations together to the service behind the generated routes."""
+"""Combine the groups of operations into the service that the generated routes call."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["Store", "StoreFullError", "StoreUnavailableError", "TooLargeError", 
 
 
 class StoreUnavailableError(Exception):
-    """The database is locked, full, unreachable or too slow; the message says which. Nothing was stored."""
+    """The database is locked, full, unreachable or too slow; the message states which. Nothing was stored."""
 
 
 class StoreFullError(Exception):
@@ -130,7 +130,7 @@ class Store(ABC):
 
     @abstractmethod
     async def take_abandoned(self) -> Sequence[ResponseRecord]:
-        """Return the unfinished responses whose process has ended, each to one caller only; the caller saves them."""
+        """Return the unfinished responses of ended processes, each to one caller only; the caller saves them."""
 
     # Conversations
 
@@ -150,7 +150,7 @@ class Store(ABC):
     async def append_items(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> bool:
         """Append items to a conversation; return whether it exists.
 
-        An item whose id the conversation has already keeps its place there and gets the new body.
+        An item with an id that the conversation already has keeps its place and gets the new body.
         """
 
     @abstractmethod
@@ -168,7 +168,7 @@ class Store(ABC):
 
         Raises:
             TooLargeError: the conversation has more than `most_bytes`; nothing was read.
-            UnknownCursorError: there is no item `after`.
+            UnknownCursorError: no item has the id `after`.
         """
 
     @abstractmethod
@@ -203,15 +203,15 @@ class Store(ABC):
         """List chat completions by time of creation, without their messages.
 
         Args:
-            owner: whose.
-            model: only those of this model.
-            metadata: only those with all of these pairs.
+            owner: the owner of the completions.
+            model: only completions of this model.
+            metadata: only completions with all of these pairs.
             limit: how many.
             order: oldest or newest first.
             after: the id of the last one already seen.
 
         Raises:
-            UnknownCursorError: there is no completion `after`.
+            UnknownCursorError: no completion has the id `after`.
         """
 
     @abstractmethod

@@ -24,7 +24,7 @@ _DRIVERS = {
 
 
 class BadStoreUrlError(ValueError):
-    """The store's URL cannot be used; the message says why, without the password."""
+    """The store's URL cannot be used; the message states why, without the password."""
 
 
 def default_url(environment: Mapping[str, str] | None = None) -> str:
@@ -43,7 +43,7 @@ def open_store(url: str, retention: Retention | None = None, *, timeout: float =
         timeout: seconds after which an operation has failed.
 
     Raises:
-        BadStoreUrlError: the URL is no such thing.
+        BadStoreUrlError: the URL cannot be parsed, or names another kind of database.
     """
     if "://" not in url:
         url = f"sqlite:///{url}"

@@ -59,7 +59,7 @@ class ResponseRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     owner: str
-    """Whom it belongs to; nobody else can see that it exists. Empty where the server checks no keys."""
+    """The owner; other owners cannot see that the response exists. Empty where the server checks no keys."""
     created_at: int
     """Unix time in seconds."""
     status: Status

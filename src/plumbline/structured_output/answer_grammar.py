@@ -62,7 +62,7 @@ def compose(
         tools: all tools that the model was shown.
         choice: which of them may or must be called.
         syntax: how the model writes thinking, text and calls; by default all is text, as in plain completions.
-        thinking: where the answer starts: "inside" thinking that has to end first, or "after" all thinking, for example
+        thinking: where the answer starts: "inside" thinking that must end first, or "after" all thinking, for example
             because a template has turned it off.
         relaxed: names of tools that are constrained to the names and types of their parameters only, because the engine
             cannot enforce their schemas. Strict tools and text constraints are never relaxed.
@@ -91,8 +91,8 @@ def compose(
     if text is None or not no_calls:
         if not callable_:
             return None
-        beside: Literal["json", "text"] = "json" if isinstance(output_format, JsonFormat) else "text"
-        text = _with_calls(builder, syntax, callable_, choice, relaxed, text, beside)
+        kind: Literal["json", "text"] = "json" if isinstance(output_format, JsonFormat) else "text"
+        text = _with_calls(builder, syntax, callable_, choice, relaxed, text, kind)
     return builder.build(_after_thinking(builder, syntax, text, thinking, exact=exact))
 
 
@@ -116,7 +116,7 @@ def _with_calls(
     choice: ToolChoice,
     relaxed: Collection[str],
     text: str | None,
-    beside: Literal["json", "text"],
+    kind: Literal["json", "text"],
 ) -> str:
     """Return the calls, with the constrained text as an alternative if there is one, or with free text before them.
 
@@ -132,7 +132,7 @@ def _with_calls(
         return calls(builder, syntax.calls, tools, parallel=parallel, relaxed=relaxed)
     if text is None:
         return text_with_calls(builder, syntax, tools, parallel=parallel, relaxed=relaxed)
-    called = calls(builder, syntax.calls, tools, parallel=parallel, relaxed=relaxed, beside=beside)
+    called = calls(builder, syntax.calls, tools, parallel=parallel, relaxed=relaxed, alternative=kind)
     return builder.choice([called, text])
 
 
@@ -171,8 +171,8 @@ def unparsed_part(
 ) -> Unparsed | None:
     """Return the part of an answer that is constrained text and must not be parsed; the arguments are `compose`'s.
 
-    None if there is none: the text is not constrained, or calls are required. If calls are allowed as well, an answer
-    that begins with one of their `openings` is calls.
+    None if every part is parsed: the text is not constrained, or calls are required. If calls are allowed as well, an
+    answer that begins with one of their `openings` is calls.
     """
     if output_format is None or not syntax.is_plain_text:
         return None
@@ -208,7 +208,7 @@ def _may_begin_with_space(output_format: OutputFormat) -> bool:
 
 
 def _calls_are_constrained(tools: Sequence[Tool], callable_: Sequence[Tool], choice: ToolChoice) -> bool:
-    """Return whether calls have to be constrained although the answer need not call.
+    """Return whether calls must be constrained although the answer need not call.
 
     That is the case for strict arguments (TOOL-01), inputs of custom tools (TOOL-14), tools that are shown but not
     allowed (TOOL-06), and if a second call is forbidden (TOOL-07).
@@ -276,7 +276,7 @@ def _of_tags(tags: Sequence[Tag]) -> str:
 def _after_thinking(
     builder: GrammarBuilder, syntax: AnswerSyntax, body: str, thinking: ThinkingState, *, exact: bool = False
 ) -> str:
-    """Return the body after free thinking; thinking that the prompt has begun has to end first.
+    """Return the body after free thinking; thinking that the prompt has begun must end first.
 
     With `exact` the gap between them is required, so that the parser knows where the body begins.
     """

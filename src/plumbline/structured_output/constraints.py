@@ -65,7 +65,7 @@ class ConstraintCompiler:
             frame: where the answer starts.
 
         Raises:
-            ConstraintError: a constraint cannot be enforced; the text says why, `tool` for which tool.
+            ConstraintError: a constraint cannot be enforced; the text states why, `tool` names the tool.
         """
         reasoning = syntax.reasoning
         appended = reasoning is not None and reasoning.append and frame.thinking != "after"
@@ -139,10 +139,10 @@ class ConstraintCompiler:
         return grammar
 
     async def _check_reachable(self, turn: Turn, syntax: AnswerSyntax) -> None:
-        """Check that a text constraint beside tools allows a text that does not begin like a call.
+        """Check that a text constraint combined with tools allows a text that does not begin like a call.
 
         Raises:
-            ConstraintError: it allows none, so only calls would be possible.
+            ConstraintError: it allows no such text, so only calls would be possible.
         """
         builder = GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids)
         text = text_besides_calls(builder, turn.output_format, _tools(turn), turn.tool_choice, syntax)
@@ -175,7 +175,7 @@ class ConstraintCompiler:
                 async with asyncio.timeout(deadline - time.monotonic()):
                     reason = await self._alone(tool, syntax)
             except TimeoutError:
-                reason = "there was no time left to try it"
+                reason = "no time was left to try it"
             if reason is not None:
                 found[tool.name] = reason
         return found or {tool.name: "together the tools exceed the engine's limits" for tool in candidates}

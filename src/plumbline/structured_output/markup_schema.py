@@ -160,7 +160,7 @@ def _python(part: Any, root: Mapping[str, Any]) -> Any:
 def _nested_markup(
     call_format: CallFormat, part: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]
 ) -> Any:
-    """Return the schema of a value whose objects and arrays are markup as well, with every reference resolved."""
+    """Return the schema of a value with objects and arrays in markup too, and with every reference resolved."""
     if depth > _MAX_DEPTH:
         raise RecursionError
     if next(left, None) is None:

@@ -1,4 +1,4 @@
-"""Remove parameters whose names a call format cannot represent.
+"""Remove parameters with names that a call format cannot represent.
 
 A name may contain characters that the parser treats as markup. Whether a name works is tried by writing a call and
 parsing it.
@@ -24,7 +24,7 @@ _TOOL = "f"
 
 
 def with_readable_names(call_format: CallFormat, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return parameters without optional ones whose names the call format cannot represent.
+    """Return the parameters without those optional ones that the call format cannot represent by their names.
 
     Raises:
         ConstraintError: a required name cannot be represented.

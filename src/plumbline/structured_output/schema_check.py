@@ -96,7 +96,7 @@ def _violation(name: str, argument: Any) -> str | None:
 
 
 def _wanted(name: str, argument: Any) -> str | None:
-    """Return what the argument has to be, if it is not that."""
+    """Return what a valid argument is, if this argument is invalid; None if it is valid."""
     wanted, right = "", True
     if name in _LISTS:
         wanted, right = (

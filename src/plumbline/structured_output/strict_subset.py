@@ -13,7 +13,7 @@ _MAPS = ("properties", "$defs", "definitions", "patternProperties")
 
 
 def strict_violation(schema: Any) -> str | None:
-    """Return the first violation of the strict subset, worded as by the OpenAI API; None if there is none.
+    """Return the first violation of the strict subset, worded as by the OpenAI API; None if the schema complies.
 
     The root is an object, and every object has `additionalProperties: false` and requires all its properties. Other
     restrictions of OpenAI's subset do not apply: the grammar decides what can be enforced.

@@ -27,7 +27,7 @@ def calls(
     *,
     parallel: bool,
     relaxed: Collection[str] = (),
-    beside: Literal["json", "text"] | None = None,
+    alternative: Literal["json", "text"] | None = None,
 ) -> str:
     """Match at least one call of these tools and nothing else; exactly one if not `parallel`.
 
@@ -38,15 +38,15 @@ def calls(
         parallel: allow several calls.
         relaxed: names of tools whose arguments are constrained to the names and types of their schema only; strict
             tools are never relaxed.
-        beside: what the answer may be instead: a JSON document, or another constrained text. Calls without markers,
-            and those with a marker in JSON, are then written so that a lexer can distinguish them.
+        alternative: what the answer may be instead: a JSON document, or another constrained text. Calls without
+            markers, and calls with a marker in JSON, are then written so that a lexer can distinguish them.
 
     Raises:
         ConstraintError: a schema or the constraint of a custom tool's input cannot be enforced.
     """
     section = dialect.sections[0]
     bare = not section.open and not dialect.messages
-    as_json = beside == "json" and (bare or "".join(section.open[:1]).startswith("{"))
+    as_json = alternative == "json" and (bare or "".join(section.open[:1]).startswith("{"))
     if section.recipient:
         groups = [(section_opening(section, tool.name), [tool]) for tool in tools]
     else:
@@ -55,7 +55,7 @@ def calls(
         (opening, _call(builder, section, group, relaxed=relaxed, as_json=as_json))
         for opening, group in groups
     ]
-    if bare and beside == "text" and section.array:
+    if bare and alternative == "text" and section.array:
         first = _call(builder, section, tools, relaxed=relaxed, before="[")
         return _rest(builder, section, found[0][1], parallel, first=first)
     if dialect.messages:
@@ -80,7 +80,7 @@ def text_with_calls(
     parallel: bool,
     relaxed: Collection[str] = (),
 ) -> str:
-    """Match free text with calls; a text that begins as a call has to be a call of these tools.
+    """Match free text with calls; a text that begins as a call must be a call of these tools.
 
     Raises:
         ConstraintError: as for `calls`; or calls of the dialect begin like text.
@@ -128,7 +128,7 @@ def _bare(builder: GrammarBuilder, dialect: ToolDialect, section_calls: str) -> 
 
 
 def _bare_starts(dialect: ToolDialect) -> str:
-    """Return the characters that begin calls without markers, which text must not begin with; empty if there are none.
+    """Return the first characters of calls without markers, which text must not begin with; empty if all have markers.
 
     Raises:
         ConstraintError: such calls begin like any text.
@@ -220,7 +220,7 @@ def _schema(tool: Tool, *, relaxed: bool) -> Mapping[str, Any]:
         return _input_schema(tool)
     parameters = tool.parameters
     if not parameters:
-        # A function without parameters takes none.
+        # A function without parameters takes no arguments.
         return {"type": "object", "properties": {}, "additionalProperties": False}
     if not relaxed:
         return {**parameters, "type": "object"}

@@ -100,7 +100,7 @@ class TextAssembler:
         self._complete = 0
         """Characters that the tokens so far have completed."""
         self._ready = ""
-        """Text that is past all stop strings, but whose token is not complete yet."""
+        """Text that is past all stop strings, but ends inside a token that is not complete yet."""
         self._sent = 0
         """Characters sent so far."""
         self.token_ends: array[int] | None = array("Q") if token_ends else None
@@ -233,7 +233,7 @@ class TextAssembler:
 
 
 def _shortened(waiting: _Waiting, length: int) -> Logprob:
-    """Return the entry of a token of which only the first `length` characters were sent.
+    """Cut the entry of a token to its first `length` characters, if only these were sent.
 
     It has no bytes if those characters are only the U+FFFD of an earlier token's bytes.
     """

@@ -1,4 +1,4 @@
-"""Write what a GGUF file says about text as a model folder: the tokenizer and the chat template.
+"""Write the tokenizer and the chat template of a GGUF file as a model folder.
 
 transformers builds the tokenizer from the file's metadata (`tokenizer.ggml.*`). Added tokens, the sequence start and
 the space before the first word are then written as the metadata has them, because transformers takes some of them from
@@ -40,9 +40,9 @@ _MARKERS = 512
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """Values of `tokenizer.ggml.token_type`."""
 _STARTED = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"})
-"""Byte-level vocabularies, by `tokenizer.ggml.pre`, that begin with a sequence start unless the file says otherwise."""
+"""Byte-level vocabularies, by `tokenizer.ggml.pre`, that begin with a sequence start by default."""
 _KEEP_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
-"""The tokens of Phi-3 that do not swallow the white space behind them. No key of a file says which do."""
+"""The tokens of Phi-3 that do not swallow the white space after them. No key of a file records this."""
 
 
 def write_text_folder(file: Path, folder: Path) -> None:
@@ -87,7 +87,7 @@ def disagreement(
 
 
 class _Facts:
-    """What the metadata of a file says about its tokens."""
+    """The facts in the metadata of a file about its tokens."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata

@@ -19,7 +19,7 @@ _TEXT, _ARRAY = 8, 9
 
 
 class GgufError(ValueError):
-    """The file is no GGUF file that can be read; the message says why."""
+    """The file cannot be read as a GGUF file; the message states why."""
 
 
 def read_metadata(file: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def read_metadata(file: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
         wanted: whether the value of a key is needed; others are skipped.
 
     Raises:
-        GgufError: the file is none, or ends too early.
+        GgufError: the file is not a GGUF file, or ends too early.
     """
     with file.open("rb") as stream:
         return _Reader(stream, file.stat().st_size).read(wanted)

@@ -46,7 +46,7 @@ _NORMALISED = 4
 _PIECE = 1 << 18
 """Characters that are counted at a time. A tokenizer needs about 130 bytes of memory for each of them."""
 _CUT = 64
-"""Tokens by which counting in pieces may exceed the truth at each cut, beside those of one token that is cut in two."""
+"""Tokens by which counting in pieces may exceed the true count at each cut, besides the token that is cut in two."""
 _USUAL = 4
 """Characters of a usual token. Shorter texts are encoded at once, because that costs little."""
 

@@ -17,7 +17,7 @@ def droppable_ends(messages: Sequence[Message]) -> list[int]:
     """Return the positions up to which messages may be dropped from the front (R-18).
 
     Instructions and the last message always stay. The rest begins with a user message, because many templates refuse an
-    assistant message in front; only if the last user message itself has to be dropped may an assistant message be
+    assistant message in front; only if the last user message itself must be dropped may an assistant message be
     first. A tool result is dropped together with its call, because templates refuse one without the other.
     """
     last_question = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)

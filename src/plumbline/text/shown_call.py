@@ -11,13 +11,13 @@ __all__ = ["shown_call"]
 
 _QUESTION = "How is the weather?"
 _MOST = 4096
-"""Characters behind the question that are searched for the call. Each marker in them is tried."""
+"""Characters after the question that are searched for the call. Each marker in them is tried."""
 
 
 def shown_call(renderer: Renderer, call_id: str) -> str:
     """Return the rendered turn with the example call; empty if the template refuses it.
 
-    The turn begins behind the question, because instructions may show example calls as well, and behind the whole
+    The turn begins after the question, because instructions may show example calls as well, and after the whole
     opening of the turn that a prompt ends with: functionary's prompt ends with the marker `>>>` of the first call.
 
     Args:

@@ -90,7 +90,7 @@ class _PrefixSearch:
     def advance(self, text: str, *, armed: bool) -> int | None:
         """Search the next piece; returns the end of the first match in `text`, or None.
 
-        With `armed` false a complete match is passed over, and the search continues behind its first character.
+        With `armed` false a complete match is passed over, and the search continues after its first character.
         """
         stop, length = self.stop, self.length
         position = 0

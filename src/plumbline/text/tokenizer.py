@@ -24,7 +24,7 @@ __all__ = ["Guard", "Markers", "TextTokenizer", "UnguardableTextError", "Unsuppo
 
 
 class UnsupportedTokenizerError(ValueError):
-    """The folder's tokenizer is not supported; the text says what is missing."""
+    """The folder's tokenizer is not supported; the message names what is missing."""
 
 
 class UnguardableTextError(ValueError):
@@ -41,7 +41,7 @@ class TextTokenizer:
         special_ids: ids of control tokens, which are not part of an answer's text.
         added: ids of added tokens, control or not, by their text.
         control: the added tokens that are control tokens.
-        fill_in: the tokens for filling in the middle; None if there are none.
+        fill_in: the tokens for filling in the middle; None if the tokenizer has no such tokens.
         markers: the added tokens except runs of white space, which exist only to shorten texts.
     """
 
@@ -88,7 +88,7 @@ class TextTokenizer:
         """Load `tokenizer.json` (and `tokenizer_config.json` if it is there).
 
         Raises:
-            UnsupportedTokenizerError: there is no `tokenizer.json`, or its kind is not supported.
+            UnsupportedTokenizerError: the folder has no `tokenizer.json`, or its kind is not supported.
         """
         path = folder / "tokenizer.json"
         if not path.is_file():
@@ -141,7 +141,7 @@ class TextTokenizer:
     def encode_prompt(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Encode the prompt of a plain completion: the sequence start, if the model has one, then the text.
 
-        Only here may a client write control tokens, because there is no template that could write them.
+        Only here may a client write control tokens, because no template writes them.
 
         Args:
             text: the prompt.

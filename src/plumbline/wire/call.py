@@ -27,7 +27,7 @@ class Call:
     api_key: str | None
     _receive: Callable[[], Awaitable[Any]]
     peer: str = ""
-    """The address that the request came from, without a port; empty where there is none, as on a Unix socket."""
+    """The address that the request came from, without a port; empty where it has no address, as on a Unix socket."""
 
     @classmethod
     def of(cls, request: Request[Any, Any, Any]) -> Call:
@@ -48,7 +48,7 @@ class Call:
     async def disconnected(self) -> None:
         """Return when the client has disconnected (HTTP-11).
 
-        No ASGI server cancels a handler that has not begun to answer, so the handler waits for this beside its work.
+        No ASGI server cancels a handler that has not begun to answer, so the handler waits for this while it works.
         The body has been read before: the next message is the disconnect.
         """
         while (await self._receive())["type"] != "http.disconnect":

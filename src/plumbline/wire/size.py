@@ -28,9 +28,9 @@ def check_size(body: bytes) -> None:
     """Refuse a body with too many values.
 
     Raises:
-        ApiError: 413 that says which limit the body exceeds.
+        ApiError: 413 that names the limit that the body exceeds.
     """
-    # These counts include brackets in strings. They are fast, and nearly every body ends here.
+    # These counts include brackets in strings. They are fast, and nearly every body passes here.
     containers = body.count(b"[") + body.count(b"{")
     members, items = body.count(b":"), body.count(b",")
     if containers <= MAX_CONTAINERS and members <= MAX_MEMBERS and items <= MAX_VALUES:

@@ -41,7 +41,7 @@ def header_value(paths: Sequence[str]) -> str:
 
 def _dropped(value: Any, raw: bytes | msgspec.Raw, path: str) -> Iterator[str]:
     if isinstance(value, list):
-        # Lists are of one kind (`one_kind_of_array`), so the first item tells whether there is anything to look at.
+        # Lists are of one kind (`one_kind_of_array`), so the first item shows whether any can have fields.
         if value and isinstance(value[0], msgspec.Struct | list):
             for index, (item, raw_item) in enumerate(zip(value, _items.decode(raw), strict=False)):
                 yield from _dropped(item, raw_item, f"{path}[{index}]")
@@ -63,7 +63,7 @@ def _dropped(value: Any, raw: bytes | msgspec.Raw, path: str) -> Iterator[str]:
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Map the names on the wire to attributes; the tag has none."""
+    """Map the names on the wire to attributes; the tag has no attribute and maps to the empty text."""
     config = kind.__struct_config__
     fields = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     if config.tag_field is not None:

@@ -49,7 +49,7 @@ def check_echo(
     """Check that there is text that `echo` can repeat.
 
     Raises:
-        ApiError: 400 if there is none, or if logprobs would not cover it (LP-03).
+        ApiError: 400 if the request has no such text, or if logprobs would not cover it (LP-03).
     """
     if request.echo is not True:
         return

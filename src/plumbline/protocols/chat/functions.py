@@ -12,7 +12,7 @@ __all__ = ["read_functions", "uses_functions"]
 
 
 def uses_functions(request: CreateChatCompletionRequest) -> bool:
-    """Return whether calls have to be written as `function_call`, because the request has `functions`."""
+    """Return whether calls must be written as `function_call`, because the request has `functions`."""
     return bool(or_default(request.functions, None))
 
 
@@ -23,7 +23,7 @@ def read_functions(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ..
 
     Raises:
         ApiError: 400 for fields of both generations in one request, for two functions of one name, for parameters that
-            are no JSON Schema, and for the choice of a function that is not there.
+            are not a JSON Schema, and for the choice of an unknown function.
     """
     for newer in ("tools", "tool_choice"):
         if given(getattr(request, newer)):

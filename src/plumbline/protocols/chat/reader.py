@@ -64,7 +64,7 @@ def _rendered(request: CreateChatCompletionRequest, vocab_size: int) -> tuple[in
     """Return the prompt that the client has rendered itself (SGLang).
 
     Raises:
-        ApiError: 400 for ids that the model does not have, and beside fields that change the rendering.
+        ApiError: 400 for ids that the model does not have, and for fields that would change the rendering.
     """
     ids = or_default(request.input_ids, None)
     if ids is None:

@@ -23,7 +23,7 @@ def check_reasoning(request: CreateChatCompletionRequest) -> None:
             "send one of them.",
             "separate_reasoning",
         )
-    if request.logprobs is True:  # LP-03: logprobs join to the text, and reasoning has none.
+    if request.logprobs is True:  # LP-03: logprobs join to the text, and reasoning has no logprobs.
         raise invalid_request(
             "'separate_reasoning' false cannot be combined with 'logprobs': reasoning has no logprobs.",
             "separate_reasoning",

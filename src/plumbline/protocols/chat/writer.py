@@ -134,7 +134,7 @@ class ChatWriter:
         self._usage: Usage | None = None
 
     def start(self) -> list[CreateChatCompletionStreamResponse]:
-        """Return the chunks before the first event: none, because only that event tells what a choice begins with."""
+        """Return no chunks: what a choice begins with depends on its first event."""
         return []
 
     def event(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
@@ -146,7 +146,7 @@ class ChatWriter:
         ]
 
     def _begun(self, index: int, event: OutputEvent) -> list[CreateChatCompletionStreamResponse]:
-        """Return the role chunks that have to come before an event of a choice (CS-02).
+        """Return the role chunks that must come before an event of a choice (CS-02).
 
         Choices appear in index order (CS-04), so those before it begin as well. An empty content announces a text;
         clients would open one for an answer that only calls a tool.

@@ -168,7 +168,7 @@ def _guided(request: FormatRequest) -> list[RequestedFormat]:
 
 
 def _others(request: FormatRequest) -> list[RequestedFormat]:
-    """Read the fields of SGLang and llama.cpp; an empty grammar is none, as in llama.cpp."""
+    """Read the fields of SGLang and llama.cpp; an empty grammar means no grammar, as in llama.cpp."""
     return [
         item
         for name, kind in _OTHERS.items()

@@ -26,7 +26,7 @@ _NONCE_BYTES = 12
 
 
 class UnsealError(ValueError):
-    """A sealed text was not sealed with this secret, or is damaged or too long; the message says which."""
+    """A sealed text was not sealed with this secret, or is damaged or too long; the message states which."""
 
 
 class Sealer:

@@ -23,7 +23,7 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
-    """What an answer says about the tokens of its prompt; None for what was not asked for."""
+    """The facts about prompt tokens that an answer reports; None for facts that were not asked for."""
 
     token_ids: list[int] | None = None
     logprobs: PromptLogprobs | None = None

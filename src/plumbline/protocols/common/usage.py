@@ -23,7 +23,7 @@ def add_usage(left: Usage | None, right: Usage) -> Usage:
 
 
 def wants_progress(request: Any) -> bool:
-    """Return whether every chunk has to report the usage so far."""
+    """Return whether every chunk must report the usage so far."""
     options = request.stream_options
     return bool(options) and options.continuous_usage_stats is True
 

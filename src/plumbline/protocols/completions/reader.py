@@ -44,7 +44,7 @@ class CompletionPlan:
     num_choices: int
     """Choices to return for each prompt."""
     best_of: int
-    """Choices to generate for each prompt, of which the best are returned (CMP-06)."""
+    """Choices to generate for each prompt; the best are returned (CMP-06)."""
     echo: bool
     logprobs: int | None
 
@@ -107,7 +107,7 @@ def _read_suffix(request: CreateCompletionRequest) -> str | None:
     """Return the text after the answer (CMP-07).
 
     Raises:
-        ApiError: 400 beside token ids, which hold the prompt as the model sees it, and beside `echo`.
+        ApiError: 400 if combined with token ids, which are the prompt as the model sees it, or with `echo`.
     """
     suffix = or_default(request.suffix, None)
     if suffix is None:

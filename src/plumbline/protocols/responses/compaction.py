@@ -91,7 +91,7 @@ def opened_all(items: Sequence[InputItem], sealer: Sealer | None) -> list[InputI
 
 
 def opened(item: InputItem, where: str, sealer: Sealer | None) -> Iterator[InputItem]:
-    """Yield the items that a compaction stands for, or the item itself if it is none.
+    """Yield the items that a compaction stands for; any other item is yielded as it is.
 
     Raises:
         ApiError: 400 for content that this server did not seal (ST-16).
@@ -109,9 +109,9 @@ def opened(item: InputItem, where: str, sealer: Sealer | None) -> Iterator[Input
 
 
 def since_compaction(items: Sequence[InputItem]) -> int:
-    """Return the index of the last compaction, which stands for everything before it; 0 if there is none.
+    """Return the index of the last compaction, which stands for everything before it; 0 without a compaction.
 
-    Clients may leave out what stands before a compaction. Those that do not would pay for it twice.
+    Clients may leave out the items before a compaction. Clients that send them would otherwise pay for them twice.
     """
     found = (index for index in range(len(items) - 1, -1, -1) if tag_of(items[index]) == "compaction")
     return next(found, 0)

@@ -142,7 +142,7 @@ class ReasoningTextItem(ContentItem):
 
     def _finished(self, status: ItemStatus) -> OutputItem:
         self.part = part = ReasoningTextContent(text=self.text)
-        # An empty summary: the model writes none, and there is no second model that could.
+        # An empty summary: the model does not write one, and the server has no second model that could.
         return ReasoningItem(
             id=self.id, summary=[], content=[part], status=status, encrypted_content=self.sealed
         )

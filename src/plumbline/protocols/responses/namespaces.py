@@ -32,11 +32,11 @@ class Member(NamedTuple):
 
 
 def callable_tools(tools: Sequence[Any]) -> Iterator[Member]:
-    """Yield the tools that the client runs, with those inside of namespaces.
+    """Yield the tools that the client runs, including those in namespaces.
 
     Raises:
-        ApiError: 400 naming the field, for a namespace with a wrong name or with a member that is no function or custom
-            tool.
+        ApiError: 400 naming the field, for a namespace with a wrong name or with a member that is neither a function
+            nor a custom tool.
     """
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"

@@ -1,7 +1,7 @@
 """Fill a prompt template that the operator keeps, and put it under a request (`prompt: {id, version, variables}`).
 
-A template is a part of a Responses request. In its `instructions` and `input`, `{{name}}` stands for a variable. What
-the request sets wins over the template; the request's input comes behind the template's.
+A template is a part of a Responses request. In its `instructions` and `input`, `{{name}}` stands for a variable. Fields
+of the request win over the template's; the request's input comes after the template's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z0-9_.-]+)\s*\}\}")
 
 
 class BadTemplateError(ValueError):
-    """A template cannot be used; the message says why."""
+    """A template cannot be used; the message states why."""
 
 
 class PromptTemplate:

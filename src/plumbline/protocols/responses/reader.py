@@ -190,8 +190,8 @@ _Request = TypeVar("_Request", bound=Continuing)
 def without_trigger(request: _Request) -> tuple[_Request, bool]:
     """Return a request without the item that asks to compact its context, and whether it had one.
 
-    The item is the last of the input; `read_input` refuses it elsewhere. It asks for something and says nothing, so it
-    is neither stored nor part of a prompt.
+    The item is the last of the input; `read_input` refuses it elsewhere. It has no content, so it is neither stored nor
+    part of a prompt.
     """
     items = own_input(request)
     if isinstance(items, str) or not items or not isinstance(items[-1], CompactionTriggerItemParam):

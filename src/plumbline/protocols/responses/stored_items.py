@@ -73,7 +73,7 @@ def stored_input(items: str | Sequence[InputItem]) -> tuple[ItemRecord, ...]:
 def as_context(items: Iterable[bytes]) -> list[InputItem]:
     """Read stored items as input.
 
-    Calls that broke off are left out: nobody carried them out, and a call without an output is an error (TOOL-12).
+    Calls that broke off are left out: no client ran them, and a call without an output is an error (TOOL-12).
     """
     found: list[InputItem] = []
     for body in items:

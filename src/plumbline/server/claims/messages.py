@@ -1,4 +1,4 @@
-"""Define what API servers and the hub of their claims tell each other."""
+"""Define the messages between API servers and the hub of their claims."""
 
 from __future__ import annotations
 

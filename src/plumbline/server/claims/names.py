@@ -8,7 +8,7 @@ __all__ = ["Claims", "LocalClaims", "background_claim", "conversation_claim"]
 
 
 class Claims(Protocol):
-    """Who works on what, by name. A process that ends gives up what it claimed."""
+    """Names of work in progress, each claimed by one process. A process that ends gives up its claims."""
 
     async def claim(self, name: str) -> bool:
         """Claim a name; returns False if it is claimed already."""
@@ -19,7 +19,7 @@ class Claims(Protocol):
         ...
 
     async def holder(self, name: str) -> str:
-        """Return the Unix socket of the other API server that claimed a name; empty if there is none."""
+        """Return the Unix socket of the other API server that claimed a name; empty if no other one did."""
         ...
 
 
@@ -41,7 +41,7 @@ class LocalClaims:
         self._names.discard(name)
 
     async def holder(self, name: str) -> str:
-        """Return nothing: there is no other API server."""
+        """Return the empty text: a server of one process has no other API server."""
         return ""
 
 

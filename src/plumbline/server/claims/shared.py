@@ -35,7 +35,7 @@ class SharedClaims:
         """Connect to the hub.
 
         Raises:
-            OSError: nobody listens on the socket.
+            OSError: no process listens on the socket.
         """
         reader, writer = await asyncio.open_unix_connection(self._path)
         self._connection = Connection(reader, writer, FromHub)

@@ -78,7 +78,7 @@ class Adapters:
         """Unload an adapter; returns after the requests that use it have ended.
 
         Raises:
-            ApiError: 404 if requests may unload none, or there is none of this name.
+            ApiError: 404 if requests may not unload adapters, or no adapter has this name.
         """
         self._root("unload_lora_adapter")
         if self._loaded.pop(name, None) is None:

@@ -1,4 +1,4 @@
-"""Choose the engine of a model, say why, and build it."""
+"""Choose the engine of a model, with the reason, and build it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class EngineChoice(msgspec.Struct, frozen=True):
 
 
 def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoice:
-    """Choose as `--engine` says, or by the model.
+    """Choose the engine that `--engine` names, or one that fits the model.
 
     llama.cpp runs GGUF files. Our own engine runs what it supports, vLLM the rest where it is installed, transformers
     otherwise.
@@ -109,7 +109,7 @@ def build_engine(
     folder: Path,
     gguf: Path | None,
 ) -> Engine:
-    """Load the model into its engine, which still has to be started.
+    """Load the model into its engine; the caller starts it.
 
     Raises:
         OptionError: the settings and the model do not fit.
@@ -225,7 +225,7 @@ def _eos_token_ids(folder: Path) -> frozenset[int]:
 
 
 def folder_vocabulary(folder: str, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
-    """The tokens of a model folder, for an engine whose grammars run in another process."""
+    """Return the tokens of a model folder, for an engine whose grammars run in another process."""
     return vocabulary(TextTokenizer.from_folder(Path(folder)), eos_token_ids, vocab_size)
 
 

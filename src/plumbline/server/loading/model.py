@@ -62,7 +62,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(settings: Settings, engine: Engine | None = None) -> ServedModel:
-    """Load the model and build its engine, which still has to be started.
+    """Load the model and build its engine; the caller starts it.
 
     Args:
         settings: the settings.
@@ -90,7 +90,7 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
     """Load a model from its folder, which for a GGUF file has the tokenizer and the chat template only."""
     reason = "it runs in another process"
     if engine is None:
-        # Engines import torch, which takes hundreds of megabytes; an API server has none.
+        # Engines import torch, which takes hundreds of megabytes; an API server has no engine.
         from plumbline.server.loading.engines import build_engine, choose_engine
 
         choice = choose_engine(settings, folder, gguf)
@@ -169,7 +169,7 @@ def _response_template(folder: Path) -> dict[str, Any] | None:
 
 
 def _prompt_format(folder: Path, template: ChatTemplate | None, chosen: DialectChoice) -> PromptFormat | None:
-    """What renders the prompts: the model's template, or the encoder of a family that has none."""
+    """Return the renderer of prompts: the model's template, or the encoder of a family without templates."""
     if template is not None:
         return template
     if chosen.prompt_encoding is None:
@@ -198,6 +198,6 @@ def _defaults(folder: Path, settings: Settings, vocab_size: int) -> Defaults:
 
 
 def _max_new_tokens(config: dict[str, Any]) -> int | None:
-    """Return the model's own limit of an answer; numbers below 1 are none."""
+    """Return the model's own limit of an answer; values below 1 mean no limit."""
     found = int(config.get("max_new_tokens", 0))
     return found if found > 0 else None

@@ -11,7 +11,7 @@ def resolve_gguf(model: str) -> Path | None:
     """Return the GGUF file that `--model` names: a path, or `OWNER/NAME:FILE.gguf` on the hub; None if it names none.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
     """
     if not model.endswith(".gguf"):
         return None

@@ -13,7 +13,7 @@ _DAY = 86_400
 
 
 def build_store(settings: Settings) -> Store | None:
-    """Return the store, which still has to be started; None if nothing is kept.
+    """Return the store; the caller starts it. None if nothing is kept.
 
     Raises:
         OptionError: the store's URL cannot be used.

@@ -31,7 +31,7 @@ class FetchError(Exception):
 
 
 def is_public(address: str, port: int) -> bool:
-    """Tell whether a URL may lead to this address: it is public, and the port is that of http or https."""
+    """Return whether a URL may lead to this address: it is public, and the port is the one of http or https."""
     found = ipaddress.ip_address(address)
     if isinstance(found, ipaddress.IPv6Address):
         if found.ipv4_mapped is not None:
@@ -46,7 +46,7 @@ class Fetcher:
 
     Args:
         timeout: seconds for a file, with its redirects.
-        allowed: tells whether to connect to an address and port.
+        allowed: decides whether to connect to an address and port.
     """
 
     def __init__(self, timeout: float, allowed: Callable[[str, int], bool] = is_public) -> None:
@@ -119,7 +119,7 @@ class Fetcher:
             return b"".join(parts)
 
     async def _address(self, host: str, port: int) -> str:
-        """Return an address of a host, all of whose addresses are allowed."""
+        """Return an address of a host, after checking that all its addresses are allowed."""
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(
             self._resolvers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

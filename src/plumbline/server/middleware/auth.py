@@ -17,7 +17,7 @@ class KeyRing:
 
     @property
     def open(self) -> bool:
-        """Whether there are no keys to check."""
+        """Whether the server checks no keys."""
         return not self._digests
 
     def accepts(self, authorization: str | None) -> bool:

@@ -16,14 +16,14 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _EXPOSED = ["openai-processing-ms", "openai-version", "retry-after", "x-plumbline-ignored", "x-request-id"]
-"""Headers of answers that scripts may read, beside those that every browser shows."""
+"""Headers of answers that scripts may read, in addition to those that every browser shows."""
 
 
 class Cors:
     """Answer preflight requests, and mark the answers that pages of allowed origins may read.
 
-    It surrounds the key check: a preflight request has no key, and a page has to be able to read a 401. Litestar's own
-    middleware runs inside of the application, so only its `CORSConfig` is used.
+    It surrounds the key check: a preflight request has no key, and a page must be able to read a 401. Litestar's own
+    middleware runs inside the application, so only its `CORSConfig` is used.
     """
 
     def __init__(self, app: App, origins: tuple[str, ...]) -> None:

@@ -49,7 +49,7 @@ class Forwarder:
 
     Args:
         app: the application.
-        claims: tells which API server generates a response.
+        claims: looks up which API server generates a response.
     """
 
     def __init__(self, app: App, claims: Claims) -> None:
@@ -63,14 +63,14 @@ class Forwarder:
             await self._app(scope, receive, send)
 
     async def _holder(self, scope: Scope) -> str:
-        """Return the socket of the API server that has to answer a request; empty for this one."""
+        """Return the socket of the API server that must answer a request; empty for this one."""
         found = _RESPONSE.fullmatch(scope["path"]) if scope["type"] == "http" else None
         if found is None or any(name == _MARK for name, _ in scope["headers"]):
             return ""
         return await self._claims.holder(background_claim(found[1]))
 
     async def _forwarded(self, holder: str, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Forward a request until its answer, or its client, ends; returns False if nobody listens any more."""
+        """Forward a request until its answer, or its client, ends; returns False if the other process has ended."""
         copying = asyncio.create_task(_copy(holder, scope, send))
         leaving = asyncio.create_task(_left(receive))
         try:

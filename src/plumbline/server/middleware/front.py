@@ -35,8 +35,8 @@ _OPEN_PATHS = frozenset({"/health", "/version", "/metrics", "/openapi.json", "/o
 _SOCKET_PATHS = frozenset({"/v1/responses"})
 
 _LEAST_RATE = 16 * 1024
-"""Bytes per second that a body has to bring, beyond the time that it may be silent: a client that sends one byte each
-second would otherwise keep its connection for months."""
+"""Least bytes per second of a body, beyond the time that it may be silent: a client that sends one byte each second
+would otherwise keep its connection for months."""
 
 _DRAIN_LIMIT = 8
 """A too large body is read up to this many times the allowed size before the connection is dropped."""

@@ -180,7 +180,7 @@ class ResponseOperations(Operations):
             turn = self._read(request, Context(earlier=[short]))
         (prepared,) = await self._generation.prepare(call, request, [turn], "input")
         answer: AsyncGenerator[AnswerEvent, None] = self._generation.answer(prepared, call, arrived)
-        return turn, answer if compaction is None else _behind(compaction, answer)
+        return turn, answer if compaction is None else _with_compaction(compaction, answer)
 
     async def _compaction(
         self, request: CreateResponse, call: Call, context: Context | None, turn: Turn
@@ -300,10 +300,10 @@ async def _alone(item: CompactionBody, usage: Usage) -> AsyncGenerator[AnswerEve
     yield 0, Finish("stop", usage)
 
 
-async def _behind(
+async def _with_compaction(
     compaction: Compaction, answer: AsyncGenerator[AnswerEvent, None]
 ) -> AsyncGenerator[AnswerEvent, None]:
-    """Yield the answer, behind the compaction of its context."""
+    """Yield the compaction of the context, then the answer."""
     async with aclosing(answer):
         yield 0, Compacted(compaction.item.encrypted_content)
         async for event in answer:

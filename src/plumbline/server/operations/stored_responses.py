@@ -86,7 +86,7 @@ class StoredResponseOperations(Operations):
         """Return a stored response, and its run if this process still generates it.
 
         Raises:
-            ApiError: 404 if there is none, or if it belongs to somebody else (ST-03).
+            ApiError: 404 if it does not exist, or belongs to another key (ST-03).
         """
         if self._memory is None:
             raise response_not_found(response_id)

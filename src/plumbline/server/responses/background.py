@@ -133,7 +133,7 @@ class BackgroundRuns:
 
         Args:
             limit: how many may run or wait at once.
-            claims: tell other API servers where a response runs.
+            claims: announce to other API servers where a response runs.
         """
         self._limit = limit
         self._claims = claims

@@ -32,7 +32,7 @@ _log = logging.getLogger("plumbline.server")
 _MAX_SUMMARY = 2048
 """Tokens of a summary; at most an eighth of the model's context."""
 _LARGE_MODEL = 10**9
-"""Bytes of weights from which on a model is trusted to summarise, unless the operator says otherwise."""
+"""Bytes of weights from which on a model is trusted to summarise, unless the operator sets it."""
 
 
 class Compaction(NamedTuple):
@@ -40,7 +40,7 @@ class Compaction(NamedTuple):
 
     item: CompactionBody
     usage: Usage | None
-    """Of the summary; None if there is none."""
+    """Token counts of the summary; None if no summary was generated."""
 
 
 class Compactor:

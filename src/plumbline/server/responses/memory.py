@@ -57,7 +57,7 @@ MAX_CONVERSATION_ITEMS = 65_536
 """Items that a conversation may have when a request continues it."""
 
 ABANDONED = engine_unavailable("The server stopped before the response was complete.")
-"""What a response failed of whose server has ended."""
+"""The error of a response interrupted by a server stop."""
 
 
 _WATCH_SECONDS = 5.0

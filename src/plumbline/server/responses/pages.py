@@ -22,7 +22,7 @@ def page(items: Sequence[ItemRecord], *, limit: int, order: str, after: str | No
         after: the id of the item before the page; None for the first page.
 
     Raises:
-        ApiError: 400 if there is no item `after`.
+        ApiError: 400 if no item has the id `after`.
     """
     ordered = items if order == "asc" else items[::-1]
     start = 0

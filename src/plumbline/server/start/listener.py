@@ -172,7 +172,7 @@ def listener(
         settings: the settings.
         store: where responses are kept.
         host: the address to listen on, if `run` gets no sockets.
-        port: the port, alike.
+        port: the port to listen on, if `run` gets no sockets.
         shared: the claims of all API servers of the engine, if there are several.
     """
     limits = {"max_connections": settings.max_connections, "header_timeout": settings.header_timeout}

@@ -29,7 +29,7 @@ _MIGRATION_LOCK = 0x706C756D  # "plum"
 """The number of PostgreSQL's lock that a migration holds."""
 
 _BUSY_SHARE = 0.5
-"""The share of the timeout that SQLite waits for another process' lock; then it can say so."""
+"""The share of the timeout that SQLite waits for another process' lock; the rest is for reporting the error."""
 
 
 class UnresponsiveError(StoreUnavailableError):
@@ -83,7 +83,7 @@ class Database:
             sa.event.listen(self.engine, "connect", self._set_up_sqlite)
             self._threads = ThreadPoolExecutor(_CONNECTIONS, "plumbline-store")
         else:
-            # A connection whose server has restarted is replaced before it is used.
+            # After a restart of the database server, connections are replaced before they are used.
             self._asynchronous = create_async_engine(self.url, pool_pre_ping=True, **limits)
             self.engine = self._asynchronous.sync_engine
         await self.run(self._upgrade, write=True)
@@ -233,7 +233,7 @@ _NEXT_STEPS = (
     ("not a database", "the file is not a SQLite database; give another --store"),
     ("malformed", "the file is damaged; restore a backup, or give another --store"),
 )
-"""What SQLite says, in small letters, and what an operator can do."""
+"""Parts of SQLite's messages in lower case, each with what an operator can do."""
 
 
 def _translated(error: BaseException, *, lost: bool) -> StoreUnavailableError:

@@ -158,7 +158,7 @@ class ResponseRows(Rows):
         return found
 
     async def renew_leases(self) -> None:
-        """Tell other processes that this one still runs its unfinished responses."""
+        """Record for other processes that this one still runs its unfinished responses."""
         if not self._unfinished:
             return
 

@@ -86,7 +86,7 @@ class SqlStore(ConversationRows, ChatRows):
         return await self._writer.write(work)
 
     async def _sweep(self) -> None:
-        # What to delete is looked for beside other writes, and each batch is a write of its own.
+        # The search for expired rows does not block writes, and each batch of deletions is one write.
         while expired := await self._database.run(lambda c: find_expired(c, self._retention)):
             await self._writer.write(partial(delete_expired, expired=expired))
         if self._database.is_sqlite:

@@ -211,7 +211,7 @@ class GrammarBuilder:
         """Match one of these expressions.
 
         Raises:
-            ValueError: there is none.
+            ValueError: `expressions` is empty.
         """
         found = list(dict.fromkeys(expressions))
         if not found:
@@ -232,10 +232,10 @@ class GrammarBuilder:
         return found[0] if len(found) == 1 else f"({' '.join(found)})"
 
     def one_of(self, texts: Iterable[str]) -> str:
-        """Match exactly one of these texts, of which there may be thousands.
+        """Match exactly one of these texts; thousands are possible.
 
         Raises:
-            ValueError: there is none.
+            ValueError: `texts` is empty.
         """
         found = list(dict.fromkeys(texts))
         plain = {text: None for text in found if text and self._pieces(text) == [text]}
@@ -265,7 +265,7 @@ class GrammarBuilder:
         """Match a whole Lark grammar with its rule `start`; its names do not conflict with this builder's.
 
         Raises:
-            ConstraintError: there is no rule `start`.
+            ConstraintError: the grammar has no rule `start`.
         """
         if _LARK_START.search(grammar) is None:
             raise ConstraintError("The grammar has no rule 'start'.")

@@ -2,9 +2,8 @@
 
 The client's grammar describes the input, but the model writes a call. Where the call is JSON, every quote, line end and
 backslash of the input is an escape of two characters, so the grammar is rewritten with these escapes. A grammar engine
-reads text in lexemes and never backtracks: after a backslash it cannot tell whether it belongs to this lexeme or to the
-next. So a grammar without recursion becomes a single lexeme, and one with recursion is cut into lexemes before every
-escape.
+reads text in lexemes and never backtracks: it cannot know whether a backslash belongs to this lexeme or to the next.
+So a grammar without recursion becomes a single lexeme, and one with recursion is cut into lexemes before every escape.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class InputWriter:
         self._gap = ""
         """The name of the rule for ignored text, once it is written."""
         escapes = {name for name, one in self._rules.of.items() if escaped and _is_escaped(one)}
-        # Names whose text may contain a character that JSON escapes.
+        # Names of rules that may match a character that JSON escapes.
         self._splits = escapes | {
             name for name in self._rules.of if not escapes.isdisjoint(self._reached[name])
         }

@@ -26,7 +26,7 @@ def is_gbnf(grammar: str) -> bool:
 
 
 def to_lark(grammar: str) -> str:
-    """Translate a GBNF grammar, whose first rule is `root`.
+    """Translate a GBNF grammar that starts with the rule `root`.
 
     Source: `grammars/README.md` of llama.cpp.
 

@@ -115,13 +115,13 @@ class _Reader:
         return ConstraintError(f"The pattern {self._pattern[:80]!r} {reason}.")
 
     def _check_anchor(self, char: str) -> None:
-        """Refuse anchors inside the regex; those at its ends have no effect, because the whole text has to match."""
+        """Refuse anchors inside the regex; those at its ends have no effect, because the whole text must match."""
         at_end = self._pos == (1 if char == "^" else len(self._pattern))
         if not at_end or self._has_branches():
             raise self._error(f"has {char} in a place that is not supported")
 
     def _has_branches(self) -> bool:
-        """Return whether the regex has outer alternatives, of which an anchor at the end belongs to one only."""
+        """Return whether the regex has outer alternatives; an anchor at the end would belong to only one of them."""
         depth, inside, escaped = 0, False, False
         for char in self._pattern:
             if escaped or char == "\\":

@@ -41,13 +41,13 @@ class ModelTexts(msgspec.Struct, frozen=True):
     """The texts that a model's program puts into prompts."""
 
     tools: str = ""
-    """The instructions about tools, with a place for `{tool_schemas}`; empty if there are none."""
+    """The instructions about tools, with a place for `{tool_schemas}`; empty if the model has no instructions."""
     efforts: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Prefixes of the prompt, by reasoning effort."""
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelTexts:
-        """Read them from the program in a model's folder; empty if there is none."""
+        """Read the texts from the program in a model's folder; empty if the folder has no program."""
         for path in sorted(folder.glob("encoding/encoding_*.py")):
             found = _constants(path.read_text("utf-8"))
             tools = found.get("TOOLS_SYSTEM_TEMPLATE", found.get("TOOLS_TEMPLATE", ""))

@@ -80,7 +80,7 @@ class ChatTemplate:
     def from_folder(
         cls, folder: Path, *, bos_token: str | None = None, eos_token: str | None = None
     ) -> ChatTemplate | None:
-        """Load the templates of a model folder; returns None if it has none.
+        """Load the templates of a model folder; returns None if it has no template.
 
         `chat_template.jinja` and `additional_chat_templates/tool_use.jinja`, or the entry of `tokenizer_config.json`,
         which is one template or a list of named ones.
@@ -203,7 +203,7 @@ If its final space is missing there, the template strips text, and white space a
 
 
 def _left_open(message: Mapping[str, Any], end: str) -> dict[str, Any]:
-    """Return the message with the mark behind its text, or behind its last text part."""
+    """Return the message with the mark after its text, or after its last text part."""
     content = message.get("content")
     if not isinstance(content, list):
         return {**message, "content": f"{content or ''}{end}"}

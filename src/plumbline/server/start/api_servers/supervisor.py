@@ -28,7 +28,7 @@ __all__ = ["Supervisor", "supervise"]
 _log = logging.getLogger("plumbline.server")
 
 _GRACE = 10.0
-"""Seconds beyond `shutdown_timeout` in which an API server has to end, before it is killed."""
+"""Seconds beyond `shutdown_timeout` before an API server that has not ended is killed."""
 _SHORT_LIFE = 10.0
 """Seconds; an API server that ends sooner is started again after a pause, which doubles each time up to `_LONGEST`."""
 _PAUSE = 0.5
@@ -63,7 +63,7 @@ def supervise(engine: Engine, settings: Settings, number: int) -> int:
 
 
 class Supervisor:
-    """The first process. One whose API server fails loses only the streams of that one.
+    """Run the API servers of the first process and restart them; a failing one loses only its own streams.
 
     Args:
         engine: the engine, not started.
