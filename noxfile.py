@@ -20,6 +20,7 @@ CONSTRAINTS = "constraints.txt"
 SERVE = "serve"
 DEV = "serve,dev"
 BENCH = "serve,dev,peers"
+CODE = ("src", "kernels", "conformance", "openapi", "benchmarks", "noxfile.py")
 # Some tests start servers on the same machine, so more than four processes do not help.
 PARALLEL = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
 
@@ -130,11 +131,12 @@ def templates(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
-    """Check formatting, style and imports between packages; `-- --fix` fixes what it can."""
+    """Check formatting, style, complexity and imports between packages; `-- --fix` fixes what it can."""
     environment = Environment(session, DEV)
     fix = "--fix" in session.posargs
     environment.run("ruff", "format", *([] if fix else ["--check"]), ".")
     environment.run("ruff", "check", *(["--fix"] if fix else []), ".")
+    environment.run("lizard", "-C", "20", "-w", "-x", "*/_generated/*", *CODE)
     environment.run("lint-imports")
 
 

@@ -87,7 +87,6 @@ def test_tokens_are_those_of_merged_weights_in_any_batch(tmp_path: Path) -> None
         engine_args=("enforce_eager=true",),
         kv_cache_bytes=1 << 30,
         dtype="float32",
-        device="cpu",
         max_model_len=1024,
         max_num_seqs=32,
         loras=(("a", str(adapters["a"])),),

@@ -83,7 +83,6 @@ def loaded(folder: Path) -> ServedModel:
             engine="vllm",
             engine_args=("enforce_eager=true",),
             kv_cache_bytes=1 << 30,
-            device="cpu",
             dtype="float32",
             max_model_len=2048,
             max_num_seqs=4,

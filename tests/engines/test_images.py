@@ -121,7 +121,8 @@ def loaded(folder: Path, changes: dict[str, Any]) -> ServedModel:
     options = {
         "model": str(folder),
         "served_model_names": ("vision",),
-        "device": "cpu",
+        # vLLM has the device of its build, and refuses the option.
+        "device": "auto" if changes.get("engine") == "vllm" else "cpu",
         "dtype": "float32",
         "max_model_len": 1024,
         "max_num_seqs": 4,

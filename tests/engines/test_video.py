@@ -129,7 +129,7 @@ def loaded(folder: Path, options: dict[str, Any]) -> ServedModel:
         Settings(
             model=str(folder),
             served_model_names=("video",),
-            device="cpu",
+            device="auto" if options.get("engine") == "vllm" else "cpu",
             dtype="float32",
             max_model_len=1024,
             max_num_seqs=4,

@@ -192,7 +192,7 @@ def started(kind: EngineKind, folder: Path) -> Iterator[Harness]:
     settings: dict[str, Any] = {
         "model": kind.model(folder),
         "dtype": "float32",
-        "device": "cpu",
+        "device": "auto" if kind.settings.get("engine") == "vllm" else "cpu",
         "max_model_len": MAX_MODEL_LEN,
         "max_num_seqs": NUM_PLACES,
         "max_num_waiting": NUM_WAITING,
