@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from support.asgi import serving
 from support.vision import FAMILIES, FURTHER, data_url, make_model, picture
 
-from plumbline.engines.port import GenerateRequest, MediaItem, SamplingParams
+from plumbline.engines.port import GenerateRequest, MediaItem, MediaPrompt, SamplingParams
 from plumbline.engines.transformers.loading import TransformersError
 from plumbline.engines.transformers.vision import load_processor
+from plumbline.engines.vllm.media import MediaRenderer
 from plumbline.road.prompt_tokens import prompt_tokens
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
@@ -160,6 +161,28 @@ def compare(folder: Path, options: dict[str, Any]) -> None:
                 assert answer.json["usage"]["prompt_tokens"] == size == len(answer.json["prompt_token_ids"])
 
     asyncio.run(scenario())
+
+
+@pytest.mark.skipif(bool(_why_not_vllm()), reason=_why_not_vllm() or "it does")
+def test_vllm_processes_the_files_of_a_prompt_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processed: list[MediaPrompt] = []
+    process = MediaRenderer._process
+
+    async def counted(renderer: MediaRenderer, prompt: MediaPrompt) -> dict[str, Any]:
+        processed.append(prompt)
+        return await process(renderer, prompt)
+
+    monkeypatch.setattr(MediaRenderer, "_process", counted)
+
+    async def scenario() -> None:
+        engine = {"engine": "vllm", "engine_args": ("enforce_eager=true",), "kv_cache_bytes": 1 << 30}
+        async with serving(loaded(folder, engine)) as server:
+            answers = [await server.post("/v1/chat/completions", body(PROMPTS[0], n=2)) for _ in range(2)]
+        assert [len(answer.json["choices"]) for answer in answers] == [2, 2]
+
+    asyncio.run(scenario())
+
+    assert len(processed) == 1
 
 
 @pytest.mark.parametrize("options", ENGINES)
