@@ -39,7 +39,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 """Why an engine ended a request. `stop` is an end-of-sequence or stop token id; stop *strings* live above the port."""
 
 Modality = Literal["audio", "image", "video"]
-"""What a prompt may have besides text."""
+"""The kinds of files that a prompt may have."""
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +267,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Names of `SamplingParams` fields beyond temperature, top_p, seed and max_tokens that are honoured, and `adapters`
     if adapters can be loaded."""
     modalities: Mapping[Modality, int] = msgspec.field(default_factory=dict)
-    """What prompts may have besides text, and for each kind the token id that stands for one item."""
+    """The kinds of files that prompts may have, each with the token id that stands for one file."""
     num_blocks: int = 0
     """KV blocks of the paged cache; 0 for engines without one."""
     block_size: int = 0

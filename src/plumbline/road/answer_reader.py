@@ -73,7 +73,7 @@ class AnswerReader:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What was malformed."""
+        """Descriptions of malformed parts of the output."""
         return self._parser.warnings
 
     def push(self, chunk: TokenChunk) -> Sequence[OutputEvent]:

@@ -1,4 +1,4 @@
-"""Prepare a turn: render its prompt, check that it fits, and compile what its answer is constrained to."""
+"""Prepare a turn: render its prompt, check that it fits, and compile the constraint on its answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PreparedTurn:
     turn: Turn
     prompt_token_ids: tuple[int, ...]
     constraint: Constraint
-    """What every choice of the answer is constrained to; the engine has compiled it."""
+    """The constraint on every choice of the answer; the engine has compiled it."""
     dialect: ModelDialect
     """How the model writes this answer."""
     frame: AnswerFrame

@@ -1,4 +1,4 @@
-"""Translate the texts of a turn that rule single tokens into token ids."""
+"""Translate banned words and DRY's sequence breakers of a turn into token ids."""
 
 from __future__ import annotations
 

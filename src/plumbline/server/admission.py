@@ -37,7 +37,7 @@ class Admission:
         return self.adapter(name) or self._model.names[0]
 
     def client(self, call: Call) -> str:
-        """Return whom to count a request to: its key, or its address where the server checks no keys."""
+        """Return the client that a request counts for: its key, or its address where the server checks no keys."""
         return call.api_key or "" if self._settings.api_keys else call.peer
 
     def check_choices(self, count: int, param: str) -> None:

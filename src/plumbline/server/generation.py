@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class Generation:
-    """What all operations that generate share, for one served model."""
+    """Prepare, answer and stream turns for all operations that generate, with one served model."""
 
     def __init__(self, model: ServedModel, settings: Settings, metrics: Metrics) -> None:
         self.model = model
@@ -65,7 +65,7 @@ class Generation:
         self.admission = Admission(model, settings, self.adapters)
         self.road = Road(model.engine, model.renderer, model.dialect, model.defaults.max_tokens)
         self.modalities = frozenset(model.engine.info.modalities)
-        """What the model reads besides text."""
+        """The kinds of files that the model reads."""
         self._media = MediaLoader(settings)
 
     async def prepare(

@@ -34,7 +34,7 @@ _closers: ContextVar[AsyncExitStack] = ContextVar("closers")
 
 @asynccontextmanager
 async def closing_streams() -> AsyncIterator[None]:
-    """Surround one request: at its end run what it registered with `close_with_request`, the last one first."""
+    """Run the functions that a request registered with `close_with_request` at its end, the last one first."""
     async with AsyncExitStack() as stack:
         token = _closers.set(stack)
         try:

@@ -36,7 +36,7 @@ class StoreFullError(Exception):
 
 
 class TooLargeError(Exception):
-    """What was asked for has more bytes than the caller takes."""
+    """The requested records have more bytes than the caller accepts."""
 
 
 class UnknownCursorError(LookupError):

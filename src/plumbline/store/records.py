@@ -76,7 +76,7 @@ class ResponseRecord(msgspec.Struct, frozen=True, kw_only=True):
     output: tuple[ItemRecord, ...] = ()
     """The items of the response object's `output`, in order."""
     events: bytes = b""
-    """What its stream events can be written from again; the store does not read it."""
+    """The log from which its stream events can be written again; the store does not read it."""
 
 
 class ConversationRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,7 +76,7 @@ def schema_violation(schema: Any) -> str | None:
 
 
 def _children(name: str, argument: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas inside of a keyword, with their keys."""
+    """Yield the schemas inside a keyword, with their keys."""
     if name in _SCHEMAS or (name == "items" and not isinstance(argument, list)):
         yield "", argument
     elif name in _LISTS or name == "items":

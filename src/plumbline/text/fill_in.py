@@ -1,4 +1,4 @@
-"""Know the tokens with which a model fills in the middle of a text."""
+"""Find the tokens with which a model fills in the middle of a text, and build prompts from them."""
 
 from __future__ import annotations
 

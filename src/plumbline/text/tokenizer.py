@@ -1,4 +1,4 @@
-"""Encode text to token ids and know the bytes of every token, from a model folder's `tokenizer.json`.
+"""Encode text to token ids and look up the bytes of every token, with a model folder's `tokenizer.json`.
 
 `<|im_start|>` written by a template is a control token; the same characters in a message are ordinary text. `Guard`
 marks added tokens in message text before rendering, and `encode_rendered` splits a rendered prompt only at the added

@@ -248,7 +248,7 @@ def conversation_locked(conversation_id: str) -> ApiError:
 
 
 def no_store() -> ApiError:
-    """Return the 404 for operations on what is stored, where nothing is."""
+    """Return the 404 for operations on stored objects, on a server without a store."""
     return ApiError(
         404, "This server keeps nothing: it was started with --store none.", code="unsupported_operation"
     )

@@ -1,4 +1,4 @@
-"""Decode the body of a request, and report the fields that it has in vain."""
+"""Decode the body of a request, and report its unknown fields."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Bound what a request body costs to decode, by counting its values before any of them is made.
+"""Bound the cost of decoding a request body, by counting its values first.
 
 A body of 10 MB can be one text, which costs 10 MB, or three million empty lists, which cost 250 MB and stop every
-stream for a second. A body is counted without decoding it: brackets, colons and commas outside of strings.
+stream for a second. A body is counted without decoding it: brackets, colons and commas outside strings.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_size(body: bytes) -> None:
 
 
 def _outside_strings(body: bytes) -> tuple[int, int, int]:
-    """Return the numbers of brackets, colons and commas outside of strings; of a malformed body any number."""
+    """Return the numbers of brackets, colons and commas outside strings; arbitrary for a malformed body."""
     # An escaped quote does not end a string. Outside of strings valid JSON has no backslash.
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
     inside = False

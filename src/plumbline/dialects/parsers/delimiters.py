@@ -185,7 +185,7 @@ def _literal(token: str) -> str:
 
 
 def _alternatives(tokens: Sequence[str]) -> list[list[str]]:
-    """Split tokens at each `|` outside of groups."""
+    """Split tokens at each `|` outside groups."""
     found: list[list[str]] = [[]]
     depth = 0
     for token in tokens:

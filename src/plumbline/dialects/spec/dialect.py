@@ -114,7 +114,7 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     content_gap: str = ""
     """What models write between text and a section."""
     text_header: str = ""
-    """What they write before text."""
+    """What models write before text."""
     detect: tuple[str, ...] = ()
     """A template of this family matches all these regular expressions. If empty, the dialect must be named."""
     anywhere: bool = False
@@ -147,7 +147,7 @@ class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
     end marker or the end of the answer."""
     anywhere: bool = False
     """The family's markers are control tokens, which no model writes in prose: thinking may begin inside text, and a
-    marker where it means nothing (a second opening, an end outside of thinking) is dropped."""
+    marker where it means nothing (a second opening, an end outside thinking) is dropped."""
     headed: tuple[str, ...] = ()
     """Texts before which the name of a tool may stand where a message begins. It is part of the markup."""
     header: str = ""

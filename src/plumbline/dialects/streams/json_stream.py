@@ -234,7 +234,7 @@ _READERS: Final = (
     JsonScanner._in_hex,
     JsonScanner._in_atom,
 )
-"""What reads in each state."""
+"""The function that reads in each state."""
 _Step = Callable[[JsonScanner, str], None]
 _BEGIN: Final[dict[str, _Step]] = {
     '"': JsonScanner._open_string,

@@ -37,7 +37,7 @@ _SCORED = 64
 
 
 class Cache(Cells, Protocol):
-    """What the core needs of `library.Library`."""
+    """The methods of `library.Library` that the core needs."""
 
     vocab_size: int
     max_batch: int
@@ -75,7 +75,7 @@ class _Entry:
 
 
 class _Budget:
-    """What a batch may still take, and its entries."""
+    """The tokens that a batch may still take, and its entries."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens

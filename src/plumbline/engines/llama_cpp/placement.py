@@ -1,4 +1,4 @@
-"""Define where requests are in llama.cpp's cache, and find what they can share there.
+"""Define how requests are placed in llama.cpp's cache, and find the prefixes that they can share.
 
 llama.cpp has two kinds of cache. `pool.Pool` uses one pool of cells for all sequences: it holds any mixture of lengths,
 but attention looks at the used cells of all sequences for every token. `streams.Streams` gives each sequence cells of
@@ -19,7 +19,7 @@ _WORTH = 16
 
 
 class Cache(Protocol):
-    """What a placement needs of `library.Library`."""
+    """The methods of `library.Library` that a placement needs."""
 
     num_sequences: int
     num_cells: int

@@ -1,4 +1,4 @@
-"""Decode video files with PyAV, in a process of its own that hostile files can neither fill nor keep."""
+"""Decode video files with PyAV, in a separate process with bounds on memory and time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Video(NamedTuple):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What processors of models want to know of a video, in the words of transformers' `VideoMetadata`."""
+        """The facts that model processors need about a video, as the fields of transformers' `VideoMetadata`."""
         return {
             "total_num_frames": self.total,
             "fps": self.rate or None,

@@ -32,11 +32,11 @@ FEATURES = frozenset(
 
 _MAX_TEMPERATURE = 2.0
 _MAX_IDS = {"allowed_token_ids": 1024, "logit_bias": 1024, "stop_token_ids": 128}
-"""What vLLM's model runner on GPUs has room for in a request."""
+"""Most entries per request in the buffers of vLLM's model runner on GPUs."""
 
 
 class MatcherSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What masks the tokens of a request, on its way to vLLM's core process."""
+    """The constraints on the tokens of a request, as sent to vLLM's core process."""
 
     sampling: SamplingParams
     """Only grammar, thinking budget, bans, `allowed_token_ids`, `min_tokens` and `ignore_eos` are set."""
@@ -45,7 +45,7 @@ class MatcherSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def matcher_spec(sampling: SamplingParams, eos_token_ids: frozenset[int]) -> MatcherSpec | None:
-    """Return what masks a request's tokens, or None if vLLM's own sampler does all that it asks for."""
+    """Return the constraints on a request's tokens, or None if vLLM's own sampler suffices."""
     bans = sampling.bad_words or sampling.banned_strings
     if sampling.grammar is None and sampling.thinking_budget is None and not bans:
         return None

@@ -108,7 +108,7 @@ def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]
     """Read the entries of `tools`.
 
     Raises:
-        ApiError: 400 for strict parameters outside of the strict subset (SO-03), and for a name that occurs twice.
+        ApiError: 400 for strict parameters outside the strict subset (SO-03), and for a name that occurs twice.
     """
     found: list[Tool] = []
     names = [

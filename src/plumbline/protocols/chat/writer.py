@@ -79,7 +79,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Choice:
-    """What was sent of one choice so far; the non-streaming answer is built from it."""
+    """The parts of one choice that were sent so far; the non-streaming answer is built from them."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)

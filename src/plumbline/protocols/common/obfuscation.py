@@ -21,7 +21,7 @@ _END = b'"}'
 
 
 def wants_obfuscation(request: Any) -> bool:
-    """Return whether the client asked for padding. Without a word it gets none."""
+    """Return whether the client asked for padding; the default is no padding."""
     options = or_default(request.stream_options, None)
     return options is not None and options.include_obfuscation is True
 

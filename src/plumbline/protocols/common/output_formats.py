@@ -50,7 +50,7 @@ def read_format(request: FormatRequest) -> OutputFormat | None:
     """Return the output format that the request asks for, if any.
 
     Raises:
-        ApiError: 400 naming the field, for two formats at once, for strict schemas outside of the strict subset
+        ApiError: 400 naming the field, for two formats at once, for strict schemas outside the strict subset
             (SO-03), and for fields that contradict a format.
     """
     requested = _requested(request)

@@ -42,7 +42,7 @@ SUMMARY_REQUEST = (
     "Summarise this conversation so far, so that it can go on from your summary alone. Keep every fact, name, number, "
     "decision, open question and the results of tools. Write only the summary."
 )
-"""What a model is asked at the end of a conversation that it summarises."""
+"""The request at the end of a conversation that the model summarises."""
 
 _INTRODUCTION = "Summary of the earlier conversation:\n\n"
 _PURPOSE = "compaction"
@@ -118,7 +118,7 @@ def since_compaction(items: Sequence[InputItem]) -> int:
 
 
 def split(items: Sequence[InputItem]) -> tuple[Sequence[InputItem], Sequence[InputItem]]:
-    """Split a conversation before its last message of the user: what a summary replaces, and what it does not."""
+    """Split a conversation before its last message of the user: the part that a summary replaces, and the rest."""
     at = next((index for index in range(len(items) - 1, -1, -1) if _is_of_user(items[index])), 0)
     return items[:at], items[at:]
 

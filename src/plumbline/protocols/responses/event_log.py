@@ -1,4 +1,4 @@
-"""Keep what the events of a response are written from, and write them again (RS-20).
+"""Log the answer of a response, and write its stream events again from the log (RS-20).
 
 The log has the events of the answer, not those of the stream: with the response itself they determine every event of
 the stream, byte by byte, at a tenth of the size.

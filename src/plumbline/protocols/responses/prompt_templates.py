@@ -1,4 +1,4 @@
-"""Fill a prompt template that the operator keeps, and put it under a request (`prompt: {id, version, variables}`).
+"""Fill one of the operator's prompt templates and merge it into a request (`prompt: {id, version, variables}`).
 
 A template is a part of a Responses request. In its `instructions` and `input`, `{{name}}` stands for a variable. Fields
 of the request win over the template's; the request's input comes after the template's.
@@ -128,7 +128,7 @@ class PromptTemplates:
         self._by_id = by_id
 
     def applied(self, request: CreateResponse) -> CreateResponse:
-        """Return a request with its template under it; the request itself if it names none.
+        """Merge the template that a request names into it; a request without one is returned as it is.
 
         Raises:
             ApiError: 404 for an unknown template, 400 for variables that do not fit.
@@ -196,7 +196,7 @@ def _strings(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _replaced(value: Any, variables: Mapping[str, str]) -> Any:
-    """Return a value with the placeholders in its strings replaced, once: what is put in is not looked at again."""
+    """Return a value with the placeholders in its strings replaced once: inserted text is not searched again."""
     match value:
         case str():
             return _PLACEHOLDER.sub(lambda match: variables[match.group(1)], value)

@@ -221,7 +221,7 @@ def compaction_threshold(request: CreateResponse, default: int) -> int | None:
 
 
 def check_storeless(request: CreateResponse | TokenCountsBody) -> None:
-    """Refuse what needs a store."""
+    """Refuse fields that need a store."""
     previous = or_default(request.previous_response_id, None)
     if previous is not None:
         raise previous_response_not_found(previous)  # ST-05: no id is known.
@@ -261,7 +261,7 @@ def _read_prompt(
 
 
 def own_input(request: Continuing) -> str | Sequence[InputItem]:
-    """Return a request's own input; none is an empty one."""
+    """Return a request's own input; empty if it has no input."""
     return request.input if given(request.input) else []  # type: ignore[return-value]
 
 

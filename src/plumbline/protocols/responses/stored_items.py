@@ -91,7 +91,7 @@ def referenced_ids(items: str | Sequence[InputItem]) -> list[str]:
 
 
 def check_storable(items: Sequence[InputItem], param: str) -> None:
-    """Refuse items that no response could be answered from, before a conversation keeps them.
+    """Refuse items that a response could not be answered from, before a conversation keeps them.
 
     Raises:
         ApiError: 400 naming the first one.
@@ -158,7 +158,7 @@ def _listed(part: Any) -> Any:
 
 
 def _output_text(part: OutputTextContentParam) -> OutputTextContent:
-    """Return a part as it is listed. What no server would have sent as annotation or logprobs is left out of it.
+    """Return a part as it is listed, without annotations and logprobs that no server would have sent.
 
     The model sees neither, and one that is listed has all its members.
     """

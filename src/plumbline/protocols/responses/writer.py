@@ -48,7 +48,7 @@ from plumbline.wire.errors import ApiError
 __all__ = ["CANCELLED", "ResponsesWriter", "response_usage"]
 
 CANCELLED = ApiError(400, "The response was cancelled.", code="response_cancelled")
-"""What the stream of a cancelled response ends with."""
+"""The error that ends the stream of a cancelled response."""
 
 
 class ResponsesWriter:

@@ -16,7 +16,7 @@ _log = logging.getLogger("plumbline.server")
 
 
 class Hub:
-    """Answers API servers on a Unix socket. What one has claimed is free when its connection ends, however it ends.
+    """Keep claims for API servers on a Unix socket. The end of a connection, of any kind, releases its claims.
 
     Args:
         path: the socket to create, in a private folder.

@@ -1,4 +1,4 @@
-"""Know the adapters that are loaded, and load and unload them within what the operator allows."""
+"""List, load and unload the adapters of a model, within the operator's limits."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _PACKAGES: Mapping[Modality, tuple[str, str]] = MappingProxyType(
 
 @dataclass
 class _Left:
-    """What the files of a request may still have."""
+    """The remaining limits for the files of a request."""
 
     data: int
     """Bytes."""

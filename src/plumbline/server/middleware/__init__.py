@@ -1,1 +1,1 @@
-"""Wrap the application in what every request passes: request ids, keys, CORS and forwarding."""
+"""Wrap the application in middleware: request ids, keys, CORS and forwarding."""

@@ -45,7 +45,7 @@ _OWN_HEADERS = frozenset(
 
 
 class Forwarder:
-    """An ASGI application around another, which gets what is not forwarded.
+    """Forward requests to the API server that must answer them; pass all others to the wrapped application.
 
     Args:
         app: the application.

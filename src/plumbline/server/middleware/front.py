@@ -1,4 +1,4 @@
-"""Wrap the application in what every request needs: a request id, key and body checks, metrics.
+"""Give every request an id, check its key and body, and count it.
 
 This is a plain ASGI application around Litestar, because a request that matches no route needs an `x-request-id`, a key
 check and a count, too.

@@ -110,7 +110,7 @@ class Metrics:
         self._prompt = prompt.labels(model)
         self._generated = generated.labels(model)
         self._read = CollectorRegistry()
-        """What is read at each scrape."""
+        """The metrics that are read at each scrape."""
         self._read.register(_EngineCollector(engine, self._labels))
         if store is not None:
             self._read.register(_StoreCollector(store))

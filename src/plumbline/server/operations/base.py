@@ -1,4 +1,4 @@
-"""Give every group of operations what it works with."""
+"""Define the base of all groups of operations, with their shared dependencies."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Operations(Service):
         self._road = generation.road
 
     def _required_memory(self) -> Memory:
-        """Return what was stored.
+        """Return the stored past of requests.
 
         Raises:
-            ApiError: 404 if nothing is.
+            ApiError: 404 if the server has no store.
         """
         if self._memory is None:
             raise no_store()

@@ -27,7 +27,7 @@ __all__ = ["ConversationOperations"]
 
 
 class ConversationOperations(Operations):
-    """Operations on conversations. Each raises an `ApiError` 404 for one that is unknown or somebody else's."""
+    """Operations on conversations. An unknown conversation, or one of another owner, is an `ApiError` 404."""
 
     async def create_conversation(self, request: CreateConversationBody, call: Call) -> Reply:
         """Store a conversation with its first items."""

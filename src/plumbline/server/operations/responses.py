@@ -233,7 +233,7 @@ class ResponseOperations(Operations):
     async def _compact(
         self, request: Continuing, context: Context | None, prompt: Prompt, call: Call
     ) -> tuple[CompactionBody, Usage]:
-        """Compact the context of a request. Without a summary the usage counts what a prompt of it has."""
+        """Compact the context of a request. Without a summary the usage counts its prompt tokens."""
         item, usage = await self._compactor.compact(_items(request, context), call)
         if usage is None:
             assert isinstance(prompt, ChatPrompt)
@@ -259,7 +259,7 @@ class ResponseOperations(Operations):
     async def _keeper(
         self, request: CreateResponse, call: Call, context: Context | None, logprobs: bool
     ) -> Keeper | None:
-        """Return what stores the response; None for `store: false` (ST-01)."""
+        """Return the keeper that stores the response; None for `store: false` (ST-01)."""
         if self._memory is None or context is None or request.store is False:
             return None
         log = EventLog(logprobs=logprobs, background=request.background is True)

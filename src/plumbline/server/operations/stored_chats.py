@@ -23,7 +23,7 @@ __all__ = ["StoredChatOperations"]
 
 
 class StoredChatOperations(Operations):
-    """Operations on stored chat completions. One that is unknown or somebody else's is an `ApiError` 404."""
+    """Operations on stored chat completions. An unknown one, or one of another owner, is an `ApiError` 404."""
 
     async def list_chat_completions(
         self,

@@ -1,1 +1,1 @@
-"""Run responses and remember them: what they continue, what is stored of them, and those in the background."""
+"""Run responses, in the foreground or the background, load what they continue, and store them."""

@@ -82,7 +82,7 @@ class BackgroundRun:
 
     async def _stop(self, error: ApiError) -> None:
         assert self._task is not None
-        if not self.writer.ended:  # A complete answer is stored even if somebody cancels now.
+        if not self.writer.ended:  # A complete answer is stored even if a client cancels now.
             self._task.cancel()
         await self.join()
         if not self.writer.ended:
@@ -141,7 +141,7 @@ class BackgroundRuns:
         self._watchers: set[asyncio.Task[None]] = set()
 
     def check_room(self) -> None:
-        """Refuse a further response if as many run as may.
+        """Refuse another response if the limit is reached.
 
         Raises:
             ApiError: 429.

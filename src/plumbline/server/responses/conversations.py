@@ -19,7 +19,7 @@ class Hold:
         self._taken_over = False
 
     def take_over(self) -> Callable[[], None]:
-        """Keep the hold after the request; return what ends it."""
+        """Keep the hold after the request; return the function that ends it."""
         self._taken_over = True
         return self.release
 

@@ -1,4 +1,4 @@
-"""Find what a request continues in the store, and keep what came of it."""
+"""Load from the store what a request continues, and store its response."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Memory:
         self._checks_keys = checks_keys
 
     def owner(self, call: Call) -> str:
-        """Return whom the records of a request belong to: a digest of its key."""
+        """Return the owner of a request's records: a digest of its key."""
         if not self._checks_keys:
             return ""
         return hashlib.sha256((call.api_key or "").encode("utf-8", "surrogateescape")).hexdigest()
@@ -183,7 +183,7 @@ class Memory:
         """Return a conversation.
 
         Raises:
-            ApiError: 404 if it is unknown or somebody else's; `param` is the field that names it.
+            ApiError: 404 if it is unknown or belongs to another owner; `param` is the field that names it.
         """
         with store_errors():
             found = await self.store.conversation(owner, name)
@@ -212,7 +212,7 @@ class Memory:
                 )
 
     async def keeper(self, owner: str, context: Context, log: EventLog) -> Keeper:
-        """Return what stores the response to a request.
+        """Return the keeper that stores the response to a request.
 
         Raises:
             ApiError: 429 if the owner has as many responses as it may; 503 if the store cannot be used.

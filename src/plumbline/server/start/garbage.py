@@ -13,7 +13,7 @@ of hundreds of streams takes milliseconds, and no event is sent meanwhile. A mil
 
 
 def make_collections_rare() -> None:
-    """Set up Python's garbage collector for a server: what is loaded is not looked at, and new objects less often."""
+    """Exclude loaded objects from Python's garbage collection, and collect new objects less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

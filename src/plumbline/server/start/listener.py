@@ -1,4 +1,4 @@
-"""Listen with uvicorn, and change five things.
+"""Listen with uvicorn, with five changes to its behaviour.
 
 * Malformed HTTP is answered in the API's envelope (ERR-01); uvicorn answers in plain text.
 * Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12); uvicorn cuts them.
@@ -165,7 +165,7 @@ def listener(
     port: int,
     shared: SharedClaims | None = None,
 ) -> Listener:
-    """Build a server for this model. Call it outside of an event loop, or in the loop that will run the server.
+    """Build a server for this model. Call it outside an event loop, or in the loop that will run the server.
 
     Args:
         model: the model.

@@ -61,7 +61,7 @@ class Database:
         self._file: Path | None = None
         """Of SQLite; None if it is kept in memory."""
         self._identity: tuple[int, int] | None = None
-        """What the file system knows the open file by."""
+        """The identity of the open file in the file system."""
 
     async def open(self) -> None:
         """Connect, and create or upgrade the tables.

@@ -1,4 +1,4 @@
-"""Put the groups of tables together to a store."""
+"""Combine the groups of tables into a store."""
 
 from __future__ import annotations
 

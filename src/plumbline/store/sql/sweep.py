@@ -1,4 +1,4 @@
-"""Delete what is older, or more, than the operator keeps."""
+"""Delete records beyond the age or size that the operator keeps."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def description(self) -> str:
-        """For the line that the server prints at its start."""
+        """The limits in words, for the line that the server prints at its start."""
         age = "for ever" if self.max_age is None else f"for {self.max_age / _DAY:g} days"
         return f"kept {age}" + ("" if self.max_bytes is None else f", {self.max_bytes} bytes at most")
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How much is kept."""
+    """The numbers and bytes of stored records."""
 
     responses: int = 0
     conversations: int = 0
@@ -49,7 +49,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """A batch of what is not kept any more; false if there is nothing."""
+    """A batch of expired records; false if empty."""
 
     threads: tuple[str, ...] = ()
     conversations: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Expired(msgspec.Struct, frozen=True):
 
 
 def find_expired(connection: sa.Connection, retention: Retention) -> Expired:
-    """Look for a batch of what is not kept. It only reads.
+    """Find a batch of expired records, without deleting them.
 
     A chain of responses is kept or deleted as a whole, by the time of its newest one: without its beginning it could
     not go on.
@@ -121,7 +121,7 @@ def _oldest(connection: sa.Connection, excess: int) -> Expired:
 
 
 def delete_expired(connection: sa.Connection, expired: Expired) -> None:
-    """Delete a batch, with its items. A chain that has gone on meanwhile goes, too."""
+    """Delete a batch, with its items. A chain that was continued meanwhile is deleted, too."""
     gone = sa.select(responses.c.id).where(responses.c.thread.in_(expired.threads))
     connection.execute(sa.delete(items).where(items.c.holder.in_(gone)))
     connection.execute(sa.delete(responses).where(responses.c.thread.in_(expired.threads)))

@@ -1,4 +1,4 @@
-"""Define the tables. Payloads are bytes; what is searched for has columns of its own."""
+"""Define the tables. Payloads are bytes; searchable values have their own columns."""
 
 from __future__ import annotations
 

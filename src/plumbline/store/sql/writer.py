@@ -107,7 +107,7 @@ class GroupWriter:
                     self._pending.task_done()
 
     def _is_wanted(self, write: _Write) -> bool:
-        """Return whether somebody still waits for a write; fail one that has waited too long."""
+        """Return whether a caller still waits for a write; fail a write that has waited too long."""
         if write.future.done():
             return False
         if time.monotonic() - write.since > self._database.timeout:

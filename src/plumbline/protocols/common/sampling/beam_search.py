@@ -52,7 +52,7 @@ _NEUTRAL = {
 
 
 def read_beams(request: Any) -> float | None:
-    """Return the length penalty of a beam search; None if the request asks for none.
+    """Return the length penalty of a beam search; None for a request without beam search.
 
     Raises:
         ApiError: 400 for a stream, as in vLLM, for fields that a search cannot follow, and for a length penalty

@@ -16,11 +16,11 @@ _BREAKERS = ("\n", ":", '"', "*")
 """llama.cpp's and TabbyAPI's default for `dry_sequence_breakers`."""
 _PLAIN = ("repeat_last_n", "typical_p", "top_a", "tfs", "top_n_sigma", "xtc_probability", "xtc_threshold")
 _STEERED_ORDER = ("penalties", "dry", "temperature")
-"""What runs before Mirostat, which replaces all samplers that cut."""
+"""The samplers that run before Mirostat, which replaces all samplers that cut."""
 
 
 def read_chain(request: Any) -> SamplerChain | None:
-    """Read the samplers of a request of any API; None if it uses none beyond the usual ones.
+    """Read the samplers of a request of any API; None if it uses only the usual ones.
 
     Raises:
         ApiError: 400 if `samplers` comes with `mirostat`.
@@ -56,7 +56,7 @@ def read_chain(request: Any) -> SamplerChain | None:
 
 
 def read_breakers(request: Any) -> tuple[str, ...]:
-    """Read the texts that end a repeated sequence; none where DRY is off."""
+    """Read the texts that end a repeated sequence; empty where DRY is off."""
     if not or_default(request.dry_multiplier, 0.0):
         return ()
     return tuple(or_default(request.dry_sequence_breakers, _BREAKERS))

@@ -123,7 +123,7 @@ def read_bad_words(words: list[str] | UnsetType | None) -> tuple[str, ...]:
 
 
 def read_num_probs(request: Any) -> int | None:
-    """Read `n_probs`, llama.cpp's name for logprobs with alternatives; 0 asks for none."""
+    """Read `n_probs`, llama.cpp's name for logprobs with alternatives; 0 means no logprobs."""
     return or_default(request.n_probs, 0) or None
 
 

@@ -1,4 +1,4 @@
-"""Be one API server of several: the application in front of an engine in another process.
+"""Run one API server of several: the application, with an engine in another process.
 
 The supervisor starts `python -m plumbline.server.start.api_servers.process` and writes a `Start` to its standard input.
 """

@@ -1,4 +1,4 @@
-"""Define what an API server is started with."""
+"""Define the start message of an API server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Start"]
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What an API server reads from its standard input, because arguments and environments can be seen by others."""
+    """The start message on an API server's standard input; other users can see arguments and environments."""
 
     settings: Settings
     listening: int

@@ -46,7 +46,7 @@ def supervise(engine: Engine, settings: Settings, number: int) -> int:
         number: how many API servers.
 
     Raises:
-        SettingsError: the address cannot be listened on, or the folder for temporary files has too long a name.
+        SettingsError: the server cannot listen on the address, or the folder for temporary files has too long a name.
     """
     with TemporaryDirectory(prefix="plumbline-") as folder:
         if len(folder) > _LONGEST_FOLDER:
