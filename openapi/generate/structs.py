@@ -83,14 +83,16 @@ class Types:
             return
         common = set.intersection(*(set(self._closed_strings(m)) for m in members))
         if not common:
-            raise ContractError(f"no property tells {members} apart")
+            raise ContractError(f"no property distinguishes {members}")
         tag = min(common, key=lambda name: list(self.schemas[members[0]]["properties"]).index(name))
         values = [v for m in members for v in self._closed_strings(m)[tag]]
         if len(values) != len(set(values)):
-            raise ContractError(f"the values of {tag!r} do not tell {members} apart: {values}")
+            raise ContractError(f"the values of {tag!r} do not distinguish {members}: {values}")
         for member in members:
             if self.tags.setdefault(member, tag) != tag:
-                raise ContractError(f"{member} is told apart by {tag!r} here and {self.tags[member]!r} there")
+                raise ContractError(
+                    f"{member} is distinguished by {tag!r} here and {self.tags[member]!r} there"
+                )
 
     def _union_structs(self, node: Json) -> list[str]:
         """Return the names of the object members of a union, looking through unions of unions."""

@@ -54,8 +54,8 @@ def test_a_closed_string_in_every_struct_becomes_the_tag() -> None:
 @pytest.mark.parametrize(
     ("members", "complaint"),
     [
-        ({"A": tagged("a"), "B": {"type": "object", "properties": {"x": {}}}}, "no property tells"),
-        ({"A": tagged("same"), "B": tagged("same")}, "do not tell"),
+        ({"A": tagged("a"), "B": {"type": "object", "properties": {"x": {}}}}, "no property distinguishes"),
+        ({"A": tagged("same"), "B": tagged("same")}, "do not distinguish"),
     ],
 )
 def test_indistinguishable_union_types_are_refused(members: dict[str, Any], complaint: str) -> None:
@@ -73,7 +73,7 @@ def test_a_schema_has_one_tag_field() -> None:
         "U": union("A", "B"),
         "V": union("A", "C"),
     }
-    with pytest.raises(bundle.ContractError, match="told apart by"):
+    with pytest.raises(bundle.ContractError, match="distinguished by"):
         Types({"family": schemas}, set())
 
 
