@@ -51,8 +51,8 @@ class Admission:
         """Admit a request that has been checked; `leave` must follow.
 
         Raises:
-            EngineFullError: as many requests are in flight as the server, or this client, may have.
-            RefusedRequestError: the id of the request is in flight.
+            EngineFullError: the server or this client has reached its limit of requests in flight.
+            RefusedRequestError: a request with this id is in flight.
         """
         if len(self._ids) >= self._max_in_flight:
             raise EngineFullError(

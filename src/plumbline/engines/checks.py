@@ -20,10 +20,10 @@ def no_adapters(info: EngineInfo) -> RefusedRequestError:
 def check_media(prompt: MediaPrompt, info: EngineInfo) -> None:
     """Check that the engine takes the items of a prompt, and that each has its placeholder.
 
-    A placeholder without an item would be read as an unknown token, an item without one not at all.
+    A placeholder without an item would be read as an unknown token, and an item without a placeholder would be ignored.
 
     Raises:
-        RefusedRequestError: it does not, or their numbers differ.
+        RefusedRequestError: the engine does not take an item, or the numbers of items and placeholders differ.
     """
     for item in prompt.items:
         if item.modality not in info.modalities:
@@ -40,10 +40,10 @@ def check_media(prompt: MediaPrompt, info: EngineInfo) -> None:
 
 
 def check_request(request: GenerateRequest, info: EngineInfo) -> None:
-    """Check the prompt, the ids and what the engine honours.
+    """Check the prompt, the ids and the sampling fields that the engine must honour.
 
     Raises:
-        RefusedRequestError: something cannot be computed; `param` names the sampling field.
+        RefusedRequestError: the engine cannot compute the request; `param` names the sampling field.
     """
     sampling, vocab_size = request.sampling, info.vocab_size
     check_features(sampling, info)

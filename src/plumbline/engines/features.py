@@ -37,7 +37,7 @@ def check_features(sampling: SamplingParams, info: EngineInfo) -> None:
     """Check that the engine has every sampler that a request uses.
 
     Raises:
-        RefusedRequestError: it lacks one; `param` is the request's field.
+        RefusedRequestError: the engine lacks a sampler; `param` is the request's field.
     """
     for name in _used(sampling):
         if name not in info.features:

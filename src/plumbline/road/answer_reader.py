@@ -128,8 +128,8 @@ class AnswerReader:
         if match is None and reason == "stop" and self._last_token in self._stop_token_ids:
             match = self._last_token
         if reason == "stop" and parser.num_calls and not parser.num_broken_calls:
-            # CHAT-05: what the token limit ended stays `length`, with calls or without. Calls that broke off are
-            # shown as far as they got, but no client is asked to carry them out.
+            # CHAT-05: an answer that the token limit ended stays `length`, with calls or without. Calls that broke off
+            # are shown incomplete, but no client is asked to run them.
             reason = "tool_calls"
         usage = Usage(
             self._prompt_tokens,

@@ -236,7 +236,7 @@ def _check_beginning(prepared: PreparedTurn) -> PreparedTurn:
         return prepared
     parser = prepared.parser(anywhere=True)
     parser.continue_message(begun, echo=False)
-    if not parser.is_amid_markup:
+    if not parser.is_inside_markup:
         return prepared
     if is_best_effort(prepared.turn):
         return replace(prepared, constraint=Constraint())

@@ -26,15 +26,15 @@ async def prompt_tokens(engine: Engine, renderer: Renderer, prompt: Prompt, most
     """Render a prompt in a worker thread and expand it.
 
     Args:
-        engine: what will read it.
-        renderer: the model's.
+        engine: the engine that will read the prompt.
+        renderer: the model's renderer.
         prompt: the prompt, with its files loaded.
-        most: tokens that it may have.
+        most: the largest number of tokens.
 
     Raises:
-        TooManyTokensError: it has more.
+        TooManyTokensError: the prompt has more than `most` tokens.
         TemplateError: the chat template refused the messages.
-        RefusedRequestError: it has placeholders without a file or files without one, or the engine takes no such files.
+        RefusedRequestError: the numbers of files and placeholders differ, or the engine does not take such files.
     """
     token_ids = await asyncio.to_thread(renderer.token_ids, prompt, most)
     if not engine.info.modalities:

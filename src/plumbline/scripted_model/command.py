@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="training time of this call; the next call goes on",
+        help="training time of this call; the next call resumes",
     )
     parser.add_argument("--threads", type=int, default=1, help="torch threads for training (default 1)")
     parser.add_argument(

@@ -45,9 +45,7 @@ class Admission:
         every = self._settings.max_num_seqs + self._settings.max_num_waiting
         limit = self._model.engine.info.max_in_flight or every
         if count > limit:
-            message = (
-                f"Invalid '{param}': {count} choices in all; this server generates at most {limit} at once."
-            )
+            message = f"Invalid '{param}': {count} choices requested; this server generates at most {limit} at once."
             raise invalid_request(message, param, "invalid_value")
 
     def check_suffix(self, request: CreateCompletionRequest) -> None:

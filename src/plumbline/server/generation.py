@@ -136,7 +136,7 @@ class Generation:
             raise refused_by_template(error, param) from error
         except TooManyTokensError as error:
             raise invalid_request(
-                f"'{param}' has at least {error.least} tokens; this server counts {most} at most. Send it in parts.",
+                f"'{param}' has at least {error.least} tokens; this server counts at most {most}. Send it in parts.",
                 param,
                 "string_above_max_length",
             ) from error

@@ -31,7 +31,7 @@ class StoreFullError(Exception):
     """The owner has as many stored responses as the operator allows."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"there are {limit} stored responses, the most that one key may have")
+        super().__init__(f"the key has {limit} stored responses, the most that one key may have")
         self.limit = limit
 
 
@@ -56,7 +56,7 @@ class Store(ABC):
         """Open the database, bring its tables up to date and begin to sweep.
 
         Raises:
-            StoreUnavailableError: it cannot be opened, or was written by a newer version.
+            StoreUnavailableError: the database cannot be opened, or was written by a newer version.
         """
 
     @abstractmethod
@@ -87,7 +87,7 @@ class Store(ABC):
         """Check that the owner may store one more response.
 
         Raises:
-            StoreFullError: it has as many as it may.
+            StoreFullError: the owner has as many stored responses as the operator allows.
         """
 
     @abstractmethod
@@ -103,13 +103,13 @@ class Store(ABC):
         A response that compacts what it continues is the oldest of the result.
 
         Args:
-            owner: whom all of them belong to.
-            response_id: the newest.
-            most: no more than this many are read; the oldest of the result may then have a parent.
-            most_bytes: of their payloads.
+            owner: the owner of all responses.
+            response_id: the newest response.
+            most: read at most this many; the oldest of the result may then have a parent.
+            most_bytes: the limit on the bytes of their payloads.
 
         Raises:
-            TooLargeError: they have more; nothing was read.
+            TooLargeError: the payloads have more than `most_bytes`; nothing was read.
 
         The chain ends where a parent does not exist: the oldest of the result names it.
         """
@@ -122,7 +122,7 @@ class Store(ABC):
     async def items(self, owner: str, item_ids: Collection[str], most_bytes: int) -> Mapping[str, bytes]:
         """Return the bodies of items by id, wherever they are stored; unknown ids are left out.
 
-        Where several records have an item of the same id, it is that of the newest.
+        Where several records have an item with the same id, the item of the newest record is returned.
 
         Raises:
             TooLargeError: the records that hold the items have more than `most_bytes`; nothing was read.

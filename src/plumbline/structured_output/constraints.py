@@ -113,7 +113,7 @@ class ConstraintCompiler:
         """Return the grammar of the answer after the engine has compiled it.
 
         Raises:
-            ConstraintError: it cannot be enforced.
+            ConstraintError: the grammar cannot be enforced.
         """
         grammar = await asyncio.to_thread(
             compose,

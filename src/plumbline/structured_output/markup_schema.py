@@ -78,7 +78,7 @@ def check_listed_texts(call_format: CallFormat, schema: Mapping[str, Any]) -> No
     """Check that listed texts (`enum`, `const`) can be written in a call format.
 
     Raises:
-        ConstraintError: one contains a text that would end it.
+        ConstraintError: a text contains a marker that would end it.
     """
     kept_out = call_format.forbidden
     if not kept_out:
@@ -243,7 +243,7 @@ def _check_names(names: Iterable[str]) -> None:
     """Check that names can be written in markup.
 
     Raises:
-        ConstraintError: one cannot.
+        ConstraintError: a name cannot be written in markup.
     """
     for name in names:
         if not MARKUP_NAME.fullmatch(name):
@@ -259,7 +259,7 @@ def _check_listed(
     """Check that listed values have the types and are parsed back from their markup.
 
     Raises:
-        ConstraintError: one does not, or is not.
+        ConstraintError: a value has another type, or its markup is parsed as another value.
     """
     values = part["enum"] if "enum" in part else [part["const"]]
     if not isinstance(values, list) or ("enum" in part and "const" in part):

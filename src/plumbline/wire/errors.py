@@ -250,7 +250,7 @@ def conversation_locked(conversation_id: str) -> ApiError:
 def no_store() -> ApiError:
     """Return the 404 for operations on stored objects, on a server without a store."""
     return ApiError(
-        404, "This server keeps nothing: it was started with --store none.", code="unsupported_operation"
+        404, "This server stores nothing: it was started with --store none.", code="unsupported_operation"
     )
 
 
@@ -264,7 +264,7 @@ def store_unavailable(reason: str) -> ApiError:
     """Return the 503 for a store that cannot be used."""
     return ApiError(
         503,
-        f"The response store cannot be used: {reason}. Send 'store': false to go on without it.",
+        f"The response store cannot be used: {reason}. Send 'store': false to continue without it.",
         SERVER_ERROR,
         None,
         "store_unavailable",

@@ -44,7 +44,7 @@ def check_size(body: bytes) -> None:
         if found > most:
             raise ApiError(
                 413,
-                f"The request body has {found} {noun}; this server takes {most} at most. Send less in one request.",
+                f"The request body has {found} {noun}; this server accepts at most {most}. Send less in one request.",
                 code="request_too_large",
             )
 

@@ -48,7 +48,7 @@ class PlainDialect(ModelDialect):
         """Write the text of an utterance.
 
         Raises:
-            ValueError: it has thinking or calls.
+            ValueError: the utterance has thinking or calls.
         """
         if utterance.reasoning is not None or not all(isinstance(part, str) for part in utterance.parts):
             raise ValueError("a model without a dialect writes text only")

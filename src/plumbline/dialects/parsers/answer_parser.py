@@ -47,7 +47,7 @@ class AnswerParser(ABC):
 
     @property
     @abstractmethod
-    def is_amid_markup(self) -> bool:
+    def is_inside_markup(self) -> bool:
         """Whether the text so far ends in a call, or in what may become one."""
 
     @abstractmethod

@@ -101,7 +101,7 @@ class CursorParser(EventSink, AnswerParser):
         return events[begun[-1] :] if len(begun) > ended else []
 
     @property
-    def is_amid_markup(self) -> bool:
+    def is_inside_markup(self) -> bool:
         """Whether the text so far ends in a call, or in what may become one."""
         cursor = self._cursor
         return self._open or cursor.marked or bool(cursor.text[cursor.pos :].strip())

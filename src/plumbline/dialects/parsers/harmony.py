@@ -129,7 +129,7 @@ class HarmonyParser(CursorParser):
         After the end of a message, a header counts even without the marker that begins it.
 
         Raises:
-            MalformedError: neither follows.
+            MalformedError: no header follows.
         """
         cursor = self._cursor
         part: str | None = marker

@@ -34,7 +34,7 @@ class PassThroughParser(AnswerParser):
         return (TextDelta(text),) if echo else ()
 
     @property
-    def is_amid_markup(self) -> bool:
+    def is_inside_markup(self) -> bool:
         """Never."""
         return False
 

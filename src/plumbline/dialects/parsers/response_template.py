@@ -159,7 +159,7 @@ class ResponseTemplateParser(CursorParser):
         return [TextDelta(text)] if echo else []
 
     @property
-    def is_amid_markup(self) -> bool:
+    def is_inside_markup(self) -> bool:
         """Never known: the template decides when its regions close."""
         return False
 

@@ -39,9 +39,9 @@ NewId = Callable[[str, int], str]
 """Makes the id of a call from its name and its number in the answer (TOOL-09)."""
 
 Unparsed = Literal["all", "after thinking", "after the gap"]
-"""Which part of an answer is constrained text, and so is text even where it looks like markup: all of it, what follows
-the thinking and any white space, or what follows the thinking and exactly the gap that the dialect writes. Where tools
-may be called, an answer that goes on there as calls begin is calls instead."""
+"""The part of an answer that is constrained text, even where it looks like markup: all of it, everything after the
+thinking and any white space, or everything after the thinking and exactly the gap that the dialect writes. Where tools
+may be called, the part is calls instead if it begins like a call."""
 
 
 class Utterance(msgspec.Struct, frozen=True):

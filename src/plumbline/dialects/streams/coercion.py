@@ -233,7 +233,7 @@ def admitted(schema: Any, value: Any) -> bool:
 
 
 def referred(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return the target of a local reference; None if there is none."""
+    """Return the target of a local reference; None if it does not exist."""
     if not reference.startswith("#"):
         return None
     value: Any = root

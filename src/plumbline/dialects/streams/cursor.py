@@ -272,7 +272,7 @@ class Cursor:
         """Read the characters that match `pattern`, which is a repeated character class.
 
         Raises:
-            MalformedError: there are more than `limit`.
+            MalformedError: more than `limit` characters match.
         """
         found = ""
         while True:

@@ -14,7 +14,7 @@ class Sequences:
     """The sequences of a cache by number: free, running, or kept after their request for others to share.
 
     Args:
-        num: how many there are.
+        num: the number of sequences.
     """
 
     def __init__(self, num: int) -> None:

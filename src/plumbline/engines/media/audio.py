@@ -48,7 +48,7 @@ def decode_audio(data: bytes, max_seconds: float) -> NDArray[np.float32]:
         if not 1 <= rate <= _MAX_RATE or channels > _MAX_CHANNELS:
             raise AudioError(
                 f"has {channels} channels of {rate} samples a second; "
-                f"this server reads {_MAX_CHANNELS} of {_MAX_RATE} at most"
+                f"this server reads at most {_MAX_CHANNELS} of {_MAX_RATE}"
             )
         samples = _mean_of_channels(file, int(max_seconds * rate))
     if not len(samples):

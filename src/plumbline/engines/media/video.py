@@ -98,6 +98,6 @@ def decode_bounded_video(data: bytes, max_frames: int) -> Video:
     """Return at most `max_frames` frames of a file that was decoded before, with bounds of pixels and of time.
 
     Raises:
-        VideoError: it cannot be decoded.
+        VideoError: the file cannot be decoded.
     """
     return decode_video(data, max_frames, _MOST_PIXELS, _MOST_CPU_SECONDS)

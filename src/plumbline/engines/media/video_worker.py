@@ -101,7 +101,7 @@ def _opened(data: bytes) -> tuple[Any, Any]:
 def _size(width: int, height: int) -> tuple[int, int]:
     """Return the size of returned frames."""
     if not width or not height or width * height > _MAX_PIXELS:
-        raise _Refusal(f"has {width} x {height} pixels; this server decodes {_MAX_PIXELS} at most")
+        raise _Refusal(f"has {width} x {height} pixels; this server decodes at most {_MAX_PIXELS}")
     if max(width, height) > _MAX_RATIO * min(width, height):
         raise _Refusal(
             f"has {width} x {height} pixels; a side may be {_MAX_RATIO} times as long as the other"

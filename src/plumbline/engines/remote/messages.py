@@ -174,7 +174,7 @@ class Connection(Generic[M]):
         """Send a message, without waiting for the other side to read it. Does nothing on a closed connection.
 
         Raises:
-            FrameError: it is larger than any message should be.
+            FrameError: the message is larger than a frame may be.
         """
         body = self._encoder.encode(message)
         if len(body) > MAX_FRAME:

@@ -52,7 +52,7 @@ class AdapterSet:
         """
         if name is not None and name not in self._loaded:
             # vLLM's engine would end.
-            raise RefusedRequestError(f"there is no adapter named {name!r}", "model")
+            raise RefusedRequestError(f"no adapter named {name!r} is loaded", "model")
         found = self._zeros if name is None else self._loaded[name]
         self._users[_id(found)] += 1
         return found
@@ -70,7 +70,7 @@ class AdapterSet:
         """Load an adapter; the caller loads and unloads one at a time.
 
         Raises:
-            RefusedRequestError: there are too many, or it does not fit the model.
+            RefusedRequestError: too many adapters are loaded, or the adapter does not fit the model.
         """
         if name in self._loaded:
             raise RefusedRequestError(f"an adapter named {name!r} is loaded")
@@ -81,7 +81,7 @@ class AdapterSet:
         rank = adapter_rank(folder)
         if rank > self._max_rank:
             raise RefusedRequestError(
-                f"the adapter has rank {rank}; this server takes {self._max_rank} at most (--max-lora-rank)"
+                f"the adapter has rank {rank}; this server accepts at most {self._max_rank} (--max-lora-rank)"
             )
         if not (folder / _WEIGHTS).is_file():
             raise RefusedRequestError(f"the adapter has no {_WEIGHTS}")

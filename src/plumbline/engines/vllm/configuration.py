@@ -60,7 +60,7 @@ def check_release() -> None:
     """Check that a supported release of vLLM is installed.
 
     Raises:
-        VllmError: it is not.
+        VllmError: vLLM is not installed, or in another release.
     """
     try:
         release = importlib.metadata.version("vllm")

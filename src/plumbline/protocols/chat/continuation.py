@@ -32,7 +32,7 @@ def with_prefix(
         return messages, continue_final
     if continue_final:
         raise invalid_request(
-            "'response_prefix' begins a new message and 'continue_final_message' goes on with an old one; give one.",
+            "'response_prefix' begins a message and 'continue_final_message' continues one; send one of them.",
             "response_prefix",
         )
     if request.add_generation_prompt is False:

@@ -72,8 +72,8 @@ def compacted(items: Sequence[InputItem], sealer: Sealer) -> CompactionBody:
     )
     if len(sealed) > MAX_SEALED:
         raise invalid_request(
-            f"The conversation would have {len(sealed)} characters when compacted; this server opens {MAX_SEALED} at "
-            "most. Leave out its oldest items.",
+            f"The conversation would have {len(sealed)} characters when compacted; this server opens at most "
+            f"{MAX_SEALED}. Leave out its oldest items.",
             "input",
             "string_above_max_length",
         )
@@ -142,7 +142,7 @@ def _is_of_user(item: InputItem) -> bool:
 def cannot_open(where: str, reason: str) -> ApiError:
     """Return the 400 for encrypted content that cannot be opened (ST-16)."""
     return invalid_request(
-        f"The 'encrypted_content' of '{where}' cannot be opened: {reason}. Leave it out to go on without it.",
+        f"The 'encrypted_content' of '{where}' cannot be opened: {reason}. Leave it out to continue without it.",
         f"{where}.encrypted_content",
         "invalid_encrypted_content",
     )

@@ -66,7 +66,7 @@ class PromptTemplate:
             body: a JSON object with fields of a Responses request.
 
         Raises:
-            BadTemplateError: it is not, or it has fields that a template may not set.
+            BadTemplateError: the body is not a JSON object, or has fields that a template may not set.
         """
         self.version = version
         try:
@@ -123,7 +123,7 @@ class PromptTemplates:
         """Keep templates.
 
         Args:
-            by_id: the versions of each, the latest last; None if the server keeps none.
+            by_id: the versions of each template, the latest last; None if the server keeps no templates.
         """
         self._by_id = by_id
 

@@ -39,7 +39,7 @@ class Adapters:
         """Load the adapters of `--lora`.
 
         Raises:
-            SettingsError: one cannot be loaded.
+            SettingsError: an adapter cannot be loaded.
         """
         for name, path in self._settings.loras:
             try:

@@ -8,7 +8,7 @@ __all__ = ["resolve_gguf", "resolve_model"]
 
 
 def resolve_gguf(model: str) -> Path | None:
-    """Return the GGUF file that `--model` names: a path, or `OWNER/NAME:FILE.gguf` on the hub; None if it names none.
+    """Return the GGUF file that `--model` names: a path, or `OWNER/NAME:FILE.gguf` on the hub; None for another name.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -33,7 +33,7 @@ def resolve_model(path_or_id: str | Path) -> Path:
     """Return the folder of a model; for a hub id, download the files that serving needs.
 
     Raises:
-        FileNotFoundError: it is neither a folder nor a hub id that can be reached.
+        FileNotFoundError: `path_or_id` is neither a folder nor a hub id that can be reached.
     """
     path = Path(path_or_id).expanduser()
     if path.is_dir():

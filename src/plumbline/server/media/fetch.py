@@ -57,15 +57,15 @@ class Fetcher:
         self._tls: ssl.SSLContext | None = None
 
     async def fetch(self, url: str, max_bytes: int) -> bytes:
-        """Return a file.
+        """Fetch a file and return its bytes.
 
         Args:
             url: its http or https URL.
             max_bytes: its largest size.
 
         Raises:
-            FetchError: it is larger, its host has an address that is not allowed, or the host does not answer as it
-                should in time.
+            FetchError: the file is larger, its host has an address that is not allowed, or the host does not answer
+                with a file in time.
         """
         try:
             async with asyncio.timeout(self._timeout):

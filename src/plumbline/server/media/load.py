@@ -86,7 +86,7 @@ class MediaLoader:
         most = self._settings.max_media_items
         if len(references) > most:
             raise invalid_request(
-                f"The request has {len(references)} files; this server takes {most} at most.",
+                f"The request has {len(references)} files; this server accepts at most {most}.",
                 references[most].field,
                 "invalid_value",
             )
@@ -140,7 +140,7 @@ class MediaLoader:
         if not self._settings.allow_media_urls:
             raise _refused(
                 reference,
-                "cannot be fetched: this server takes data URLs only (--allow-media-urls allows others)",
+                "cannot be fetched: this server accepts data URLs only (--allow-media-urls allows others)",
                 f"invalid_{reference.modality}_url",
             )
         most = min(most, self._memory.limit)
@@ -154,7 +154,7 @@ class MediaLoader:
         return data
 
     def _checked(self, data: bytes, reference: MediaReference, left: _Left) -> MediaItem:
-        """Decode a file to check it; return it, and count what it has."""
+        """Decode a file to check it; return it, and subtract its size from what is left."""
         match reference.modality:
             case "image":
                 return _checked_image(data, reference, left)

@@ -169,7 +169,7 @@ class Front:
         if length.isdigit() and int(length) > self._max_body_bytes:
             return ApiError(
                 413,
-                f"The request body has {int(length)} bytes; this server takes {self._max_body_bytes} at most.",
+                f"The request body has {int(length)} bytes; this server accepts at most {self._max_body_bytes}.",
                 code="request_too_large",
             )
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()

@@ -144,7 +144,7 @@ class BackgroundRuns:
         """Refuse another response if the limit is reached.
 
         Raises:
-            ApiError: 429.
+            ApiError: 429, the limit is reached.
         """
         if len(self._runs) >= self._limit:
             raise rate_limited(

@@ -56,11 +56,12 @@ class Compactor:
     async def compact(self, items: Sequence[InputItem], call: Call) -> Compaction:
         """Return one item that stands for a conversation.
 
-        A summary replaces what comes before the last message of the user. If the model is not to write one, if there is
-        nothing before that message, or if the summary fails or is cut, nothing is left out.
+        A summary replaces everything before the last message of the user. If the model must not write a summary, if
+        that message is the first one, or if the summary fails or is cut, nothing is left out.
 
         Raises:
-            ApiError: 400 if the items are too large, or hold what this server did not seal; the engine's failures.
+            ApiError: 400 if the items are too large, or contain content that this server did not seal; failures of the
+                engine.
         """
         every = opened_all(items, self._sealer)
         earlier, kept = split(every)

@@ -83,7 +83,7 @@ class GroupWriter:
             committed: called after the commit with what `work` returned, even if the caller was cancelled.
 
         Raises:
-            StoreUnavailableError: they failed, or too many writes wait.
+            StoreUnavailableError: the statements failed, or too many writes wait.
         """
         if self._task is None:
             raise StoreUnavailableError("it is closed")

@@ -278,7 +278,7 @@ def _reached(rules: Rules) -> Mapping[str, frozenset[str]]:
     """Return for each name all names that it refers to, directly or not; a recursive name includes itself.
 
     Raises:
-        ConstraintError: there are too many rules.
+        ConstraintError: the grammar has too many rules.
     """
     direct = {name: frozenset(named_in(expression)) for name, expression in rules.of.items()}
     if len(direct) * (len(direct) + sum(map(len, direct.values()))) > _MAX_STEPS:

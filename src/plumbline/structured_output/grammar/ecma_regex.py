@@ -103,7 +103,7 @@ def check_repetitions(pattern: str) -> None:
     """Check the bounds of counted repetitions, which are unfolded when masks are computed.
 
     Raises:
-        ConstraintError: something is repeated more than 9999 times.
+        ConstraintError: a bound of a repetition is above 9999.
     """
     if _TOO_MANY.search(pattern):
         raise ConstraintError(f"The pattern {pattern[:80]!r} repeats something more than 9999 times.")

@@ -35,7 +35,7 @@ def to_lark(grammar: str) -> str:
     """
     if len(grammar) > _MAX_CHARACTERS:
         raise ConstraintError(
-            f"The grammar has {len(grammar)} characters; this server takes {_MAX_CHARACTERS}."
+            f"The grammar has {len(grammar)} characters; this server accepts at most {_MAX_CHARACTERS}."
         )
     if grammar.count("::=") > _MAX_RULES:
         raise ConstraintError(f"The grammar has more than {_MAX_RULES} rules.")

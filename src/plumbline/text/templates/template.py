@@ -86,7 +86,7 @@ class ChatTemplate:
         which is one template or a list of named ones.
 
         Raises:
-            TemplateError: there are named templates but none is called `default`, or one is not valid.
+            TemplateError: a template is not valid, or no named template is called `default`.
         """
         config_path = folder / "tokenizer_config.json"
         config = json.loads(config_path.read_text("utf-8")) if config_path.is_file() else {}
