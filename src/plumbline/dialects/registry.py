@@ -1,4 +1,4 @@
-"""Find dialects by name, and choose those of a model."""
+"""Find dialects by name, and choose the dialects of a model."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def matching(
     added_tokens: Collection[str] = (),
     shown: Callable[[], list[D]] = list,
 ) -> list[D]:
-    """List the dialects that match a template, or else the one that reads what it renders, or else those by tokens.
+    """List the dialects that match a template; else the one that reads its rendered call; else matches by tokens.
 
     Args:
         dialects: by name.

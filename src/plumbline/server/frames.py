@@ -72,7 +72,7 @@ class _HeldChunks:
             (choice,) = chunk.choices
             earlier = self._held.pop(choice.index, None)
             if earlier is not None:
-                # The usage so far is that of the moment of sending, so that it never falls.
+                # The usage so far is counted when a chunk is sent, so that it never decreases.
                 earlier.usage = chunk.usage
             if choice.finish_reason is None:
                 if earlier is not None:

@@ -1,8 +1,8 @@
 """Define the interface of a store, and its errors.
 
 A write returns when its transaction is committed: what has been acknowledged to a client survives the end of the
-process. Every method raises `StoreUnavailableError` within a bounded time if the database cannot be used; none waits
-forever. Records of one owner do not exist for another.
+process. Every method raises `StoreUnavailableError` within a bounded time if the database cannot be used. An owner
+cannot see records of another.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def unparsed_part(
 def _still_thinking(
     syntax: AnswerSyntax, output_format: OutputFormat | None, thinking: ThinkingState
 ) -> AnswerSyntax:
-    """Return the syntax, without thinking if there can be none."""
+    """Return the syntax, without thinking if the answer cannot contain any."""
     reasoning = syntax.reasoning
     if reasoning is None or reasoning.messages:  # Messages with headers can think at any time.
         return syntax

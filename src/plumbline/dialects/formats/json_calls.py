@@ -85,7 +85,7 @@ class _Members:
 
     Attributes:
         name: the name of the tool, once it has come.
-        keys: those of names and arguments.
+        keys: the keys of names and arguments.
         complete: the call is announced and its arguments are complete.
     """
 

@@ -161,7 +161,7 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
 
         Raises:
             MalformedError: text follows, so the value before it contained its own end. A call without the rest of that
-                value must not be carried out.
+                value must not run.
         """
         if self.close and (yield from cursor.take(self.close)):
             return

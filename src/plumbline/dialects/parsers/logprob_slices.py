@@ -1,4 +1,4 @@
-"""Separate the logprobs of text from those of markup."""
+"""Separate logprobs of text from logprobs of markup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LogprobSlices"]
 
 
 class LogprobSlices:
-    """Keep the logprob entries of an output's tokens and release those of its text (LP-03).
+    """Keep the logprob entries of an output's tokens and release the entries of its text (LP-03).
 
     Positions count characters of the output. An entry that is partly markup is cut to the characters that are text.
     """

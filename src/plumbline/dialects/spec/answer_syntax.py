@@ -13,9 +13,9 @@ class AnswerSyntax(msgspec.Struct, frozen=True, kw_only=True):
     """The syntax of thinking, text and calls. The default is text alone."""
 
     reasoning: ReasoningDialect | None = None
-    """How it writes thinking; None if it writes none."""
+    """How the model writes thinking; None without thinking."""
     calls: ToolDialect | None = None
-    """How it writes calls; None if it writes none."""
+    """How the model writes calls; None without calls."""
     text_header: str = ""
     """What stands before the text."""
     call_starts: tuple[str, ...] = ()

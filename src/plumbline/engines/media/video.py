@@ -38,7 +38,7 @@ class Video(NamedTuple):
     total: int
     """Frames of the file."""
     rate: float
-    """Frames of the file a second; 0 if the file does not state it."""
+    """Frames per second of the file; 0 if the file does not state it."""
 
     @property
     def metadata(self) -> dict[str, Any]:

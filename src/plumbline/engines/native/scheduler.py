@@ -4,11 +4,11 @@ A step spends its budget in this order:
 
 1. decodes: requests that need exactly one token, so that a long prompt never stalls a stream;
 2. chunks: requests that need more (prefill, recomputation after a preemption);
-3. admissions: waiting requests in order of (priority, arrival), those of the client first that has the fewest running.
+3. admissions: waiting requests in order of (priority, arrival), from the client with the fewest running ones first.
 
 A request is admitted while the predicted peak of used blocks fits the pool (LightLLM's estimate, ASPLOS 2025). When the
-prediction was wrong, the last request in order is preempted: it frees its blocks and recomputes later. That changes no
-token of its output, because draws are keyed by (seed, position).
+prediction was wrong, the last request in order is preempted: it frees its blocks and recomputes later. Its
+output does not change, because draws are keyed by (seed, position).
 """
 
 from __future__ import annotations

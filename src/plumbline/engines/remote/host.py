@@ -240,7 +240,7 @@ class _User:
 
 
 class _Adapters:
-    """Load each adapter once, however many users ask for it: each API server loads those of the command line."""
+    """Load each adapter once for all users: every API server loads the adapters of the command line."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -78,10 +78,10 @@ class TransformersEngine(ThreadedEngine):
         cache_bytes: int = 1 << 62,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
     ) -> TransformersEngine:
-        """Load a model folder; `dtype` None takes the one of its config, `grammars` makes the grammar compiler.
+        """Load a model folder; `dtype` None takes the type of its config, `grammars` makes the grammar compiler.
 
         Raises:
-            TransformersError: transformers cannot load it.
+            TransformersError: transformers cannot load the model.
         """
         loaded = load_hf_model(folder, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         return cls(

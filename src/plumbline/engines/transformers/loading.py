@@ -53,7 +53,7 @@ def load_hf_model(
 
     Args:
         folder: the folder.
-        dtype: of the weights; None takes the one of the config.
+        dtype: type of the weights; None takes the config's type.
         device: where they go.
         trust_remote_code: whether to run Python code of the folder.
 

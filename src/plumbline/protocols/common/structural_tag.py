@@ -15,10 +15,10 @@ _MAX_TAGS = 128
 
 
 def read_structural_tag(value: Any, param: str) -> TagsFormat:
-    """Read a structural tag in either of its spellings, an object or its JSON text.
+    """Read a structural tag, given as an object or as its JSON text.
 
-    The older one, of SGLang and vLLM, has `structures` with `begin`, `schema` and `end`, and `triggers`. The newer one,
-    of XGrammar, has a `format`; only `triggered_tags` around JSON schemas is supported.
+    The older format, of SGLang and vLLM, has `structures` with `begin`, `schema` and `end`, and `triggers`. The newer
+    format, of XGrammar, has a `format`; only `triggered_tags` around JSON schemas is supported.
 
     Raises:
         ApiError: 400 naming the field, if the tag is malformed or of an unsupported kind.
@@ -44,7 +44,7 @@ def read_structural_tag(value: Any, param: str) -> TagsFormat:
 
 
 def _of_format(described: Any, param: str) -> tuple[Any, Any]:
-    """Return the tags and triggers of the newer spelling, the tags in the older one."""
+    """Return the tags and triggers of the newer format, the tags in the older one."""
     if not isinstance(described, Mapping) or described.get("type") != "triggered_tags":
         raise _refused(param, "must be of type 'triggered_tags'; others are not supported by this server")
     for name in ("at_least_one", "stop_after_first"):

@@ -65,7 +65,7 @@ class Repeated:
 
         Args:
             response: the response with the items that are done.
-            item_ids: the ids of all items, if one is not done yet; else they are those of the output.
+            item_ids: the ids of all items, if one is not done yet; by default the ids of the output.
         """
         self._response = response
         self._item_ids = item_ids

@@ -278,7 +278,7 @@ def _compiler(
 
 
 def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
-    """The model's tokens for its grammars. A model may have more rows than its tokenizer has tokens."""
+    """Return the model's tokens for its grammars. A model may have more rows than its tokenizer has tokens."""
     tokens = tokenizer.table + [b""] * (vocab_size - len(tokenizer.table))
     return Vocabulary(
         tokens, tokenizer.special_ids | eos_token_ids, eos_token_ids, tokenizer.encode_generated

@@ -43,8 +43,8 @@ _ALIASES = {
 class Metrics:
     """The metrics of a server.
 
-    Of several API servers each shows what all of them have counted: prometheus-client then keeps the counters in files
-    of the folder `PROMETHEUS_MULTIPROC_DIR`. The engine's are the same for all, and those of the store its own.
+    With several API servers, each shows the counts of all of them: prometheus-client then keeps the counters in files
+    of the folder `PROMETHEUS_MULTIPROC_DIR`. Metrics of the engine are the same on all, metrics of the store its own.
     """
 
     def __init__(self, engine: Engine, model: str, store: Store | None = None) -> None:

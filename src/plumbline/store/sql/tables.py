@@ -21,7 +21,7 @@ metadata = sa.MetaData()
 
 
 class _AnyText(sa.types.TypeDecorator[str]):
-    """Text in which NUL may stand, as in JSON: PostgreSQL keeps none, so there it is written in two characters."""
+    """Text that may contain NUL, as in JSON. PostgreSQL cannot store NUL, so there it becomes two characters."""
 
     impl = sa.Text
     cache_ok = True

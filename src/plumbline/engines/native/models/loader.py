@@ -42,7 +42,7 @@ def load_model(
 
     Args:
         folder: the folder.
-        dtype: type of the weights; None takes the one of the config.
+        dtype: type of the weights; None takes the config's type.
         device: where they go.
         max_model_len: positions that the model needs; rotary embeddings can be computed for more than the config
             names.

@@ -206,7 +206,7 @@ def _bound(settings: Settings) -> socket.socket:
     """Return the socket that the API servers will listen on.
 
     Raises:
-        SettingsError: the address is taken, or not one of this machine.
+        SettingsError: the address is taken, or does not belong to this machine.
     """
     path = Path(settings.uds)
     family = socket.AF_UNIX if settings.uds else socket.AF_INET6 if ":" in settings.host else socket.AF_INET
