@@ -100,7 +100,7 @@ def test_the_command_reports_errors_and_keeps_the_state(
 
     assert main(["script-model", "--scripts", str(scripts), "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "Going on from" in said
+    assert "Resuming from" in said
     assert "1 of 1 scripts" in said
     assert not list(out.glob("training-*.pt"))
 

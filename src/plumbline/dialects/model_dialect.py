@@ -54,7 +54,7 @@ class AnswerFrame(msgspec.Struct, frozen=True, kw_only=True):
     begins_with_opening: bool = False
     """The message that the answer continues opens the thinking itself, and its parser reads that."""
     opening: str = ""
-    """What the prompt has already written of the answer, for response templates."""
+    """The part of the answer that the prompt contains, for response templates."""
 
     @property
     def parser_starts_inside(self) -> bool:

@@ -64,7 +64,7 @@ class RequestCore(ABC):
         self.queues.add(state)
 
     def abort(self, request_id: str) -> list[Output]:
-        """End a request now; unknown ids, such as that of a request that has just finished, are ignored."""
+        """End a request now; unknown ids are ignored, such as the id of a request that has just finished."""
         state = self._states.get(request_id)
         if state is None:
             return []

@@ -37,7 +37,7 @@ class RequestQueues:
 
         Args:
             state: the request.
-            num_cached: how many of its tokens a prefix cache has; None if there is no such cache.
+            num_cached: how many of its tokens a prefix cache has; None without a prefix cache.
         """
         self.waiting.remove(state)
         insort(self.running, state, key=_key)

@@ -72,7 +72,7 @@ class Road:
     async def answer(
         self, prepared: PreparedTurn, request_id: str, client: str = ""
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """Generate the events of all choices, as they come; those of one choice are in order.
+        """Generate the events of all choices as they come; the events of one choice are in order.
 
         Closing the iterator aborts every choice.
 

@@ -75,7 +75,7 @@ def _make(arguments: argparse.Namespace, scripts: ScriptSet) -> None:
     digest = hashlib.sha256(msgspec.json.encode((scripts, arguments.seed))).hexdigest()[:12]
     checkpoint = out / f"training-{digest}.pt"
     if checkpoint.exists():
-        print(f"Going on from {checkpoint}.")
+        print(f"Resuming from {checkpoint}.")
 
     def report(progress: training.Progress) -> None:
         if progress.step % 20 == 0:
@@ -102,7 +102,10 @@ def _make(arguments: argparse.Namespace, scripts: ScriptSet) -> None:
     if progress.worst <= training.CERTAIN:
         checkpoint.unlink()
     else:
-        print(f"The time was up before every token was certain; {checkpoint} has the state to go on from.")
+        print(
+            "The time was up before every token was certain. Run the command again to resume from "
+            f"{checkpoint}."
+        )
     if arguments.gguf is not None:
         from plumbline.pocket.to_gguf import write
 

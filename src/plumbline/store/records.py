@@ -99,7 +99,7 @@ class ChatRecord(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     metadata: Mapping[str, str] = {}
     completion: bytes
-    """The completion object as JSON; its `metadata` is that of creation, and the field above is the current one."""
+    """The completion object as JSON; its `metadata` is as created, and the field above is the current one."""
     messages: tuple[ItemRecord, ...] = ()
     """The request's messages, in order, each with an id."""
 

@@ -18,7 +18,7 @@ __all__ = ["TextAssembler"]
 
 
 class _Waiting(msgspec.Struct):
-    """A logprob entry whose text has not been sent yet. Positions count characters of the text."""
+    """A logprob entry with text that has not been sent yet. Positions count characters of the text."""
 
     entry: Logprob
     start: int

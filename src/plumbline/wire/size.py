@@ -51,7 +51,7 @@ def check_size(body: bytes) -> None:
 
 def _outside_strings(body: bytes) -> tuple[int, int, int]:
     """Return the numbers of brackets, colons and commas outside strings; arbitrary for a malformed body."""
-    # An escaped quote does not end a string. Outside of strings valid JSON has no backslash.
+    # An escaped quote does not end a string. Outside strings, valid JSON has no backslash.
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
     inside = False
     containers = members = items = 0

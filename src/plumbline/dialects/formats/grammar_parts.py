@@ -11,7 +11,7 @@ __all__ = ["separated", "with_definitions"]
 
 
 def separated(grammar: Grammar, items: Sequence[tuple[str, bool]], separator: str) -> str | None:
-    """Put items in their order with a separator between each two; None if there are no items.
+    """Match items in their order with a separator between each two; None without items.
 
     Args:
         grammar: builds the expressions.

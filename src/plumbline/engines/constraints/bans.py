@@ -1,6 +1,6 @@
 """Forbid token sequences and texts in an output.
 
-Bans are a matcher like that of a grammar, and wrap the answer's other matchers: before each draw they take away the
+Bans are a matcher, as grammars are, and wrap the answer's other matchers: before each draw they take away the
 tokens that would complete a banned sequence or a banned text. So the output never contains one, without rewinding.
 
 A text is matched over the bytes of the tokens, with ASCII letters in either case. It may be completed from inside

@@ -1,7 +1,7 @@
 """Enforce a thinking budget: count thinking tokens and force the end of thinking when they are used up.
 
 The engine does not know the markers as text: it counts tokens between two token sequences (`ThinkingBudget`). The
-budget is a matcher like that of a grammar, and wraps the grammar of the answer if it has one.
+budget is a matcher, as grammars are, and wraps the grammar of the answer if it has one.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from plumbline_kernels.sampling import random_bits
 __all__ = ["ChainSampler"]
 
 _XTC_STREAM = 0x51AFD7ED558CCD6D
-"""Separates the seed of XTC's chance from that of the draw."""
+"""Separates the seed of XTC's chance from the seed of the draw."""
 _MIROSTAT_TOKENS = 100
 """The most likely tokens from which Mirostat 1 estimates the exponent of Zipf's law."""
 

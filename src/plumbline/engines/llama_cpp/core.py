@@ -233,7 +233,7 @@ class LlamaCppCore(RequestCore):
         if not drawing:
             return []
         slots = np.fromiter((state.slot for state in drawing), np.int64, len(drawing))
-        # A copy: the sampler overwrites its rows, and the next batch those of llama.cpp.
+        # A copy: the sampler overwrites its rows, and the next batch overwrites the rows of llama.cpp.
         rows = torch.from_numpy(logits[draw_rows])
         token_ids, logprobs = self._sampler.draw(rows, drawing, slots, self._rows, masks)
         outputs: list[Output] = []

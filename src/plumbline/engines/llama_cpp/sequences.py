@@ -68,7 +68,7 @@ class Sequences:
         Args:
             token_ids: the prompt.
             salt: only sequences of the same salt are looked at.
-            running: those of running requests, of any salt.
+            running: the sequences of running requests, of any salt.
         """
         kept = [
             Source(sequence, tokens, len(tokens))

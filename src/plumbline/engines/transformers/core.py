@@ -187,7 +187,7 @@ class TransformersCore(RequestCore):
 
 
 class _Held(NamedTuple):
-    """What a request needs for its next token when it is not in the batch."""
+    """The state of a request outside the batch, for its next token."""
 
     cache: Any
     """None for models that have no such cache."""

@@ -207,7 +207,7 @@ def _decoded(item: MediaItem) -> Any:
 def _spliced(
     prompt: MediaPrompt, values: dict[int, list[list[int]]], other: Callable[[int], int]
 ) -> list[int]:
-    """Return a number for each token: those of a file in the place of its placeholder."""
+    """Return a number for each token, with the numbers of a file in the place of its placeholder."""
     files = {placeholder: iter(of_kind) for placeholder, of_kind in values.items()}
     found: list[int] = []
     for token in prompt.token_ids:

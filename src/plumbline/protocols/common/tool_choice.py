@@ -82,7 +82,7 @@ def check_names(names: Sequence[tuple[str, str]]) -> None:
 
 
 def check_parameters(tool: Tool, param: str) -> None:
-    """Check that the parameters of a tool are a JSON Schema, and those of a strict tool in the strict subset (SO-03).
+    """Check that a tool's parameters are a JSON Schema, and in the strict subset if the tool is strict (SO-03).
 
     Raises:
         ApiError: 400 naming the parameters.

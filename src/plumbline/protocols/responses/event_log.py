@@ -1,6 +1,6 @@
 """Log the answer of a response, and write its stream events again from the log (RS-20).
 
-The log has the events of the answer, not those of the stream: with the response itself they determine every event of
+The log has the events of the answer, not of the stream: with the response itself they determine every event of
 the stream, byte by byte, at a tenth of the size.
 """
 

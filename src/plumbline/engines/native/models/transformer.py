@@ -13,7 +13,7 @@ chunks? On CPU, in fp32 and bf16:
 * Otherwise logits of prompts may differ in the last bits between chunkings.
 
 This is tested on x86-64 with AVX-512 and depends on the summation order of oneDNN and MKL. On a GPU, and in fp16 on
-CPU, the libraries choose their summation order by the number of rows, so there is no such guarantee.
+CPU, the libraries choose their summation order by the number of rows, so this is not guaranteed.
 """
 
 from __future__ import annotations
