@@ -230,7 +230,7 @@ async def test_a_body_that_stalls_is_a_408() -> None:
         while True:
             await receive()
 
-    with pytest.raises(ApiError, match=r"or too little, for 0\.01 seconds") as caught:
+    with pytest.raises(ApiError, match=r"or too little, arrived for 0\.01 seconds") as caught:
         await Visit({"method": "POST"}, handler=read, body_timeout=0.01).run(receive)
     assert (caught.value.status, caught.value.code) == (408, "request_timeout")
     assert caught.value.headers == {"Connection": "close"}
