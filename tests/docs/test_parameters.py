@@ -16,8 +16,8 @@ from support.asgi import serving
 from support.bodies import BODIES
 from support.models import scripted, served
 
-from generate import bundle
-from generate.parameters import EFFECTS, effect_of, fields, tests_of
+from generate import bundle, parameters
+from generate.parameters import EFFECTS, effect_of, fields
 from plumbline._generated import OPERATIONS
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 
@@ -101,7 +101,7 @@ def test_every_unsupported_field_is_listed() -> None:
 
 def test_every_field_is_sent_by_a_test() -> None:
     here = ("refused", "hints")
-    tested = tests_of()
+    tested = parameters.tests_of()
     assert [
         f"{root}.{name}"
         for _, root, name, _ in FIELDS

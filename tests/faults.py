@@ -1,0 +1,164 @@
+"""Put faults into a copy of the package, one at a time, and count how many the fast suite catches.
+
+    python tests/faults.py --seed 29 --count 30
+
+A fault flips a comparison or drops a statement, at a random place of a function. Each is tried with the tests of the
+folder that mirrors its package and with `tests/server`, which uses all packages; the whole suite would take hours. With
+`--against FOLDER`, another checkout, only files that are the same in both get faults, and its tests are tried as well:
+the file that caught the fault here, and those that differ between the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+LEFT_OUT = ("_generated", "pocket", "scripted_model", "engines/vllm", "engines/llama_cpp")
+"""What is generated, trained, or needs a library that the suite runs without."""
+FLIPPED: dict[type[ast.cmpop], ast.cmpop] = {
+    ast.Eq: ast.NotEq(), ast.NotEq: ast.Eq(), ast.Lt: ast.GtE(), ast.GtE: ast.Lt(), ast.Gt: ast.LtE(),
+    ast.LtE: ast.Gt(), ast.In: ast.NotIn(), ast.NotIn: ast.In(), ast.Is: ast.IsNot(), ast.IsNot: ast.Is(),
+}  # fmt: skip
+DROPPED = (ast.Assign, ast.AugAssign, ast.Expr, ast.Raise, ast.Continue, ast.Break, ast.Delete)
+
+
+class Fault(NamedTuple):
+    """A change of one expression or statement of a file below `src/plumbline`."""
+
+    path: str
+    node: ast.expr | ast.stmt
+    new: str
+
+    def apply(self, source: bytes) -> bytes:
+        """Return the source with the fault; positions of nodes count bytes."""
+        lines = source.splitlines(keepends=True)
+        assert self.node.end_lineno is not None
+        start = sum(map(len, lines[: self.node.lineno - 1])) + self.node.col_offset
+        end = sum(map(len, lines[: self.node.end_lineno - 1])) + (self.node.end_col_offset or 0)
+        return source[:start] + self.new.encode() + source[end:]
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.node.lineno}: {ast.unparse(self.node)!s:.70} -> {self.new:.70}"
+
+
+def faults_of(path: Path, package: Path) -> Iterator[Fault]:
+    """Yield every fault that can be put into the functions of a file."""
+    name = path.relative_to(package).as_posix()
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    for function in ast.walk(ast.parse(path.read_bytes())):
+        for node in ast.walk(function) if isinstance(function, functions) else ():
+            if isinstance(node, ast.Compare) and len(node.ops) == 1:
+                flipped = ast.Compare(node.left, [FLIPPED[type(node.ops[0])]], node.comparators)
+                yield Fault(name, node, f"({ast.unparse(flipped)})")
+            elif isinstance(node, DROPPED) and not _trivial(node):
+                yield Fault(name, node, "pass")
+
+
+def _trivial(node: ast.stmt) -> bool:
+    """Whether the statement is a docstring, or binds names that whatever follows would miss."""
+    if isinstance(node, ast.Assign):
+        return all(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def chosen(package: Path, other: Path | None, seed: int, count: int) -> list[Fault]:
+    """Draw faults; nested functions would list theirs twice."""
+    found: dict[tuple[str, int, int, str], Fault] = {}
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        twin = other / name if other else path
+        if not name.startswith(LEFT_OUT) and twin.is_file() and twin.read_bytes() == path.read_bytes():
+            for fault in faults_of(path, package):
+                found[name, fault.node.lineno, fault.node.col_offset, fault.new] = fault
+    return random.Random(seed).sample(list(found.values()), count)
+
+
+def paths_of(fault: Fault) -> list[str]:
+    """Return the tests that are tried: first the files that name the module most often, then the folders."""
+    package, word = fault.path.split("/")[0], Path(fault.path).stem[:7]
+    folders = [f"tests/{package.removesuffix('.py')}", "tests/server"]
+    folders += ["tests/properties"] if package == "dialects" else []
+    folders = [folder for folder in dict.fromkeys(folders) if (ROOT / folder).is_dir()]
+    files = [file for folder in folders for file in sorted((ROOT / folder).rglob("test_*.py"))]
+    files.sort(key=lambda file: -(file.name + file.read_text("utf-8")).count(word))
+    return [" ".join(file.relative_to(ROOT).as_posix() for file in files[:8]), *folders]
+
+
+def changed_paths(fault: Fault, other: Path) -> list[str]:
+    """Return the files of another checkout's tests that are not the same here: all others give the same result."""
+    found = []
+    for folder in paths_of(fault)[1:]:
+        for file in sorted((other / folder).rglob("test_*.py")):
+            name = file.relative_to(other)
+            twin = ROOT / name
+            if not twin.is_file() or twin.read_bytes() != file.read_bytes():
+                found.append(name.as_posix())
+    return [" ".join(found)]
+
+
+def caught(tree: Path, fault: Fault, tried: list[str]) -> str:
+    """Return the test of a checkout that fails with the fault; empty if none does."""
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(tree / "src", copy, dirs_exist_ok=True)
+        file = Path(copy, "plumbline", fault.path)
+        file.write_bytes(fault.apply(file.read_bytes()))
+        paths = os.pathsep.join([copy, str(tree / "kernels"), str(tree / "conformance")])
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "--dist", "worksteal"]
+        environment = {**os.environ, "CI": "1", "PYTHONPATH": paths}
+        for tests in filter(None, tried):
+            done = subprocess.run(
+                [*command, *tests.split()],
+                cwd=tree,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                failed = re.search(r"(?m)^(?:FAILED|ERROR) (\S+)", done.stdout)
+                return failed[1] if failed else f"{tests}: status {done.returncode}"
+    return ""
+
+
+def main() -> int:
+    """Print a line for each fault and the sums."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=29)
+    parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout")
+    options = parser.parse_args()
+    other = options.against / "src" / "plumbline" if options.against else None
+    sums = [0, 0]
+    for number, fault in enumerate(chosen(ROOT / "src" / "plumbline", other, options.seed, options.count), 1):
+        began = time.monotonic()
+        results = [caught(ROOT, fault, paths_of(fault))]
+        if options.against:
+            same = results[0].partition("::")[0]
+            tried = [
+                same if (options.against / same).is_file() else "",
+                *changed_paths(fault, options.against),
+            ]
+            results.append(caught(options.against, fault, tried))
+        sums = [total + bool(result) for total, result in zip(sums, results, strict=False)]
+        told = " | ".join(result or "NOT CAUGHT" for result in results)
+        print(f"{number:3} {fault}\n    {told} ({time.monotonic() - began:.0f} s)", flush=True)
+    print(f"caught of {options.count}: {' | '.join(map(str, sums))} (seed {options.seed})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
