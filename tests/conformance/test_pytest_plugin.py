@@ -193,6 +193,7 @@ def ids(out: str) -> list[str]:
     return re.findall(r"^(?:[A-Z]+ )?plumbline::(\S+)", out, re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ALONE_AND_PARALLEL)
 def test_items_are_chosen_as_any_are(tmp_path: Path, workers: tuple[str, ...]) -> None:
     options = ["--plumbline-check", "models", *workers]
@@ -258,6 +259,7 @@ def test_a_node_id_that_is_not_chosen_is_reported(tmp_path: Path) -> None:
         assert f"not found: {wrong}" in out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ALONE_AND_PARALLEL)
 def test_a_run_ends_at_the_first_failure_where_that_is_wanted(
     tmp_path: Path, workers: tuple[str, ...]
@@ -272,6 +274,7 @@ def test_a_run_ends_at_the_first_failure_where_that_is_wanted(
     assert len(ids(first[1])) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ALONE_AND_PARALLEL)
 def test_what_failed_runs_again_alone(tmp_path: Path, workers: tuple[str, ...]) -> None:
     options = ["--plumbline-check", "models", *workers]

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.laws import EXAMPLES
+from support.laws import EXPLORED
 from tests.support.folding import Folded, cut, parse
 
 from plumbline.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
@@ -15,7 +15,7 @@ from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import Utterance
 from plumbline.events import FinishReason
 
-laws = settings(max_examples=EXAMPLES)
+laws = settings(max_examples=EXPLORED or 200)
 MARKERS = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"]
 TOOLS: dict[str, dict[str, object]] = {"f": {}, "get_weather": {}}
 

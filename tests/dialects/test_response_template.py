@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.laws import EXAMPLES
+from support.laws import EXPLORED
 from support.response_templates import JSON_CALLS, TAGGED_CALLS
 from tests.support.folding import Folded, cut, parse
 from transformers.utils.chat_parsing import parse_response
@@ -22,7 +22,7 @@ from plumbline.dialects.parsers.response_template import (
 from plumbline.dialects.registry import UnknownDialectError, choose
 from plumbline.events import FinishReason
 
-laws = settings(max_examples=EXAMPLES)
+laws = settings(max_examples=EXPLORED or 200)
 TOOLS: dict[str, dict[str, Any]] = {"f": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}
 
 

@@ -80,7 +80,7 @@ def needs(engine: Harness, *features: str) -> None:
 # Tokens and logprobs
 
 
-@pytest.mark.parametrize("batch", [1, 8, 32])
+@pytest.mark.parametrize("batch", [1, pytest.param(8, marks=pytest.mark.long), 32])
 def test_greedy_tokens_are_those_of_the_reference(engine: Harness, reference: Reference, batch: int) -> None:
     """In batches of prompts of several lengths, each with a number of tokens of its own."""
     chosen = (PROMPTS + prompts(12, seed=2))[: max(batch, 10)]

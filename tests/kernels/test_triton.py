@@ -15,6 +15,7 @@ import pytest
 triton = pytest.importorskip("triton")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 9),
     reason="older interpreters cannot run loops with bounds known at run time under NumPy 2.4",

@@ -20,7 +20,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.dialects import DIALECTS, Dialect, cut, cut_bytes, fold, same
-from support.laws import EXAMPLES, some
+from support.laws import EXAMPLES, EXPLORED, some
 from support.plans import Plan, plans, sizes
 from support.soup import (
     ALL_DIALECTS,
@@ -61,7 +61,7 @@ def test_what_a_dialect_writes_it_reads(dialects: list[Dialect], plan: Plan, len
         assert dialect.read(cut(text, lengths), plan) == found, (dialect, text)
 
 
-@laws
+@settings(max_examples=EXPLORED or 120)
 @given(dialects=some(REORDERED), plan=plans, atoms=soup_numbers, lengths=sizes, reason=reasons)
 def test_each_section_is_parsed_whichever_comes_first(
     dialects: list[tuple[Dialect, Dialect]],

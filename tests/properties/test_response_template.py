@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.dialects import cut, fold
-from support.laws import EXAMPLES
+from support.laws import EXPLORED
 from support.plans import NAMES, sizes
 from support.response_templates import TEMPLATES, Template
 from transformers.utils.chat_parsing import parse_response
@@ -21,7 +21,7 @@ from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import Utterance
 from plumbline.events import TextDelta
 
-laws = settings(max_examples=EXAMPLES)
+laws = settings(max_examples=EXPLORED or 100)
 CALLING = [template for template in TEMPLATES if template.has_calls]
 _SCHEMA = {"type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}
 

@@ -84,6 +84,7 @@ def test_the_network_is_small() -> None:
     assert sum(parameter.numel() for parameter in network.parameters()) < 1_000_000
 
 
+@pytest.mark.long
 def test_the_command_reports_errors_and_keeps_the_state(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

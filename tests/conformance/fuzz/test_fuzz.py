@@ -12,6 +12,7 @@ import pytest
 from example_servers.good_server import MODEL, app, serving, transcripts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 import plumbline_conformance.fuzz
 from own_server import fuzz as fuzz_our_server
@@ -22,7 +23,7 @@ from plumbline_conformance.fuzz.strategies import MODES, operations, requests
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange
 
-LAWS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+LAWS = settings(max_examples=EXPLORED or 30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")
