@@ -198,7 +198,7 @@ def test_a_decode_has_the_same_bits_in_any_batch(dtype, group, window):
     ("change", "message"),
     [
         (lambda c: (c.q[0], c.k_cache, c.v_cache), r"q must be \[T, H, hd\]"),
-        (lambda c: (c.q, c.k_cache[:1], c.v_cache), "alike"),
+        (lambda c: (c.q, c.k_cache[:1], c.v_cache), "the same shape"),
         (lambda c: (c.q[..., :4], c.k_cache, c.v_cache), "head_dim"),
         (lambda c: (c.q[:, :3], c.k_cache, c.v_cache), "multiple"),
         (lambda c: (c.q.half(), c.k_cache, c.v_cache), "dtype"),
