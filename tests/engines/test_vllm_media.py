@@ -2,7 +2,8 @@
 
 - a prompt that is kept is processed once, however often it is used;
 - kept files and tensors stay within the bound;
-- what is kept is what processing again would give, and its users cannot change it.
+- what is kept is what processing again would give, and its users cannot change it;
+- a request arrives when it is made, and not when its prompt was processed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Renderer:
         [prompt] = prompts
         width = prompt["multi_modal_data"]["image"][0].width
         self.calls.append(width)
-        return [{"prompt_token_ids": [width] * 3, "mm_kwargs": {"image": [np.zeros(width * 100, np.uint8)]}}]
+        images = [np.zeros(width * 100, np.uint8)]
+        return [{"prompt_token_ids": [width] * 3, "mm_kwargs": {"image": images}, "arrival_time": 1.0}]
 
 
 def prompt_of(width: int) -> MediaPrompt:
@@ -61,6 +63,7 @@ def test_prompts_are_processed_once_while_they_are_kept(widths: list[int], room:
             before = len(source.calls)
             found = await renderer.render(prompt_of(width))
             assert found["prompt_token_ids"] == [width] * 3
+            assert "arrival_time" not in found
             assert (len(source.calls) == before) == (width in kept)
             found["cache_salt"] = "of one request"
             if width in kept or size_of(width) <= room:

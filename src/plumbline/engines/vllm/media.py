@@ -61,7 +61,7 @@ class MediaRenderer:
     """Process the files of prompts with the model's processor, each prompt once.
 
     A prompt is needed several times: to count its tokens, then by each of its choices. What was processed is kept, up
-    to `max_bytes` of tensors, least recently used first out.
+    to `max_bytes` of files and tensors; the least recently used goes first.
     """
 
     def __init__(self, renderer: Any, max_bytes: int = _MAX_KEPT_BYTES) -> None:
@@ -114,6 +114,8 @@ class MediaRenderer:
                 f"the model's processor cannot process these files: {error.__cause__ or error}"
             ) from error
         found: dict[str, Any] = rendered
+        # vLLM serves earlier arrivals first, so a prompt that was kept would overtake requests that wait.
+        found.pop("arrival_time", None)
         return found
 
 
