@@ -41,6 +41,8 @@ class RequestCore(ABC):
         self._max_model_len = max_model_len
         self._states: dict[str, RequestState] = {}
         self._arrivals = 0
+        self._outputs: list[Output] = []
+        """The chunks of the step so far, kept if it raises: the last chunk of a request may be among them."""
         self.num_steps = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
@@ -85,21 +87,24 @@ class RequestCore(ABC):
         if state is not None:
             self.queues.resume(state)
 
+    def step(self) -> list[Output]:
+        """Compute the next tokens; if this raises, `fail_all` must follow."""
+        self._step()
+        return self._pop_outputs()
+
     def fail_all(self, error: str) -> list[Output]:
-        """End every request with an error, after a step that raised."""
+        """End every request with an error, after a step that raised; also returns the chunks of that step."""
         states = list(self._states.values())
         for state in states:
             state.finish_reason = "error"
             self.queues.remove(state)
         self._states.clear()
         self._recover(states)
-        return [
-            (state.request.request_id, TokenChunk(finish_reason="error", error=error)) for state in states
-        ]
-
-    @abstractmethod
-    def step(self) -> list[Output]:
-        """Compute the next tokens."""
+        outputs = self._pop_outputs()
+        ended = {request_id for request_id, chunk in outputs if chunk.finish_reason is not None}
+        failed = TokenChunk(finish_reason="error", error=error)
+        ids = [state.request.request_id for state in states]
+        return outputs + [(request_id, failed) for request_id in ids if request_id not in ended]
 
     def check_integrity(self) -> None:
         """Assert that every request is in one queue; cores also check their memory. Called when idle."""
@@ -124,20 +129,29 @@ class RequestCore(ABC):
             num_steps=self.num_steps,
         )
 
-    def _take(self, state: RequestState, token: int, logprob: TokenLogprob | None) -> Output:
-        """Append a drawn token, count it and return its chunk; `_end` follows if `state.finish_reason` is set."""
+    @abstractmethod
+    def _step(self) -> None:
+        """Compute the next tokens, and `_take` each."""
+
+    def _take(self, state: RequestState, token: int, logprob: TokenLogprob | None) -> None:
+        """Append a drawn token, count it and emit its chunk; `_end` must follow if `state.finish_reason` is set."""
         if state.num_output_tokens == 0:
             self.prompt_tokens += state.num_prompt_tokens
         chunk = drawn_chunk(state, token, logprob)
         self.generation_tokens += len(chunk.token_ids)
-        return state.request.request_id, chunk
+        self._outputs.append((state.request.request_id, chunk))
+
+    def _pop_outputs(self) -> list[Output]:
+        outputs, self._outputs = self._outputs, []
+        return outputs
 
     def _end(self, states: Collection[RequestState]) -> None:
-        """Forget requests that have finished, and release what they hold."""
+        """Release what requests hold that have finished, and forget them."""
+        # In this order, so that `fail_all` knows of them if the release raises.
+        self._release(states)
         for state in states:
             self.queues.remove(state)
             del self._states[state.request.request_id]
-        self._release(states)
 
     @abstractmethod
     def _release(self, states: Collection[RequestState]) -> None:

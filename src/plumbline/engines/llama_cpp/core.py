@@ -23,7 +23,7 @@ from plumbline.engines.llama_cpp.placement import Placement
 from plumbline.engines.llama_cpp.pool import Pool
 from plumbline.engines.llama_cpp.streams import Streams
 from plumbline.engines.request import RequestState
-from plumbline.engines.request_core import Output, RequestCore
+from plumbline.engines.request_core import RequestCore
 from plumbline.engines.request_queues import RequestQueues
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import MaskWorker
@@ -119,13 +119,13 @@ class LlamaCppCore(RequestCore):
         super().check_integrity()
         self._places.check_integrity()
 
-    def step(self) -> list[Output]:
-        """Compute the next batch and return the chunks of the requests that draw."""
+    def _step(self) -> None:
+        """Compute the next batch, and draw for the requests whose tokens it completes."""
         admits = True
         while True:
             entries = self._plan(admits)
             if not entries:
-                return []
+                return
             self._places.prepare()
             entries.sort(key=self._sequence)
             drawing = [entry.state for entry in entries if entry.draws]
@@ -136,7 +136,7 @@ class LlamaCppCore(RequestCore):
             self._make_room()
             admits = False
         self.num_steps += 1
-        return self._settle(entries, drawing)
+        self._settle(entries, drawing)
 
     # Planning
 
@@ -216,7 +216,7 @@ class LlamaCppCore(RequestCore):
     def _sequence(self, entry: _Entry) -> int:
         return self._places.sequence(entry.state.request.request_id)
 
-    def _settle(self, entries: list[_Entry], drawing: list[RequestState]) -> list[Output]:
+    def _settle(self, entries: list[_Entry], drawing: list[RequestState]) -> None:
         """Read the logits of a batch: score prompts, draw, and make the chunks."""
         counts = [entry.count if entry.scores else int(entry.draws) for entry in entries]
         logits = self._cache.logits(sum(counts)) if any(counts) else np.zeros((0, 1), np.float32)
@@ -231,17 +231,15 @@ class LlamaCppCore(RequestCore):
                 draw_rows.append(row - 1)
         masks = self._masks.wait()
         if not drawing:
-            return []
+            return
         slots = np.fromiter((state.slot for state in drawing), np.int64, len(drawing))
         # A copy: the sampler overwrites its rows, and the next batch overwrites the rows of llama.cpp.
         rows = torch.from_numpy(logits[draw_rows])
         token_ids, logprobs = self._sampler.draw(rows, drawing, slots, self._rows, masks)
-        outputs: list[Output] = []
         for state, token, logprob in zip(drawing, token_ids.tolist(), logprobs, strict=True):
-            outputs.append(self._take(state, token, logprob))
+            self._take(state, token, logprob)
             if state.finish_reason is not None:
                 self._end([state])
-        return outputs
 
 
 def _missing(state: RequestState) -> int:

@@ -15,7 +15,7 @@ from plumbline.engines.native.runner import Drawn, Runner
 from plumbline.engines.native.scheduler import Scheduler, StepPlan
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.request import RequestState
-from plumbline.engines.request_core import Output, RequestCore
+from plumbline.engines.request_core import RequestCore
 from plumbline.engines.sampling.masks import MaskWorker
 
 __all__ = ["EngineCore"]
@@ -32,12 +32,12 @@ class EngineCore(RequestCore):
         self._slots = Slots(config, runner.device)
         self._masks = MaskWorker(runner.vocab_size)
 
-    def step(self) -> list[Output]:
-        """Plan a step, run it and return its chunks."""
+    def _step(self) -> None:
+        """Plan a step and run it."""
         plan = self.scheduler.plan()
         self._release(plan.preempted)
         if not plan.entries:
-            return []
+            return
         for entry in plan.entries:
             if entry.state.slot < 0:
                 self._slots.assign(entry.state)
@@ -45,21 +45,19 @@ class EngineCore(RequestCore):
         inputs = self._slots.stage(plan)
         self._masks.start(inputs.draw_states)
         self._runner.forward(inputs)
-        outputs = self._settle(plan, self._runner.sample(inputs, self._slots, self._masks.wait()))
+        self._settle(plan, self._runner.sample(inputs, self._slots, self._masks.wait()))
         self.num_steps += 1
-        return outputs
 
     def check_integrity(self) -> None:
         """Assert that every block is free, or in as many block tables as its reference count."""
         super().check_integrity()
         self.scheduler.check_integrity()
 
-    def _settle(self, plan: StepPlan, drawn: Drawn) -> list[Output]:
+    def _settle(self, plan: StepPlan, drawn: Drawn) -> None:
         for state, position, entries in drawn.prompt_logprobs:
             # After a preemption a chunk is computed again, and its logprobs are already known.
             if state.prompt_logprobs is not None and len(state.prompt_logprobs) == position:
                 state.prompt_logprobs.extend(entries)
-        outputs: list[Output] = []
         slots: list[int] = []
         last_tokens: list[int] = []
         draws = zip(drawn.token_ids.tolist(), drawn.logprobs, strict=True)
@@ -69,14 +67,13 @@ class EngineCore(RequestCore):
             if not entry.draws:
                 continue
             token, logprob = next(draws)
-            outputs.append(self._take(state, token, logprob))
+            self._take(state, token, logprob)
             if state.finish_reason is None:
                 slots.append(state.slot)
                 last_tokens.append(token)
             else:
                 self._end([state])
         self._slots.set_last_tokens(np.array(slots, dtype=np.int64), np.array(last_tokens, dtype=np.int64))
-        return outputs
 
     def _release(self, states: Collection[RequestState]) -> None:
         """Free the slots; the scheduler has freed the blocks."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from plumbline.engines.fairness import fairest
 from plumbline.engines.port import EngineInfo, TokenChunk, TokenLogprob
 from plumbline.engines.request import RequestState
-from plumbline.engines.request_core import Output, RequestCore
+from plumbline.engines.request_core import RequestCore
 from plumbline.engines.request_queues import RequestQueues
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.transformers.draw import draw, prompt_logprobs
@@ -52,23 +52,21 @@ class TransformersCore(RequestCore):
         self._caches: dict[str, _Held] = {}
         """The caches of running requests that are not in the batch."""
 
-    def step(self) -> list[Output]:
+    def _step(self) -> None:
         """Compute one token for each running request; a prompt that fails does not affect the others."""
-        outputs: list[Output] = []
         running, waiting = self.queues.running, self.queues.waiting
         self._make_room()
         if self._batch.rows:
-            outputs += self._advance_batch()
+            self._advance_batch()
         for state in [*running]:
             if state.request.request_id in self._caches:
-                outputs.append(self._advance_alone(state))
+                self._advance_alone(state)
         if waiting and len(running) < self._max_num_running:
             # One prompt a step, so that the streams of others do not wait for several.
             state = waiting[fairest(waiting, running)]
             if not running or self._fits([*running, state]):
                 self.queues.start(state)
-                outputs.append(self._advance_alone(state))
-        return outputs
+                self._advance_alone(state)
 
     def _fits(self, states: list[RequestState]) -> bool:
         """Return whether the caches of requests are within the bound, padded to the longest, for another 16 tokens."""
@@ -90,35 +88,35 @@ class TransformersCore(RequestCore):
             del self._caches[request_id]
         self._batch.leave(ids)
 
-    def _advance_batch(self) -> list[Output]:
+    def _advance_batch(self) -> None:
         rows = [*self._batch.rows]
         with torch.inference_mode():
             logits = self._batch.forward()
             self.num_steps += 1
-            outputs = [self._drawn(state, logits[i : i + 1]) for i, state in enumerate(rows)]
+            for i, state in enumerate(rows):
+                self._draw(state, logits[i : i + 1])
         self._end([state for state in rows if state.finish_reason is not None])
-        return outputs
 
-    def _advance_alone(self, state: RequestState) -> Output:
+    def _advance_alone(self, state: RequestState) -> None:
         request_id = state.request.request_id
         try:
-            output, held = self._computed(state, self._caches.pop(request_id, None))
+            held = self._compute(state, self._caches.pop(request_id, None))
         except Exception:
             _log.exception("a step failed")
             state.finish_reason = "error"
             error = "The engine failed while it computed this request."
-            output, held = (request_id, TokenChunk(finish_reason="error", error=error)), _Held(None)
+            self._outputs.append((request_id, TokenChunk(finish_reason="error", error=error)))
+            held = _Held(None)
         if state.finish_reason is not None:
             self._end([state])
         else:
             self._token_bytes = self._token_bytes or token_bytes(held.cache)
             if not self._batch.join(state, held.cache, held.offset):
                 self._caches[request_id] = held
-        return output
 
     @torch.inference_mode()
-    def _computed(self, state: RequestState, held: _Held | None) -> tuple[Output, _Held]:
-        """Compute a request's next token by itself; returns its chunk and its cache for the next step."""
+    def _compute(self, state: RequestState, held: _Held | None) -> _Held:
+        """Compute a request's next token by itself; returns its cache for the next step."""
         sampling = state.sampling
         first = state.num_output_tokens == 0
         scores_prompt = first and sampling.prompt_logprobs is not None
@@ -134,7 +132,8 @@ class TransformersCore(RequestCore):
         if scores_prompt and state.prompt_logprobs is not None:
             state.prompt_logprobs[1:] = prompt_logprobs(state, logits)
         # Models without such a cache recompute the whole sequence at every step.
-        return self._drawn(state, logits[-1:]), _Held(getattr(output, "past_key_values", None), offset)
+        self._draw(state, logits[-1:])
+        return _Held(getattr(output, "past_key_values", None), offset)
 
     def _read_media(self, state: RequestState, *, scores_prompt: bool) -> tuple[Any, int]:
         """Compute a prompt with images or videos, and what a preempted request has drawn since.
@@ -174,7 +173,7 @@ class TransformersCore(RequestCore):
             **arguments,
         )
 
-    def _drawn(self, state: RequestState, raw: Tensor) -> Output:
+    def _draw(self, state: RequestState, raw: Tensor) -> None:
         """Draw the next token of a request from raw logits fp32 [1, V]."""
         wanted = state.sampling.logprobs
         token = draw(state, raw)
@@ -183,7 +182,7 @@ class TransformersCore(RequestCore):
             chosen = torch.tensor([token], device=raw.device)
             further = [state.sampling.logprob_token_ids]
             (entry,) = logprob_rows(torch.log_softmax(raw, dim=-1), chosen, [wanted], further=further)
-        return self._take(state, token, entry)
+        self._take(state, token, entry)
 
 
 class _Held(NamedTuple):
