@@ -202,7 +202,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert waiting <= self.store._unfinished
 
 
-LAWS = settings(settings.get_profile("plumbline"), max_examples=15, stateful_step_count=25)
+LAWS = settings(max_examples=15, stateful_step_count=25)
 
 
 def test_a_file_behaves_as_a_model() -> None:
