@@ -234,8 +234,10 @@ class VllmEngine:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": list(request.prompt_token_ids)}
-        if request.media is not None and self._media is not None:
+        if request.media is not None:
+            assert self._media is not None, "it exists as long as the engine is alive"
             prompt = await self._media.render(request.media)
+            self._check_alive()  # The engine may have stopped meanwhile.
         if request.cache_salt is not None:
             prompt["cache_salt"] = request.cache_salt
         source = self._llm.generate(
@@ -261,7 +263,7 @@ class VllmEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""
-        if request_id in self._admission.ids:
+        if self._llm is not None and request_id in self._admission.ids:
             task = asyncio.get_running_loop().create_task(self._llm.abort(request_id))
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
