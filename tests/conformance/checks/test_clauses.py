@@ -10,6 +10,7 @@ from example_servers.good_server import transcripts
 from mutants.basic import put
 from mutants.mutations import Mutation, body, chunks, status, without
 
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.suite.model import SCENARIOS, Target
 
@@ -54,7 +55,9 @@ def redrawn(answer: Any) -> None:
 
 
 def test_candidates_that_nobody_knows_accuse_nobody() -> None:
-    found = verdicts("completions/best-of", body(redrawn, 1), body(put("usage", "completion_tokens", 1), 1))
+    found = verdicts(
+        "completions/best-of", body(redrawn, "best"), body(put("usage", "completion_tokens", 1), "best")
+    )
 
     assert found == {"n": "pass", "count": "pass", "best": "inconclusive", "counted": "inconclusive"}
 
@@ -88,7 +91,7 @@ def test_a_model_that_calls_nothing_streams_no_arguments() -> None:
 
 
 def test_a_server_may_refuse_every_reference_to_an_item() -> None:
-    assert verdicts("responses/item-reference", status(404, 2)) == {"resolved": "rejected"}
+    assert verdicts("responses/item-reference", status(404, "with_reference")) == {"resolved": "rejected"}
 
 
 def test_a_server_that_names_no_fingerprint_owes_none() -> None:
@@ -96,7 +99,7 @@ def test_a_server_that_names_no_fingerprint_owes_none() -> None:
         for data in found:
             del data["system_fingerprint"]
 
-    found = verdicts("chat/stream-text", body(without("system_fingerprint"), 0), chunks(nameless, 1))
+    found = verdicts("chat/stream-text", body(without("system_fingerprint"), WHOLE), chunks(nameless, STREAM))
 
     assert (found["fingerprint"], found["one-fingerprint"]) == ("inconclusive", "inconclusive")
 
@@ -105,7 +108,7 @@ def test_a_thought_before_what_goes_on_with_an_answer_is_no_fault() -> None:
     def thinks(answer: Any) -> None:
         answer["choices"][0]["message"]["reasoning_content"] = "Hm."
 
-    assert verdicts("chat/prefill", body(thinks, 0))["content"] == "pass"
+    assert verdicts("chat/prefill", body(thinks, WHOLE))["content"] == "pass"
 
 
 @pytest.mark.parametrize("scenario", ["chat/stored", "responses/conversation", "responses/item-reference"])

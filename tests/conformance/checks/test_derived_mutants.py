@@ -48,7 +48,7 @@ def test_a_survivor_that_nothing_lists_is_named(monkeypatch: pytest.MonkeyPatch)
     outcome = judged([transcripts()["chat/text"]])
 
     assert outcome.listed == 0
-    assert "chat/text 0 whole: append id" in outcome.unlisted
+    assert "chat/text whole whole: append id" in outcome.unlisted
     assert not any(name.split(": ")[1] == "drop choices" for name in outcome.unlisted)
 
 

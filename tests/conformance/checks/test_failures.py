@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from example_servers.good_server import transcripts
-from mutants.mutations import body, body_bytes, error, events, header, status
+from mutants.mutations import FIRST, body, body_bytes, error, events, header, status
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge
@@ -138,7 +138,7 @@ def test_a_crash_that_shows_the_source_is_a_leak_as_well() -> None:
     def shown(answer: dict[str, Any]) -> None:
         answer["error"]["message"] = 'File "/srv/app.py", line 3'
 
-    crashed = status(500, 0)(body(shown, 0)(transcripts()["errors/chat-bounds"]))
+    crashed = status(500, FIRST)(body(shown, FIRST)(transcripts()["errors/chat-bounds"]))
 
     assert {finding.check for finding in violated(judge(crashed))} == {
         "errors/chat-bounds/refused",
@@ -147,7 +147,9 @@ def test_a_crash_that_shows_the_source_is_a_leak_as_well() -> None:
 
 
 def test_only_the_check_of_a_broken_exchange_fails() -> None:
-    found = {finding.check: finding for finding in judge(status(500, 1)(transcripts()["models/list"]))}
+    found = {
+        finding.check: finding for finding in judge(status(500, "unknown")(transcripts()["models/list"]))
+    }
 
     assert found["models/list/unknown"].verdict == "fail"
     assert found["models/list/shape"].verdict == found["models/list/retrievable"].verdict == "pass"

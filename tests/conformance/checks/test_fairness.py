@@ -22,6 +22,7 @@ from mutants.mutations import (
 )
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.suite.schema_validation import violations
 
@@ -157,7 +158,7 @@ FAIR: list[tuple[str, str, Mutation]] = [
         chunk(1, lambda c: c["choices"][0]["delta"].update(role=None)),
     ),
     ("chat/stream-choices", "goes one by one", events(one_by_one)),
-    ("chat/stream-usage", "omits usage", chunks(lambda f: [c.pop("usage") for c in f[:-1]], 0)),
+    ("chat/stream-usage", "omits usage", chunks(lambda f: [c.pop("usage") for c in f[:-1]], STREAM)),
     ("completions/text", "sorts no choices", body(lambda a: a["choices"].reverse())),
     (
         "completions/text",
@@ -200,8 +201,8 @@ def test_openai_itself_may_leave_out_done_on_responses() -> None:
 def test_a_server_that_repeats_nothing_is_not_accused_of_another_stream(scenario: str) -> None:
     """Only repeated differences count, because temperature 0 does not guarantee equal answers (CHAT-19, RS-16)."""
     exchanges = transcripts()[scenario].exchanges
-    other = body(lambda answer: _replace(answer, "other"), 0)(transcripts()[scenario]).exchanges
-    third = body(lambda answer: _replace(answer, "third"), 0)(transcripts()[scenario]).exchanges
+    other = body(lambda answer: _replace(answer, "other"), WHOLE)(transcripts()[scenario]).exchanges
+    third = body(lambda answer: _replace(answer, "third"), WHOLE)(transcripts()[scenario]).exchanges
     seen = type(transcripts()[scenario])(
         scenario=scenario, exchanges=[*other, renamed(third[0]), renamed(exchanges[1])]
     )
@@ -229,7 +230,7 @@ def test_a_kept_response_need_not_be_deletable(code: int, error_body: dict[str, 
         answer.clear()
         answer.update(error_body)
 
-    kept = status(code, 5)(body(lacking, 5)(transcripts()["responses/stored"]))
+    kept = status(code, "delete")(body(lacking, "delete")(transcripts()["responses/stored"]))
     found = {finding.check: finding.verdict for finding in judge(kept)}
 
     assert found["responses/stored/delete"] == "rejected"
@@ -258,9 +259,10 @@ def test_a_missing_operation_is_rejected() -> None:
         answer.clear()
         answer["detail"] = "Not Found"
 
-    lost = body(lacking, 1)(body(lacking, 2)(transcripts()["models/list"]))
+    lost = body(lacking, "unknown")(body(lacking, "listed")(transcripts()["models/list"]))
     found = {
-        finding.check.rsplit("/", 1)[1]: finding for finding in judge(status(404, 1)(status(404, 2)(lost)))
+        finding.check.rsplit("/", 1)[1]: finding
+        for finding in judge(status(404, "unknown")(status(404, "listed")(lost)))
     }
 
     assert violated(list(found.values())) == []

@@ -15,9 +15,10 @@ from plumbline_conformance.transcript.model import Transcript
 def counting(scenario: str, *counts: int) -> str:
     """Return the verdict for a server with this counting."""
     seen = transcripts()[scenario]
-    exchanges = []
-    for place, count in enumerate(counts):
-        exchanges.append(body(put("usage", "prompt_tokens", count), place)(seen).exchanges[place])
+    asked = seen.exchanges[: len(counts)]
+    for one, count in zip(asked, counts, strict=True):
+        seen = body(put("usage", "prompt_tokens", count), one.name)(seen)
+    exchanges = [one for one in seen.exchanges if one.name in {sent.name for sent in asked}]
     slug = {"chat/markers": "text", "chat/roles": "same-text"}[scenario]
     found = judge(Transcript(scenario=scenario, exchanges=exchanges))
     return next(finding.verdict for finding in found if finding.check == f"{scenario}/{slug}")

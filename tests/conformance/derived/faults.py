@@ -32,8 +32,6 @@ class Fault(msgspec.Struct, frozen=True):
     """One derived fault of one exchange of a scenario."""
 
     scenario: str
-    place: int
-    """The index of the exchange."""
     name: str
     """What is changed, such as `stream output_text.delta: drop delta`."""
     exchange: Exchange
@@ -41,14 +39,15 @@ class Fault(msgspec.Struct, frozen=True):
     @property
     def id(self) -> str:
         """The name by which the list of survivors knows it."""
-        return f"{self.scenario} {self.place} {self.name}"
+        return f"{self.scenario} {self.exchange.name or '-'} {self.name}"
 
     def transcripts(self, good: Transcript) -> Iterator[Transcript]:
         """Yield the transcript with the fault, and then as a server would answer equal requests again.
 
-        The judge repeats requests whose answers differ, and accuses only a server that repeats its answers.
+        The judge repeats a request without and with `stream` if the answers differ, and accuses only a server that
+        repeats its answers.
         """
-        found = [self.exchange if n == self.place else one for n, one in enumerate(good.exchanges)]
+        found = [self.exchange if one.name == self.exchange.name else one for one in good.exchanges]
         yield Transcript(scenario=good.scenario, exchanges=found)
         if [one.name for one in found] == [WHOLE, STREAM]:
             yield Transcript(scenario=good.scenario, exchanges=[*found, *map(renamed, found)])
@@ -56,9 +55,9 @@ class Fault(msgspec.Struct, frozen=True):
 
 def faults(seen: Transcript) -> Iterator[Fault]:
     """Yield all derived faults of a transcript."""
-    for place, exchange in enumerate(seen.exchanges):
+    for exchange in seen.exchanges:
         for name, changed in _of_exchange(exchange):
-            yield Fault(seen.scenario, place, name, changed)
+            yield Fault(seen.scenario, name, changed)
 
 
 def pairs(seen: Transcript, most: int) -> Iterator[Fault]:
@@ -66,13 +65,15 @@ def pairs(seen: Transcript, most: int) -> Iterator[Fault]:
 
     One fault can hide another: an answer that is called cut is not looked at as a complete one.
     """
-    for place, exchange in enumerate(seen.exchanges):
-        chosen = random.Random(f"{seen.scenario} {place}")
+    for number, exchange in enumerate(seen.exchanges):
+        chosen = random.Random(f"{seen.scenario} {number}")
         single = list(_of_exchange(exchange))
         for name, changed in chosen.sample(single, min(most, len(single))):
             if further := [found for found in _of_exchange(changed) if found[0] != name]:
                 other, twice = chosen.choice(further)
-                yield Fault(seen.scenario, place, f"{name}{PAIR}{other}", twice)
+                if twice.json is not None and twice.json == exchange.json:
+                    continue  # The second fault repairs the first.
+                yield Fault(seen.scenario, f"{name}{PAIR}{other}", twice)
 
 
 def _of_exchange(exchange: Exchange) -> Iterator[tuple[str, Exchange]]:

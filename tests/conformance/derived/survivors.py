@@ -28,7 +28,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     legal: bool
     """Whether a server may answer so; otherwise the answer breaks a MUST or the schema, and the judge misses it."""
     faults: list[str]
-    """Patterns of ids: `SCENARIO PLACE KIND: FAULT`."""
+    """Patterns of ids: `SCENARIO REQUEST KIND: FAULT`."""
 
 
 def _read(path: Path) -> list[Listed]:

@@ -18,6 +18,7 @@ from mutants.mutations import (
     status,
     without,
 )
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 
 __all__ = ["BASICS"]
 
@@ -196,13 +197,13 @@ BASICS: list[tuple[str, str, Mutation, tuple[str, ...]]] = [
     ("chat/stream-choices", "no object", chunk(0, without("object")), ("shape", "sound")),
     ("chat/stream-choices", "no finish of one choice", events(drop(-2)), ("finish-once",)),
     ("chat/stream-choices", "the second choice first", chunks(reindex), ("order",)),
-    ("chat/stream-usage", "no object", chunk(0, without("object"), 0), ("shape", "sound")),
-    ("chat/stream-usage", "usage before the end", events(swap(-2, -3), 0), ("last",)),
-    ("chat/stream-usage", "no usage", events(drop(-2), 0), ("last",)),
+    ("chat/stream-usage", "no object", chunk(0, without("object"), STREAM), ("shape", "sound")),
+    ("chat/stream-usage", "usage before the end", events(swap(-2, -3), STREAM), ("last",)),
+    ("chat/stream-usage", "no usage", events(drop(-2), STREAM), ("last",)),
     (
         "chat/stream-usage",
         "usage that does not add up",
-        chunk(-1, put("usage", "total_tokens", 1), 0),
+        chunk(-1, put("usage", "total_tokens", 1), STREAM),
         ("last",),
     ),
     ("completions/text", "no object", body(without("object")), ("shape",)),
@@ -221,15 +222,20 @@ BASICS: list[tuple[str, str, Mutation, tuple[str, ...]]] = [
         body(without("choices", 0, "logprobs", "tokens", 0)),
         ("logprobs",),
     ),
-    ("models/list", "no owner", body(without("data", 0, "owned_by"), 0), ("shape", "retrievable", "every")),
-    ("models/list", "a listed model is unknown", status(404, 2), ("retrievable", "envelope")),
-    ("models/list", "another object by id", body(put("id", "other"), 2), ("retrievable",)),
-    ("models/list", "the second one is unknown", status(404, 3), ("every", "envelope")),
-    ("models/list", "a slash ends an id", status(404, 4), ("every", "envelope")),
-    ("models/list", "the first model by every id", body(put("id", "reference"), 3), ("every",)),
-    ("models/list", "any model is known", status(200, 1), ("unknown",)),
-    ("models/list", "unknown without a message", body(without("error", "message"), 1), ("envelope",)),
-    ("models/list", "another code", body(put("error", "code", None), 1), ("unknown",)),
+    (
+        "models/list",
+        "no owner",
+        body(without("data", 0, "owned_by"), "list"),
+        ("shape", "retrievable", "every"),
+    ),
+    ("models/list", "a listed model is unknown", status(404, "listed"), ("retrievable", "envelope")),
+    ("models/list", "another object by id", body(put("id", "other"), "listed"), ("retrievable",)),
+    ("models/list", "the second one is unknown", status(404, "other/1"), ("every", "envelope")),
+    ("models/list", "a slash ends an id", status(404, "other/2"), ("every", "envelope")),
+    ("models/list", "the first model by every id", body(put("id", "reference"), "other/1"), ("every",)),
+    ("models/list", "any model is known", status(200, "unknown"), ("unknown",)),
+    ("models/list", "unknown without a message", body(without("error", "message"), "unknown"), ("envelope",)),
+    ("models/list", "another code", body(put("error", "code", None), "unknown"), ("unknown",)),
 ]
 BASICS += [
     ("errors/broken-json", "an error without `param`", body(without("error", "param")), ("envelope",)),
@@ -241,11 +247,11 @@ BASICS += [
     ("errors/unknown-model", "any model will do", status(200), ("not-found",)),
     ("errors/unknown-model", "another code", body(put("error", "code", "x")), ("not-found",)),
     ("errors/empty-messages", "an answer to nothing", status(200), ("refused",)),
-    ("errors/out-of-range", "clamped", status(200, 1), ("refused",)),
-    ("errors/out-of-range", "status 500", status(500, 3), ("refused",)),
-    ("errors/wrong-types", "text read as a number", status(200, 1), ("refused",)),
-    ("errors/wrong-types", "a number for a code", body(put("error", "code", 400), 0), ("envelope",)),
-    ("errors/wrong-types", "no `param`", body(put("error", "param", None), 0), ("param",)),
+    ("errors/out-of-range", "clamped", status(200, "top_p"), ("refused",)),
+    ("errors/out-of-range", "status 500", status(500, "presence_penalty"), ("refused",)),
+    ("errors/wrong-types", "text read as a number", status(200, "max_tokens"), ("refused",)),
+    ("errors/wrong-types", "a number for a code", body(put("error", "code", 400), STREAM), ("envelope",)),
+    ("errors/wrong-types", "no `param`", body(put("error", "param", None), STREAM), ("param",)),
     ("errors/stream-options", "ignored", status(200), ("refused",)),
     ("errors/unknown-route", "another envelope", body_bytes(lambda _: DETAIL), ("envelope",)),
     ("errors/unknown-route", "404 for a wrong method", status(404), ("envelope",)),
@@ -255,9 +261,9 @@ BASICS += [
 BASICS += [
     ("responses/stream-text", name, mutation, tripped)
     for name, mutation, tripped in [
-        ("no object", body(without("object"), 0), ("shape",)),
-        ("no echo of parameters", body(without("tools"), 0), ("shape",)),
-        ("a total of its own", body(put("usage", "total_tokens", 1), 0), ("usage",)),
+        ("no object", body(without("object"), WHOLE), ("shape",)),
+        ("no echo of parameters", body(without("tools"), WHOLE), ("shape",)),
+        ("a total of its own", body(put("usage", "total_tokens", 1), WHOLE), ("usage",)),
         ("a stream as JSON", header("content-type", "application/json"), ("content-type",)),
         ("no names", events(no_name), ("framing",)),
         ("nothing", body_bytes(lambda _: b""), ("framing", "lifecycle", "terminator")),

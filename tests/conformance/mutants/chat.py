@@ -75,7 +75,7 @@ LOGPROBS: list[tuple[str, str, Mutation, str]] = [
     (
         "logprobs-off",
         "logprobs not asked for",
-        body(put("choices", 0, "logprobs", {"content": [], "refusal": None}), 0),
+        body(put("choices", 0, "logprobs", {"content": [], "refusal": None}), WHOLE),
         "none",
     ),
     (
@@ -128,37 +128,42 @@ REASONING: list[tuple[str, str, Mutation, str]] = [
         "stream-content",
     ),
     ("tools-stream-long", "tools turn streaming off", events(at_the_end), "pieces"),
-    ("reasoning", "thoughts that cost nothing", body(uncounted, 0), "counted"),
+    ("reasoning", "thoughts that cost nothing", body(uncounted, WHOLE), "counted"),
     ("reasoning-tool", "markers in the content", text("<think>"), "apart"),
     ("reasoning-tool", "`stop` after a thought", reason("stop"), "finish"),
-    ("reasoning-cut", "more than the limit", body(put("usage", "completion_tokens", 9), 0), "length usage"),
+    (
+        "reasoning-cut",
+        "more than the limit",
+        body(put("usage", "completion_tokens", 9), WHOLE),
+        "length usage",
+    ),
     ("reasoning-cut", "the thought as content", text("<think>Hm"), "not-in-content"),
-    ("reasoning-round", "its own message refused", status(400, 1), "taken"),
-    ("reasoning-round", "no more tokens", body(counted("prompt_tokens", 1), 1), "prompt"),
+    ("reasoning-round", "its own message refused", status(400, "sent_back"), "taken"),
+    ("reasoning-round", "no more tokens", body(counted("prompt_tokens", 1), "sent_back"), "prompt"),
 ]
 STOPPED: list[tuple[str, str, Mutation, str]] = [
     (
         "stop",
         "the stop string",
-        message(lambda m: m.update(content=m["content"] + "e! 🌊"), 1),
+        message(lambda m: m.update(content=m["content"] + "e! 🌊"), WHOLE),
         "absent prefix",
     ),
-    ("stop", "too little text", message(put("content", "G"), 1), "prefix"),
+    ("stop", "too little text", message(put("content", "G"), WHOLE), "prefix"),
     (
         "stop",
         "`tool_calls` for a stop string",
-        body(put("choices", 0, "finish_reason", "tool_calls"), 1),
+        body(put("choices", 0, "finish_reason", "tool_calls"), WHOLE),
         "reason shape",
     ),
     (
         "stop",
         "a streamed `tool_calls`",
-        chunks(lambda f: put(-1, "choices", 0, "finish_reason", "tool_calls")(f), 2),
+        chunks(lambda f: put(-1, "choices", 0, "finish_reason", "tool_calls")(f), STREAM),
         "stream-reason chunks",
     ),
-    ("stop", "no stop at the second", message(lambda m: m.update(content="Grüße! 🌊"), 3), "any"),
-    ("stop", "the streamed stop string", streamed("Grüße! 🌊", 2), "stream-absent stream-prefix"),
-    ("stop", "the first half of the stop string, streamed", streamed("Grüße", 2), "stream-prefix"),
+    ("stop", "no stop at the second", message(lambda m: m.update(content="Grüße! 🌊"), "several"), "any"),
+    ("stop", "the streamed stop string", streamed("Grüße! 🌊", STREAM), "stream-absent stream-prefix"),
+    ("stop", "the first half of the stop string, streamed", streamed("Grüße", STREAM), "stream-prefix"),
 ]
 
 
@@ -171,23 +176,23 @@ def early_usage(found: list[Any]) -> None:
 
 
 MANY: list[tuple[str, str, Mutation, str]] = [
-    ("many", "two of three", body(lambda a: a["choices"].pop(), 1), "indexes"),
-    ("many", "two of three, streamed", events(lost_choice, 2), "stream-indexes"),
-    ("many", "a prompt for each", body(counted("prompt_tokens", 6), 1), "prompt-once"),
+    ("many", "two of three", body(lambda a: a["choices"].pop(), "three"), "indexes"),
+    ("many", "two of three, streamed", events(lost_choice, "stream/1"), "stream-indexes"),
+    ("many", "a prompt for each", body(counted("prompt_tokens", 6), "three"), "prompt-once"),
     (
         "many",
         "a prompt for each, streamed",
-        chunks(lambda f: put(-1, "usage", "prompt_tokens", 6)(f), 2),
+        chunks(lambda f: put(-1, "usage", "prompt_tokens", 6)(f), "stream/1"),
         "stream-prompt-once",
     ),
-    ("many", "the tokens of one", body(counted("completion_tokens", 4), 1), "sum"),
+    ("many", "the tokens of one", body(counted("completion_tokens", 4), "three"), "sum"),
     (
         "many",
         "the tokens of one, streamed",
-        chunks(lambda f: put(-1, "usage", "completion_tokens", 4)(f), 2),
+        chunks(lambda f: put(-1, "usage", "completion_tokens", 4)(f), "stream/1"),
         "stream-sum",
     ),
-    ("many", "usage in the first chunk", chunks(early_usage, 2), "stream-usage"),
+    ("many", "usage in the first chunk", chunks(early_usage, "stream/1"), "stream-usage"),
 ]
 OTHERS: list[tuple[str, str, Mutation, str]] = [
     ("unknown-field", "a crash", status(500), "no-crash"),
@@ -203,10 +208,10 @@ ERRORS: list[Mutant] = [
     ("errors/no-messages", "an answer to nothing", status(200), ("refused",)),
     ("errors/no-messages", "another type", body(put("error", "type", "oops")), ("type",)),
     ("errors/stream-refused", "a stream that begins", status(200), ("status",)),
-    ("errors/hostile", "an answer to nothing", status(200, 0), ("refused", "sound")),
-    ("errors/hostile", "a crash", status(500, 6), ("refused",)),
-    ("errors/hostile", "an error without a code", body(without("error", "code"), 2), ("envelope",)),
-    ("errors/hostile", "dead afterwards", status(500, 8), ("served",)),
-    ("errors/key", "any key will do", status(200, 1), ("refused",)),
+    ("errors/hostile", "an answer to nothing", status(200, "empty"), ("refused", "sound")),
+    ("errors/hostile", "a crash", status(500, "deep_messages"), ("refused",)),
+    ("errors/hostile", "an error without a code", body(without("error", "code"), "list"), ("envelope",)),
+    ("errors/hostile", "dead afterwards", status(500, "valid"), ("served",)),
+    ("errors/key", "any key will do", status(200, "wrong_key"), ("refused",)),
 ]
 CHAT += ERRORS

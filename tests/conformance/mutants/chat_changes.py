@@ -7,49 +7,49 @@ from typing import Any
 
 from mutants.basic import put
 from mutants.mutations import Mutation, body, chunks
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 
 __all__ = ["STREAM", "WHOLE", "Change", "calls", "message", "pieces", "reason", "streamed", "text"]
 
-WHOLE, STREAM = 0, 1
 Change = Callable[[Any], object]
 
 
-def message(change: Change, index: int = WHOLE) -> Mutation:
-    return body(lambda answer: change(answer["choices"][0]["message"]), index)
+def message(change: Change, request: str = WHOLE) -> Mutation:
+    return body(lambda answer: change(answer["choices"][0]["message"]), request)
 
 
-def calls(change: Change, index: int = WHOLE) -> Mutation:
-    return message(lambda answer: change(answer["tool_calls"]), index)
+def calls(change: Change, request: str = WHOLE) -> Mutation:
+    return message(lambda answer: change(answer["tool_calls"]), request)
 
 
-def pieces(change: Change, index: int = STREAM) -> Mutation:
+def pieces(change: Change, request: str = STREAM) -> Mutation:
     """Change the list of all fragments of calls in place."""
 
     def mutate(found: list[Any]) -> None:
         deltas = [choice["delta"] for data in found for choice in data["choices"]]
         change([piece for delta in deltas for piece in delta.get("tool_calls") or []])
 
-    return chunks(mutate, index)
+    return chunks(mutate, request)
 
 
-def reason(value: str, index: int = WHOLE) -> Mutation:
-    if index == WHOLE:
-        return body(put("choices", 0, "finish_reason", value), index)
-    return chunks(lambda found: put(-1, "choices", 0, "finish_reason", value)(found), index)
+def reason(value: str, request: str = WHOLE) -> Mutation:
+    if request == WHOLE:
+        return body(put("choices", 0, "finish_reason", value), request)
+    return chunks(lambda found: put(-1, "choices", 0, "finish_reason", value)(found), request)
 
 
-def text(value: str, index: int = WHOLE) -> Mutation:
+def text(value: str, request: str = WHOLE) -> Mutation:
     """Replace the streamed content by this text, in one delta."""
-    if index == WHOLE:
-        return message(put("content", value), index)
-    return streamed(value, index)
+    if request == WHOLE:
+        return message(put("content", value), request)
+    return streamed(value, request)
 
 
-def streamed(value: str, index: int) -> Mutation:
+def streamed(value: str, request: str) -> Mutation:
     def mutate(found: list[Any]) -> None:
         deltas = [choice["delta"] for data in found for choice in data["choices"]]
         answer = [delta for delta in deltas if delta.get("content")] or [deltas[-1]]
         for place, delta in enumerate(answer):
             delta["content"] = "" if place else value
 
-    return chunks(mutate, index)
+    return chunks(mutate, request)

@@ -17,11 +17,11 @@ def uncalled(answer: Any) -> None:
     answer["content"] = "No."
 
 
-def not_called(index: int = WHOLE) -> Mutation:
-    return message(uncalled, index)
+def not_called(request: str = WHOLE) -> Mutation:
+    return message(uncalled, request)
 
 
-def not_streamed(index: int = STREAM) -> Mutation:
+def not_streamed(request: str = STREAM) -> Mutation:
     def drop(found: list[Event]) -> list[Event]:
         return [
             event
@@ -29,7 +29,7 @@ def not_streamed(index: int = STREAM) -> Mutation:
             if event[1] == "[DONE]" or "tool_calls" not in str(event[1]["choices"][0]["delta"])
         ]
 
-    return events(drop, index)
+    return events(drop, request)
 
 
 def named(value: str) -> Change:
@@ -111,8 +111,8 @@ TOOLS: list[tuple[str, str, Mutation, str]] = [
     ("tools", "indexes by the place in `tools`", pieces(mixed), "index"),
     ("tool-empty", "no arguments", calls(put(0, "function", "arguments", "")), "arguments"),
     ("tool-empty", "no streamed arguments", pieces(joined("")), "stream-arguments"),
-    ("tool-round", "its own call refused", status(400, 1), "answered"),
-    ("tool-round", "parts refused", status(422, 2), "parts"),
+    ("tool-round", "its own call refused", status(400, "result"), "answered"),
+    ("tool-round", "parts refused", status(422, "result_in_parts"), "parts"),
     ("tool-required", "no call", not_called(), "called arguments finish shape"),
     ("tool-required", "no streamed call", not_streamed(), "stream-called stream-finish chunks"),
     ("tool-required", "`content_filter` for a required call", reason("content_filter"), "finish"),

@@ -6,16 +6,17 @@ from typing import Any
 
 from mutants.basic import counted, no_done, put
 from mutants.mutations import Mutant, Mutation, body, chunk, chunks, events, status, without
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 
 __all__ = ["COMPLETIONS"]
 
 
 def lists(*path: Any) -> Mutation:
-    return body(put("choices", 0, "logprobs", *path), 0)
+    return body(put("choices", 0, "logprobs", *path), WHOLE)
 
 
 def streamed_token(token: str) -> Mutation:
-    return chunk(0, put("choices", 0, "logprobs", "tokens", 0, token), 1)
+    return chunk(0, put("choices", 0, "logprobs", "tokens", 0, token), STREAM)
 
 
 def restarted(found: list[Any]) -> None:
@@ -35,47 +36,47 @@ def one_for_all(answer: Any) -> None:
 
 
 ROWS: list[tuple[str, str, Mutation, str]] = [
-    ("logprobs", "no object", body(without("object"), 0), "shape"),
-    ("logprobs", "no logprobs", body(put("choices", 0, "logprobs", None), 0), "given"),
+    ("logprobs", "no object", body(without("object"), WHOLE), "shape"),
+    ("logprobs", "no logprobs", body(put("choices", 0, "logprobs", None), WHOLE), "given"),
     (
         "logprobs",
         "a list that is shorter",
-        body(without("choices", 0, "logprobs", "text_offset", 0), 0),
+        body(without("choices", 0, "logprobs", "text_offset", 0), WHOLE),
         "given",
     ),
     ("logprobs", "offsets that go back", lists("text_offset", 1, 9), "offsets"),
     ("logprobs", "offsets beyond the text", lists("text_offset", -1, 99), "offsets"),
     ("logprobs", "alternatives without the drawn one", lists("top_logprobs", 0, {"x": -1.5}), "sampled"),
     ("logprobs", "other tokens", lists("tokens", 0, "x"), "join stream-tokens"),
-    ("logprobs", "another text", body(put("choices", 0, "text", "other"), 0), "join"),
-    ("logprobs", "no [DONE]", events(no_done, 1), "stream-wire"),
-    ("logprobs", "no streamed object", chunk(1, without("object"), 1), "stream-shape"),
+    ("logprobs", "another text", body(put("choices", 0, "text", "other"), WHOLE), "join"),
+    ("logprobs", "no [DONE]", events(no_done, STREAM), "stream-wire"),
+    ("logprobs", "no streamed object", chunk(1, without("object"), STREAM), "stream-shape"),
     (
         "logprobs",
         "other tokens, streamed",
         streamed_token("?"),
         "stream-tokens",
     ),
-    ("logprobs", "offsets from 0 in every chunk", chunks(restarted, 1), "stream-offsets"),
-    ("logprobs", "token ids as text", body(counted("prompt_tokens", 9), 2), "token-ids"),
-    ("limits", "0 read as no limit", body(put("choices", 0, "text", "One two three four"), 0), "none"),
-    ("limits", "no echo of a prompt alone", body(put("choices", 0, "text", ""), 0), "none"),
-    ("limits", "a hundred tokens", body(counted("completion_tokens", 100), 1), "default"),
-    ("limits", "`length` before the limit", body(counted("completion_tokens", 12), 1), "default"),
-    ("id-lists", "one list alone", status(400, 1), "taken"),
-    ("id-lists", "lists taken for one prompt", body(one_for_all, 1), "indexes sound"),
-    ("id-lists", "ids counted as text", body(counted("prompt_tokens", 17), 1), "counted"),
-    ("stop", "no object", body(without("object"), 0), "shape sound"),
-    ("stop", "the stop string", body(put("choices", 0, "text", "Grüße"), 1), "prefix"),
+    ("logprobs", "offsets from 0 in every chunk", chunks(restarted, STREAM), "stream-offsets"),
+    ("logprobs", "token ids as text", body(counted("prompt_tokens", 9), "token_ids"), "token-ids"),
+    ("limits", "0 read as no limit", body(put("choices", 0, "text", "One two three four"), "none"), "none"),
+    ("limits", "no echo of a prompt alone", body(put("choices", 0, "text", ""), "none"), "none"),
+    ("limits", "a hundred tokens", body(counted("completion_tokens", 100), "default"), "default"),
+    ("limits", "`length` before the limit", body(counted("completion_tokens", 12), "default"), "default"),
+    ("id-lists", "one list alone", status(400, "two_lists"), "taken"),
+    ("id-lists", "lists taken for one prompt", body(one_for_all, "two_lists"), "indexes sound"),
+    ("id-lists", "ids counted as text", body(counted("prompt_tokens", 17), "two_lists"), "counted"),
+    ("stop", "no object", body(without("object"), "plain"), "shape sound"),
+    ("stop", "the stop string", body(put("choices", 0, "text", "Grüße"), WHOLE), "prefix"),
     (
         "stop",
         "half of the stop string, streamed",
-        chunk(0, put("choices", 0, "text", "Grüß"), 2),
+        chunk(0, put("choices", 0, "text", "Grüß"), STREAM),
         "stream-prefix",
     ),
-    ("stop", "no streamed object", chunk(0, without("object"), 2), "stream-shape"),
-    ("stop", "usage in the first chunk", chunks(early_usage, 2), "stream-usage"),
-    ("stop", "two finishes", chunk(0, put("choices", 0, "finish_reason", "stop"), 2), "stream-finish"),
+    ("stop", "no streamed object", chunk(0, without("object"), STREAM), "stream-shape"),
+    ("stop", "usage in the first chunk", chunks(early_usage, STREAM), "stream-usage"),
+    ("stop", "two finishes", chunk(0, put("choices", 0, "finish_reason", "stop"), STREAM), "stream-finish"),
 ]
 COMPLETIONS: list[Mutant] = [
     (f"completions/{scenario}", name, mutation, tuple(tripped.split()))

@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from mutants.basic import counted, put
-from mutants.mutations import Mutant, Mutation, body, chunks, header, with_body
+from mutants.mutations import LAST, Mutant, Mutation, body, body_bytes, chunks, header
 from mutants.response_clauses import entries, walk
+from plumbline_conformance.checks.common import at
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["EFFECTS"]
 
 CHOICES, PAIR, USAGE = "chat/tool-choices", "chat/logprobs-pair", "chat/stream-usage"
-WHOLE, STREAM = 0, 1
 JSON, SSE = "application/json", "text/event-stream"
 
 
 def another_text(seen: Transcript) -> Transcript:
     """Answer every request with another text."""
-    found = [body(put("choices", 0, "message", "content", f"text {place}"), place) for place in range(4)]
-    for mutation in found:
-        seen = mutation(seen)
+    for one in seen.exchanges:
+        seen = body(put("choices", 0, "message", "content", f"text of {one.name}"), one.name)(seen)
     return seen
 
 
@@ -35,7 +35,7 @@ def fewer(entry: Any) -> None:
         entry["top_logprobs"] = entry["top_logprobs"][:1]
 
 
-def of_usage(kind: str, number: int, place: int = 0) -> Mutation:
+def of_usage(kind: str, number: int) -> Mutation:
     """Change a count in the usage of a stream, and the total with it."""
 
     def change(found: list[Any]) -> None:
@@ -43,7 +43,7 @@ def of_usage(kind: str, number: int, place: int = 0) -> Mutation:
         usage["total_tokens"] += number - usage[kind]
         usage[kind] = number
 
-    return chunks(change, place)
+    return chunks(change, STREAM)
 
 
 def without_call(answer: Any) -> None:
@@ -89,13 +89,10 @@ def one_streamed_id(found: list[Any]) -> None:
 
 def earlier_ids(seen: Transcript) -> Transcript:
     """Give the calls of the stream the ids of the answer without streaming."""
-    [first] = seen.exchanges[0].json["choices"][0]["message"]["tool_calls"]
-    calls = [data["choices"][0]["delta"].get("tool_calls") for data in seen.exchanges[1].chunks]
+    [first] = at(seen, WHOLE).json["choices"][0]["message"]["tool_calls"]
+    calls = [data["choices"][0]["delta"].get("tool_calls") for data in at(seen, STREAM).chunks]
     again = next(call[0]["id"] for call in calls if call)
-    streamed = seen.exchanges[1].body.replace(again.encode(), first["id"].encode())
-    return Transcript(
-        scenario=seen.scenario, exchanges=[seen.exchanges[0], with_body(seen.exchanges[1], streamed)]
-    )
+    return body_bytes(lambda old: old.replace(again.encode(), first["id"].encode()), STREAM)(seen)
 
 
 def all_first(found: list[Any]) -> None:
@@ -134,8 +131,18 @@ def stuck(found: list[Any]) -> None:
 
 ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/seed", "no seed", another_text, "repeated"),
-    ("chat/roles", "deaf to system messages", body(counted("prompt_tokens", 9), 5), "system-read"),
-    ("chat/roles", "deaf to developer messages", body(counted("prompt_tokens", 9), 6), "developer-read"),
+    (
+        "chat/roles",
+        "deaf to system messages",
+        body(counted("prompt_tokens", 9), "long_system"),
+        "system-read",
+    ),
+    (
+        "chat/roles",
+        "deaf to developer messages",
+        body(counted("prompt_tokens", 9), "long_developer"),
+        "developer-read",
+    ),
     ("chat/bias", "ignores logit_bias in a stream", chunks(another_token, STREAM), "stream-forced"),
     (PAIR, "one alternative of two", body(whole_entries, WHOLE), "as-many"),
     (
@@ -152,7 +159,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     (
         USAGE,
         "more cached than sent",
-        chunks(lambda found: found[-1]["usage"].update(prompt_tokens_details={"cached_tokens": 99}), 0),
+        chunks(lambda found: found[-1]["usage"].update(prompt_tokens_details={"cached_tokens": 99}), STREAM),
         "last",
     ),
     (CHOICES, "a call in the first choice alone", body(without_call, WHOLE), "called"),
@@ -183,11 +190,11 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     (
         "completions/bias",
         "ignores logit_bias",
-        body(put("choices", 0, "logprobs", "tokens", 0, "b"), 0),
+        body(put("choices", 0, "logprobs", "tokens", 0, "b"), LAST),
         "forced",
     ),
-    ("completions/logprobs", "offsets in bytes", body(bytewise, 0), "offsets"),
-    ("completions/logprobs", "one offset for each chunk", chunks(stuck, 1), "stream-offsets"),
+    ("completions/logprobs", "offsets in bytes", body(bytewise, WHOLE), "offsets"),
+    ("completions/logprobs", "one offset for each chunk", chunks(stuck, STREAM), "stream-offsets"),
 ]
 EFFECTS: list[Mutant] = [
     (scenario, name, mutation, tuple(slugs.split())) for scenario, name, mutation, slugs in ROWS

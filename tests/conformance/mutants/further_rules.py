@@ -21,6 +21,7 @@ from mutants.mutations import (
     with_body,
     without,
 )
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["FURTHER_RULES"]
@@ -28,7 +29,6 @@ __all__ = ["FURTHER_RULES"]
 CHAT = "chat/logprobs-pair"
 LIMITS = "responses/limits"
 WIRES = ("chat/tool", "responses/tool")
-STREAM = 1
 
 
 def early_output(found: list[Any]) -> None:
@@ -83,10 +83,15 @@ def _wire(slug: str) -> list[tuple[str, Mutation, tuple[str, ...]]]:
 FURTHER_RULES: list[Mutant] = [
     ("chat/text", "a crash", status(500), ("shape",)),
     ("chat/tool", "an error within the stream", events(failing, STREAM), ("wire",)),
-    (CHAT, "no role", body(without("choices", 0, "message", "role"), 0), ("shape",)),
-    (CHAT, "no reason", body(without("choices", 0, "finish_reason"), 0), ("shape",)),
-    (CHAT, "no model", body(without("model"), 0), ("shape",)),
-    (CHAT, "logprobs without `refusal`", body(without("choices", 0, "logprobs", "refusal"), 0), ("shape",)),
+    (CHAT, "no role", body(without("choices", 0, "message", "role"), WHOLE), ("shape",)),
+    (CHAT, "no reason", body(without("choices", 0, "finish_reason"), WHOLE), ("shape",)),
+    (CHAT, "no model", body(without("model"), WHOLE), ("shape",)),
+    (
+        CHAT,
+        "logprobs without `refusal`",
+        body(without("choices", 0, "logprobs", "refusal"), WHOLE),
+        ("shape",),
+    ),
     (CHAT, "a chunk without a model", chunk(1, without("model"), STREAM), ("chunks",)),
     (CHAT, "no reason in a chunk", chunk(1, without("choices", 0, "finish_reason"), STREAM), ("chunks",)),
     (
@@ -96,29 +101,34 @@ FURTHER_RULES: list[Mutant] = [
         ("chunks",),
     ),
     (CHAT, "half a usage in a chunk", chunk(1, put("usage", {}), STREAM), ("chunks",)),
-    (LIMITS, "no time of completion", body(without("completed_at"), 0), ("shape",)),
-    (LIMITS, "no tools", body(without("tools"), 0), ("shape",)),
-    (LIMITS, "an item of no state", body(put("output", 0, "status", "odd"), 0), ("shape", "last-item")),
+    (LIMITS, "no time of completion", body(without("completed_at"), WHOLE), ("shape",)),
+    (LIMITS, "no tools", body(without("tools"), WHOLE), ("shape",)),
+    (LIMITS, "an item of no state", body(put("output", 0, "status", "odd"), WHOLE), ("shape", "last-item")),
     (LIMITS, "an early response that is full", chunks(early_output, STREAM), ("snapshots",)),
-    (LIMITS, "another limit echoed", body(put("max_output_tokens", 17), 0), ("echo", "state")),
+    (LIMITS, "another limit echoed", body(put("max_output_tokens", 17), WHOLE), ("echo", "state")),
     *((slug, *row) for slug in WIRES for row in _wire(slug)),
     (
         "completions/stream",
         "no reason in a chunk",
-        chunk(1, without("choices", 0, "finish_reason"), 0),
+        chunk(1, without("choices", 0, "finish_reason"), STREAM),
         ("shape",),
     ),
-    ("completions/echo", "the prompts of each other", body(both_echoes, 0), ("order",)),
-    ("completions/echo", "lists without the prompt", body(no_prompt_tokens, 0), ("logprobs",)),
-    ("chat/stop", "nothing streamed before the stop string", each(2, shorter), ("stream-prefix",)),
+    ("completions/echo", "the prompts of each other", body(both_echoes, WHOLE), ("order",)),
+    ("completions/echo", "lists without the prompt", body(no_prompt_tokens, WHOLE), ("logprobs",)),
+    ("chat/stop", "nothing streamed before the stop string", each(STREAM, shorter), ("stream-prefix",)),
     (
         "responses/reasoning",
         "more thoughts than tokens",
-        body(put("usage", "output_tokens_details", "reasoning_tokens", 10**6), 0),
+        body(put("usage", "output_tokens_details", "reasoning_tokens", 10**6), WHOLE),
         ("counted", "usage"),
     ),
-    ("errors/responses-bounds", "metadata without a bound", status(200, 3), ("refused",)),
-    ("errors/hostile", "an answer to a list", status(200, 2), ("refused", "sound")),
-    ("errors/hostile", "an answer to a number without end", status(200, 7), ("refused", "sound")),
-    ("errors/hostile", "an answer to half of an object", status(200, 4), ("refused", "sound")),
+    ("errors/responses-bounds", "metadata without a bound", status(200, "metadata"), ("refused",)),
+    ("errors/hostile", "an answer to a list", status(200, "list"), ("refused", "sound")),
+    (
+        "errors/hostile",
+        "an answer to a number without end",
+        status(200, "huge_temperature"),
+        ("refused", "sound"),
+    ),
+    ("errors/hostile", "an answer to half of an object", status(200, "deep_object"), ("refused", "sound")),
 ]

@@ -6,6 +6,7 @@ import re
 
 from mutants.basic import put
 from mutants.mutations import Mutant, Mutation, body, body_bytes, header
+from plumbline_conformance.checks.laws import WHOLE
 
 __all__ = ["IDENTITY"]
 
@@ -30,7 +31,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/stream-text", "one id for all requests", ONE_REQUEST, "request-ids"),
     ("completions/text", "made at no time", body(put("created", 0)), "created"),
     ("completions/stop", "one id for all answers", one_id("cmpl-"), "ids"),
-    ("responses/stream-text", "made at no time", body(put("created_at", 0), 0), "created state"),
+    ("responses/stream-text", "made at no time", body(put("created_at", 0), WHOLE), "created state"),
     ("responses/stream-text", "one id for all answers", one_id("resp_"), "ids"),
     ("responses/stream-text", "one id for all requests", ONE_REQUEST, "request-ids"),
 ]

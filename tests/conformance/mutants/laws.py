@@ -7,15 +7,28 @@ from typing import Any
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from mutants.basic import drop, no_done, no_name, put, swap
-from mutants.mutations import Event, Mutant, Mutation, again, body, chunk, chunks, events, status, without
+from mutants.mutations import (
+    FIRST,
+    Event,
+    Mutant,
+    Mutation,
+    again,
+    body,
+    chunk,
+    chunks,
+    events,
+    status,
+    without,
+)
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 from plumbline_conformance.transcript.answer_fold import is_stream
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["LAWS"]
 
-PLACES = {"chat/stop": (1, 2, -1), "chat/many": (1, 2, -2)}
-"""Return the indexes of the non-streaming answer, of the stream, and of its last chunk with a choice."""
+PLACES = {"chat/stop": (WHOLE, STREAM, -1), "chat/many": ("three", f"{STREAM}/1", -2)}
+"""The requests without and with `stream`, and the index of the last chunk of the stream with a choice."""
 ALOUD = {"role": "assistant", "content": "", "reasoning_content": "b"}
 TRACE = 'Traceback (most recent call last): File "/srv/app.py", line 3'
 
@@ -45,7 +58,7 @@ def unknown_event(found: list[Event]) -> list[Event]:
 
 
 def chat_laws(slug: str) -> list[tuple[str, Mutation, str]]:
-    whole, stream, final = PLACES.get(slug, (0, 1, -1))
+    whole, stream, final = PLACES.get(slug, (WHOLE, STREAM, -1))
     # With several choices, the last event before the finish of one belongs to another.
     other = -4 if slug == "chat/tool-choices" else final - 2
     end = drop(final - 1) if slug == "chat/many" else swap(final - 1, other)
@@ -67,8 +80,8 @@ def chat_laws(slug: str) -> list[tuple[str, Mutation, str]]:
 
 def response_laws() -> list[tuple[str, Mutation, str]]:
     return [
-        ("no object", body(without("object"), 0), "shape"),
-        ("a total of its own", body(put("usage", "total_tokens", 1), 0), "usage"),
+        ("no object", body(without("object"), WHOLE), "shape"),
+        ("a total of its own", body(put("usage", "total_tokens", 1), WHOLE), "usage"),
         ("events without names", events(no_name), "wire"),
         ("an early response without an object", chunk(0, without("response", "object")), "event-shapes"),
         ("an event of its own", events(unknown_event), "event-types"),
@@ -76,18 +89,22 @@ def response_laws() -> list[tuple[str, Mutation, str]]:
         ("an item in another place", chunk(2, put("output_index", 5)), "nesting"),
         ("another item at the end", chunk(-1, put("response", "output", -1, "more", 1)), "sums"),
         ("another model meanwhile", chunk(1, put("response", "model", "other")), "snapshots"),
-        ("an error beside the end", body(put("error", {"code": "server_error", "message": "m"}), 0), "state"),
-        ("more items in one piece", again(body(thought, 0)), "same-as-whole"),
+        (
+            "an error beside the end",
+            body(put("error", {"code": "server_error", "message": "m"}), WHOLE),
+            "state",
+        ),
+        ("more items in one piece", again(body(thought, WHOLE)), "same-as-whole"),
     ]
 
 
 def refusal_laws() -> list[tuple[str, Mutation, str]]:
     return [
-        ("served", status(200, 0), "refused"),
-        ("an error without `code`", body(without("error", "code"), 0), "envelope"),
-        ("another field blamed", body(put("error", "param", "other"), 0), "param"),
-        ("a stack trace", body(put("error", "message", TRACE), 0), "no-leak"),
-        ("a line of the source", body(put("error", "message", TRACE.partition(": ")[2]), 0), "no-leak"),
+        ("served", status(200, FIRST), "refused"),
+        ("an error without `code`", body(without("error", "code"), FIRST), "envelope"),
+        ("another field blamed", body(put("error", "param", "other"), FIRST), "param"),
+        ("a stack trace", body(put("error", "message", TRACE), FIRST), "no-leak"),
+        ("a line of the source", body(put("error", "message", TRACE.partition(": ")[2]), FIRST), "no-leak"),
     ]
 
 
@@ -109,8 +126,8 @@ def refused_bare() -> Mutation:
     """Leave a key out of the error object."""
 
     def mutate(seen: Transcript) -> Transcript:
-        place = next(n for n, one in enumerate(seen.exchanges) if 400 <= one.status < 500)
-        return body(without("error", "param"), place)(seen)
+        refusal = next(one for one in seen.exchanges if 400 <= one.status < 500)
+        return body(without("error", "param"), refusal.name)(seen)
 
     return mutate
 
@@ -119,15 +136,14 @@ def unsound(change: Callable[[Any], object]) -> Mutation:
     """Change the last answer of the scenario's API; of a stream the object in its first event."""
 
     def mutate(seen: Transcript) -> Transcript:
-        found = list(seen.exchanges)
-        places = [n for n, one in enumerate(found) if one.method == "POST" and one.status == 200]
+        answered = [one for one in seen.exchanges if one.method == "POST" and one.status == 200]
         end = f"/{seen.scenario.partition('/')[0]}".replace("/chat", "/chat/completions")
-        own = [n for n in reversed(places) if found[n].url.endswith(end)]
-        place = min(own, key=lambda n: is_stream(found[n]))  # A whole answer, if there is one.
-        if is_stream(found[place]):
-            first = found[place].chunks[0]
-            return chunk(0, without(*(["response"] if "response" in first else []), "object"), place)(seen)
-        return body(change, place)(seen)
+        own = [one for one in reversed(answered) if one.url.endswith(end)]
+        chosen = min(own, key=is_stream)  # A whole answer, if there is one.
+        if is_stream(chosen):
+            path = ["response"] if "response" in chosen.chunks[0] else []
+            return chunk(0, without(*path, "object"), chosen.name)(seen)
+        return body(change, chosen.name)(seen)
 
     return mutate
 
@@ -154,7 +170,7 @@ def _laws(slug: str) -> list[tuple[str, Mutation, str]]:
 REPEATED = {"responses/reasoning-round": ("sound",)}
 """Scenarios with a second check of the shape."""
 SHAPES: list[Mutant] = [
-    (slug, "no object", body(without("object"), 0), ("shape", *REPEATED.get(slug, ())))
+    (slug, "no object", body(without("object"), FIRST), ("shape", *REPEATED.get(slug, ())))
     for slug in SCENARIOS
     if f"{slug}/shape" in CHECKS and slug.endswith(("-round", "/inputs", "/count", "/branches"))
 ]

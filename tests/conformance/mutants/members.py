@@ -6,22 +6,34 @@ from collections.abc import Callable
 from typing import Any
 
 from mutants.basic import put
-from mutants.mutations import Event, Mutant, Mutation, again, body, chunk, chunks, events, header, without
+from mutants.mutations import (
+    FIRST,
+    Event,
+    Mutant,
+    Mutation,
+    again,
+    body,
+    chunk,
+    chunks,
+    events,
+    header,
+    without,
+)
+from plumbline_conformance.checks.laws import STREAM
 
 __all__ = ["MEMBERS", "Row", "likelier", "missing", "twice", "whole"]
 
-WHOLE, STREAM = 0, 1
-FIRST = ("choices", 0)
+CHOICE = ("choices", 0)
 Change = Callable[[Any], object]
 Row = tuple[str, Mutation, str]
 
 
 def whole(*path: Any) -> Mutation:
-    return body(put(*path), WHOLE)
+    return body(put(*path), FIRST)
 
 
 def missing(*path: Any) -> Mutation:
-    return body(without(*path), WHOLE)
+    return body(without(*path), FIRST)
 
 
 def in_usage(kind: str, part: str, count: int) -> Change:
@@ -29,7 +41,7 @@ def in_usage(kind: str, part: str, count: int) -> Change:
 
 
 def last_usage(change: Change) -> Mutation:
-    return chunks(lambda found: change(found[-1]), 0)
+    return chunks(lambda found: change(found[-1]), STREAM)
 
 
 def emptied(answer: Any) -> None:
@@ -102,17 +114,17 @@ def twice(entry: Any) -> None:
 
 MEMBERS_OF: dict[str, list[Row]] = {
     "chat/text": [
-        ("the role of a user", whole(*FIRST, "message", "role", "user"), "shape"),
-        ("no content", missing(*FIRST, "message", "content"), "shape"),
-        ("content as a list", whole(*FIRST, "message", "content", ["Hi"]), "shape"),
-        ("a reason of its own", whole(*FIRST, "finish_reason", "done"), "shape"),
+        ("the role of a user", whole(*CHOICE, "message", "role", "user"), "shape"),
+        ("no content", missing(*CHOICE, "message", "content"), "shape"),
+        ("content as a list", whole(*CHOICE, "message", "content", ["Hi"]), "shape"),
+        ("a reason of its own", whole(*CHOICE, "finish_reason", "done"), "shape"),
         ("fewer cached than none", body(in_usage("prompt", "cached_tokens", -1)), "usage"),
         ("more thoughts than tokens", body(in_usage("completion", "reasoning_tokens", 99)), "usage"),
         ("a fingerprint that is a number", whole("system_fingerprint", 1), "shape"),
     ],
     "chat/stream-text": [
         ("no object", chunk(1, without("object"), STREAM), "shape"),
-        ("text that is a number", chunk(1, put(*FIRST, "delta", "content", 1), STREAM), "shape"),
+        ("text that is a number", chunk(1, put(*CHOICE, "delta", "content", 1), STREAM), "shape"),
         ("no request id of a stream", header("x-request-id", None, STREAM), "request-id"),
     ],
     "chat/stream-usage": [
@@ -121,12 +133,14 @@ MEMBERS_OF: dict[str, list[Row]] = {
         (
             "choices beside the usage",
             chunk(
-                -1, put("choices", [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}]), 0
+                -1,
+                put("choices", [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}]),
+                STREAM,
             ),
             "last sound",
         ),
     ],
-    "chat/many": [("no role of the second choice", chunks(role_of_second, 2), "role-once")],
+    "chat/many": [("no role of the second choice", chunks(role_of_second, "stream/1"), "role-once")],
     "chat/tool-choices": [("one streamed choice of two", events(one_streamed_choice), "stream-called")],
     "chat/tool": [
         (
@@ -150,7 +164,7 @@ MEMBERS_OF: dict[str, list[Row]] = {
     ],
     "chat/tools": [("two calls at once", events(two_at_once), "index")],
     "chat/logprobs": [
-        ("an entry without bytes", missing(*FIRST, "logprobs", "content", 0, "bytes"), "shape sound")
+        ("an entry without bytes", missing(*CHOICE, "logprobs", "content", 0, "bytes"), "shape sound")
     ],
     "chat/logprobs-pair": [
         ("likelier than certain, streamed", streamed_entries(likelier), "stream-count"),
@@ -158,25 +172,25 @@ MEMBERS_OF: dict[str, list[Row]] = {
     ],
     "completions/text": [
         ("created as text", whole("created", "now"), "shape"),
-        ("no text", missing(*FIRST, "text"), "shape"),
-        ("no index", missing(*FIRST, "index"), "shape"),
-        ("no logprobs", missing(*FIRST, "logprobs"), "shape"),
-        ("a reason of its own", whole(*FIRST, "finish_reason", "done"), "shape"),
+        ("no text", missing(*CHOICE, "text"), "shape"),
+        ("no index", missing(*CHOICE, "index"), "shape"),
+        ("no logprobs", missing(*CHOICE, "logprobs"), "shape"),
+        ("a reason of its own", whole(*CHOICE, "finish_reason", "done"), "shape"),
     ],
     "completions/stream": [
-        ("created as text", chunk(0, put("created", "now"), 0), "shape"),
-        ("no text in a chunk", chunk(0, without(*FIRST, "text"), 0), "shape"),
-        ("a reason of its own", chunk(-1, put(*FIRST, "finish_reason", "done"), 0), "shape"),
+        ("created as text", chunk(0, put("created", "now"), STREAM), "shape"),
+        ("no text in a chunk", chunk(0, without(*CHOICE, "text"), STREAM), "shape"),
+        ("a reason of its own", chunk(-1, put(*CHOICE, "finish_reason", "done"), STREAM), "shape"),
     ],
     "completions/logprobs": [
         (
             "no streamed list of offsets",
-            chunk(0, without(*FIRST, "logprobs", "text_offset"), STREAM),
+            chunk(0, without(*CHOICE, "logprobs", "text_offset"), STREAM),
             "stream-shape",
         ),
         (
             "more alternatives than asked for",
-            whole(*FIRST, "logprobs", "top_logprobs", 0, {"O": -0.5, "x": -1.0, "y": -2.0, "z": -3.0}),
+            whole(*CHOICE, "logprobs", "top_logprobs", 0, {"O": -0.5, "x": -1.0, "y": -2.0, "z": -3.0}),
             "sampled",
         ),
     ],

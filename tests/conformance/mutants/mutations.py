@@ -11,6 +11,8 @@ from typing import Any
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
+    "FIRST",
+    "LAST",
     "Mutant",
     "Mutation",
     "again",
@@ -29,6 +31,8 @@ __all__ = [
     "without",
 ]
 
+FIRST, LAST = "the first", "the last"
+"""Stand for the names of the first and the last request of a scenario."""
 Mutation = Callable[[Transcript], Transcript]
 Mutant = tuple[str, str, Mutation, tuple[str, ...]]
 """(scenario, what the server does, the change, last segments of the checks that detect it)."""
@@ -42,13 +46,15 @@ def changed(exchange: Exchange, **changed: Any) -> Exchange:
     return Exchange(**{**kept, **changed})
 
 
-def each(index: int | None, change: Callable[[Exchange], Exchange]) -> Mutation:
-    """Change one exchange, or all if index is None."""
+def each(request: str | None, change: Callable[[Exchange], Exchange]) -> Mutation:
+    """Change the exchange of a request, by its name; that of the first or last one; or all, for None."""
 
     def mutate(seen: Transcript) -> Transcript:
-        places = range(len(seen.exchanges))
-        chosen = list(places) if index is None else [places[index]]
-        found = [change(e) if i in chosen else e for i, e in enumerate(seen.exchanges)]
+        ends = {FIRST: seen.exchanges[0].name, LAST: seen.exchanges[-1].name}
+        names = [one.name for one in seen.exchanges]
+        chosen = names if request is None else [ends.get(request, request)]
+        assert set(chosen) <= set(names), f"{seen.scenario} sends no {request}"
+        found = [change(one) if one.name in chosen else one for one in seen.exchanges]
         return Transcript(scenario=seen.scenario, exchanges=found)
 
     return mutate
@@ -58,28 +64,28 @@ def with_body(exchange: Exchange, content: bytes) -> Exchange:
     return changed(exchange, frames=[(0.0, content)])
 
 
-def status(value: int, index: int | None = -1) -> Mutation:
-    return each(index, lambda e: changed(e, status=value))
+def status(value: int, request: str | None = LAST) -> Mutation:
+    return each(request, lambda e: changed(e, status=value))
 
 
-def error(text: str, index: int | None = None, *, dropped: bool = False) -> Mutation:
+def error(text: str, request: str | None = None, *, dropped: bool = False) -> Mutation:
     more: dict[str, Any] = {"dropped": True} if dropped else {}
-    return each(index, lambda e: changed(e, error=text, status=e.status, frames=e.frames[:1], **more))
+    return each(request, lambda e: changed(e, error=text, status=e.status, frames=e.frames[:1], **more))
 
 
-def header(name: str, value: str | None, index: int | None = -1) -> Mutation:
+def header(name: str, value: str | None, request: str | None = LAST) -> Mutation:
     def change(exchange: Exchange) -> Exchange:
         kept = [(key, old) for key, old in exchange.headers if key.lower() != name]
         return changed(exchange, headers=kept if value is None else [*kept, (name, value)])
 
-    return each(index, change)
+    return each(request, change)
 
 
-def body_bytes(change: Callable[[bytes], bytes], index: int | None = -1) -> Mutation:
-    return each(index, lambda e: with_body(e, change(e.body)))
+def body_bytes(change: Callable[[bytes], bytes], request: str | None = LAST) -> Mutation:
+    return each(request, lambda e: with_body(e, change(e.body)))
 
 
-def body(change: Callable[[Any], object], index: int | None = -1) -> Mutation:
+def body(change: Callable[[Any], object], request: str | None = LAST) -> Mutation:
     """Change the JSON of an answer in place."""
 
     def mutate(content: bytes) -> bytes:
@@ -87,10 +93,10 @@ def body(change: Callable[[Any], object], index: int | None = -1) -> Mutation:
         change(value)
         return json.dumps(value).encode()
 
-    return body_bytes(mutate, index)
+    return body_bytes(mutate, request)
 
 
-def events(change: Callable[[list[Event]], list[Event]], index: int | None = -1) -> Mutation:
+def events(change: Callable[[list[Event]], list[Event]], request: str | None = LAST) -> Mutation:
     """Change the list of a stream's events."""
 
     def mutate(exchange: Exchange) -> Exchange:
@@ -105,22 +111,22 @@ def events(change: Callable[[list[Event]], list[Event]], index: int | None = -1)
         ]
         return with_body(exchange, "".join(written).encode())
 
-    return each(index, mutate)
+    return each(request, mutate)
 
 
-def chunks(change: Callable[[list[Any]], object], index: int | None = -1) -> Mutation:
+def chunks(change: Callable[[list[Any]], object], request: str | None = LAST) -> Mutation:
     """Change the JSON of a stream's events in place."""
 
     def mutate(found: list[Event]) -> list[Event]:
         change([data for _, data in found if data != "[DONE]"])
         return found
 
-    return events(mutate, index)
+    return events(mutate, request)
 
 
-def chunk(number: int, change: Callable[[Any], object], index: int | None = -1) -> Mutation:
+def chunk(number: int, change: Callable[[Any], object], request: str | None = LAST) -> Mutation:
     """Change the JSON of one event in place."""
-    return chunks(lambda found: change(found[number]), index)
+    return chunks(lambda found: change(found[number]), request)
 
 
 def again(mutation: Mutation) -> Mutation:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mutants.basic import counted
-from mutants.mutations import Mutant, Mutation, body, changed, each, status, without
+from mutants.mutations import LAST, Mutant, Mutation, body, changed, each, status, without
+from plumbline_conformance.checks.laws import WHOLE
 
 __all__ = ["PROMPTS"]
 
@@ -20,31 +21,31 @@ def early(answer: Any) -> None:
 
 
 SAID = b'{"choices": [{"message": {"role": "assistant", "content": "Hi"}}]}'
-AS_TEXT = each(-1, lambda exchange: changed(exchange, status=200, frames=[(0.0, SAID)]))
+AS_TEXT = each(LAST, lambda exchange: changed(exchange, status=200, frames=[(0.0, SAID)]))
 ROWS: list[tuple[str, str, Mutation, str]] = [
     ("errors/functions", "functions ignored", AS_TEXT, "called"),
-    ("errors/rare-fields", "a crash at audio", status(500, 0), "no-crash"),
-    ("errors/rare-fields", "a crash at a search", status(500, 2), "no-crash"),
+    ("errors/rare-fields", "a crash at audio", status(500, "modalities"), "no-crash"),
+    ("errors/rare-fields", "a crash at a search", status(500, "web_search_options"), "no-crash"),
     ("chat/service-tier", "no tier", body(without("service_tier")), "echoed"),
     ("errors/unknown-include", "anything is included", status(200), "refused"),
     ("errors/unknown-item", "forgotten", status(200), "refused"),
-    ("responses/instructions", "forgotten", body(counted("input_tokens", 2), 1), "longer"),
+    ("responses/instructions", "forgotten", body(counted("input_tokens", 2), "long"), "longer"),
     (
         "responses/instructions-once",
         "inherited instructions",
-        body(counted("input_tokens", 1200), 1),
+        body(counted("input_tokens", 1200), "continued"),
         "not-inherited",
     ),
-    ("responses/tool", "an end before its beginning", body(early, 0), "ended state"),
-    ("responses/two-parents", "one of them forgotten", status(200, 1), "refused sound"),
-    ("responses/phase", "no phases", body(phaseless, 1), "kept"),
-    ("chat/roles", "no system messages", status(400, 1), "system"),
-    ("chat/roles", "no developer messages", status(422, 2), "developer"),
-    ("chat/roles", "no content parts", status(400, 3), "parts"),
-    ("chat/roles", "no parts of an assistant", status(400, 4), "history"),
-    ("chat/roles", "parts for nothing", body(counted("prompt_tokens", 9), 3), "same-text"),
-    ("chat/markers", "control tokens from users", body(counted("prompt_tokens", 10), 3), "text"),
-    ("chat/roles", "parts in Python", body(counted("prompt_tokens", 130), 3), "same-text"),
+    ("responses/tool", "an end before its beginning", body(early, WHOLE), "ended state"),
+    ("responses/two-parents", "one of them forgotten", status(200, "two_parents"), "refused sound"),
+    ("responses/phase", "no phases", body(phaseless, "items"), "kept"),
+    ("chat/roles", "no system messages", status(400, "system"), "system"),
+    ("chat/roles", "no developer messages", status(422, "developer"), "developer"),
+    ("chat/roles", "no content parts", status(400, "parts"), "parts"),
+    ("chat/roles", "no parts of an assistant", status(400, "history"), "history"),
+    ("chat/roles", "parts for nothing", body(counted("prompt_tokens", 9), "parts"), "same-text"),
+    ("chat/markers", "control tokens from users", body(counted("prompt_tokens", 10), "endoftext"), "text"),
+    ("chat/roles", "parts in Python", body(counted("prompt_tokens", 130), "parts"), "same-text"),
 ]
 PROMPTS: list[Mutant] = [
     (scenario, name, mutation, tuple(tripped.split())) for scenario, name, mutation, tripped in ROWS

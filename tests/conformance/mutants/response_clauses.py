@@ -11,18 +11,19 @@ from mutants.mutations import (
     Mutant,
     Mutation,
     body,
+    body_bytes,
     chunk,
     chunks,
     events,
-    with_body,
 )
+from plumbline_conformance.checks.common import at
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["RESPONSE_CLAUSES"]
 
 TEXT, LIMITS, LOGPROBS = "responses/stream-text", "responses/limits", "responses/logprobs"
 TOOL, ECHOES, CUT = "responses/tool", "responses/echoes", "responses/json-cut"
-WHOLE, STREAM = 0, 1
 Change = Callable[[Any], object]
 
 
@@ -143,14 +144,12 @@ def streamed_end(found: list[Event]) -> list[Event]:
 
 def one_name(seen: Transcript) -> Transcript:
     """Give the calls of both answers the same ids."""
-    first = seen.exchanges[0].json["output"][0]
-    again = seen.exchanges[1].events[-2].json["response"]["output"][0]
-    changed = seen.exchanges[1].body
+    first = at(seen, WHOLE).json["output"][0]
+    again = at(seen, STREAM).events[-2].json["response"]["output"][0]
     for key in ("id", "call_id"):
-        changed = changed.replace(f'"{again[key]}"'.encode(), f'"{first[key]}"'.encode())
-    return Transcript(
-        scenario=seen.scenario, exchanges=[seen.exchanges[0], with_body(seen.exchanges[1], changed)]
-    )
+        old, new = (f'"{one[key]}"'.encode() for one in (again, first))
+        seen = body_bytes(lambda content, old=old, new=new: content.replace(old, new), STREAM)(seen)  # type: ignore[misc]
+    return seen
 
 
 def no_arguments(found: list[Event]) -> list[Event]:

@@ -8,10 +8,9 @@ from mutants.basic import put
 from mutants.members import Row, likelier, missing, twice, whole
 from mutants.mutations import Event, Mutant, Mutation, body, chunk, chunks, events, without
 from mutants.response_clauses import Change, entries, everywhere, of, renumbered, without_kind
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 
 __all__ = ["RESPONSE_MEMBERS"]
-
-WHOLE, STREAM = 0, 1
 
 
 def last(*path: Any) -> Mutation:
@@ -339,8 +338,8 @@ RESPONSE_MEMBERS_OF: dict[str, list[Row]] = {
     "responses/json-schema": [
         ("no streamed echo of the format", every("text", {"format": {"type": "text"}}), "stream-echo state"),
     ],
-    "responses/stored": [("another one deleted", body(put("id", "resp_x"), 5), "delete")],
-    "responses/count": [("a count as text", body(put("input_tokens", "8"), 1), "object same")],
+    "responses/stored": [("another one deleted", body(put("id", "resp_x"), "delete"), "delete")],
+    "responses/count": [("a count as text", body(put("input_tokens", "8"), "count"), "object same")],
 }
 """By scenario: what the server does, the change, last segments of the checks that detect it."""
 RESPONSE_MEMBERS: list[Mutant] = [

@@ -7,11 +7,11 @@ from typing import Any
 
 from mutants.basic import counted, drop_kind, put
 from mutants.mutations import Event, Mutant, Mutation, body, chunk, chunks, events, status, without
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["RESPONSES"]
 
-WHOLE, STREAM = 0, 1
 Change = Callable[[Any], object]
 
 
@@ -36,7 +36,7 @@ def every(kind: str, change: Change) -> Mutation:
     return chunks(mutate, STREAM)
 
 
-def unknown(place: int) -> Mutation:
+def unknown(request: str) -> Mutation:
     """Answer 404 with an error object, as for an unknown id."""
 
     def refuse(answer: Any) -> None:
@@ -44,7 +44,7 @@ def unknown(place: int) -> Mutation:
         answer["error"] = {"message": "none", "type": "invalid_request_error", "param": None, "code": None}
 
     def mutate(seen: Transcript) -> Transcript:
-        return status(404, place)(body(refuse, place)(seen))
+        return status(404, request)(body(refuse, request)(seen))
 
     return mutate
 
@@ -112,7 +112,7 @@ TOOLS: list[Row] = [
     (
         "tool",
         "one id for the item and the call",
-        body(lambda r: r["output"][0].update(call_id=r["output"][0]["id"]), 0),
+        body(lambda r: r["output"][0].update(call_id=r["output"][0]["id"]), WHOLE),
         "call-id",
     ),
     ("tool", "arguments done before they begin", events(late), "call-events sums"),
@@ -125,15 +125,15 @@ TOOLS: list[Row] = [
         "done-arguments sums",
     ),
     ("tool", "a call that goes on", item(0, "status", "in_progress"), "completed state"),
-    ("tools", "one call_id for both", body(one_id, 0), "ids"),
-    ("tools", "one item id for both", body(one_item, 0), "ids state"),
+    ("tools", "one call_id for both", body(one_id, WHOLE), "ids"),
+    ("tools", "one item id for both", body(one_item, WHOLE), "ids state"),
     ("tools", "items under each other's place", chunks(crossed), "output-index nesting sums"),
-    ("tool-required", "no call", body(put("output", []), 0), "called"),
+    ("tool-required", "no call", body(put("output", []), WHOLE), "called"),
     ("tool-required", "no streamed call", final("output", []), "stream-called sums"),
     ("tool-named", "another tool", item(0, "name", "get_weather"), "called"),
     ("tool-named", "another streamed tool", final("output", 0, "name", "get_weather"), "stream-called sums"),
-    ("tool-none", "a call", body(a_call, 0), "no-calls"),
-    ("tool-single", "two calls", body(more, 0), "one"),
+    ("tool-none", "a call", body(a_call, WHOLE), "no-calls"),
+    ("tool-single", "two calls", body(more, WHOLE), "one"),
     ("tool-custom", "input beside the grammar", item(0, "input", "now"), "input"),
     (
         "tool-custom",
@@ -141,9 +141,9 @@ TOOLS: list[Row] = [
         events(drop_kind("response.custom_tool_call_input.done")),
         "events",
     ),
-    ("tool-round", "its own items refused", status(400, 1), "answered"),
-    ("tool-round", "pairs by place alone", status(400, 2), "apart"),
-    ("tool-round", "parts refused", status(422, 3), "parts"),
+    ("tool-round", "its own items refused", status(400, "output"), "answered"),
+    ("tool-round", "pairs by place alone", status(400, "output_apart"), "apart"),
+    ("tool-round", "parts refused", status(422, "output_in_parts"), "parts"),
 ]
 
 
@@ -152,18 +152,18 @@ def half(event: Any) -> None:
 
 
 FORMS: list[Row] = [
-    ("reasoning", "reasoning after the message", body(reverse, 0), "first"),
+    ("reasoning", "reasoning after the message", body(reverse, WHOLE), "first"),
     ("reasoning", "reasoning outside of a part", events(no_parts), "events nesting"),
     ("reasoning", "markers in the text", item(1, "content", 0, "text", "</think>Hi"), "not-in-text"),
     (
         "reasoning",
         "thoughts that cost nothing",
-        body(put("usage", "output_tokens_details", "reasoning_tokens", 0), 0),
+        body(put("usage", "output_tokens_details", "reasoning_tokens", 0), WHOLE),
         "counted",
     ),
-    ("reasoning-round", "its own items refused", status(400, 1), "own"),
-    ("reasoning-round", "reasoning without an id refused", status(400, 2), "bare"),
-    ("reasoning-round", "a crash", status(500, 4), "corrupt"),
+    ("reasoning-round", "its own items refused", status(400, "own"), "own"),
+    ("reasoning-round", "reasoning without an id refused", status(400, "bare"), "bare"),
+    ("reasoning-round", "a crash", status(500, "corrupt"), "corrupt"),
     ("json-schema", "a document of another kind", item(0, "content", 0, "text", "{}"), "valid"),
     (
         "json-schema",
@@ -174,7 +174,7 @@ FORMS: list[Row] = [
     (
         "json-schema",
         "no echo of the format",
-        body(put("text", {"format": {"type": "text"}}), 0),
+        body(put("text", {"format": {"type": "text"}}), WHOLE),
         "echo state",
     ),
     ("logprobs", "none", item(0, "content", 0, "logprobs", []), "given"),
@@ -182,46 +182,51 @@ FORMS: list[Row] = [
     (
         "logprobs",
         "the worst first",
-        body(lambda r: r["output"][0]["content"][0]["logprobs"][0]["top_logprobs"].reverse(), 0),
+        body(lambda r: r["output"][0]["content"][0]["logprobs"][0]["top_logprobs"].reverse(), WHOLE),
         "ranked",
     ),
     ("logprobs", "a value of its own", item(0, "content", 0, "logprobs", 0, "logprob", -0.3), "sampled"),
     ("logprobs", "deltas with one entry each", every("response.output_text.delta", half), "deltas"),
-    ("limits", "no reason", body(put("incomplete_details", None), 0), "incomplete state"),
-    ("limits", "more than the limit", body(put("usage", "output_tokens", 17), 0), "incomplete usage state"),
-    ("limits", "a time of completion", body(put("completed_at", 1_764_000_001), 0), "incomplete state"),
+    ("limits", "no reason", body(put("incomplete_details", None), WHOLE), "incomplete state"),
+    (
+        "limits",
+        "more than the limit",
+        body(put("usage", "output_tokens", 17), WHOLE),
+        "incomplete usage state",
+    ),
+    ("limits", "a time of completion", body(put("completed_at", 1_764_000_001), WHOLE), "incomplete state"),
     ("limits", "a complete item", item(0, "status", "completed"), "last-item"),
-    ("limits", "no echo of metadata", body(put("metadata", {}), 0), "echo state"),
+    ("limits", "no echo of metadata", body(put("metadata", {}), WHOLE), "echo state"),
     ("limits", "no end of the item", events(drop_kind("response.output_item.done")), "ended sums"),
-    ("inputs", "a text that is something else", body(counted("input_tokens", 9), 0), "text chat"),
-    ("inputs", "history refused", status(400, 2), "items"),
-    ("inputs", "history for nothing", body(counted("input_tokens", 1), 2), "longer"),
-    ("inputs", "another template", body(put("usage", "prompt_tokens", 99), 3), "chat sound"),
-    ("count", "another object", body(put("object", "tokens"), 1), "object"),
-    ("count", "another count", body(put("input_tokens", 99), 1), "same"),
+    ("inputs", "a text that is something else", body(counted("input_tokens", 9), "text"), "text chat"),
+    ("inputs", "history refused", status(400, "items"), "items"),
+    ("inputs", "history for nothing", body(counted("input_tokens", 1), "items"), "longer"),
+    ("inputs", "another template", body(put("usage", "prompt_tokens", 99), "chat"), "chat sound"),
+    ("count", "another object", body(put("object", "tokens"), "count"), "object"),
+    ("count", "another count", body(put("input_tokens", 99), "count"), "same"),
 ]
 STATE: list[Row] = [
-    ("stored", "not found", status(404, 1), "get envelope"),
-    ("stored", "found as something else", body(put("metadata", {"a": "b"}), 1), "get"),
-    ("stored", "items without ids", body(without("data", 0, "id"), 2), "items objects"),
-    ("stored", "items not found", unknown(2), "items"),
-    ("stored", "another list", body(put("has_more", None), 2), "items objects"),
-    ("stored", "another parent", body(put("previous_response_id", None), 3), "continued sound"),
-    ("stored", "a parent forgotten", body(counted("input_tokens", 1), 3), "context"),
-    ("stored", "cancelled after its end", status(200, 4), "cancel objects"),
-    ("stored", "nothing deleted", body(put("deleted", False), 5), "delete objects"),
-    ("stored", "still there", status(200, 6), "gone objects"),
-    ("stored", "continued all the same", status(200, 9), "not-continued sound"),
-    ("stored", "no object", body(without("object"), 3), "shape"),
-    ("stored-stream", "another one later", body(put("status", "completed"), 1), "get"),
-    ("unkept", "kept all the same", status(200, 1), "gone"),
-    ("unkept", "another echo", body(put("store", True), 0), "echo sound"),
-    ("pages", "no object", body(without("object"), 2), "shape"),
-    ("pages", "one order", body(lambda page: page["data"].reverse(), 2), "order"),
-    ("pages", "the first page again", body(lambda page: page["data"].clear(), 4), "after"),
-    ("pages", "always more", body(put("has_more", True), 4), "has-more"),
-    ("branches", "a child of its sister", body(counted("input_tokens", 99), 2), "apart"),
-    ("branches", "no grandmother", body(counted("input_tokens", 3), 3), "transitive"),
+    ("stored", "not found", status(404, "get"), "get envelope"),
+    ("stored", "found as something else", body(put("metadata", {"a": "b"}), "get"), "get"),
+    ("stored", "items without ids", body(without("data", 0, "id"), "items"), "items objects"),
+    ("stored", "items not found", unknown("items"), "items"),
+    ("stored", "another list", body(put("has_more", None), "items"), "items objects"),
+    ("stored", "another parent", body(put("previous_response_id", None), "continued"), "continued sound"),
+    ("stored", "a parent forgotten", body(counted("input_tokens", 1), "continued"), "context"),
+    ("stored", "cancelled after its end", status(200, "cancel"), "cancel objects"),
+    ("stored", "nothing deleted", body(put("deleted", False), "delete"), "delete objects"),
+    ("stored", "still there", status(200, "get_deleted"), "gone objects"),
+    ("stored", "continued all the same", status(200, "continue_deleted"), "not-continued sound"),
+    ("stored", "no object", body(without("object"), "continued"), "shape"),
+    ("stored-stream", "another one later", body(put("status", "completed"), "get"), "get"),
+    ("unkept", "kept all the same", status(200, "get"), "gone"),
+    ("unkept", "another echo", body(put("store", True), "created"), "echo sound"),
+    ("pages", "no object", body(without("object"), "oldest_first"), "shape"),
+    ("pages", "one order", body(lambda page: page["data"].reverse(), "oldest_first"), "order"),
+    ("pages", "the first page again", body(lambda page: page["data"].clear(), "second_page"), "after"),
+    ("pages", "always more", body(put("has_more", True), "second_page"), "has-more"),
+    ("branches", "a child of its sister", body(counted("input_tokens", 99), "second_child"), "apart"),
+    ("branches", "no grandmother", body(counted("input_tokens", 3), "grandchild"), "transitive"),
 ]
 RESPONSES: list[Mutant] = [
     (f"responses/{scenario}", name, mutation, tuple(tripped.split()))
@@ -229,8 +234,8 @@ RESPONSES: list[Mutant] = [
     for scenario, name, mutation, tripped in table
 ]
 RESPONSES += [
-    ("errors/unknown-response", "found", status(200, 0), ("refused",)),
-    ("errors/unknown-response", "no error object", body(without("error", "code"), 1), ("envelope",)),
-    ("errors/unknown-response", "continued from nothing", status(200, 4), ("previous",)),
-    ("errors/unknown-response", "another code", body(put("error", "code", "x"), 4), ("previous",)),
+    ("errors/unknown-response", "found", status(200, "get"), ("refused",)),
+    ("errors/unknown-response", "no error object", body(without("error", "code"), "delete"), ("envelope",)),
+    ("errors/unknown-response", "continued from nothing", status(200, "continue"), ("previous",)),
+    ("errors/unknown-response", "another code", body(put("error", "code", "x"), "continue"), ("previous",)),
 ]

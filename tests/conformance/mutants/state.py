@@ -9,6 +9,7 @@ from typing import Any
 
 from mutants.basic import put
 from mutants.mutations import (
+    FIRST,
     Mutant,
     Mutation,
     body,
@@ -21,14 +22,16 @@ from mutants.mutations import (
     status,
     without,
 )
-from plumbline_conformance.transcript.model import CLOSED, Exchange
+from plumbline_conformance.checks.common import at
+from plumbline_conformance.checks.laws import STREAM
+from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
 
 __all__ = ["STATE"]
 
 LOST = {"type": "error", "status": 400, "error": {"code": "previous_response_not_found", "message": "Lost."}}
 
 
-def messages(change: Callable[[list[Any]], list[Any]], index: int = 0) -> Mutation:
+def messages(change: Callable[[list[Any]], list[Any]], request: str = FIRST) -> Mutation:
     """Change the messages of a turn; values are encoded as JSON, bytes are kept."""
 
     def mutate(exchange: Exchange) -> Exchange:
@@ -36,31 +39,30 @@ def messages(change: Callable[[list[Any]], list[Any]], index: int = 0) -> Mutati
         frames = [(0.0, one if isinstance(one, bytes) else json.dumps(one).encode()) for one in found]
         return changed(exchange, frames=frames)
 
-    return each(index, mutate)
+    return each(request, mutate)
 
 
-def message(place: int, change: Callable[[Any], object], index: int = 0) -> Mutation:
+def message(place: int, change: Callable[[Any], object], request: str = FIRST) -> Mutation:
     """Change one message in place."""
 
     def mutate(found: list[Any]) -> list[Any]:
         change(found[place])
         return found
 
-    return messages(mutate, index)
+    return messages(mutate, request)
 
 
-def refusing(index: int) -> Mutation:
+def refusing(request: str) -> Mutation:
     """Refuse a valid turn."""
-    return messages(lambda found: [LOST], index)
+    return messages(lambda found: [LOST], request)
 
 
-def answering(index: int, like: int = 0) -> Mutation:
+def answering(request: str, like: str) -> Mutation:
     """Answer an invalid turn like another turn."""
 
-    def mutate(seen: Any) -> Any:
-        exchanges = list(seen.exchanges)
-        exchanges[index] = changed(exchanges[index], frames=deepcopy(exchanges[like].frames))
-        return type(seen)(scenario=seen.scenario, exchanges=exchanges)
+    def mutate(seen: Transcript) -> Transcript:
+        frames = deepcopy(at(seen, like).frames)
+        return each(request, lambda exchange: changed(exchange, frames=frames))(seen)
 
     return mutate
 
@@ -86,8 +88,8 @@ def unechoed(found: list[Any]) -> list[Any]:
     return found
 
 
-def looked(state: str, index: int) -> Mutation:
-    return body(put("status", state), index)
+def looked(state: str, request: str) -> Mutation:
+    return body(put("status", state), request)
 
 
 def alone(event: Any) -> None:
@@ -136,105 +138,160 @@ SOCKETS: list[Mutant] = [
     (
         "websocket/turn",
         "sends the end of a turn in the next",
-        messages(lambda m: [{**m[-1], "type": "response.late"}, *m], 1),
+        messages(lambda m: [{**m[-1], "type": "response.late"}, *m], "second"),
         ("ended", "event-shapes", "lifecycle", "snapshots"),
     ),
-    ("websocket/turn", "answers the second turn with the first", answering(1), ("ended",)),
+    ("websocket/turn", "answers the second turn with the first", answering("second", "first"), ("ended",)),
     (
         "websocket/turn",
         "closes after a turn",
-        error(f"{CLOSED}, with code 1000", 1),
+        error(f"{CLOSED}, with code 1000", "second"),
         ("answered",),
     ),
-    ("websocket/turn", "forgets a delta of the second turn", messages(lambda m: m[:4] + m[5:], 1), ("sums",)),
+    (
+        "websocket/turn",
+        "forgets a delta of the second turn",
+        messages(lambda m: m[:4] + m[5:], "second"),
+        ("sums",),
+    ),
     ("websocket/queue", "forgets a delta", messages(lambda m: m[:4] + m[5:]), ("as-stream",)),
-    ("websocket/continue", "forgets a delta", messages(lambda m: m[:4] + m[5:], 1), ("as-stream",)),
+    ("websocket/continue", "forgets a delta", messages(lambda m: m[:4] + m[5:], "continued"), ("as-stream",)),
     ("websocket/failed", "forgets a delta", messages(lambda m: m[:4] + m[5:]), ("as-stream",)),
-    ("websocket/errors", "forgets a delta", messages(lambda m: m[:4] + m[5:], 3), ("as-stream",)),
+    ("websocket/errors", "forgets a delta", messages(lambda m: m[:4] + m[5:], "valid"), ("as-stream",)),
     (
         "websocket/continue",
         "an error without a message",
-        message(-1, without("error", "message"), 2),
+        message(-1, without("error", "message"), "continued_elsewhere"),
         ("error-events",),
     ),
-    ("websocket/failed", "an error without a status", message(-1, without("status"), 1), ("error-events",)),
+    (
+        "websocket/failed",
+        "an error without a status",
+        message(-1, without("status"), "orphan"),
+        ("error-events",),
+    ),
     ("websocket/queue", "answers both at once", messages(interleaved), ("in-order", "as-stream")),
     ("websocket/queue", "answers both under one id", messages(one_response), ("in-order",)),
-    ("websocket/continue", "refuses to continue", refusing(1), ("continued",)),
-    ("websocket/continue", "does not name what it continues", messages(unechoed, 1), ("continued",)),
+    ("websocket/continue", "refuses to continue", refusing("continued"), ("continued",)),
+    (
+        "websocket/continue",
+        "does not name what it continues",
+        messages(unechoed, "continued"),
+        ("continued",),
+    ),
     (
         "websocket/continue",
         "continues the message alone",
-        message(-1, alone, 1),
+        message(-1, alone, "continued"),
         ("context",),
     ),
-    ("websocket/continue", "gives one client's words to another", answering(2, 1), ("elsewhere",)),
+    (
+        "websocket/continue",
+        "gives one client's words to another",
+        answering("continued_elsewhere", "continued"),
+        ("elsewhere",),
+    ),
     (
         "websocket/continue",
         "has no code for it",
-        message(-1, put("error", "code", "not_found"), 2),
+        message(-1, put("error", "code", "not_found"), "continued_elsewhere"),
         ("elsewhere",),
     ),
     (
         "websocket/continue",
         "ends the connection with an error",
-        error(f"{CLOSED}, with code 1011", 3),
+        error(f"{CLOSED}, with code 1011", "created_elsewhere"),
         ("usable",),
     ),
-    ("websocket/continue", "refuses everything after an error", refusing(3), ("usable",)),
-    ("websocket/failed", "takes the answer to any call", answering(1), ("orphan",)),
-    ("websocket/failed", "remembers what failed", answering(2), ("evicted",)),
+    ("websocket/continue", "refuses everything after an error", refusing("created_elsewhere"), ("usable",)),
+    ("websocket/failed", "takes the answer to any call", answering("orphan", "created"), ("orphan",)),
+    ("websocket/failed", "remembers what failed", answering("continued", "created"), ("evicted",)),
     (
         "websocket/errors",
         "drops the connection at no JSON",
-        error(f"{CLOSED}, with code 1007", 0),
+        error(f"{CLOSED}, with code 1007", "broken_json"),
         ("envelope",),
     ),
-    ("websocket/errors", "leaves out the status", message(-1, without("status"), 1), ("envelope",)),
-    ("websocket/errors", "gives no code", message(-1, put("error", "code", None), 2), ("envelope",)),
-    ("websocket/errors", "ignores an unknown event", answering(1, 3), ("envelope",)),
-    ("websocket/errors", "is lost after an error", refusing(3), ("usable",)),
+    (
+        "websocket/errors",
+        "leaves out the status",
+        message(-1, without("status"), "unknown_event"),
+        ("envelope",),
+    ),
+    (
+        "websocket/errors",
+        "gives no code",
+        message(-1, put("error", "code", None), "wrong_type"),
+        ("envelope",),
+    ),
+    ("websocket/errors", "ignores an unknown event", answering("unknown_event", "valid"), ("envelope",)),
+    ("websocket/errors", "is lost after an error", refusing("valid"), ("usable",)),
 ]
 BACKGROUND: list[Mutant] = [
-    ("responses/background", "waits for the end", looked("completed", 0), ("at-once", "states", "usage")),
-    ("responses/background", "forgets that it runs there", body(put("background", False), 1), ("echo",)),
-    ("responses/background", "leaves out the model", body(without("model"), 1), ("shape",)),
-    ("responses/background", "goes back into the queue", looked("queued", 2), ("states", "usage")),
-    ("responses/background", "calls a state by another name", looked("running", 1), ("states", "shape")),
-    ("responses/background", "adds up wrong", body(put("usage", "total_tokens", 1), 2), ("usage",)),
-    ("responses/background", "counts before the end", body(put("usage", {}), 1), ("usage", "shape")),
-    ("responses/background", "cancels what has ended", looked("cancelled", 3), ("cancel-ended",)),
-    ("responses/background-cancel", "runs on", looked("in_progress", 1), ("cancelled", "again")),
-    ("responses/background-cancel", "knows no cancelling", status(404, 1), ("cancelled", "again")),
-    ("responses/background-cancel", "refuses the second time", status(400, 2), ("again",)),
-    ("responses/background-cancel", "ends all the same", looked("completed", 3), ("kept", "objects")),
+    (
+        "responses/background",
+        "waits for the end",
+        looked("completed", "created"),
+        ("at-once", "states", "usage"),
+    ),
+    (
+        "responses/background",
+        "forgets that it runs there",
+        body(put("background", False), "poll/1"),
+        ("echo",),
+    ),
+    ("responses/background", "leaves out the model", body(without("model"), "poll/1"), ("shape",)),
+    ("responses/background", "goes back into the queue", looked("queued", "poll/2"), ("states", "usage")),
+    (
+        "responses/background",
+        "calls a state by another name",
+        looked("running", "poll/1"),
+        ("states", "shape"),
+    ),
+    ("responses/background", "adds up wrong", body(put("usage", "total_tokens", 1), "poll/2"), ("usage",)),
+    ("responses/background", "counts before the end", body(put("usage", {}), "poll/1"), ("usage", "shape")),
+    ("responses/background", "cancels what has ended", looked("cancelled", "cancel"), ("cancel-ended",)),
+    ("responses/background-cancel", "runs on", looked("in_progress", "cancel"), ("cancelled", "again")),
+    ("responses/background-cancel", "knows no cancelling", status(404, "cancel"), ("cancelled", "again")),
+    ("responses/background-cancel", "refuses the second time", status(400, "cancel_again"), ("again",)),
+    ("responses/background-cancel", "ends all the same", looked("completed", "get"), ("kept", "objects")),
     (
         "responses/background-stream",
         "ends with nothing",
-        body_bytes(lambda old: old[: old.rindex(b"event:")], 0),
+        body_bytes(lambda old: old[: old.rindex(b"event:")], STREAM),
         ("lifecycle", "resumed"),
     ),
     (
         "responses/background-stream",
         "has another time in each",
-        chunk(1, put("response", "created_at", 1), 0),
+        chunk(1, put("response", "created_at", 1), STREAM),
         ("snapshots",),
     ),
     (
         "responses/background-stream",
         "begins anew",
-        events(lambda found: [], 1),
+        events(lambda found: [], "resumed"),
         ("resumed",),
     ),
-    ("responses/background-stream", "counts anew", chunk(0, put("sequence_number", 0), 1), ("resumed",)),
+    (
+        "responses/background-stream",
+        "counts anew",
+        chunk(0, put("sequence_number", 0), "resumed"),
+        ("resumed",),
+    ),
     ("responses/background-unkept", "runs and keeps nothing", status(200), ("refused",)),
 ]
 COMPACTION: list[Mutant] = [
-    ("responses/compact", "calls it something else", body(put("object", "compaction"), 0), ("shape",)),
-    ("responses/compact", "summarises in words", body(put("output", []), 0), ("item",)),
-    ("responses/compact", "adds up wrong", body(put("usage", "total_tokens", 1), 0), ("usage",)),
-    ("responses/compact", "needs no model", status(200, 1), ("no-model",)),
-    ("responses/compact", "refuses its own items", status(400, 2), ("taken", "envelope")),
+    (
+        "responses/compact",
+        "calls it something else",
+        body(put("object", "compaction"), "compacted"),
+        ("shape",),
+    ),
+    ("responses/compact", "summarises in words", body(put("output", []), "compacted"), ("item",)),
+    ("responses/compact", "adds up wrong", body(put("usage", "total_tokens", 1), "compacted"), ("usage",)),
+    ("responses/compact", "needs no model", status(200, "no_model"), ("no-model",)),
+    ("responses/compact", "refuses its own items", status(400, "continued"), ("taken", "envelope")),
 ]
 
 
@@ -246,7 +303,7 @@ def buffered(seconds: float, times: int) -> Mutation:
         body = b"\n\n".join([head] * times) + b"\n\n" + rest
         return changed(exchange, frames=[(seconds - 0.001, body[:10]), (seconds, body[10:])])
 
-    return each(0, mutate)
+    return each(STREAM, mutate)
 
 
 TIMING: list[Mutant] = [

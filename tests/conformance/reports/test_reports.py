@@ -23,6 +23,7 @@ from mutants import MUTANTS
 from mutants.mutations import body, without
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.checks.laws import WHOLE
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.badge import badge_json, badge_svg
@@ -352,7 +353,9 @@ def test_every_link_of_a_page_has_its_place() -> None:
 
 
 def test_a_sentence_appears_once() -> None:
-    changed = {name: body(without("object"), 0)(transcripts()[name]) for name in ("chat/text", "chat/tool")}
+    changed = {
+        name: body(without("object"), WHOLE)(transcripts()[name]) for name in ("chat/text", "chat/tool")
+    }
     text = html(reported(*{**transcripts(), **changed}.values()))
 
     assert text.count(escape(rules()["CHAT-01"]["sentence"])) == 1

@@ -12,6 +12,8 @@ from example_servers.good_server import transcripts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mutants.mutations import (
+    FIRST,
+    LAST,
     Mutation,
     body,
     body_bytes,
@@ -139,8 +141,8 @@ MUTANTS: list[tuple[str, str, Mutation, set[str]]] = [
         body_bytes(lambda old: b"data: {\n\n" + old),
         {"chat-stream", "chat-stream-helper"},
     ),
-    (STREAM, "an answer that is no JSON", body_bytes(lambda old: b"{", index=0), {"chat-whole"}),
-    (STREAM, "an answer without choices", body(without("choices"), index=0), {"chat-whole"}),
+    (STREAM, "an answer that is no JSON", body_bytes(lambda old: b"{", request=FIRST), {"chat-whole"}),
+    (STREAM, "an answer without choices", body(without("choices"), request=FIRST), {"chat-whole"}),
     (TOOL, "the id of a call in every delta", chunks(repeated_call), {"chat-stream-helper"}),
     (RESPONSE, "no response.completed", event_types("response.completed"), {"responses-stream-helper"}),
     (RESPONSE, "no response.created", event_types("response.created"), {"responses-stream-helper"}),
@@ -152,15 +154,15 @@ MUTANTS: list[tuple[str, str, Mutation, set[str]]] = [
         chunk(4, lambda event: event.update(delta="x")),
         {"responses-stream-helper"},
     ),
-    (RESPONSE, "an answer without output", body(without("output"), index=0), {"responses-whole"}),
-    ("models/list", "a list that is none", body(lambda value: value.update(data=7), index=0), {"models-whole"}),
+    (RESPONSE, "an answer without output", body(without("output"), request=FIRST), {"responses-whole"}),
+    ("models/list", "a list that is none", body(lambda value: value.update(data=7), request=FIRST), {"models-whole"}),
     (
         "completions/stream",
         "an event that is no object",
         body_bytes(lambda old: b"data: 7\n\n" + old),
         {"completions-stream"},
     ),
-    ("completions/text", "an answer without choices", body(without("choices"), index=0), {"completions-whole"}),
+    ("completions/text", "an answer without choices", body(without("choices"), request=FIRST), {"completions-whole"}),
 ]  # fmt: skip
 
 
@@ -214,10 +216,10 @@ def test_a_stream_that_was_cut_is_cut_for_the_client() -> None:
     for scenario in (STREAM, RESPONSE, "completions/stream"):
         seen = transcripts()[scenario]
         for size in (0, 1, 300, len(seen.exchanges[-1].body)):
-            cut = each(-1, lambda e, n=size: changed(e, frames=[(0.0, e.body[:n])], error="cut"))  # type: ignore[misc]
+            cut = each(LAST, lambda e, n=size: changed(e, frames=[(0.0, e.body[:n])], error="cut"))  # type: ignore[misc]
             assert broken(cut(seen)) == []
 
-    twisted = each(-1, lambda e: changed(e, error="cut"))(chunk(4, other_index)(transcripts()[RESPONSE]))
+    twisted = each(LAST, lambda e: changed(e, error="cut"))(chunk(4, other_index)(transcripts()[RESPONSE]))
     assert broken(twisted) == ["responses-stream-helper"]
 
 
@@ -299,7 +301,7 @@ def test_nothing_that_was_recorded_ends_the_pass(
 def test_nothing_that_was_sent_ends_the_pass(sent: Any, path: str, known: bool) -> None:
     url = f"http://h/v1/{'chat/completions' if known else path}"
     request = json.dumps({**sent, "stream": True} if isinstance(sent, dict) else sent).encode()
-    seen = each(-1, lambda e: changed(e, url=url, request_body=request))(transcripts()[STREAM])
+    seen = each(LAST, lambda e: changed(e, url=url, request_body=request))(transcripts()[STREAM])
 
     assert {finding.verdict for finding in read_again("openai", [seen])} <= {"pass", "warn", "skipped"}
 

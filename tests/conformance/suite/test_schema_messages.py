@@ -9,6 +9,7 @@ import pytest
 from example_servers.good_server import transcripts
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.checks.common import at
 from plumbline_conformance.suite.schema_validation import violations
 
 
@@ -70,7 +71,7 @@ def test_cache_writes_are_not_needed() -> None:
 
 def test_nulls_in_a_long_list_count_as_members_left_out() -> None:
     """A list has one for each answer: more than the violations that are reported."""
-    listed = transcripts()["chat/stored"].exchanges[5].json
+    listed = at(transcripts()["chat/stored"], "list").json
     one = listed["data"][0]
     message = {**one["choices"][0]["message"], "tool_calls": None, "function_call": None}
     answer = {**one, "choices": [{**one["choices"][0], "message": message}]}
