@@ -244,8 +244,8 @@ class _Item(pytest.Item):
     def runtest(self) -> None:
         """Pass, fail, or skip without a verdict."""
         from plumbline_conformance.reports.baseline import VIOLATIONS
+        from plumbline_conformance.reports.formats.text import failure_lines
         from plumbline_conformance.reports.standing import blamed
-        from plumbline_conformance.reports.text import failure_lines
 
         assert isinstance(self.parent, _Suite)
         report, finding = self.parent.result(self.name)

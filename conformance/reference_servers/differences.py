@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from plumbline_conformance.reports.markdown import cell
+from plumbline_conformance.reports.formats.markdown import cell
 
 __all__ = ["Difference", "Run", "differences_markdown", "read_run", "reasons"]
 

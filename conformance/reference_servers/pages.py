@@ -17,8 +17,8 @@ from servers import PEERS
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli.matrix import columns_from, matrix_for
 from plumbline_conformance.recording.file import read_recording
-from plumbline_conformance.reports.matrix import Column
-from plumbline_conformance.reports.matrix_pages import matrix_pages, summary_markdown
+from plumbline_conformance.reports.matrix.pages import matrix_pages, summary_markdown
+from plumbline_conformance.reports.matrix.table import Column
 
 __all__ = ["built_pages", "committed_files", "differences", "recordings", "write"]
 

@@ -34,7 +34,7 @@ from supervisor import supervised  # noqa: E402
 from own_server.launch import KEY  # noqa: E402
 from plumbline.pocket import MODEL_DIR  # noqa: E402
 from plumbline_conformance.cli.matrix import columns_from  # noqa: E402
-from plumbline_conformance.reports.matrix import Column  # noqa: E402
+from plumbline_conformance.reports.matrix.table import Column  # noqa: E402
 
 HOME = ROOT / ".nox"
 RECORDINGS = ROOT / "conformance" / "recordings"

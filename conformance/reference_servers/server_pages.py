@@ -17,8 +17,8 @@ from repetitions import Repetitions
 from servers import Peer
 
 from plumbline_conformance.reports.baseline import VIOLATIONS
-from plumbline_conformance.reports.explained import Explanation
-from plumbline_conformance.reports.matrix import Column
+from plumbline_conformance.reports.matrix.explained import Explanation
+from plumbline_conformance.reports.matrix.table import Column
 from plumbline_conformance.reports.model import Report, Result
 
 __all__ = ["server_page"]

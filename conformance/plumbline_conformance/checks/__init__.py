@@ -27,17 +27,17 @@ import plumbline_conformance.checks.http.models
 import plumbline_conformance.checks.http.optional_fields
 import plumbline_conformance.checks.http.refusals
 import plumbline_conformance.checks.responses.basics
-import plumbline_conformance.checks.responses.background
-import plumbline_conformance.checks.responses.compaction
-import plumbline_conformance.checks.responses.conversations
+import plumbline_conformance.checks.responses.stored.background
+import plumbline_conformance.checks.responses.stored.compaction
+import plumbline_conformance.checks.responses.stored.conversations
 import plumbline_conformance.checks.responses.output_options
 import plumbline_conformance.checks.responses.inputs
-import plumbline_conformance.checks.responses.state
+import plumbline_conformance.checks.responses.stored.lifecycle
 import plumbline_conformance.checks.responses.tools
 import plumbline_conformance.checks.responses.tool_rounds
 import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing
-import plumbline_conformance.checks.responses.websocket
-import plumbline_conformance.checks.responses.websocket_turns
+import plumbline_conformance.checks.responses.websocket.connection
+import plumbline_conformance.checks.responses.websocket.turns
 import plumbline_conformance.checks.stored_objects
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

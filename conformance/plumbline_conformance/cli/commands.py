@@ -23,8 +23,8 @@ from plumbline_conformance.recording.file import (
 )
 from plumbline_conformance.reports.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.reports.conclude import Outputs, conclude
-from plumbline_conformance.reports.har import har
-from plumbline_conformance.reports.text import printable
+from plumbline_conformance.reports.formats.har import har
+from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.suite.clauses import clauses_of
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import as_markdown, manifest

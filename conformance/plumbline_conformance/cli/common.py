@@ -10,7 +10,7 @@ from rich.markup import escape
 from plumbline_conformance.judge.redacted_findings import redact_findings
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.redaction import redacted
-from plumbline_conformance.reports.text import printable
+from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.sdk.run import claims_of, read_again, why_not
 from plumbline_conformance.suite.aliases import notes
 from plumbline_conformance.transcript.defects import summary_of, traceback_of

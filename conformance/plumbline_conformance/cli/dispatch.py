@@ -29,7 +29,7 @@ from plumbline_conformance.console.terminal import INTERRUPTED, console
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.exact import run_exact
 from plumbline_conformance.reports.conclude import Outputs
-from plumbline_conformance.reports.text import printable
+from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.suite.model import Target
 from plumbline_conformance.suite.selection import Selection

@@ -13,15 +13,21 @@ from rich.markup import escape
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import UnreadableRecording, read_recording
-from plumbline_conformance.reports.explained import (
+from plumbline_conformance.reports.formats.text import printable
+from plumbline_conformance.reports.matrix.explained import (
     Explanations,
     UnreadableExplanations,
     read_explanations,
 )
-from plumbline_conformance.reports.matrix import Column, Matrix, NotComparable, matrix_markdown, matrix_of
-from plumbline_conformance.reports.matrix_html import matrix_html
+from plumbline_conformance.reports.matrix.html import matrix_html
+from plumbline_conformance.reports.matrix.table import (
+    Column,
+    Matrix,
+    NotComparable,
+    matrix_markdown,
+    matrix_of,
+)
 from plumbline_conformance.reports.model import Report, UnreadableReport, read_report, report_of
-from plumbline_conformance.reports.text import printable
 from plumbline_conformance.suite.contract import suite
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 

@@ -24,7 +24,7 @@ from plumbline_conformance.differential.compare import Difference, compare
 from plumbline_conformance.differential.probes import Probe, probes
 from plumbline_conformance.judge.redacted_findings import shows_secrets
 from plumbline_conformance.recording.redaction import concealed, redacted_exchange, secrets_of
-from plumbline_conformance.reports.text import printable
+from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.runner.preflight import discovered
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import Request, Target

@@ -25,7 +25,7 @@ from plumbline_conformance.exact.demand import Miss, Reads, cut_short, demanded,
 from plumbline_conformance.exact.requests import Requester, no_message
 from plumbline_conformance.exact.scripts import Script, ScriptSet, UnreadableScriptsError, read_scripts
 from plumbline_conformance.recording.redaction import concealed, redacted_url, secrets_of
-from plumbline_conformance.reports.text import printable
+from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import Request, Target
 

@@ -26,7 +26,7 @@ from plumbline_conformance.fuzz.strategies import MODES, Operation, operations, 
 from plumbline_conformance.judge.redacted_findings import shows_secrets
 from plumbline_conformance.recording.redaction import concealed, redacted_exchange, redacted_url, secrets_of
 from plumbline_conformance.reports.curl import curl
-from plumbline_conformance.reports.text import printable
+from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.runner.preflight import Found, found_by
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import Request, Target

@@ -14,15 +14,15 @@ from rich.markup import escape
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
-from plumbline_conformance.reports.badge import badge_json, badge_svg
 from plumbline_conformance.reports.baseline import Baseline
+from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
+from plumbline_conformance.reports.formats.html import html
+from plumbline_conformance.reports.formats.junit import junit
+from plumbline_conformance.reports.formats.markdown import markdown
+from plumbline_conformance.reports.formats.text import failure_lines, numbers, printable
 from plumbline_conformance.reports.guard import render_all
-from plumbline_conformance.reports.html import html
-from plumbline_conformance.reports.junit import junit
-from plumbline_conformance.reports.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
-from plumbline_conformance.reports.text import failure_lines, numbers, printable
 from plumbline_conformance.suite.model import DIED, MUTE, SCENARIOS, UNKNOWN
 from plumbline_conformance.transcript.model import Transcript
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.redaction import redacted_exchange
 from plumbline_conformance.reports.conclude import STYLES
-from plumbline_conformance.reports.text import printable
+from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.suite.model import CHECKS
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.live import Tally

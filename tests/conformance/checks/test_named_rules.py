@@ -15,13 +15,13 @@ from plumbline_conformance.cli.explain import explain
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.baseline import Baseline, Entry
-from plumbline_conformance.reports.html import html
-from plumbline_conformance.reports.junit import junit
-from plumbline_conformance.reports.markdown import markdown
-from plumbline_conformance.reports.matrix import Column, Matrix, matrix_markdown, matrix_of, worst
-from plumbline_conformance.reports.matrix_html import matrix_html
+from plumbline_conformance.reports.formats.html import html
+from plumbline_conformance.reports.formats.junit import junit
+from plumbline_conformance.reports.formats.markdown import markdown
+from plumbline_conformance.reports.formats.text import failure_lines
+from plumbline_conformance.reports.matrix.html import matrix_html
+from plumbline_conformance.reports.matrix.table import Column, Matrix, matrix_markdown, matrix_of, worst
 from plumbline_conformance.reports.model import Report, report_of
-from plumbline_conformance.reports.text import failure_lines
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS
 from plumbline_conformance.transcript.model import Transcript

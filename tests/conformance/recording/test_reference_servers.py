@@ -24,7 +24,7 @@ from supervisor import supervised  # noqa: E402
 
 from plumbline_conformance.cli.matrix import columns_from, replayed  # noqa: E402
 from plumbline_conformance.recording.file import read_recording  # noqa: E402
-from plumbline_conformance.reports.explained import (  # noqa: E402
+from plumbline_conformance.reports.matrix.explained import (  # noqa: E402
     Explanation,
     Explanations,
     UnreadableExplanations,

@@ -20,8 +20,8 @@ from plumbline_conformance.client.target_input import capabilities_of
 from plumbline_conformance.recording.file import Header, Options
 from plumbline_conformance.recording.redaction import fingerprint, redacted_exchange
 from plumbline_conformance.reports.curl import curl
+from plumbline_conformance.reports.formats.text import command_of
 from plumbline_conformance.reports.model import Report, Result
-from plumbline_conformance.reports.text import command_of
 from plumbline_conformance.suite.model import CAPABILITIES, SCENARIOS, WRONG_KEY, Target
 from plumbline_conformance.suite.selection import PROFILES
 from plumbline_conformance.transcript.model import Exchange

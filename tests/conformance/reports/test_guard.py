@@ -28,14 +28,14 @@ from plumbline_conformance.judge.redacted_findings import judge_redacted
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import Header, Recorder, Recording, read_recording
 from plumbline_conformance.reports import timeline
-from plumbline_conformance.reports.badge import badge_json, badge_svg
+from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
+from plumbline_conformance.reports.formats.har import har
+from plumbline_conformance.reports.formats.html import html
+from plumbline_conformance.reports.formats.junit import junit
+from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.guard import render_all
-from plumbline_conformance.reports.har import har
-from plumbline_conformance.reports.html import html
-from plumbline_conformance.reports.junit import junit
-from plumbline_conformance.reports.markdown import markdown
-from plumbline_conformance.reports.matrix import Column, matrix_of
-from plumbline_conformance.reports.matrix_pages import matrix_pages
+from plumbline_conformance.reports.matrix.pages import matrix_pages
+from plumbline_conformance.reports.matrix.table import Column, matrix_of
 from plumbline_conformance.reports.model import Report, report_of
 from plumbline_conformance.reports.standing import status_of
 from plumbline_conformance.runner.run import record

@@ -23,9 +23,9 @@ from mutants import MUTANTS
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import Header
-from plumbline_conformance.reports.areas import AREAS, area_of, scores_of
-from plumbline_conformance.reports.matrix import Column, anchor, matrix_of
-from plumbline_conformance.reports.matrix_pages import LONGEST_PAGE, matrix_pages, summary_markdown
+from plumbline_conformance.reports.matrix.areas import AREAS, area_of, scores_of
+from plumbline_conformance.reports.matrix.pages import LONGEST_PAGE, matrix_pages, summary_markdown
+from plumbline_conformance.reports.matrix.table import Column, anchor, matrix_of
 from plumbline_conformance.reports.model import Report, report_of
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.transcript.model import Transcript

@@ -26,12 +26,13 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.checks.laws import WHOLE
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.recording.file import Header
-from plumbline_conformance.reports.badge import badge_json, badge_svg
-from plumbline_conformance.reports.html import html
-from plumbline_conformance.reports.junit import junit
-from plumbline_conformance.reports.markdown import markdown
-from plumbline_conformance.reports.matrix import NotComparable, columns_of, matrix_markdown, matrix_of
-from plumbline_conformance.reports.matrix_html import matrix_html
+from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
+from plumbline_conformance.reports.formats.html import html
+from plumbline_conformance.reports.formats.junit import junit
+from plumbline_conformance.reports.formats.markdown import markdown
+from plumbline_conformance.reports.formats.text import failure_lines
+from plumbline_conformance.reports.matrix.html import matrix_html
+from plumbline_conformance.reports.matrix.table import NotComparable, columns_of, matrix_markdown, matrix_of
 from plumbline_conformance.reports.model import (
     VERDICTS,
     Report,
@@ -39,7 +40,6 @@ from plumbline_conformance.reports.model import (
     read_report,
     report_of,
 )
-from plumbline_conformance.reports.text import failure_lines
 from plumbline_conformance.reports.timeline import moments
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS, Problem

@@ -19,12 +19,12 @@ from rich.console import Console
 from plumbline_conformance.cli import main
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
-from plumbline_conformance.reports.badge import badge_json, badge_svg
 from plumbline_conformance.reports.baseline import Baseline, Entry
 from plumbline_conformance.reports.conclude import show
-from plumbline_conformance.reports.html import html
-from plumbline_conformance.reports.junit import junit
-from plumbline_conformance.reports.markdown import markdown
+from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
+from plumbline_conformance.reports.formats.html import html
+from plumbline_conformance.reports.formats.junit import junit
+from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.model import VERDICTS, Report, report_of
 from plumbline_conformance.reports.standing import UNASKED, core_of, status_of
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS

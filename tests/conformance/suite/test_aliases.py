@@ -15,7 +15,7 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
 from plumbline_conformance.recording.file import Header, Recorder, read_recording
 from plumbline_conformance.reports.baseline import Baseline
-from plumbline_conformance.reports.explained import read_explanations
+from plumbline_conformance.reports.matrix.explained import read_explanations
 from plumbline_conformance.suite import aliases as module
 from plumbline_conformance.suite import coverage
 from plumbline_conformance.suite.aliases import aliases

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
-from plumbline_conformance.reports.html import html
+from plumbline_conformance.reports.formats.html import html
+from plumbline_conformance.reports.formats.text import failure_lines, requests_of
 from plumbline_conformance.reports.model import WORST_FIRST, Report, report_of
-from plumbline_conformance.reports.text import failure_lines, requests_of
 from plumbline_conformance.suite.model import Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.watch.display import picture

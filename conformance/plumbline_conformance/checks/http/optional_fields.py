@@ -19,7 +19,7 @@ from plumbline_conformance.checks.common import (
 from plumbline_conformance.checks.laws import WHOLE, whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.shared_laws import create_response
-from plumbline_conformance.checks.responses.state import id_of
+from plumbline_conformance.checks.responses.stored.lifecycle import id_of
 from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import (
     Inconclusive,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from xml.etree import ElementTree
 
+from plumbline_conformance.reports.formats.text import failure_lines
 from plumbline_conformance.reports.model import Report, Result
 from plumbline_conformance.reports.standing import blamed, lacking, whole
-from plumbline_conformance.reports.text import failure_lines
 
 __all__ = ["junit"]
 

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 import msgspec
 
-from plumbline_conformance.reports.areas import AREAS_NOTE, Score, scores_of
-from plumbline_conformance.reports.evidence_html import Detail, evidence_html
-from plumbline_conformance.reports.html import page, safe, safe_text
-from plumbline_conformance.reports.markdown import cell
-from plumbline_conformance.reports.matrix import (
+from plumbline_conformance.reports.formats.html import page, safe, safe_text
+from plumbline_conformance.reports.formats.markdown import cell
+from plumbline_conformance.reports.matrix.areas import AREAS_NOTE, Score, scores_of
+from plumbline_conformance.reports.matrix.evidence import Detail, evidence_html
+from plumbline_conformance.reports.matrix.html import tables
+from plumbline_conformance.reports.matrix.table import (
     NOTE,
     Column,
     Matrix,
     anchor,
     counts_of_servers,
 )
-from plumbline_conformance.reports.matrix_html import tables
 
 __all__ = ["LONGEST_PAGE", "matrix_pages", "summary_markdown"]
 

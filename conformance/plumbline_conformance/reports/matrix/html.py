@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from plumbline_conformance.reports.evidence_html import Detail, evidence_html
-from plumbline_conformance.reports.html import page, safe
-from plumbline_conformance.reports.matrix import EXPLAINED, NOTE, Column, Matrix, anchor, worst
+from plumbline_conformance.reports.formats.html import page, safe
+from plumbline_conformance.reports.matrix.evidence import Detail, evidence_html
+from plumbline_conformance.reports.matrix.table import EXPLAINED, NOTE, Column, Matrix, anchor, worst
 from plumbline_conformance.reports.model import VERDICTS, Result
 
 __all__ = ["matrix_html", "tables"]

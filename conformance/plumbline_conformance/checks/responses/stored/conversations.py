@@ -15,7 +15,7 @@ from plumbline_conformance.checks.common import (
     refused,
 )
 from plumbline_conformance.checks.responses.shared_laws import create_response
-from plumbline_conformance.checks.responses.state import id_of
+from plumbline_conformance.checks.responses.stored.lifecycle import id_of
 from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.suite.model import (
     Inconclusive,

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from plumbline_conformance.reports.explained import Explanations
-from plumbline_conformance.reports.markdown import MARKS, cell, code
+from plumbline_conformance.reports.formats.markdown import MARKS, cell, code
+from plumbline_conformance.reports.formats.text import by_rule
+from plumbline_conformance.reports.matrix.explained import Explanations
 from plumbline_conformance.reports.model import SCORED, VERDICTS, WORST_FIRST, Report, Result
-from plumbline_conformance.reports.text import by_rule
 from plumbline_conformance.suite.model import FAILED, broken_rules
 
 __all__ = [

@@ -7,10 +7,10 @@ from itertools import groupby
 
 import msgspec
 
-from plumbline_conformance.reports.html import exchange_html, marks_of, safe, safe_text
-from plumbline_conformance.reports.matrix import EXPLAINED, Column, anchor, why_of
+from plumbline_conformance.reports.formats.html import exchange_html, marks_of, safe, safe_text
+from plumbline_conformance.reports.formats.text import by_rule
+from plumbline_conformance.reports.matrix.table import EXPLAINED, Column, anchor, why_of
 from plumbline_conformance.reports.model import Evidence, Result
-from plumbline_conformance.reports.text import by_rule
 from plumbline_conformance.reports.timeline import Moment
 from plumbline_conformance.suite.model import Problem
 

@@ -14,9 +14,9 @@ from itertools import groupby
 import msgspec
 
 from plumbline_conformance.recording.file import Options
+from plumbline_conformance.reports.formats.text import by_rule, command_of, numbers, place_of
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.standing import headline, lacking, status_of
-from plumbline_conformance.reports.text import by_rule, command_of, numbers, place_of
 from plumbline_conformance.reports.timeline import Moment
 from plumbline_conformance.suite.model import SEED
 

@@ -8,7 +8,7 @@ from typing import Any
 from plumbline_conformance.checks.common import at
 from plumbline_conformance.checks.responses.items import Items, sums
 from plumbline_conformance.checks.responses.shared_laws import event_order, known_types, shapes, snapshots
-from plumbline_conformance.checks.responses.websocket import error_event, messages_of
+from plumbline_conformance.checks.responses.websocket.connection import error_event, messages_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, about, breaking, check
 from plumbline_conformance.transcript.model import Transcript
 

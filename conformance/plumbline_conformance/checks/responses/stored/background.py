@@ -23,7 +23,7 @@ from plumbline_conformance.checks.responses.shared_laws import (
     events,
     snapshots,
 )
-from plumbline_conformance.checks.responses.state import id_of
+from plumbline_conformance.checks.responses.stored.lifecycle import id_of
 from plumbline_conformance.suite.model import (
     Inconclusive,
     Problem,

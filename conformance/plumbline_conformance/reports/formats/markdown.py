@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from plumbline_conformance.reports.formats.text import (
+    by_rule,
+    command_of,
+    numbers,
+    place_of,
+    printable,
+    requests_of,
+)
 from plumbline_conformance.reports.model import VERDICTS, Report, Result
 from plumbline_conformance.reports.standing import lacking
-from plumbline_conformance.reports.text import by_rule, command_of, numbers, place_of, printable, requests_of
 
 __all__ = ["MARKS", "cell", "code", "markdown"]
 

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from plumbline_conformance.reports.matrix import Matrix, worst
+from plumbline_conformance.reports.matrix.table import Matrix, worst
 from plumbline_conformance.reports.model import SCORED, Result
 
 __all__ = ["AREAS", "AREAS_NOTE", "Score", "area_of", "scores_of"]

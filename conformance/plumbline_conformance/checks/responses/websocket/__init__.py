@@ -1,0 +1,1 @@
+"""Define the scenarios and checks of Responses over a WebSocket."""

@@ -1,0 +1,1 @@
+"""Write a report in one format each: text, Markdown, HTML, JUnit, badge, HAR."""

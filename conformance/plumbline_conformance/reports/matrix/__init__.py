@@ -1,0 +1,1 @@
+"""Compare reports of several servers: a table of rules and checks, pages, and the evidence behind each cell."""
