@@ -1,1 +1,1 @@
-"""Benchmarks: micro (pytest-benchmark), serving and start-up, with what they are compared with in the same run."""
+"""Measure parsers, overhead, serving and start-up, each next to its baseline in the same run."""

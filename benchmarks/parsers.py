@@ -5,7 +5,7 @@
 Other parsers are called in-process, as their servers call them, through the adapters of
 `conformance/reference_parsers`. Tokens are whole markers and pieces of four characters. The arguments of a parser, such
 as the text and ids so far, are prepared in advance, so that only its own work is measured, in CPU time.
-`same_message` tells whether a client would get the same message as from our parser. Goal: 3 us or less per token,
+`same_message` states whether a client would get the same message as from our parser. Goal: 3 us or less per token,
 whatever the length.
 """
 

@@ -1,4 +1,4 @@
-"""Define response templates to benchmark beside the dialects: calls in JSON, and calls in tags."""
+"""Define response templates to benchmark in addition to the dialects: calls in JSON, and calls in tags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["RESPONSE_TEMPLATES", "ResponseTemplateCase"]
 
 
 class ResponseTemplateCase:
-    """A response template, and a renderer of what its model writes."""
+    """A response template, and a renderer of its model's output."""
 
     def __init__(
         self, name: str, calls: Mapping[str, Any], write: Callable[[str, dict[str, Any]], str]
@@ -73,4 +73,4 @@ RESPONSE_TEMPLATES = (
         _in_tags,
     ),
 )
-"""Their delimiters begin with optional white space, as in published templates; that is what makes them slow to find."""
+"""The delimiters begin with optional white space, as in published templates, which makes them slow to find."""

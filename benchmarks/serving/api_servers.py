@@ -1,9 +1,10 @@
-"""Measure what an event of a chat stream costs the API servers and the engine's process, in CPU time.
+"""Measure the CPU time that an event of a chat stream costs the API servers and the engine's process.
 
-A server of one process spends `c` seconds of CPU on each event, on one core. Of several API servers each spends `a` on
-an event of its own, and the engine's process `e` on every event. On a machine with enough cores, `n` of them send
-`min(n / a, 1 / e)` events per second, `c * min(n / a, 1 / e)` times as many as the one process: what is shared, `e`, is
-the bound. Two cores can measure `c`, `a` and `e`, because CPU time does not depend on how many cores there are.
+A server of one process spends `c` seconds of CPU on each event, on one core. With several API servers, each spends `a`
+on each of its events, and the engine's process spends `e` on every event. On a machine with enough cores, `n` API
+servers send `min(n / a, 1 / e)` events per second, `c * min(n / a, 1 / e)` times as many as the one process. The shared
+cost `e` is the bound. Two cores suffice to measure `c`, `a` and `e`, because CPU time does not depend on the number of
+cores.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def measure(
 
     Args:
         streams: streams at a time.
-        tokens: events of each.
-        rate: events per second of each.
+        tokens: events of each stream.
+        rate: events per second of each stream.
         numbers: how many API servers.
     """
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Measure tokens per second over HTTP on one GGUF file, beside llama.cpp's server and llama-cpp-python's.
+"""Measure tokens per second over HTTP on one GGUF file: our server, llama.cpp's and llama-cpp-python's.
 
     python -m benchmarks.serving.gguf --file pocket.gguf --llama-server PATH --llama-python PYTHON --to result.json
 

@@ -1,9 +1,9 @@
-"""Measure tokens per second and time per output token over HTTP, beside `transformers serve` on the same folder.
+"""Measure tokens per second and time per output token over HTTP: our server and `transformers serve`, same folder.
 
 All servers run at the same time and are measured in turn, A B C A B C …, so that load on the machine affects all.
 `transformers serve` runs twice: with its defaults, and with continuous batching. Tokens are counted by the servers'
 usage; greedy decoding of the same weights gives all servers the same work, which is checked. The CPU time of the whole
-server process is reported beside the wall clock, because it depends less on other load.
+server process is reported next to the wall clock, because it depends less on other load.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Start the measured servers on loopback, and end the processes that it started."""
+"""Start the measured servers on loopback, and end the processes."""
 
 from __future__ import annotations
 

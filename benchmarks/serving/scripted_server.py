@@ -2,8 +2,8 @@
 
 Arguments: PORT STORE TOKENS SECONDS_BETWEEN_TOKENS [API_SERVERS].
 
-The text of each token is the time at which the engine gave it, so that a client on the same machine can tell how long
-the way to it was.
+The text of each token is the time at which the engine gave it, so that a client on the same machine can compute how
+long the token was under way.
 """
 
 from __future__ import annotations

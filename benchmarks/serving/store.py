@@ -1,7 +1,7 @@
-"""Measure what storing a response costs, and reading one among a million.
+"""Measure the cost of storing a response, and of reading one among a million.
 
 Requests with `store: false` and stored ones alternate on one server with a scripted engine, so the difference is the
-store's. A plain commit of as many bytes with Python's sqlite3, in the same run, shows what the disk costs.
+cost of the store. A plain commit of as many bytes with Python's sqlite3, in the same run, shows what the disk costs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _requests(path: Path, name: str, seconds: float) -> list[dict[str, Any]]:
                 walls[store].append(wall)
     names = {False: f"{name}, store: false", True: f"{name}, stored"}
     rows = [_row(names[store], times[store]) for store in times]
-    # A client sends its requests one after the other, so the wall time of a block is that of so many requests.
+    # A client sends its requests one after the other, so a block takes the sum of their times.
     more = statistics.median(walls[True]) - statistics.median(walls[False])
     rows.append({"name": f"{name}, more for a stored one", "median_ms": more / _REQUESTS * 1e3})
     return rows

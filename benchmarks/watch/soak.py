@@ -94,7 +94,7 @@ class Upstream(asyncio.Protocol):
 
 
 class Client(asyncio.Protocol):
-    """Record what it reads and when; parse it after the stream has ended."""
+    """Record the received bytes and their times; parse them after the stream has ended."""
 
     def __init__(self, name: str) -> None:
         self._name = name

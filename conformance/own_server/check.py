@@ -15,12 +15,12 @@ __all__ = ["run"]
 
 
 def run() -> int:
-    """Run `plumbline check` with the arguments, or on our server with the pocket model without any."""
+    """Run `plumbline check` with the arguments; without arguments, on our server with the pocket model."""
     options = sys.argv[2:] if sys.argv[1:2] == ["--serve"] else []
     if len(sys.argv) > 1 and not options:
         return main(["check", *sys.argv[1:]])
     try:
-        # With a key, so that the refusal of wrong keys is judged as well (HTTP-06).
+        # A key is set so that the refusal of wrong keys is judged as well (HTTP-06).
         with launched_server(KEY, f"--served-model-name={MODEL}", *options) as base_url:
             return check(Target(base_url=base_url, model=MODEL, api_key=KEY), trials=3)
     except DidNotStart:

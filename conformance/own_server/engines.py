@@ -1,10 +1,10 @@
-"""Try the contract of engines, the suites of the server and the judge on engines of others (`nox -s engines`).
+"""Run the engine contract, the server tests and the judge on third-party engines (`nox -s engines`).
 
-The suites of the server are structured output, tools and conversations over all APIs, the known answers of the scripted
+The server tests are structured output, tools and conversations over all APIs, the known answers of the scripted
 checkpoint (text, reasoning and calls of chat, completions and Responses, whole and streamed), and generated requests.
 
 `engines.py llama_cpp` needs llama-cpp-python where it runs. `engines.py vllm` creates the environment of the reference
-server vLLM, in which this project's packages are found behind vLLM's own.
+server vLLM, in which this project's packages are found after vLLM's own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OWN_TESTS = {
 }
 """By engine."""
 TORCHVISION = "torchvision==0.28.0"
-"""What transformers' processors of videos, and vLLM's models of images, are written with."""
+"""The package that transformers' video processors and vLLM's image models need."""
 EXAMPLES = "200"
 """Generated requests of each of the two fuzzers."""
 PYTEST = ("-m", "pytest", "-p", "no:xdist", "-q")
@@ -103,7 +103,7 @@ def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
 
 
 def _vllm_python() -> Path:
-    """Return the interpreter of vLLM's environment, with our packages behind its own."""
+    """Return the interpreter of vLLM's environment, with our packages after its own."""
     from environments import Environment  # type: ignore[import-not-found,unused-ignore]
     from servers import PEERS  # type: ignore[import-not-found,unused-ignore]
 
@@ -113,9 +113,9 @@ def _vllm_python() -> Path:
 
 
 def _torchvision(python: Path) -> list[str]:
-    """Return the folder of a torchvision that can be imported beside a CPU build of torch; none if there is none.
+    """Return the folder of a torchvision that can be imported with a CPU build of torch; an empty list without one.
 
-    It is no part of an environment: vLLM's is the one of its recording, and ours has no need of it.
+    It is installed in a folder of its own, because vLLM's environment must stay as recorded and ours does not need it.
     """
     from patches import without_registrations  # type: ignore[import-not-found,unused-ignore]
 

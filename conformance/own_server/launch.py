@@ -29,9 +29,9 @@ def launched_server(key: str | None = None, *options: str, program: Sequence[str
     """Run our server with the pocket model on a free port until the block ends; yield the base URL.
 
     Args:
-        key: the API key that the server requires; None for none.
+        key: the API key that the server requires; None means no key.
         options: further options of `plumbline serve`.
-        program: what to run instead, with the port and the path of the store behind it.
+        program: the command to run instead; the port and the path of the store are appended.
 
     Raises:
         DidNotStart: the server exited or was not healthy in time.

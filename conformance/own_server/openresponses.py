@@ -1,6 +1,6 @@
 """Run the compliance suite of Open Responses against our server (`nox -s openresponses`).
 
-The suite is somebody else's and not part of this repository: the folder of a checkout is given, or it is cloned from
+The suite is a third-party project and not part of this repository: pass the folder of a checkout, or it is cloned from
 its public repository. It is copied before its packages are installed, so a checkout stays as it is. It runs on Bun,
 which comes from the npm registry.
 """
@@ -24,7 +24,7 @@ BUN = "bun@1.4.5"
 EXPECTED_FAILURES: Mapping[str, str] = {
     "image-input": "the pocket model takes text only",
 }
-"""Tests that fail by design, with the reason. One that passes is reported, so that its line here goes."""
+"""Tests that fail by design, with the reason. If one passes, it is reported, so that its line is removed."""
 
 _PROGRAM = "bin/compliance-test.ts"
 _COPIED = ("bin", "src", "package.json")
@@ -70,7 +70,7 @@ def _suite(checkout: Path, work: Path) -> Path:
     for name in _COPIED:
         source = checkout / name
         (shutil.copytree if source.is_dir() else shutil.copy2)(source, suite / name)
-    # Of its dependencies the command needs only zod; the others build its web site.
+    # The command needs only zod; the other dependencies build the web site.
     zod = json.loads((suite / "package.json").read_text("utf-8"))["dependencies"]["zod"]
     (suite / "package.json").write_text(json.dumps({"private": True}), "utf-8")
     npm = ("npm", "install", "--silent", "--no-audit", "--no-fund")

@@ -3,7 +3,7 @@
     python conformance/reference_parsers/environment.py [--install] SCRIPT [ARGUMENT ...]
 
 Other servers need different releases of packages that we use, so the script runs in the environment of the reference
-server vLLM, with SGLang in a folder beside it. `--install` creates both; without it the script runs with what exists.
+server vLLM, with SGLang in a folder next to it. `--install` creates both; without it the script runs with what exists.
 """
 
 from __future__ import annotations

@@ -214,6 +214,6 @@ class Tokenizer:
 
 
 def cut(text: str, markers: list[str], size: int = 1) -> list[str]:
-    """Split an output into the tokens that every parser is given."""
+    """Split an output into the tokens that all parsers read."""
     tokenizer = Tokenizer(markers, size)
     return [tokenizer.decode([token_id]) for token_id in tokenizer.encode(text)]

@@ -127,13 +127,13 @@ class Vllm:
     ) -> Message:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}], tools=tools)
         tokenizer = Tokenizer(markers)
-        if tool == "openai":  # It reads the ids of gpt-oss' own tokenizer.
+        if tool == "openai":  # This parser reads the ids of gpt-oss' own tokenizer.
             raise NotImplementedError
         try:
             kind = self._together.get_parser(tool, reasoning_parser, enable_auto_tools=True)
             reader = kind(tokenizer, request.tools, chat_template_kwargs=variables)
         except Exception as error:
-            # It needs a package, a file or tokens that are the family's own; what is compared is how an output is read.
+            # Skip parsers that need a package, file or tokens of their family; only the reading of outputs is compared.
             raise NotImplementedError from error
         request = reader.adjust_request(request)
         prompt = tokenizer.encode(opened)
@@ -163,7 +163,7 @@ class Vllm:
             reader = self._reasoning_parsers.get_reasoning_parser(parser)(
                 tokenizer, chat_template_kwargs=variables
             )
-        except KeyError as error:  # It looks for tokens that only the family's own tokenizer has.
+        except KeyError as error:  # This parser looks for tokens that only the family's own tokenizer has.
             raise NotImplementedError from error
         reader.adjust_initial_state_from_prompt(tokenizer.encode(opened))
         return reader

@@ -32,7 +32,7 @@ _LLAMA_SERVER: Mapping[str, str] = MappingProxyType(
         "LLAMA_BUILD_SERVER": "ON",
     }
 )
-"""What is built of llama.cpp: its server, without pages and downloads."""
+"""Build options of llama.cpp: only its server, without web pages and downloads."""
 _PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 
 
@@ -82,7 +82,7 @@ class Environment:
         return self.run("-c", f"import importlib.metadata as m; print(m.version({package!r}))").strip()
 
     def add_ours(self) -> None:
-        """Let its programs find this project's packages and theirs, behind its own, and give it `plumbline`."""
+        """Add this project's packages and dependencies after the environment's own, and add the command `plumbline`."""
         ours = sysconfig.get_path("purelib")
         # `addsitedir` also reads the path files in that folder; an editable installation is one.
         line = f"import site; site.addsitedir({ours!r})\n"
@@ -179,12 +179,12 @@ class Environment:
 
 
 def _python(version: str) -> str:
-    """Return an interpreter of this version: the newest of pyenv, or one on the path.
+    """Return an interpreter of this version: the newest from pyenv, or one from the path.
 
     Raises:
         Absent: there is none.
     """
-    # pyenv comes first: what it puts on the path runs only the version that is chosen there.
+    # pyenv comes first: its shims on the path run only the version that is chosen in pyenv.
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     releases = {
         int(number): path

@@ -1,4 +1,4 @@
-"""Compare the verdicts of several runs on one server: a judge whose verdicts change accuses at random."""
+"""Compare the verdicts of several runs on one server: a verdict that changes between runs is unreliable."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["Repetitions", "read_repetitions", "repetitions_of"]
 
 
 class Repetitions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What several runs found, each on a server that was started for it."""
+    """The results of several runs, each on a newly started server."""
 
     server: str
     """Its title, with the version."""
     date: str
     runs: int
     checks: int
-    """The checks with a verdict: those that no run skipped."""
+    """The number of checks with a verdict in every run."""
     changed: dict[str, list[str]]
-    """The verdicts of the checks that had different ones, by check, in the order of the runs."""
+    """For each check with differing verdicts: its verdicts, in the order of the runs."""
 
     @property
     def sentence(self) -> str:
-        """Say how many verdicts changed."""
+        """Report how many verdicts changed."""
         said = f"{self.runs} runs on {self.date}, {self.checks} checks with a verdict: "
         if not self.changed:
             return f"{said}no verdict changed."
@@ -49,5 +49,5 @@ def repetitions_of(server: str, reports: Sequence[Report]) -> Repetitions:
 
 
 def read_repetitions(path: Path) -> Repetitions | None:
-    """Return what several runs found, or None if there is no such file."""
+    """Return the results of several runs; None if the file does not exist."""
     return msgspec.json.decode(path.read_bytes(), type=Repetitions) if path.is_file() else None

@@ -77,7 +77,7 @@ class Site:
                 # Without a key, which not every gateway passes on.
                 ours = Site("plumbline", replace(PEERS["plumbline"], key=None))
                 upstream = stack.enter_context(ours.running()).removesuffix("/v1")
-            # Nothing that another run has stored is seen in this one.
+            # A new folder, so that objects stored by another run are not visible in this one.
             data = stack.enter_context(TemporaryDirectory())
             yield stack.enter_context(self._running(upstream, data, *more))
 
@@ -182,7 +182,7 @@ def _check(site: Site, url: str, *more: str, number: int = 0) -> tuple[str, Path
 
 def _compare(site: Site, url: str) -> None:
     """Compare a running server with ours, and write the differences."""
-    # The GGUF file has 32-bit weights. Where the other server computes in 32 bits, ours has to as well.
+    # The GGUF file has 32-bit weights. Where the other server computes in 32 bits, ours must as well.
     precision = ("--dtype", "float32") if site.peer.gguf or "float32" in site.peer.command else ()
     compared = HOME / f"{site.name}.differences.json"
     compared.unlink(missing_ok=True)

@@ -39,7 +39,7 @@ def server_page(name: str, peer: Peer, column: Column, repeated: Repetitions | N
         name: the name of the recording.
         peer: how it was started.
         column: its recording's report, with the explanations.
-        repeated: what further runs found, if there were any.
+        repeated: the results of further runs, if any.
     """
     report = column.report
     results = {result.check: result for result in report.results}
@@ -98,7 +98,7 @@ def _command(peer: Peer) -> str:
 
 
 def _patched(name: str) -> Sequence[str]:
-    """Return what was changed of the installed server, from the docstring of its patch."""
+    """Return the changes to the installed server, from the docstring of its patch."""
     if name not in PATCHES:
         return []
     return [
@@ -153,7 +153,7 @@ def _request(report: Report, result: Result) -> str:
     named = [one for one in exchanges if problem is None or one.name == problem.exchange]
     alone = f"plumbline check --base-url $BASE/v1 --only {result.check}"
     if not named or _STORED.search(named[0].url):
-        return alone  # What was stored in that run is gone.
+        return alone  # Objects that were stored in that run no longer exist.
     root = report.run.base_url.removesuffix("/v1")
     command = re.sub(f"'{re.escape(root)}([^']*)'", r'"$BASE\1"', named[0].command)
     command = command.replace(root, "$BASE")

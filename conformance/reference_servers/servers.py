@@ -22,14 +22,15 @@ class Peer:
     package: str
     """The distribution that has the server's version."""
     command: tuple[str, ...]
-    """A program of its environment and its arguments. Filled in are `{port}`, `{spare_port}`, `{model}`, `{upstream}`
-    with the address of our server, `{data}` with a folder for this run, and `{packages}` with that of its packages."""
+    """A program of its environment and its arguments. These placeholders are replaced: `{port}`, `{spare_port}`,
+    `{model}`, `{upstream}` (the address of our server), `{data}` (a folder for this run) and `{packages}` (the folder
+    of its packages)."""
     ours: bool = False
     """Whether it is our server."""
     ready: str = "/health"
     """A path that answers 200 once it serves."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of its process, filled in like the command."""
+    """Environment variables of its process, with the placeholders of the command."""
     build: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of its installation."""
     key: str | None = None
@@ -39,13 +40,13 @@ class Peer:
     gguf: bool = False
     """Whether it reads the model as a GGUF file."""
     hub: bool = False
-    """Whether the model has to be in a hub cache, because the server lists the models of one."""
+    """Whether the model must be in a hub cache, because the server lists the models of that cache."""
     source: str | None = None
-    """A source distribution with llama.cpp in `vendor`, of which its own server is built."""
+    """A source distribution with llama.cpp in `vendor`, from which llama.cpp's own server is built."""
     within: str | None = None
-    """The server in whose environment ours runs, with the engine that is installed there."""
+    """The server that lends ours its environment, with the engine that is installed there."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Configuration files by name, in the folder that it runs in, filled in like the command."""
+    """Configuration files by name, in its working folder, with the placeholders of the command."""
     upstream: bool = False
     """Whether it is a gateway, which is judged in front of our server."""
     python: str | None = None
@@ -164,7 +165,7 @@ PEERS = {
             *("vllm", "serve", "{model}", "--served-model-name", "{model}"),
             *("--host", "127.0.0.1", "--port", "{port}", "--enforce-eager", "--enable-request-id-headers"),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
-            # The parser has to know the default of the model's template, which does not think.
+            # The parser must know the default of the model's template, which is an answer without thinking.
             *("--default-chat-template-kwargs", '{{"enable_thinking": false}}'),
         ),
         variables={

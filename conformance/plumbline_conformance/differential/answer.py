@@ -1,4 +1,4 @@
-"""Reduce an answer of any API, whole or streamed, to what two servers can be compared by."""
+"""Reduce an answer of any API, whole or streamed, to the parts that can be compared between two servers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _UNREADABLE: frozenset[Fault] = frozenset({"envelope", "choice", "text"})
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the comparison looks at."""
+    """The compared parts of one answer."""
 
     status: int
     error: dict[str, str] | None = None
-    """Of a refusal: the type of each member of the error object, and the values of `type`, `code` and `param`."""
+    """For a refusal: the type of each member of the error object, and the values of `type`, `code` and `param`."""
     text: str | None = None
     finish: list[str] = msgspec.field(default_factory=list)
     usage: dict[str, int] | None = None
@@ -32,7 +32,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer_of(probe: Probe, exchange: Exchange) -> Answer | None:
-    """Return the answer, or None if there is none or a member that is compared is malformed."""
+    """Return the answer; None if it is missing or a compared member is malformed."""
     if exchange.error is not None or exchange.status == 0:
         return None
     if exchange.status != 200:
@@ -68,7 +68,7 @@ def _fold(probe: Probe, exchange: Exchange) -> FoldedAnswer:
 
 
 def _text(surface: Surface, folded: FoldedAnswer) -> str:
-    """Join the text of all choices; of a response its reasoning as well."""
+    """Join the text of all choices; for a response, its reasoning as well."""
     if surface == "responses":
         return "".join(choice.reasoning + choice.content for choice in folded.choices)
     return "".join(choice.content for choice in folded.choices)

@@ -1,7 +1,7 @@
 """Draw the requests of a differential run from a seed; a seed gives the same requests on every machine.
 
 All of them are greedy, so that sampling causes no differences. Some are invalid on purpose, because two servers should
-refuse them alike.
+refuse them in the same way.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class _Comparison:
 
     Args:
         ask: sends a request to both servers.
-        secrets: what is redacted in the outcome.
+        secrets: texts to redact in the outcome.
         tolerance: how much logprobs may differ.
     """
 
@@ -115,7 +115,7 @@ class _Comparison:
         )
 
     def outcome(self) -> Outcome:
-        """Return what was found so far."""
+        """Return the results so far."""
         return Outcome(
             compared=self._compared,
             differences=self._found,

@@ -1,4 +1,4 @@
-"""Read what a server made of an answer: reasoning, text, calls and the finish reason."""
+"""Read the reasoning, text, calls and finish reason of an answer."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _LONGEST = 300
 
 
 class Reads(msgspec.Struct, frozen=True, kw_only=True):
-    """The markup that a server parses. Other markup is text, and has to arrive unchanged."""
+    """The markup that a server parses. Other markup is text and must arrive unchanged."""
 
     thinking: bool
     calls: bool
@@ -69,7 +69,7 @@ def demanded(found: ScriptSet, script: Script, surface: Surface, reads: Reads) -
 def stopped(wanted: Answer, stop: tuple[str, ...]) -> Answer:
     """End the text before the stop sequence that is complete first (CHAT-20).
 
-    Example: with the stop sequences `abcd` and `bc` in `xabcd`, a server that streams has to stop at `xabc`, before
+    Example: with the stop sequences `abcd` and `bc` in `xabcd`, a server that streams must stop at `xabc`, before
     `abcd` is complete. If two end at the same character, the longer one counts, so that no part of a stop sequence
     is left.
     """
@@ -90,7 +90,7 @@ def misses(
         how: for the report; see `Miss.how`.
         wanted: the expected answer; the arguments of its calls are canonical JSON.
         got: the answer.
-        exact: compare every character of the text. Beside markup, white space at the ends of the text is ignored.
+        exact: compare every character of the text. Next to markup, white space is ignored.
     """
     content = (wanted.content, got.content) if exact else (wanted.content.strip(), got.content.strip())
     facets: dict[str, tuple[Any, Any]] = {
@@ -107,7 +107,7 @@ def misses(
 
 
 def _rule_of_text(script: Script, surface: Surface, how: str, wanted: Answer, got: Answer) -> str | None:
-    """Return the rule of a text that differs, by what is in it; None if nothing in it shows the cause."""
+    """Return the rule that a differing text breaks, by its content; None if the content does not show the cause."""
     if how == "stopped":
         if not any(text in got.content for text in script.stop):
             return "CHAT-20"
@@ -121,7 +121,7 @@ def _rule_of_text(script: Script, surface: Surface, how: str, wanted: Answer, go
 def cut_short(
     script: Script, surface: Surface, wanted: Answer | None, got: Answer, *, exact: bool
 ) -> Iterator[Miss]:
-    """Yield what is wrong with a cut answer: it has to end with `length` and be a prefix of the whole answer."""
+    """Yield the faults of a cut answer: it must end with `length` and be a prefix of the whole answer."""
     if got.finish != "length":
         rule = "R-05" if surface == "responses" else "CHAT-05" if surface == "chat" else "CMP-01"
         yield _miss(rule, "finish", script, surface, "cut", "length", got.finish)

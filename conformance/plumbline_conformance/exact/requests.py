@@ -24,7 +24,7 @@ _PATHS: dict[Surface, str] = {
 _ABSENT = frozenset({404, 405, 501})
 """Statuses of an API that does not exist."""
 _TURN = "<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-"""The rendered chat template of a scripted checkpoint; plain completions apply none (CMP-10)."""
+"""The rendered chat template of a scripted checkpoint; plain completions apply no template (CMP-10)."""
 _EXTRA_TOKENS = 16
 """Tokens beyond one per byte of the output, for the end of the turn and whatever else a server counts."""
 
@@ -36,7 +36,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     surfaces: list[Surface]
     misses: list[Miss]
-    """One for each API that exists and failed to answer the first script."""
+    """One difference for each API that exists and failed to answer the first script."""
     reached: bool
     """Whether the server sent any response."""
 

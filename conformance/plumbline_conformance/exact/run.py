@@ -1,8 +1,8 @@
 """Send every script to every API, whole and streamed, and compare the answers with the scripts (`plumbline exact`).
 
-First it finds out which APIs the server has and which markup each of them parses. A server without parsers has to
-return the text with its tags; one with parsers has to return the message that the script declares. If the script
-declares none, the stream still has to equal the whole answer.
+First it finds out which APIs the server has and which markup each of them parses. A server without parsers must
+return the text with its tags; a server with parsers must return the message that the script declares. Even if the
+script declares no message, the stream must equal the whole answer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 async def ask(
     target: Target, found: ScriptSet, *, concurrency: int = 4, patience: float = 60.0
 ) -> Outcome | None:
-    """Send every script to every API; return None if the server cannot be reached or has none of the APIs."""
+    """Send every script to every API; return None if the server cannot be reached or does not have any of the APIs."""
     async with sender(target, patience) as send:
         requester = Requester(target.model, found, send, asyncio.Semaphore(concurrency))
         has = await requester.surfaces()
@@ -107,7 +107,7 @@ class _Comparison:
         self._reads = reads
 
     async def one(self, script: Script) -> _Seen:
-        """Compare everything that one script is about: the answer, its stop sequences and its token limit."""
+        """Compare the answers to one script: the whole one, and those cut by stop sequences and a token limit."""
         seen = _Seen()
         surface = self._surface
         wanted = demanded(self._found, script, surface, self._reads)
@@ -195,7 +195,7 @@ def run_exact(
         place = printable(redacted_url(target.base_url))
         out.print(f"{escape(place)} has no answer to {escape(repr(found.scripts[0].prompt))}.")
         return 2
-    out.print(f"APIs: {', '.join(outcome.reads) or 'none that answers'}. {_parsed_markup(outcome.reads)}")
+    out.print(f"APIs: {', '.join(outcome.reads) or 'none'}. {_parsed_markup(outcome.reads)}")
     within = [surface for surface, reads in outcome.reads.items() if reads.from_within]
     if within:
         out.print(

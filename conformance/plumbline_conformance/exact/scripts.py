@@ -63,11 +63,11 @@ class ScriptSet(msgspec.Struct, frozen=True):
     """Texts of control tokens, which servers may leave out of an answer."""
 
     def is_plain(self, script: Script) -> bool:
-        """Tell whether the output is plain text for every server."""
+        """Return whether the output is plain text for every server."""
         return not any(text in script.output for text in (*self.markers, *self.special))
 
     def is_open(self, script: Script) -> bool:
-        """Tell whether the output has control tokens, so that the expected text is unknown."""
+        """Return whether the output has control tokens, so that the expected text is unknown."""
         return any(text in script.output for text in self.special)
 
 

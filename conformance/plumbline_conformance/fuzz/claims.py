@@ -68,7 +68,7 @@ def _of_live_checks(exchange: Exchange) -> Iterator[Claim]:
     if exchange.status == 404:
         return  # Frameworks often answer missing operations with their own error format.
     for finding in judge_live(exchange):
-        # Skip checks of what the model wrote: a nonsense request may get a nonsense answer.
+        # Skip checks of the generated content: a nonsense request may get a nonsense answer.
         if finding.verdict == "fail" and finding.problems and not CHECKS[finding.check].sampled:
             problem = finding.problems[0]
             where = f" ({problem.pointer})" if problem.pointer else ""

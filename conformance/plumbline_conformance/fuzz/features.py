@@ -1,7 +1,7 @@
 """Generate valid requests with features that break servers: streams, tools, stop strings, structured output, logprobs.
 
 Requests have dozens of optional fields. With equal chances, one request in thousands would be a stream with tools, and
-none of them a valid conversation. So each feature has its own share, and its fields usually fit each other, because a
+none would be a valid conversation. So each feature has its own share, and its fields usually fit each other, because a
 server that refuses one field does not reach the next.
 """
 

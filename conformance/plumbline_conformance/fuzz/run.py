@@ -165,7 +165,7 @@ def search(
 
 
 class _Tally(msgspec.Struct):
-    """What a search has sent and found so far."""
+    """Counterexamples and counts of a search."""
 
     found: list[Counterexample] = msgspec.field(default_factory=list)
     sent: int = 0
@@ -182,7 +182,7 @@ def _search_all(
     out: Console,
     tally: _Tally,
 ) -> None:
-    """Search each operation in each mode, print what is found, and count it in the tally."""
+    """Search each operation in each mode, print the counterexamples, and add them to the tally."""
     secrets = [target.api_key] if target.api_key else []
     each = examples / len(wanted) / sum(MODES.values())
     for operation, (mode, weight) in product(wanted, MODES.items()):

@@ -136,7 +136,7 @@ def _valid(draw: st.DrawFn, operation: Operation, model: str) -> dict[str, Any]:
 
 def _simple_prompt(members: dict[str, Any]) -> Strategy:
     """Generate the field of a prompt that every server answers; no field for an operation without one."""
-    # `prompt` beside `input` is a stored template.
+    # `prompt` next to `input` is a stored template.
     where = next((name for name in ("messages", "input", "prompt") if name in members), None)
     if where is None:
         return st.just({})

@@ -93,9 +93,9 @@ def redacted_exchange(exchange: Exchange, secrets: Iterable[str] = ()) -> Exchan
 
 
 def secrets_of(exchange: Exchange, known: Iterable[str] = ()) -> list[str]:
-    """Return the known secrets and those in the headers and address of an exchange, the longest first.
+    """Return the known secrets and the secrets in the headers and address of an exchange, the longest first.
 
-    Secrets that are too short to be told from ordinary words are left out.
+    Secrets that are too short to distinguish from ordinary words are left out.
     """
     found = [secret.strip() for secret in known]
     found += _of_headers(exchange.request_headers.items())
@@ -193,7 +193,7 @@ def _frames(exchange: Exchange, covers: list[bytes]) -> list[tuple[float, bytes]
 
 
 def _in_body(exchange: Exchange, covers: list[bytes]) -> bool:
-    """Tell whether the body contains a secret. Compressed bytes cannot be redacted, so they are dropped then."""
+    """Return whether the body contains a secret. Compressed bytes cannot be redacted, so they are dropped then."""
     return any(cover in exchange.body for cover in covers)
 
 

@@ -32,8 +32,8 @@ def name_exchanges(seen: Transcript, target: Target) -> None:
 def _names(scenario: str, exchanges: Sequence[Exchange], target: Target) -> list[str]:
     """Return a name for each exchange.
 
-    The scenario may end before the exchanges do. One that watches the clock, `chat/stream-clock`, ended later in the
-    run: its last group goes on. Other requests were sent by an earlier version of the suite: they are `unknown/1` and
+    The scenario may end before the exchanges do. `chat/stream-clock`, which watches the clock, ended later in the
+    run: its last group continues. Other requests were sent by an earlier version of the suite: they are `unknown/1` and
     so on, and no check looks at them.
     """
     names = [*islice(_of_requests(scenario, exchanges, target), len(exchanges))]

@@ -1,6 +1,6 @@
 """Let official clients read recorded answers from a server on loopback (`--sdk`).
 
-The suite itself reads raw HTTP, because clients repair and retry. Whether a client accepts an answer is judged here,
-from the recording, without further requests: `calls` finds the method that sends a recorded request, `replay` serves
-the recorded bytes, `openai_client` drives the client, `sums` adds up streams and `run` collects the findings.
+The suite itself reads raw HTTP, because clients repair and retry. This package judges whether a client accepts an
+answer, from the recording, without further requests: `calls` finds the method that sends a recorded request, `replay`
+serves the recorded bytes, `openai_client` drives the client, `sums` adds up streams and `run` collects the findings.
 """

@@ -36,7 +36,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def call_of(exchange: Exchange) -> Call | None:
-    """Return the call that sends such a request, or None if there is none."""
+    """Return the call that sends this request; None if the client has no such call."""
     try:
         parts = urlsplit(exchange.url)
     except ValueError:
@@ -63,7 +63,7 @@ def call_of(exchange: Exchange) -> Call | None:
 
 
 def _has_helper(surface: str, body: dict[str, Any]) -> bool:
-    """Tell whether the client's helper can fold the stream; that of chat fails on tools other than functions."""
+    """Return whether the client's helper can fold the stream; chat's helper fails on tools other than functions."""
     tools = body.get("tools")
     others = (
         [tool for tool in tools if get_field(tool, "type") != "function"] if isinstance(tools, list) else []

@@ -49,9 +49,9 @@ _OWN = {"extra_body", "extra_headers", "extra_query", "timeout", "self"}
 _NEEDED = {"choices", "delta", "message"}
 """Members that every user's loop reads: a missing one is an error."""
 _CUT_SHORT = {"LengthFinishReasonError": "length", "ContentFilterFinishReasonError": "content_filter"}
-"""What the helper raises at the end of a stream with this finish reason."""
+"""Errors that the helper raises at the end of a stream, with the finish reason that causes each."""
 _ENDED_OTHERWISE = {"response.incomplete", "response.failed", "error"}
-"""After these events there is no completed response to get."""
+"""Events after which the helper has no completed response."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 _SUMS: dict[str, Callable[..., Sum]] = {
     "chat": chat_sum,
@@ -251,19 +251,19 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _is_cut(exchange: Exchange, error: Exception) -> bool:
-    """Tell whether the error is the client's error for a connection that was lost while recording."""
+    """Return whether the error is the client's error for a connection that was lost while recording."""
     lost = isinstance(error, openai.APIConnectionError) or type(error).__module__.startswith("http")
     return exchange.error is not None and lost
 
 
 def _is_reported(exchange: Exchange, chunks: list[Any], error: Exception) -> bool:
-    """Tell whether the server sent an error event, or the connection was lost."""
+    """Return whether the server sent an error event, or the connection was lost."""
     sent = any(get_field(chunk, "error") for chunk in chunks)
     return _is_cut(exchange, error) or (sent and type(error) is openai.APIError)
 
 
 def _is_cut_short(error: Exception, sums: Sum) -> bool:
-    """Tell whether the helper's error is about the finish reason of the stream."""
+    """Return whether the helper's error is about the finish reason of the stream."""
     reason = _CUT_SHORT.get(type(error).__name__)
     return reason is not None and any(
         place.endswith(".finish_reason") and text == reason for place, text in sums.items()

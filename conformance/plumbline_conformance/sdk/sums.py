@@ -1,10 +1,10 @@
 """Add up the texts of a stream, from its bytes or from the objects that a client made of them.
 
-This is a second witness: it reads streams independently of `transcript/answer_fold.py`, so that a mistake of the
+This module reads streams independently of `transcript/answer_fold.py`, so that a mistake of the
 judge's own fold cannot hide a mistake of the client. Do not merge the two.
 
 A sum has a text for each place: `choices[0].content`, `choices[0].tool_calls[1].arguments`. Empty texts are left out,
-because readers treat null and an empty text alike.
+because readers treat null and an empty text in the same way.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def responses_sum(events: Iterable[Any], get: Get) -> Sum:
         kind, index = get(event, "type"), get(event, "output_index")
         if not isinstance(kind, str) or kind not in _DELTAS or not _is_number(index):
             continue
-        # Leading zeros make the alphabetical order of places that of the items.
+        # With leading zeros, places sort alphabetically in the order of the items.
         where = f"output[{index:03}]"
         part = get(event, "content_index")
         if kind == "response.output_text.delta" and _is_number(part):
@@ -118,7 +118,7 @@ def texts_of(sums: Sum, kind: str) -> list[str]:
 
 
 def differences(of_bytes: Sum, of_client: Sum) -> Iterator[Problem]:
-    """Compare the sum of the bytes with that of the client's objects."""
+    """Compare the sum of the bytes with the sum of the client's objects."""
     for place in dict.fromkeys([*of_bytes, *of_client]):
         expected, actual = of_bytes.get(place, ""), of_client.get(place, "")
         if expected != actual:

@@ -1,8 +1,8 @@
 """Fold an answer, whole or streamed, of any of the three APIs into one `Answer`.
 
-A stream and a whole answer with the same content fold into equal values. The fold never raises: it leaves out what is
-malformed and names it in `Answer.faults`. Checks read what is there, because the checks of shape report the rest. The
-differential and exact comparisons treat an answer as missing if a field that they compare is malformed.
+A stream and a whole answer with the same content fold into equal values. The fold never raises: it leaves out
+malformed parts and names them in `Answer.faults`. Checks read the other parts; schema checks report the malformed
+ones. The differential and exact comparisons treat an answer as missing if a field that they compare is malformed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 Surface = Literal["chat", "completions", "responses"]
 Fault = Literal["envelope", "choice", "message", "delta", "text", "reasoning", "calls", "finish"]
-"""What is malformed:
+"""The malformed part:
 
 - `envelope`: a body, chunk or event without the list or type that everything else depends on
 - `choice`: a choice, message, delta or output item that is not an object
@@ -117,7 +117,7 @@ def fold_stream(surface: Surface, values: list[Any]) -> Answer:
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
-    """Return the objects of a list, and none of anything else."""
+    """Return the objects in a list; an empty list for any other value."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 

@@ -41,7 +41,7 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def path(self) -> str:
-        """Return the path of the URL; empty for what is no URL."""
+        """Return the path of the URL; empty if it is not a URL."""
         try:
             return urlsplit(self.url).path
         except ValueError:
@@ -106,9 +106,9 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     again: list[list[Exchange]] = msgspec.field(default_factory=list)
     """The exchanges of each further attempt."""
     died: int | None = None
-    """The place of the exchange during which the server died, which is the last one of `exchanges`."""
+    """The index of the exchange during which the server died: the last one of `exchanges`."""
     mute: Exchange | None = None
-    """The refusal of a request that the server had answered, if it lives and has stopped serving instead of dying."""
+    """The refusal of a request that the server had answered before, if it is still running but no longer serves."""
     beside: list[str] = msgspec.field(default_factory=list)
     """The other requests that were in flight when it died."""
     defect: str = ""
@@ -132,7 +132,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_attempt(name: str, attempt: int) -> str:
-    """Return the name of an exchange among those of all attempts, which are counted from 1.
+    """Return the name of an exchange, with the number of its attempt if that is not the first.
 
     >>> in_attempt("deleted", 2)
     'deleted, attempt 2'

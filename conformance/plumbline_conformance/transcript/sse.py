@@ -1,4 +1,4 @@
-"""Parse server-sent events as the WHATWG specification says, and keep what breaks less careful clients."""
+"""Parse server-sent events as the WHATWG specification requires, and keep details that break less careful clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Event(msgspec.Struct, kw_only=True, dict=True):
     """One block of lines up to a blank line."""
 
     data: str | None
-    """The `data` lines, joined; None without any."""
+    """The joined `data` lines; None if there are no such lines."""
     name: str | None = None
     fields: tuple[str, ...] = ()
     """The names of its other fields, such as `id` and `retry`."""
@@ -57,7 +57,7 @@ class Event(msgspec.Struct, kw_only=True, dict=True):
 
 
 def parse_events(body: bytes) -> list[Event]:
-    """Return the events: blocks with data, and those with a name, which need data.
+    """Return the events: blocks with data, and blocks with a name, which need data.
 
     A client dispatches no other block: comments, and `retry`, `id` or an empty `data` alone.
     """
@@ -65,7 +65,7 @@ def parse_events(body: bytes) -> list[Event]:
 
 
 def parse_blocks(body: bytes) -> list[Event]:
-    """Return all blocks with at least one field, also those that are no events."""
+    """Return all blocks with at least one field, including blocks that are not events."""
     text = body.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if not lines[-1]:

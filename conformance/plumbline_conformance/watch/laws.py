@@ -1,7 +1,7 @@
 """Select the laws that apply to an exchange of another client.
 
-A law applies to exchanges that have all features of its scenario's request. Nothing is listed here: every check that is
-registered as a law is watched.
+A law applies to exchanges that have all features of its scenario's request. Every check that is registered as
+a law is watched; this module lists none.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ class Link:
             self.front.reset()
             self._close(f"the connection to the server broke: {error}")
         elif self._client_eof:
-            # Many servers close when they receive the EOF of the client, which is no fault.
+            # Many servers close when they receive the EOF of the client, which is not a fault.
             self._close(_CLIENT_LEFT)
         else:
             self._close(_SERVER_CLOSED, closed=True)

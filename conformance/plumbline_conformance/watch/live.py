@@ -147,7 +147,7 @@ def _scenario(check: str) -> str:
 
 
 def _samples(checks: Mapping[str, _Worst]) -> dict[str, Exchange]:
-    """Return the kept exchanges of a scenario, each once, by name: those of its checks' worst findings."""
+    """Return the exchanges kept for the worst findings of a scenario's checks, each once, by name."""
     kept = {id(worst.exchange): worst.exchange for worst in checks.values() if worst.exchange}
     return {f"sample/{number}": exchange for number, exchange in enumerate(kept.values(), 1)}
 

@@ -53,7 +53,7 @@ class Seen(msgspec.Struct, frozen=True, tag=True):
 
 
 class Passing(msgspec.Struct, frozen=True, tag=True):
-    """The number of exchanges in progress, and of those that passed unjudged for lack of room."""
+    """The number of exchanges in progress, and of exchanges that passed unjudged for lack of room."""
 
     open: int
     unjudged: int
@@ -84,7 +84,7 @@ class Inbox:
         """Return the next message.
 
         Raises:
-            EOFError: there is no further one.
+            EOFError: there is no further message.
             OSError: the pipe broke.
         """
         length = int.from_bytes(self._take(_LENGTH), "big")
@@ -218,7 +218,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _run(pipe: socket.socket, upstream: str, host: str, port: int, connections: int) -> None:
-    """Run the proxy process; it ends when the judge says so, not by an interruption of both."""
+    """Run the proxy process until the judge ends it; Ctrl-C, which reaches both processes, does not end it."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     _many_connections()

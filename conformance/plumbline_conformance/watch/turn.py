@@ -64,7 +64,7 @@ class Turn:
 
     @property
     def last(self) -> bool:
-        """Whether the connection has to end after the response."""
+        """Whether the connection must end after the response."""
         return self._last
 
     def ask(self, data: bytes) -> bytes:
