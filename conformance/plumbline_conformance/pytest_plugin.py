@@ -160,7 +160,7 @@ def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]
     if not option("--plumbline-model"):
         raise pytest.UsageError("--plumbline-url needs --plumbline-model")
     if option("--plumbline-profile") not in PROFILES:
-        raise pytest.UsageError(f"--plumbline-profile is one of {', '.join(PROFILES)}")
+        raise pytest.UsageError(f"--plumbline-profile must be one of {', '.join(PROFILES)}")
     key = option("--plumbline-api-key") or os.environ.get("OPENAI_API_KEY")
     url, model = option("--plumbline-url"), option("--plumbline-model")
     try:

@@ -54,7 +54,10 @@ def test_without_the_option_nothing_is_collected(tmp_path: Path) -> None:
             ["--plumbline-url", "http://h", "--plumbline-model", "m", "--plumbline-check", "nope"],
             "No check begins",
         ),
-        (["--plumbline-url", "http://h", "--plumbline-model", "m", "--plumbline-profile", "x"], "is one of"),
+        (
+            ["--plumbline-url", "http://h", "--plumbline-model", "m", "--plumbline-profile", "x"],
+            "must be one of",
+        ),
     ],
 )
 def test_wrong_options_are_reported(tmp_path: Path, options: list[str], said: str) -> None:
@@ -117,7 +120,7 @@ def test_an_unusable_address_or_key_is_reported_before_a_request(tmp_path: Path)
     )
 
     assert (port[0], key[0]) == (4, 4)
-    assert "has a port that is no number from 1 to 65535" in port[1]
+    assert "has a port that is not a number from 1 to 65535" in port[1]
     assert "cannot be sent in a header" in key[1]
     assert "sk-one" not in key[1]
 

@@ -47,7 +47,7 @@ def explain(name: str) -> list[str] | None:
         case [found]:
             return list(_check(found))
         case several:
-            said = f"{name} chooses {len(several)} checks. `plumbline explain` with one of them says more:"
+            said = f"{name} matches {len(several)} checks. Explain one with `plumbline explain ID`:"
             return [said, *(f"    {found.id}  {found.title}" for found in several)]
 
 
@@ -58,11 +58,11 @@ def _check(found: Check) -> Iterator[str]:
     for rule in found.rules:
         yield from _rule(rule, full=False)
     if len(found.rules) > 1:
-        yield "Each of its problems names the one of these rules that it breaks."
+        yield "Each problem names the rule that it breaks."
     if rules()[found.rules[0]]["level"].removesuffix(" NOT") != found.level:
-        yield "The check asks for less than its rule, because servers of good repute disagree on it."
+        yield "The check requires less than its rule, because major servers disagree about the rule."
     if found.sampled:
-        yield "It is about behaviour: another draw of the model may keep the rule, and the scenario is asked again."
+        yield "It judges sampled output: another answer may keep the rule, so the scenario is repeated if it fails."
     said = inspect.getdoc(found.law or found.judge)
     # A problem that only repeats the name of the rule adds nothing.
     if said and not _IDS.fullmatch(said):
@@ -80,7 +80,7 @@ def _claim(found: Claim) -> Iterator[str]:
     for rule in found.rules:
         yield from _rule(rule, full=False)
     yield ""
-    yield f"It is about all recorded answers, which the client {client} reads again from this machine."
+    yield f"The client {client} reads all recorded answers again from this machine."
     yield f"Run it: plumbline check --base-url URL --model NAME --sdk {client}"
 
 
@@ -115,17 +115,17 @@ def _meaning(source: str) -> str:
 
 
 SOURCES = {
-    "OpenAI API document": "the published OpenAPI description of the API; what follows is the schema or field",
-    "implied by": "no sentence of the document says it, but its members make sense in no other way",
+    "OpenAI API document": "the published OpenAPI description of the API; followed by the schema or field",
+    "implied by": "not stated in the document, but its members make sense in no other way",
     "Open Responses": "the open specification of the Responses API, and its test suite",
     "public bug reports": "clients of several servers broke without it",
-    "recorded traffic": "what the service itself was seen to send",
+    "recorded traffic": "observed in answers of the service itself",
     "reported": "the issues of the servers named",
     "seen in the field": "the issues of the servers named",
     "OpenAI Python SDK": "the official client fails or misreads the answer otherwise",
     "project policy": "a decision of this project",
 }
-"""What the beginnings of sources mean."""
+"""The meaning of each source, by how its text begins."""
 
 
 def _scenario(found: Scenario) -> Iterator[str]:

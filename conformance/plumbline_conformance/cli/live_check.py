@@ -173,7 +173,7 @@ def _plan(
     if why := outputs.unwritable(record=recording):
         raise _CannotRun(why)
     if not chosen:
-        raise _CannotRun("No check is left by these choices.")
+        raise _CannotRun("These options select no check. `plumbline list` lists the checks.")
     wanted = set(chosen)
     return _Plan(
         checks=chosen, scenarios=scenarios_of([name for name in CHECKS if name in wanted]), baseline=baseline

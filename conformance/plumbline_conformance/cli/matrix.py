@@ -93,7 +93,7 @@ def columns_from(named: Sequence[str]) -> list[Column]:
         column = _column(*_named(text))
         if column.name in columns:
             raise NotComparable(
-                f"Two reports are called {column.name}; NAME=FILE gives them names of their own."
+                f"Two reports are named {column.name}. Give them different names with NAME=FILE."
             )
         columns[column.name] = column
     return list(columns.values())

@@ -30,7 +30,7 @@ _FRAMING = ("content-length", "transfer-encoding", "connection", "content-type",
 
 
 class UnusableInput(Exception):  # noqa: N818 - it says what was given
-    """A value of the command line cannot be used; the text says why, and what to use instead."""
+    """A value from the command line cannot be used; the message states why, and what to use instead."""
 
 
 def target_of(base_url: str, model: str, api_key: str | None, option: str = "--api-key") -> Target:
@@ -39,7 +39,7 @@ def target_of(base_url: str, model: str, api_key: str | None, option: str = "--a
     Args:
         base_url: the root of the API; its query is part of every request.
         model: the model name to request.
-        api_key: the key; None or white space for none.
+        api_key: the key; None or white space means no key.
         option: the option that the key was given by, for error messages.
 
     Raises:
@@ -58,8 +58,8 @@ def key_of(text: str | None, option: str = "--api-key") -> str | None:
     for place, char in enumerate(key):
         if not (char.isascii() and char.isprintable()):
             raise UnusableInput(
-                f"The API key ({option} or OPENAI_API_KEY) cannot be sent in a header: its character {place + 1} "
-                f"is U+{ord(char):04X}, and only printable ASCII is. Look at where it was copied from."
+                f"The API key ({option} or OPENAI_API_KEY) cannot be sent in a header: character {place + 1} is "
+                f"U+{ord(char):04X}, and only printable ASCII is allowed. Copy the key again."
             )
     return key or None
 
@@ -77,7 +77,7 @@ def headers_of(lines: Sequence[str]) -> dict[str, str]:
         if not colon or not _HEADER_NAME.fullmatch(name):
             raise UnusableInput("--header: write it as 'NAME: VALUE', such as --header 'x-tenant: acme'.")
         if name in _FRAMING:
-            raise UnusableInput(f"--header: {name} is written by the judge itself, and cannot be chosen.")
+            raise UnusableInput(f"--header: the judge sets {name} itself. Leave it out.")
         if not all(char.isascii() and (char.isprintable() or char == "\t") for char in value):
             raise UnusableInput(f"--header: the value of {name} has a character that is not printable ASCII.")
         if name in found:
@@ -96,9 +96,11 @@ def capabilities_of(text: str) -> dict[str, bool]:
     for word in filter(None, (part.strip() for part in text.split(","))):
         name = word.removeprefix("-")
         if name not in CAPABILITIES:
-            raise UnusableInput(f"--capabilities: there is no {name}. There are {', '.join(CAPABILITIES)}.")
+            raise UnusableInput(f"--capabilities: {name} is unknown. Choose from {', '.join(CAPABILITIES)}.")
         if said.setdefault(name, not word.startswith("-")) == word.startswith("-"):
-            raise UnusableInput(f"--capabilities: {name} cannot be there and be missing. Say one of the two.")
+            raise UnusableInput(
+                f"--capabilities: {name} is given with and without a minus. Keep one of the two."
+            )
     return said
 
 
@@ -111,7 +113,7 @@ def clients_of(text: str) -> list[str]:
     names = list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
     for name in names:
         if name not in CLIENTS:
-            raise UnusableInput(f"--sdk: there is no client {name}. There are {', '.join(CLIENTS)}.")
+            raise UnusableInput(f"--sdk: {name} is unknown. Choose from {', '.join(CLIENTS)}.")
     return names
 
 
@@ -143,15 +145,15 @@ def _unusable(url: str) -> str | None:
         if not parts.hostname:
             return "names no host"
         if parts.port == 0:
-            return "has the port 0, where nobody listens"
+            return "has port 0, which no server can use"
     except ValueError:
-        return "has a port that is no number from 1 to 65535"
+        return "has a port that is not a number from 1 to 65535"
     if "#" in url:
         return "has a fragment (#…), which is never sent: leave it out"
     try:
         httpx.URL(url)
     except httpx.InvalidURL:
-        return "has a host that no name server could know"
+        return "has a host that is not a valid domain name or address"
     return None
 
 

@@ -23,16 +23,18 @@ def why_unwritable(
         if path is None:
             continue
         if not path.parent.is_dir():
-            return f"{path} cannot be written: there is no folder {path.parent}."
+            return f"{path} cannot be written: the directory {path.parent} does not exist."
         if path.is_dir():
-            return f"{path} cannot be written: it is a folder."
+            return f"{path} cannot be written: it is a directory."
         if not os.access(path if path.exists() else path.parent, os.W_OK):
-            return f"{path} cannot be written: it is not allowed."
+            return f"{path} cannot be written: permission denied."
         if path.exists() and not path.is_file():
             continue  # A pipe or terminal can take several outputs.
         other = taken.setdefault(_place(path), name)
         if other != name:
-            return f"{path} is named by {other} and by {name}, and one would overwrite the other."
+            return (
+                f"{path} is given for both {other} and {name}: one would overwrite the other. Name two files."
+            )
     return None
 
 

@@ -132,7 +132,7 @@ def search(
     wanted = [found for name, found in operations().items() if not only or name in only]
     if not wanted:
         out.print(
-            f"There is no operation {escape(printable(', '.join(only)))}. There are {', '.join(operations())}."
+            f"{escape(printable(', '.join(only)))}: unknown operation. Choose from {', '.join(operations())}."
         )
         return 2
     tally = _Tally()

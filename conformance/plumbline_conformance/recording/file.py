@@ -244,4 +244,4 @@ def _content(path: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UnreadableRecording(f"{path.name} cannot be unpacked: {error}") from error
+        raise UnreadableRecording(f"{path.name} cannot be decompressed: {error}") from error

@@ -170,7 +170,7 @@ async def _why(send: Send, target: Target, seen: Sequence[Exchange]) -> str:
         return f"The server does not know the model {target.model!r}; {await _listed(send)}."
     for exchange in seen:
         if exchange.status in _KEY:
-            cause = "The server refuses the API key" if target.api_key else "The server wants an API key"
+            cause = "The server refuses the API key" if target.api_key else "The server requires an API key"
             return (
                 f"{cause}: {address} answers with status {exchange.status}. Set the right one with --api-key."
             )

@@ -72,7 +72,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         for wanted in self.surfaces:
             if wanted not in surfaces:
                 raise UnknownChoice(
-                    f"No surface is called {wanted}. There are {', '.join(sorted(surfaces))}."
+                    f"The surface {wanted} is unknown. Choose from {', '.join(sorted(surfaces))}."
                 )
         known = CHECKS.keys() if self.requirements is None else set(published(self.requirements))
         return [name for name, found in CHECKS.items() if name in known and self._has(found)]

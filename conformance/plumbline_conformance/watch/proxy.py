@@ -49,7 +49,9 @@ class Proxy:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{redacted_url(upstream)} is not the URL of a server")
         if not (parts.netloc + parts.path).isascii():
-            raise ValueError(f"{redacted_url(upstream)} has non-ASCII characters, which a URL has to escape")
+            raise ValueError(
+                f"{redacted_url(upstream)} has non-ASCII characters, which must be escaped in a URL"
+            )
         if "@" in parts.netloc:
             raise ValueError(
                 "The URL of the upstream must not contain credentials: clients send their own keys"

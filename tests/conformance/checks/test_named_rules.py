@@ -170,5 +170,5 @@ def test_an_explanation_has_no_heading_over_nothing() -> None:
         if "How it looks:" in lines:
             line = lines[lines.index("How it looks:") + 1]
             assert re.sub(r"[A-Z]+-\d+|to|and|[,. ]", "", line) != "", name
-        several = "Each of its problems names the one of these rules that it breaks." in lines
+        several = "Each problem names the rule that it breaks." in lines
         assert several == (len(CHECKS[name].rules) > 1), name

@@ -291,7 +291,7 @@ def test_what_check_knows_explain_knows(name: str, capsys: pytest.CaptureFixture
     chosen = Selection(ids=[name]).checks()
     assert chosen
     if name in ("chat", "*/usage"):
-        assert out.startswith(f"{name} chooses {len(chosen)} checks.")
+        assert out.startswith(f"{name} matches {len(chosen)} checks.")
         assert all(f"    {check}  {CHECKS[check].title}\n" in out for check in chosen)
     elif name == "chat/stream-text/do":
         assert chosen == ["chat/stream-text/done"]

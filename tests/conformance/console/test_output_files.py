@@ -46,7 +46,7 @@ def test_other_commands_look_at_their_file_as_well(
     }[command]
 
     assert main([*words, "--json", str(tmp_path / "no" / "file.json")]) == 2
-    assert "cannot be written: there is no folder" in capsys.readouterr().out
+    assert "cannot be written: the directory" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_missing_key_is_reported(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     assert main(["check", "--base-url", good, "--model", MODEL]) == 2
-    assert "The server wants an API key" in capsys.readouterr().out
+    assert "The server requires an API key" in capsys.readouterr().out
 
 
 UNKNOWN = [
