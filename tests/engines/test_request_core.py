@@ -137,17 +137,22 @@ class Run:
         assert self.num_held() == len(queues.running) <= PLACES
 
 
-adds = st.tuples(st.just("add"), st.integers(1, 25), st.sampled_from([1, 2, 3, 30]), st.integers(0, 2))
+adds = st.tuples(st.just("add"), st.integers(1, 25), st.sampled_from([1, 2, 3, 50, 50]), st.integers(0, 2))
 steps = st.tuples(st.just("step"), st.sampled_from([None, None, None, 0, 1, 2]))
 others = st.tuples(st.sampled_from(["abort", "pause", "resume"]), st.integers(0, 6))
+runs = st.tuples(st.just("run"), st.sampled_from([0, 1, 5, 40]))
+# A long run fills the memory, so that requests are preempted.
 moves = st.tuples(
-    st.lists(adds, max_size=4), st.lists(adds | others | steps, max_size=4), st.lists(steps, max_size=9)
+    st.lists(adds, max_size=4),
+    st.lists(adds | others | steps, max_size=4),
+    st.tuples(runs),
+    st.lists(steps, max_size=3),
 )
 
 
 @pytest.mark.parametrize("make", CORES.values(), ids=CORES)
 @settings(max_examples=20, deadline=None)
-@given(rounds=st.lists(moves, max_size=5))
+@given(rounds=st.lists(moves, min_size=1, max_size=4))
 def test_any_sequence_of_moves_loses_nothing(make: Callable[[], Made], rounds: list[Any]) -> None:
     run = Run(make())
     for move, *arguments in chain.from_iterable(chain.from_iterable(rounds)):
@@ -155,6 +160,10 @@ def test_any_sequence_of_moves_loses_nothing(make: Callable[[], Made], rounds: l
             run.add(*arguments)
         elif move == "step":
             run.step(*arguments)
+        elif move == "run":
+            for _ in range(*arguments):
+                run.step()
+                run.check()
         else:
             name = str(arguments[0])
             known = run.reasons.get(name, "unknown") is None
@@ -173,6 +182,6 @@ def test_any_sequence_of_moves_loses_nothing(make: Callable[[], Made], rounds: l
     for _ in range(400):
         if run.core.has_work:
             run.step()
-    run.check()
+            run.check()
     assert not run.core.has_work
     assert None not in run.reasons.values()
