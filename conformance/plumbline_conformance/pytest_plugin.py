@@ -121,7 +121,7 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     """Run the checks here, which the workers do not have."""
     result = yield
     if _leads(session.config):
-        # The count so far is that of a worker; with 0, pytest would report that no tests ran.
+        # The count so far comes from one worker; with 0, pytest would report that no tests ran.
         session.testscollected += len(session.items)
         followers: list[pytest.Item | None] = [*session.items[1:], None]
         for item, following in zip(session.items, followers, strict=False):
@@ -141,7 +141,7 @@ def _leads(config: pytest.Config) -> bool:
 def _all_failed_elsewhere(config: pytest.Config, *, here: bool) -> bool:
     """Return whether --lf selects only items of the other processes, the controller or the workers.
 
-    pytest runs all items if none of the failed ones is collected, and each process collects only its part.
+    pytest runs all items if it collects none of the failed ones, and each process collects only its part.
     """
     if not config.getoption("lf", False):
         return False
@@ -150,7 +150,7 @@ def _all_failed_elsewhere(config: pytest.Config, *, here: bool) -> bool:
 
 
 def _choice(config: pytest.Config, asked: list[str]) -> tuple[Target, list[str]]:
-    """Return the target and the checks of the options, restricted to those that node ids select."""
+    """Return the target and the checks of the options, restricted to the ones that node ids select."""
     import plumbline_conformance.checks  # noqa: F401 - registers the suite
     from plumbline_conformance.client.target_input import UnusableInput, target_of
     from plumbline_conformance.suite.aliases import notes

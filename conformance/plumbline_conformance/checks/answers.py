@@ -92,5 +92,5 @@ def called(exchange: Exchange, *, forced: bool = False) -> list[Call]:
 
 
 def parsed(text: str) -> Any:
-    """Return the JSON document in a text, or None if the text is not one."""
+    """Return the JSON document in a text; None if the text is not JSON."""
     return load_json(text)

@@ -19,7 +19,7 @@ Probing = Generator[Request, Exchange, str | None]
 
 
 _TRIES = 3
-"""Answers without a thought after which a model counts as one that shows none."""
+"""After this many answers without a thought, the model counts as one that does not show its thinking."""
 _NO_ROUTE = (404, 405, 501)
 _REFUSED = (400, 404, 405, 422, 501)
 _TEMPORARY = BUSY | {401, 403, 407, 409, 425}
@@ -98,7 +98,7 @@ def _shows_reasoning(found: Exchange) -> bool:
         message = found.json["choices"][0]["message"]
         return any(message.get(key) for key in REASONING_KEYS)
     except (LookupError, TypeError, AttributeError):
-        # The server accepted the request; other checks report what is wrong with the answer.
+        # The server accepted the request; other checks report faults of the answer.
         return True
 
 
@@ -174,7 +174,7 @@ def key(target: Target) -> Probing:
     if found.status == 200:
         return "the server requires no key"
     if found.status not in (0, *_TEMPORARY):
-        # Another status may be about the request. If the right key gets an answer, it was about the key.
+        # Another status may be about the request. If the right key gets an answer, the status was about the key.
         right = yield Request(name="right_key", path="/chat/completions", json=body)
         if right.status == 200:
             return None

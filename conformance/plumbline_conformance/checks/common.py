@@ -85,7 +85,7 @@ def group(seen: Transcript, name: str, *, needed: bool = True) -> list[Exchange]
 
 
 def has_no_route(exchange: Exchange) -> bool:
-    """Tell whether the refusal is that of an operation which the server does not have.
+    """Return whether the server refused the request because it does not have the operation.
 
     A framework answers an unknown route with 405, or with a 404 that has no error object and does not mention the
     resource.
@@ -233,7 +233,7 @@ def request_id(exchange: Exchange) -> Iterator[Problem]:
 
 
 def portable_framing(exchange: Exchange) -> Iterator[Problem]:
-    """Check for a byte order mark, carriage returns, ids and blocks that are no events (SSE-02, SSE-03).
+    """Check for a byte order mark, carriage returns, ids and blocks that are not events (SSE-02, SSE-03).
 
     The SSE standard allows them, but clients that split at line feeds, or decode the data of every block, fail on them.
     """
@@ -327,7 +327,7 @@ def usage_count(exchange: Exchange, key: str) -> int:
 
 
 def longer_prompt(seen: Transcript, short: str, long: str, key: str = "input_tokens") -> Iterator[Problem]:
-    """Check that the request `long`, whose prompt has all that the prompt of `short` has, counts more tokens."""
+    """Check that the request `long` counts more tokens than `short`: its prompt contains all of the shorter one."""
     fewer, more = usage_count(at(seen, short), key), usage_count(at(seen, long), key)
     if more <= fewer:
         where = f"usage.{key}"
@@ -337,7 +337,7 @@ def longer_prompt(seen: Transcript, short: str, long: str, key: str = "input_tok
 def follow_up_accepted(seen: Transcript, first: str, name: str) -> Iterator[Problem]:
     """Check that the server accepts the request `name`, a follow-up of the request `first` that it accepted.
 
-    A server that returns items, such as calls, has to accept them as input.
+    A server that returns items, such as calls, must accept them as input.
     """
     accepted(at(seen, first))
     found = at(seen, name)
@@ -358,7 +358,7 @@ def whole_shapes(
         schema: the name of the schema.
         names: the names of the requests.
         rules: the rules of the check; by default those of the schema's fields.
-        law: what is checked of each answer; by default the schema alone.
+        law: the check of each answer; by default the schema alone.
     """
 
     @check(f"{slug}/shape", "Answer as the contract requires", *(rules or rules_of_shape(schema)))

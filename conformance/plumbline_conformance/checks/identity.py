@@ -34,13 +34,13 @@ def distinct_ids(seen: Transcript) -> Iterator[Problem]:
 
 
 def distinct_request_ids(seen: Transcript) -> Iterator[Problem]:
-    """Check that request ids differ (HTTP-03); another check reports missing ones, and the judge sends none itself."""
+    """Check that request ids differ (HTTP-03); another check reports missing ids, and the judge sends no ids."""
     found = {one.name: accepted(one).header("x-request-id") for one in seen.exchanges}
     yield from _distinct(found, "headers.x-request-id")
 
 
 def _distinct(found: dict[str, str | None], pointer: str) -> Iterator[Problem]:
-    """Check that the values differ, which are by the names of their requests."""
+    """Check that the values, by the names of their requests, differ."""
     given = {name: value for name, value in found.items() if value is not None}
     if len(given) < 2:
         raise Inconclusive("fewer than two answers have one; another check reports this")
@@ -63,8 +63,8 @@ def _id(exchange: Exchange) -> str | None:
 def made_now(key: str) -> Callable[[Exchange], Iterator[Problem]]:
     """Return a law: the time under this key is the current time.
 
-    The reference is the server's header `date`, because a wrong clock is no fault of the API. Without the header, the
-    law only checks that the value can be a time in seconds.
+    The reference is the server's header `date`, because a wrong clock is not a fault of the API. Without the header,
+    the law only checks that the value can be a time in seconds.
     """
 
     def law(exchange: Exchange) -> Iterator[Problem]:

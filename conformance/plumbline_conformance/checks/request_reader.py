@@ -1,4 +1,4 @@
-"""Read from a request what the answer has to have, because laws apply to requests of any client."""
+"""Derive the expected answer from a request, because laws apply to requests of any client."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _by_name(tools: Any) -> dict[str, dict[str, Any]]:
 
 
 def allowed_tools(exchange: Exchange) -> set[str]:
-    """Return the tool names that may be called: those of `tool_choice`, or else all of the request."""
+    """Return the names of the tools that may be called: the tools of `tool_choice`, or all tools of the request."""
     choice = request_fields(exchange).get("tool_choice")
     if choice == "none":
         return set()

@@ -39,7 +39,7 @@ def whole_and_streamed(
             if of_whole(accepted(whole)) == of_stream(streamed):
                 return
         except (Inconclusive, Rejected, Broken, LookupError, TypeError, AttributeError):
-            return  # The schema checks report what is wrong.
+            return  # The schema checks report the faults.
 
 
 def same(

@@ -1,4 +1,4 @@
-"""Judge all answers of scenarios that look at one effect: each still has to be a sound answer of its API.
+"""Judge all answers of scenarios that look at one effect: each must still be a sound answer of its API.
 
 A scenario about a stop string or a seed has checks of that effect. Without the check `sound`, a server could leave the
 usage out of exactly these answers, or break the order of their events.
@@ -136,7 +136,7 @@ OTHER_SHAPES = (
 OTHER_API = {"responses/inputs": ("chat",)}
 """Further APIs that a scenario asks."""
 BESIDE = {"chat/stop": ("plain",), "responses/inputs": ("chat",)}
-"""The requests of these scenarios that their check `shape` does not look at the answers of."""
+"""Requests of these scenarios with answers that their check `shape` does not look at."""
 
 
 def sound(slug: str) -> Callable[[Transcript], Iterator[Problem]]:
@@ -163,7 +163,7 @@ def sound(slug: str) -> Callable[[Transcript], Iterator[Problem]]:
 
 
 def _flaws(exchange: Exchange, rows: Sequence[Row]) -> Iterator[Problem]:
-    """Apply laws; what one of them cannot read, the law of the schema has reported, which is the first."""
+    """Apply laws, the schema first; answers that a later law cannot read are already reported by the schema."""
     flawed = False
     for _, rules, law in rows:
         try:
@@ -183,7 +183,7 @@ def _apis(slug: str) -> tuple[str, ...]:
 
 
 def _laws_of(exchange: Exchange, apis: tuple[str, ...]) -> tuple[Row, ...]:
-    """Return the laws of an answer of these APIs; none of a refusal, a failure or another operation."""
+    """Return the laws of an answer of these APIs; empty for a refusal, a failure or another operation."""
     if exchange.status != 200 or exchange.error is not None or exchange.failure is not None:
         return ()
     kinds = features(exchange.method, exchange.url, exchange.request_json)
@@ -198,16 +198,16 @@ def _rules(slug: str) -> tuple[str, ...]:
 
 
 def _complete(slug: str) -> bool:
-    """Return whether the scenario has the laws as checks of their own, as those have that `pair` registers."""
+    """Return whether the scenario has the laws as checks of their own, as scenarios registered by `pair` do."""
     return {f"{slug}/shape", f"{slug}/usage"} <= CHECKS.keys() and (
         f"{slug}/wire" in CHECKS or slug in ("chat/text", "completions/text")
     )
 
 
 NOTHING = ("responses/background-unkept", "responses/background", "completions/stream")
-"""Scenarios without an answer whose laws are not checks already."""
+"""Scenarios in which the laws of every answer are already checks."""
 ACCEPTED = ("errors/functions",)
-"""Scenarios of `errors/` whose request a server may answer; no check looks at the body of their refusals."""
+"""Scenarios of `errors/` with a request that a server may answer; no check looks at the body of their refusals."""
 ANSWERED = ("errors/hostile", "errors/rare-fields")
 """Scenarios of refusals in which some requests are valid."""
 REFUSED = {
@@ -219,7 +219,7 @@ REFUSED = {
     "responses/two-parents": "created",
     "responses/unkept": "created",
 }
-"""Scenarios of answers in which some requests have to be refused, with the request that has to be answered."""
+"""Scenarios of answers in which some requests must be refused, with the request that must be answered."""
 
 
 def _of_the_key(seen: Transcript, exchange: Exchange) -> bool:
@@ -227,11 +227,12 @@ def _of_the_key(seen: Transcript, exchange: Exchange) -> bool:
 
 
 def refused_soundly(seen: Transcript) -> Iterator[Problem]:
-    """Check the error object of every refusal (ERR-01), also of those for the sake of the key."""
+    """Check the error object of every refusal (ERR-01), including refusals of a wrong key."""
     exchanges = [one if _of_the_key(seen, one) else answered(one) for one in seen.exchanges]
     refusals = [one for one in exchanges if 400 <= one.status < 500]
     if first := REFUSED.get(seen.scenario):
-        accepted(at(seen, first))  # A server may say in its own way that it lacks what the scenario is about.
+        # A server may report in its own way that it lacks the feature of the scenario.
+        accepted(at(seen, first))
         refusals = [one for one in refusals if not has_no_route(one)]
     if not refusals:
         raise Inconclusive("the server refused nothing")

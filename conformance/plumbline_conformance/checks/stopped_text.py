@@ -1,6 +1,6 @@
 """Compare an answer that a stop string ended with the answer without it.
 
-Neither temperature 0 nor a seed guarantees equal answers, so a difference alone is no violation.
+Neither temperature 0 nor a seed guarantees equal answers, so a difference alone is not a violation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def same_answer(plain: str, word: str, found: str, others: Iterable[str]) -> boo
 
     A text that continues with the stop string, or with what follows it, is the first answer. A text that ends early, or
     within the stop string, or continues with a character or two, can be a different answer. Then the other answers
-    have to show that the server repeats itself.
+    must show that the server repeats itself.
 
     Args:
         plain: the first answer.

@@ -1,6 +1,6 @@
-"""Judge the answers of operations on what is stored: each is the object that the contract describes.
+"""Judge the answers of operations on stored objects: each is the object that the contract describes.
 
-Scenarios compare such objects with the answer that was stored; without the check `objects`, a list could lack its ends
+Scenarios compare these objects with the stored answer; without the check `objects`, a list could lack its ends
 and a deletion its object.
 """
 
@@ -37,12 +37,12 @@ OBJECTS: dict[str, tuple[str, ...]] = {
 }
 """The scenarios with such operations, and the rules of their check."""
 ALONE = {"responses/background": "POST"}
-"""The method of the operations that no other check of the scenario looks at, where there are such checks."""
+"""The method of the operations to judge, if other checks of the scenario look at the rest."""
 
 
 @cache
 def _schemas() -> list[tuple[str, re.Pattern[str], str]]:
-    """Return the method, the path and the schema of the answer of each operation on what is stored."""
+    """Return the method, the path and the schema of the answer of each operation on stored objects."""
     found: list[tuple[str, re.Pattern[str], str]] = []
     for template, operations in document()["paths"].items():
         path = re.compile(".*" + re.sub(r"\{[^}]*\}", "[^/]+", template.removeprefix("/v1")))

@@ -69,7 +69,7 @@ words = {
 def noting() -> dict[str, Any]:
     """Return the fields of a request that forces a call whose argument is a free string.
 
-    Between the characters of a string there is no white space that a model may write instead of them.
+    Inside a string, a model cannot write white space instead of content.
     """
     tool = function("write_note", schema("text"))
     tool["function"]["strict"] = True

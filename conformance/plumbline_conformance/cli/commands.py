@@ -89,7 +89,7 @@ def _in_order(out: Console, recorded: Sequence[Transcript]) -> list[Transcript]:
 
 
 def _profile_of(header: Header, selection: Selection) -> str:
-    """Return the chosen profile; without one, that of the run."""
+    """Return the chosen profile; without one, the profile of the run."""
     recorded = header.options.profile if header.options is not None else "full"
     return recorded if selection.profile == "full" and recorded in PROFILES else selection.profile
 
@@ -122,7 +122,7 @@ def _judge_watched(
 
 
 def run_rules(*, markdown: bool, clauses: bool = False) -> int:
-    """Print every rule with its checks, or why it has none, and with its clauses if wanted."""
+    """Print every rule with its checks, or the reason why it has no check, and with its clauses if wanted."""
     if markdown:
         put(as_markdown(), end="")
         return 0
@@ -176,7 +176,7 @@ def run_fuzz(
     json_file: Path | None,
     phases: str | None = None,
 ) -> int:
-    """Fuzz a server, and run these phases of schemathesis if there are any; returns the worse status of the two.
+    """Fuzz a server, and run these phases of schemathesis if there are any; returns the worse exit status.
 
     Hypothesis and schemathesis are optional dependencies, so they are imported here.
     """

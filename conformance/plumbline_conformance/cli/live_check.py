@@ -87,7 +87,7 @@ def run_check(
     """Judge a server, let these clients read its answers, and return the exit status."""
     out = console()
     began = time.monotonic()
-    # A key in a header of the user's is found by the header's name.
+    # Redaction finds a key in one of the user's headers by the name of the header.
     named = secrets_of(exchange_of(target, Request(path="/", method="GET")))
     secrets = [*conceal, *named, *([target.api_key] if target.api_key else [])]
     try:

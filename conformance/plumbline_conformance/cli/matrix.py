@@ -79,11 +79,11 @@ def run_matrix(named: Sequence[str], markdown: Path | None, html: Path | None, o
 def columns_from(named: Sequence[str]) -> list[Column]:
     """Return a column for each `NAME=FILE` or `FILE`, a report or a recording.
 
-    The explanations of a recording are in a file beside it with the same name and the suffix `.toml`.
+    The explanations of a recording are in a file next to it with the same name and the suffix `.toml`.
 
     Raises:
         NotComparable: two columns have the same name.
-        UnreadableExplanations: the file beside a recording has another format.
+        UnreadableExplanations: the file next to a recording has another format.
         UnreadableRecording: a file is not a recording.
         UnreadableReport: a file is not a report.
         OSError: a file cannot be read.

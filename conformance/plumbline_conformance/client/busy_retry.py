@@ -32,7 +32,7 @@ _UNCONNECTED = ("ConnectError", "ConnectionRefusedError")
 
 
 class BusyRetry:
-    """Retry the requests of one run: while one waits for a busy server, the others queue behind it.
+    """Retry the requests of one run: while one waits for a busy server, the others queue after it.
 
     Args:
         left: returns the seconds that the run may still take.

@@ -100,7 +100,7 @@ class Unpacked:
             exchange.packed = packed
 
     def settle(self, exchange: Exchange) -> None:
-        """Keep the compressed bytes only if all were decompressed, because redaction has to see their content."""
+        """Keep the compressed bytes only if all were decompressed, because redaction must see their content."""
         seen = self._inflate is not None and self._inflate.eof
         if self.ended or not seen or self._behind:
             exchange.packed = msgspec.UNSET

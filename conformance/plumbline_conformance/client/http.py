@@ -26,7 +26,7 @@ __all__ = ["Conversation", "conversations", "exchange_of", "sender"]
 _MAX_BODY = 32 * 1024 * 1024
 """Bytes after which an endless answer is cut."""
 _MAX_TOTAL = 256 * 1024 * 1024
-"""Bytes of all bodies of a run; beyond it none are kept."""
+"""Bytes of all bodies of a run; beyond this limit no bodies are kept."""
 _PATIENCE_WITH_LATENESS = 12
 """After this many answers that did not end in time, no more requests are sent."""
 _PATIENCE_WITH_SILENCE = 4

@@ -1,4 +1,4 @@
-"""Name the judge's commands, so that a help text needs none of their modules."""
+"""Name the judge's commands, so that a help text does not need their modules."""
 
 from __future__ import annotations
 

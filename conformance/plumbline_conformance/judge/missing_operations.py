@@ -1,6 +1,6 @@
-"""Reject what fails only because the server does not have the operation.
+"""Reject checks that fail only because the server does not have the operation.
 
-No check has to know this: a problem in such an answer becomes the verdict `rejected`.
+Checks need not handle this case: a problem in such an answer becomes the verdict `rejected`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["missing_operation"]
 _ABOUT_ROUTES = {"HTTP-08", "WS-01"}
 """Rules about methods and paths that a server need not have."""
 _ABOUT_404 = {"MOD-03", "ERR-06", "ST-02", "ST-03", "ST-05", *_ABOUT_ROUTES}
-"""Rules about the answer to what does not exist; they judge a 404 themselves."""
+"""Rules about requests for objects that do not exist; their checks judge a 404 themselves."""
 
 
 def missing_operation(found: Check, transcript: Transcript, names: set[str | None]) -> str | None:
@@ -22,7 +22,7 @@ def missing_operation(found: Check, transcript: Transcript, names: set[str | Non
 
     Args:
         found: the check.
-        transcript: what it judged.
+        transcript: the judged transcript.
         names: the exchanges of its problems.
     """
     exchanges = transcript.exchanges
@@ -36,7 +36,7 @@ def missing_operation(found: Check, transcript: Transcript, names: set[str | Non
 
 
 def _says_so(found: Check, exchange: Exchange) -> bool:
-    """Tell whether the check itself is about this status."""
+    """Return whether the check itself is about this status."""
     return bool(set(found.rules) & (_ABOUT_404 if exchange.status == 404 else _ABOUT_ROUTES))
 
 

@@ -1,9 +1,9 @@
 """Redact credentials in findings; judge the original bytes.
 
 A server may repeat a key anywhere, and the text of a finding quotes the answer. A transcript that contains a credential
-is therefore judged twice: the verdicts are those of the original bytes, the texts those of the redacted bytes, unless
-redaction changed the verdict. A key that is split over two events of a stream is in no bytes as a whole and appears
-when a check joins the texts, so the texts of findings are redacted as well.
+is therefore judged twice: verdicts come from the original bytes, texts from the redacted bytes unless redaction changed
+the verdict. A key that is split over two events of a stream appears only when a check joins the texts, so the texts of
+findings are redacted as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["judge_redacted", "redact_findings", "shows_secrets"]
 
 
 def judge_redacted(seen: Transcript, secrets: Sequence[str] = ()) -> list[Finding]:
-    """Judge a transcript, and redact these secrets and those of its headers in the findings."""
+    """Judge a transcript, and redact these secrets and the secrets of its headers in the findings."""
     try:
         found = judge(seen)
         covered = redacted(seen, secrets)
@@ -33,7 +33,7 @@ def judge_redacted(seen: Transcript, secrets: Sequence[str] = ()) -> list[Findin
 
 
 def shows_secrets(exchange: Exchange, covered: Exchange) -> bool:
-    """Tell whether redaction changed anything but the request headers, which no check quotes."""
+    """Return whether redaction changed anything but the request headers, which no check quotes."""
     return msgspec.structs.replace(covered, request_headers=exchange.request_headers) != exchange
 
 

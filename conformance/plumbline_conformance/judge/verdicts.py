@@ -40,7 +40,7 @@ Verdict = Literal[
     "pass", "fail", "warn", "flaky", "rejected", "untestable", "inconclusive", "skipped", "error"
 ]
 """`flaky`: some attempts broke the rule and some kept it. `rejected`: the server refused the request, so there is
-nothing to judge. `untestable`: the server accepted the request and did not deliver what the rule is about.
+nothing to judge. `untestable`: the server accepted the request and did not deliver what the rule requires.
 `inconclusive`: a lost connection, a busy server or a free choice of the model prevented a verdict. `skipped`: the
 target lacks the capability, or the budget did not allow the scenario. `error`: the suite itself is at fault."""
 
@@ -137,7 +137,7 @@ def _killed(wanted: list[Check], transcript: Transcript) -> list[Finding]:
 
 
 def judge_law(found: Check, exchange: Exchange) -> Finding | None:
-    """Apply a law to any exchange; return None if its request does not ask for what the law is about."""
+    """Apply a law to any exchange; return None if its request does not ask for the feature of the law."""
     requested = True
 
     def claim(seen: Transcript) -> Iterator[Problem]:
@@ -262,7 +262,7 @@ def _completed(found: Check, problem: Problem, transcript: Transcript) -> Proble
     """Return the problem with the rule that it breaks and the name of its exchange.
 
     Raises:
-        ValueError: the check has several rules and names none of them, or names another one; or see `_placed`.
+        ValueError: the check has several rules and the problem does not name one of them; or see `_placed`.
     """
     rule = problem.rule or (found.rules[0] if len(found.rules) == 1 else "")
     if rule not in found.rules:
@@ -271,10 +271,10 @@ def _completed(found: Check, problem: Problem, transcript: Transcript) -> Proble
 
 
 def _placed(found: Check, problem: Problem, transcript: Transcript) -> Problem:
-    """Return the problem with the name of its exchange: its own, that of the check, or that of the only exchange.
+    """Return the problem with its exchange: the one it names, the check's, or the only one of the scenario.
 
     Raises:
-        ValueError: it names no exchange of the scenario.
+        ValueError: it does not name an exchange of the scenario.
     """
     names = [exchange.name for exchange in transcript.exchanges]
     name = problem.exchange

@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def is_true(self, finding: Finding) -> bool:
         """Return whether this entry matches a result.
 
-        A rule that a model breaks only sometimes may fail in all attempts of a run, in some (`flaky`) or in none, so
+        A rule that a model breaks only sometimes may fail in all, some (`flaky`) or no attempts of a run, so
         the same rules of the same check are the same violation.
         """
         if finding.verdict == "pass":
@@ -71,7 +71,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         try:
             found = msgspec.convert(json.loads(path.read_bytes()), Baseline)
         except (ValueError, RecursionError) as error:
-            raise UnreadableBaseline(f"{path.name} is no baseline: {error}") from error
+            raise UnreadableBaseline(f"{path.name} is not a baseline: {error}") from error
         if found.format != _FORMAT:
             raise UnreadableBaseline(f"{path.name} has format {found.format}; this version reads {_FORMAT}")
         today = {current(name): entry for name, entry in found.expected.items()}
@@ -108,7 +108,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         """Return the baseline updated with these results; reasons and entries of unselected checks are kept."""
         settled = {f.check: f for f in findings if f.verdict in {"pass", *VIOLATIONS}}
         known = {name: entry for name, entry in self.expected.items() if claim_of(name)}
-        # A flaky violation that does not occur in one run is not fixed by that.
+        # A flaky violation that does not occur in one run may still occur in the next.
         kept = {
             name: entry
             for name, entry in known.items()

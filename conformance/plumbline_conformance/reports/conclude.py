@@ -63,7 +63,7 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
             read: a file that the command reads.
         """
         if self.update_baseline and self.baseline is None:
-            return "--update-baseline needs --baseline FILE: that is what it writes."
+            return "--update-baseline needs --baseline FILE, the file to write."
         kinds = ("json", "junit", "markdown", "html", "badge")
         written: dict[str, Path | None] = {f"--{kind}": getattr(self, kind) for kind in kinds}
         written["--record"] = record
@@ -154,7 +154,7 @@ def conclude(
 
 
 def _terminal(report: Report) -> str:
-    """Return what the terminal shows of the checks, to find out whether it can be shown."""
+    """Return the terminal's text about the checks, to find out whether it can be written."""
     return "\n".join(line for result in report.results for line in failure_lines(report, result))
 
 

@@ -51,7 +51,7 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
         parts.append(f"-H {authorization}")
     body = exchange.request_body
     if body and not any(name.lower() == "content-type" for name in exchange.request_headers):
-        parts.append("-H 'content-type:'")  # Without a content type, curl would add that of an HTML form.
+        parts.append("-H 'content-type:'")  # Without a content type, curl would add the type of an HTML form.
     if not body:
         return " ".join(parts)
     if len(body) > _LONGEST:
@@ -66,7 +66,7 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
 
 
 def _made(body: bytes) -> str | None:
-    """Return a command that writes a long body with a repeated piece; None if the body has none.
+    """Return a command that writes a long body with a repeated piece; None if nothing repeats.
 
     The repetition is searched in the middle of the body, where deliberately long bodies have it.
     """

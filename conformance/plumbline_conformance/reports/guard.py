@@ -1,6 +1,6 @@
-"""Write reports behind a guard: a scenario that cannot be shown becomes the verdict `error`, with its traceback.
+"""Write reports even if a scenario cannot be shown: it becomes the verdict `error`, with its traceback.
 
-The other scenarios keep their results, and the exit status is that of a defect of the judge.
+The other scenarios keep their results, and the exit status reports a defect of the judge.
 """
 
 from __future__ import annotations

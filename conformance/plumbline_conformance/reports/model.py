@@ -45,7 +45,7 @@ FORMAT = 2
 VERDICTS = ("pass", "fail", "warn", "flaky", "untestable", "rejected", "inconclusive", "skipped", "error")
 """All verdicts, in the order of the printed counts."""
 WORST_FIRST = ("error", "fail", "untestable", "flaky", "warn", "pass", "rejected", "inconclusive", "skipped")
-"""The order in which the verdict of a rule is chosen from those of its checks: a pass outweighs missing verdicts."""
+"""The order in which a rule gets its verdict from the verdicts of its checks: a pass outweighs missing verdicts."""
 SCORED = frozenset({"pass", *VIOLATIONS})
 """Verdicts that decide about the rule."""
 _EVENT = re.compile(r"\b(?:event|frame) (\d+)\b")
@@ -78,7 +78,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     expected: str | None = None
     """The reason why a baseline accepts this violation."""
     sampled: bool = False
-    """Whether the check depends on what the model wrote (behaviour) or not (protocol)."""
+    """Whether the check depends on the content that the model wrote (behaviour) or not (protocol)."""
     traceback: str = ""
     """Where the judge itself failed, for the verdict `error`."""
 
@@ -266,7 +266,7 @@ def read_report(path: Path) -> Report:
             )
         return msgspec.convert(value, Report)
     except (ValueError, RecursionError) as error:
-        raise UnreadableReport(f"{path.name} is no report: {error}") from error
+        raise UnreadableReport(f"{path.name} is not a report: {error}") from error
 
 
 def event_of(problem: Problem) -> int | None:

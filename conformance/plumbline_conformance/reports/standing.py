@@ -77,7 +77,7 @@ def _is_refused(result: Result, core: Collection[str], lacked: Collection[str]) 
 
 
 def core_of(report: Report) -> frozenset[str]:
-    """Return the scenarios that a server must not refuse: core ones, and those of the profile's capabilities."""
+    """Return the scenarios that a server must not refuse: core ones, and ones for the profile's capabilities."""
     always = {name for name, found in SCENARIOS.items() if found.core}
     return frozenset(always | scenarios_that_show(report.profile))
 

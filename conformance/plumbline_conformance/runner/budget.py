@@ -1,4 +1,4 @@
-"""Bound the tokens and seconds of a run. A scenario that does not fit is skipped, and the report says so.
+"""Bound the tokens and seconds of a run. A scenario that does not fit is reported as skipped.
 
 Before a request is sent, its worst case is reserved: all tokens that it allows for each choice, and its own length. The
 usage of the answer replaces the worst case.
@@ -41,7 +41,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which no scenario starts, requests in flight end, and no busy server is waited for."""
 
     def after(self, tokens: int) -> Budget:
-        """Return the budget that is left after these tokens."""
+        """Return the rest of the budget after these tokens."""
         left = None if self.tokens is None else max(0, self.tokens - tokens)
         return msgspec.structs.replace(self, tokens=left)
 
@@ -86,7 +86,7 @@ def _total(value: Any) -> int | None:
 
 
 class BudgetTracker:
-    """Track what is left of a budget while scenarios run concurrently.
+    """Track the rest of a budget while scenarios run concurrently.
 
     Args:
         budget: the limits.

@@ -50,7 +50,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apis_of(scenarios: Sequence[Scenario]) -> list[Api]:
-    """Return the APIs to try for these scenarios, the likeliest first; none if they generate no text."""
+    """Return the APIs to try for these scenarios, the likeliest first; an empty list if they generate no text."""
     surfaces = {scenario.id.partition("/")[0] for scenario in scenarios} - {"models"}
     if not surfaces:
         return []
@@ -133,7 +133,7 @@ def _error(exchange: Exchange) -> dict[str, Any]:
 
 
 def _of_the_model(exchange: Exchange, target: Target) -> bool:
-    """Tell whether the server refuses an unknown model; servers word that differently."""
+    """Return whether the server refuses an unknown model; servers word that differently."""
     if not 400 <= exchange.status < 500:
         return False
     error = _error(exchange)
@@ -152,7 +152,7 @@ def _hopeless(exchange: Exchange, target: Target) -> bool:
 
 
 def _is_there(exchange: Exchange, target: Target, seen: Sequence[Exchange]) -> bool:
-    """Tell whether an answer other than 200 still shows an API: a failure, or the refusal of a valid request."""
+    """Return whether an answer other than 200 still shows an API: a failure, or the refusal of a valid request."""
     if _hopeless(exchange, target):
         return False
     if not seen:
@@ -164,7 +164,7 @@ def _is_there(exchange: Exchange, target: Target, seen: Sequence[Exchange]) -> b
 
 
 async def _why(send: Send, target: Target, seen: Sequence[Exchange]) -> str:
-    """Return the message, about the cause that the user has to fix first."""
+    """Return the message about the cause that the user must fix first."""
     address = redacted_url(target.base_url)
     if any(_of_the_model(exchange, target) for exchange in seen):
         return f"The server does not know the model {target.model!r}; {await _listed(send)}."

@@ -56,7 +56,7 @@ async def record(
 
 
 class _Attempts:
-    """Run one scenario, as often as a rule that depends on sampling is worth it.
+    """Run one scenario, and repeat it while it breaks a rule that depends on sampling.
 
     Args:
         session: sends the requests.
@@ -102,7 +102,7 @@ class _Attempts:
 
 
 class _Schedule:
-    """Run scenarios concurrently, and one at a time where the request that kills the server has to be known.
+    """Run scenarios concurrently, and one at a time to find the request that kills the server.
 
     Args:
         attempts: runs one scenario.
@@ -124,9 +124,9 @@ class _Schedule:
         self._ended = ended
         self._done: dict[str, Transcript] = {}
         self._disturbed: list[Scenario] = []
-        """The scenarios to repeat, because the server died of a request that is not known yet."""
+        """The scenarios to repeat, because the server died of a request that is not identified yet."""
         self._suspected: dict[str, Transcript] = {}
-        """The transcripts of those during whose request it died, while others were in flight."""
+        """The transcripts of scenarios with a request in flight when the server died, if there were several."""
 
     async def run(self, scenarios: Sequence[Scenario]) -> list[Transcript]:
         """Run all scenarios; hostile requests come last and alone, and those that may kill the server after them."""

@@ -58,7 +58,7 @@ class Death(msgspec.Struct, frozen=True):
     """The server died."""
 
     suspects: tuple[Flight, ...]
-    """The requests in flight, the one whose connection broke first in front."""
+    """The requests in flight; first the one that lost its connection first."""
     returned: bool
     """Whether the server answers again."""
 
@@ -102,7 +102,7 @@ class ServerWatch:
             exchange = await ask(request)
             return exchange
         finally:
-            # A broken request stays a suspect until somebody has looked whether the server lives.
+            # A broken request stays a suspect until a look at the address has shown whether the server lives.
             if flight in self._flying and (exchange is None or not self._is_broken(exchange)):
                 self._flying.remove(flight)
 
@@ -158,7 +158,7 @@ class ServerWatch:
         return False
 
     async def _accepts(self) -> bool:
-        """Tell whether anything accepts a connection at the address."""
+        """Return whether anything accepts a connection at the address."""
         parts = urlsplit(self._base_url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:

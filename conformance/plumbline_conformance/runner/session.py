@@ -1,4 +1,4 @@
-"""Hold the conversations of a run: probe capabilities, send the requests of a scenario, note how each ended."""
+"""Probe capabilities, send the requests of scenarios, and record how each conversation ended."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Session:
         self._tracker = tracker
         self._watch = watch
         self._proof: Request | None = None
-        """A request that the server has answered, which it has to answer again."""
+        """A request that the server has answered, and must answer again."""
         self._died: dict[str, Transcript] = {}
         """The transcripts of probes during which the server died, by capability."""
         self.stopped: set[str] = set()
@@ -116,7 +116,7 @@ class Session:
         except _Died as died:
             return died.transcript(wanted.id)
         except _Disturbed as disturbed:
-            # Answers of a server that is dying or has lost its state are evidence of nothing.
+            # Answers of a server that is dying or has lost its state are not evidence.
             return Transcript(scenario=wanted.id, exchanges=[], skipped=self._watch.over or str(disturbed))
         except Exception as error:
             return Transcript(scenario=wanted.id, exchanges=[], defect=traceback_of(error))
@@ -125,8 +125,8 @@ class Session:
     async def survived(self, seen: Transcript) -> Transcript:
         """Return the transcript, with a mark if the server no longer answers what it answered before.
 
-        Such a server lives and is of no use: its thread for the model has ended, say. The mark is at the first exchange
-        that got the answer which the valid request gets now; that request or the one before it silenced the server.
+        The process is up but no longer serves, for example because its worker thread died. The mark is at the first
+        exchange with the answer that the valid request gets now; that request or the one before it silenced the server.
         """
         if self._proof is None or self._watch.over or not seen.exchanges or seen.died is not None:
             return seen
@@ -166,7 +166,7 @@ class Session:
     async def _send_all(
         self, steps: Steps, exchanges: list[Exchange], flight: Flight, conversation: Conversation
     ) -> str | None:
-        """Send the requests of a conversation, append its exchanges, and return what its steps return."""
+        """Send the requests of a conversation, append its exchanges, and return the result of its steps."""
         spent = 0
         try:
             request = next(steps)
@@ -192,7 +192,7 @@ class Session:
             return stop.value  # type: ignore[no-any-return]
 
     async def _end_if_dead(self, flight: Flight, exchanges: list[Exchange]) -> None:
-        """Raise what ends the conversation if the server died of it, or of another one, during its last exchange."""
+        """Raise an exception if the server died during the last exchange, of this conversation or of another one."""
         if (death := await self._watch.death(flight)) is not None:
             guilty = death.suspects[0] is flight
             raise _Died(exchanges, death) if guilty else _Disturbed(exchanges, DISTURBED)

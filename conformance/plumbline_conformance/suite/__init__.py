@@ -1,1 +1,1 @@
-"""Define scenarios and checks, the contract and rules behind them, and the choice of checks for a run."""
+"""Define scenarios and checks, their contract and rules, and the choice of checks for a run."""

@@ -1,4 +1,4 @@
-"""List the clauses of the rules: which check detects a fault of each, proven by which mutant, or why none does."""
+"""List the clauses of the rules: the check that detects a violation and its mutant, or why no check does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
     check: str
     mutant: str
-    """The name of the mutant in the zoo (`tests/conformance/mutants`)."""
+    """The name of the mutant in `tests/conformance/mutants`."""
 
 
 class Clause(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,12 +27,12 @@ CLAIMS: dict[str, Claim] = {
     for client in CLIENTS
     for slug, (title, rules) in _TITLES_AND_RULES.items()
 }
-"""By id. Those with `-helper` use the client's own fold of a stream (`client.chat.completions.stream`)."""
+"""By id. Claims with `-helper` use the client's own fold of a stream (`client.chat.completions.stream`)."""
 _TITLES = {f"sdk/{client}": f"Recorded answers, read by the official client {client}" for client in CLIENTS}
 
 
 def claim_of(name: str) -> Claim | None:
-    """Return the check or claim with this id, or None."""
+    """Return the check or claim with this id; None if the id is unknown."""
     return CHECKS.get(name) or CLAIMS.get(name)
 
 

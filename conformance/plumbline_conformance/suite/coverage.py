@@ -1,4 +1,4 @@
-"""List which checks observe each rule, or why a rule has none."""
+"""List which checks observe each rule, or the reason why no check does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNCHECKED: Mapping[str, str] = {
 
 
 def manifest() -> dict[str, list[str] | str]:
-    """Return for every rule the ids of its checks, or why it has none."""
+    """Return for every rule the ids of its checks, or the reason why it has no check."""
     found: dict[str, list[str] | str] = {}
     for rule in rules():
         observed = [check.id for check in CHECKS.values() if rule in check.rules]
@@ -67,7 +67,7 @@ def _clause_rows() -> Iterator[str]:
 
 _CLAUSES_NOTE = (
     "A rule often requires several things. Each row is one of them, for whole answers, streams or refusals: the check"
-    "\nthat detects a server without it, and in brackets such a server of the zoo (`nox -s mutants`)."
+    "\nthat detects a server without it, and in brackets a mutant that it detects (`nox -s mutants`)."
 )
 
 

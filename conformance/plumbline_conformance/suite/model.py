@@ -1,7 +1,7 @@
-"""Define scenarios, which send requests, and checks, which judge what came back.
+"""Define scenarios, which send requests, and checks, which judge the answers.
 
 A scenario sends requests; the exchanges are its transcript. A check is a pure function of that transcript: it yields
-the problems it finds, and none if its rule is kept. No check does I/O, so a recording can be judged again.
+the problems it finds, and nothing if its rule is kept. No check does I/O, so a recording can be judged again.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = SEED
     """The seed of requests that send one."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    """Further headers of every request, by lower-case name, such as those that a gateway needs."""
+    """Further headers of every request, by lower-case name, such as headers that a gateway needs."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One HTTP request of a scenario, or one turn on a WebSocket."""
 
     name: str = ""
-    """Unique within the scenario; only the request of a scenario that sends one may leave it out. The requests of a
+    """Unique within the scenario; may be left out if the scenario sends only one request. The requests of a
     group, such as polls, are `poll/1`, `poll/2` and so on, or `whole`, `whole/2` if one of them is the first choice."""
     path: str
     """Below the base URL, such as `/chat/completions`."""
@@ -114,7 +114,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the exchange, or `GONE` if it was not kept. A check may leave it out if it was registered with a
     `request` or if the scenario has one exchange; the judge fills it in, and refuses a problem without one."""
     rule: str = ""
-    """The broken rule: one of the check's, or `FAILED`. May be left out if the check has one rule."""
+    """The broken rule: a rule of the check, or `FAILED`. May be left out if the check has one rule."""
     scenario: str = ""
     """The scenario of the exchange, if it is not the check's own."""
 
@@ -126,7 +126,7 @@ def breaking(rule: str, problems: Iterable[Problem]) -> Iterator[Problem]:
 
 
 def about(exchange: Exchange, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the problems with this exchange as theirs, unless they name another one."""
+    """Yield the problems with this exchange, unless they name another one."""
     for problem in problems:
         if problem.exchange is None:
             problem = msgspec.structs.replace(problem, exchange=exchange.name)
@@ -143,7 +143,7 @@ class Inconclusive(Exception):  # noqa: N818 - it is a verdict, not an error
 
 
 class NotRequested(Inconclusive):
-    """The request does not ask for what a law is about. `plumbline watch` does not report it."""
+    """The request does not ask for the feature of a law. `plumbline watch` does not report it."""
 
 
 class Rejected(Exception):  # noqa: N818 - it is a verdict, not an error
@@ -158,7 +158,7 @@ class Broken(Exception):  # noqa: N818 - it is a verdict, not an error
     """The server accepted the request and then failed.
 
     Args:
-        problem: what came instead of an answer.
+        problem: the failure that came instead of an answer.
         own: whether the check's own rule requires an answer; if not, `FAILED` is the broken rule.
     """
 
@@ -194,12 +194,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hostile(self) -> bool:
-        """Whether it sends what a server has to refuse; such requests run last and alone, because they may kill it."""
+        """Whether it sends requests that a server must refuse; they run last and alone, because they may kill it."""
         return self.id.startswith("errors/")
 
     @property
     def lethal(self) -> bool:
-        """Whether one of its checks is about a server that has to survive; it comes last, as nothing may follow."""
+        """Whether one of its checks requires that the server survives; it comes last, because nothing may follow."""
         return any(SURVIVED in found.rules for found in self._checks)
 
     @property
@@ -214,7 +214,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 Judge = Callable[[Transcript], Iterator[Problem]]
 Law = Callable[[Exchange], Iterator[Problem]]
-"""A check of one exchange from any client. It reads from the request what the answer has to be."""
+"""A check of one exchange from any client. It derives the expected answer from the request."""
 
 
 AnswerKind = Literal["", "whole", "stream", "either", "refusal"]
@@ -250,7 +250,7 @@ class Check(Claim, frozen=True, kw_only=True):
 
 
 SURVIVED = "HTTP-16"
-"""The rule that a server breaks which dies of a request that it has to refuse."""
+"""Rule broken by a server that crashes on a request it must refuse."""
 FAILED = "HTTP-17"
 """The rule that a check reports as broken if the server failed and there is no answer to look at."""
 CAPABILITIES: dict[str, Capability] = {}
@@ -259,7 +259,7 @@ UNKNOWN = "could not be found out"
 DIED = "the server died"
 """The start of the reason for a skipped scenario, if an earlier request had killed the server."""
 MUTE = "the server stopped serving"
-"""The same if the server lives, and refuses what it had answered."""
+"""The same, if the server is still running but refuses a request that it had answered."""
 SCENARIOS: dict[str, Scenario] = {}
 CHECKS: dict[str, Check] = {}
 
@@ -277,7 +277,7 @@ def capability(slug: str, title: str) -> Callable[[Probe], Probe]:
 def scenario(
     slug: str, title: str, *, core: bool = False, needs: tuple[str, ...] = ()
 ) -> Callable[[Steps], Steps]:
-    """Register a scenario; its capabilities have to be registered before it."""
+    """Register a scenario; its capabilities must be registered first."""
 
     def register(steps: Steps) -> Steps:
         if slug in SCENARIOS:

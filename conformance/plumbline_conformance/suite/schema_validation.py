@@ -17,9 +17,9 @@ from plumbline_conformance.suite.model import Problem
 __all__ = ["NOT_NEEDED", "fits", "violations"]
 
 _MANY = 1000
-"""Errors that are looked at for nulls: a list of answers has one for each null of each of them."""
+"""Maximum errors to search for nulls: a list of answers has one error for each null of each answer."""
 _PASSES = 8
-"""A null may hide another one, and a long list has more than are looked at at a time."""
+"""Maximum passes: a null may hide another one, and a long list has more nulls than one pass removes."""
 _LIMIT = 20
 """Violations reported for one value."""
 _CAUSES = 3
@@ -52,7 +52,7 @@ def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
     for error in errors:
         meant = _meant(error)
         path = ".".join(str(part) for part in (meant[0] if len(meant) == 1 else error).instance_path)
-        # The path of an error about a missing member is that of its parent.
+        # An error about a missing member has the path of the parent.
         missing = getattr(error.kind, "property", None)
         rule = rule_of(name, [*error.instance_path, *([missing] if isinstance(missing, str) else [])])
         shown = "; ".join(_message(inner) for inner in meant[:_CAUSES])[:300]
@@ -60,10 +60,10 @@ def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:
 
 
 def _meant(error: Any) -> list[Any]:
-    """Return the causes of an error: of a union, those of the branch that the value was meant for.
+    """Return the causes of an error; for a union, the causes in the branch that the value was meant for.
 
-    That is the branch with the right `type` and the right JSON type, and then the fewest errors. If the value fits none
-    of them, the error itself is the cause.
+    That is the branch with the right `type` and the right JSON type, and then the fewest errors. If no branch fits, the
+    error itself is the cause.
     """
     branches = [list(branch) for branch in getattr(error.kind, "context", None) or ()]
     if not branches:
@@ -77,7 +77,7 @@ def _meant(error: Any) -> list[Any]:
 
 
 def _is_another_kind(error: Any, inner: Any) -> bool:
-    """Tell whether an error of a branch means that the value is meant for another branch."""
+    """Return whether an error of a branch means that the value is meant for another branch."""
     depth = len(inner.instance_path) - len(error.instance_path)
     keyword = inner.schema_path[-1] if inner.schema_path else ""
     if depth == 0:
@@ -86,7 +86,7 @@ def _is_another_kind(error: Any, inner: Any) -> bool:
 
 
 def _message(error: Any) -> str:
-    """Return the message of an error, with the schema if it is not the one of the whole value."""
+    """Return the message of an error, with the name of its schema if that is not the schema of the whole value."""
     where = list(error.schema_path)[:3]
     name = f" of {where[2]}" if where[:2] == ["components", "schemas"] and len(where) == 3 else ""
     return f"{error.message[:250]}{name}"
@@ -109,7 +109,7 @@ def _errors(name: str, value: Any) -> list[Any]:
 def _nulls(value: Any, error: Any) -> list[list[str | int]] | None:
     """Return the null members that cause an error, or None if it has another cause.
 
-    Of `anyOf` or `oneOf`, nulls have to be the only cause in one branch.
+    In `anyOf` or `oneOf`, nulls must be the only cause in one branch.
     """
     if error.instance_path and _is_null_field(value, error.instance_path):
         return [error.instance_path]
@@ -148,7 +148,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def fits(schema: dict[str, Any], value: Any) -> bool:
-    """Tell whether a value is valid under a schema that the suite wrote."""
+    """Return whether a value is valid under a schema that the suite wrote."""
     try:
         return bool(jsonschema_rs.is_valid(schema, value))
     except ValueError:  # Lone surrogates or very deep nesting.

@@ -38,8 +38,8 @@ PROFILES: dict[str, Profile] = {
     ),
     "full": Profile(lambda found: True),
 }
-"""`core`: what no server may refuse. `chat` and `responses`: one API and what both share. `agent`: both APIs, with
-tools. `full`: everything; a server may lack optional features. Chat is core, so no profile lists it."""
+"""`core`: requests that no server may refuse. `chat` and `responses`: one API and the common parts. `agent`: both APIs,
+with tools. `full`: everything; a server may lack optional features. Chat is core, so no profile lists it."""
 
 
 class UnknownChoice(Exception):  # noqa: N818 - it says what was chosen
@@ -47,7 +47,7 @@ class UnknownChoice(Exception):  # noqa: N818 - it says what was chosen
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Criteria for checks; a check has to meet all of them."""
+    """Criteria for checks; a check must meet all of them."""
 
     ids: Sequence[str] = ()
     """Current or former ids, prefixes, patterns with `*` and `?`, or rule ids in any case; one match is enough."""

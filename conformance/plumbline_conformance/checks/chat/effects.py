@@ -1,4 +1,4 @@
-"""Check fields whose effect can be observed whatever the model is: a forced token, a limit by its newer name."""
+"""Check fields with an effect that does not depend on the model: a forced token, a limit by its newer name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def forced(exchange: Exchange) -> Iterator[Problem]:
     tokens = [repr(entry.get("bytes") or entry.get("token")) for entry in _entries(exchange)]
     if len(tokens) < 2:
         raise Inconclusive("the answer has fewer than two tokens with logprobs")
-    # A model may end instead, if the forced token is one of those that end an answer.
+    # A model may end instead, if the forced token is one that ends an answer.
     if len(set(tokens)) > 1:
         shown = ", ".join(repr(entry.get("token")) for entry in _entries(exchange))[:200]
         where = "choices[0].logprobs.content"
@@ -96,7 +96,7 @@ ATTEMPTS = 4
 
 @scenario("chat/seed", "One seed in four equal requests that sample")
 def seed(target: Target) -> Steps:
-    """Sample so freely that no two texts are equal but for the sake of the seed, also of a model with few answers."""
+    """Sample so freely that two texts are equal only because of the seed, even for a model with few answers."""
     messages = [{"role": "user", "content": "Write any words that come to mind."}]
     body = chat(target, messages=messages, max_tokens=32, temperature=2, seed=target.seed)
     for number in range(1, ATTEMPTS + 1):

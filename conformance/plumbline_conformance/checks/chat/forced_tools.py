@@ -47,7 +47,7 @@ def _forced_finish(exchange: Exchange) -> Iterator[Problem]:
 
 @whole("chat/tool-required/arguments", "Give a required call arguments that fit the tool's schema", "TOOL-01")
 def _arguments_fit(exchange: Exchange) -> Iterator[Problem]:
-    """Check that arguments of the scenario's tools are objects of strings, and those of others objects (TOOL-01)."""
+    """Check that arguments of the scenario's tools are objects of strings, and other arguments objects (TOOL-01)."""
     offered = requested_tools(exchange)
     for call in called(exchange, forced=True):
         value = parsed(call.arguments)
@@ -171,7 +171,7 @@ pair("chat/tool-custom", "A custom tool whose input is one line of a grammar", _
     ("Stream input that matches the grammar", "TOOL-14"),
 )
 def _grammar_input(exchange: Exchange) -> Iterator[Problem]:
-    """Check the input of the scenario's tool (four digits); of other requests only the type of the call."""
+    """Check the input of the scenario's tool (four digits); for other requests, only the type of the call."""
     ours = requested_tools(exchange).get("write") == tools.words["custom"]
     for call in called(exchange, forced=True):
         if not call.custom or (ours and not re.fullmatch("[0-9]{4}", call.arguments)):
@@ -236,7 +236,7 @@ pair("chat/call-cut", "A call that the token limit cuts", _long_call, needs=NEED
     ("Finish with `length` if the limit cut a streamed call", "CHAT-05"),
 )
 def _cut(exchange: Exchange) -> Iterator[Problem]:
-    """Check only the scenario's tool, whose list of thirty cannot fit into the limit.
+    """Check only the scenario's tool: its list of thirty cannot fit into the limit.
 
     The arguments of other tools may be invalid without being cut.
     """

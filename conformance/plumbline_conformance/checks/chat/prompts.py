@@ -36,9 +36,9 @@ PROMPTS: dict[str, tuple[str, list[dict[str, object]]]] = {
         [*user("Hi"), {"role": "assistant", "content": _parts("Hello.", " You?")}, *user(QUESTION)],
     ),
 }
-"""By check and request: what the server has to accept, and the messages."""
+"""By check and request: the feature that the server must accept, and the messages."""
 LONGER = ("system", "developer")
-"""Roles that the last requests have with a longer text, to see whether the model is shown it."""
+"""Roles that the last requests send with a longer text, to see whether the model gets it."""
 
 
 @scenario("chat/roles", "A question alone, and with every role and format of text content")

@@ -23,7 +23,7 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("stored-chat",)
 WRITTEN = 1.0
-"""Seconds after an answer in which a server may write what it stores; then it has also stored what it should not."""
+"""Seconds after an answer in which a server may store it; by then it has also stored answers that it should not."""
 FIRST, SECOND = {"topic": "first"}, {"topic": "second"}
 
 

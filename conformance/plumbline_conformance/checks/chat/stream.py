@@ -54,7 +54,7 @@ def stream_text(target: Target) -> Steps:
 
 
 def _whole(exchange: Exchange) -> Content:
-    """Return the content that a stream has to repeat: text and finish reason."""
+    """Return the content that a stream must repeat: text and finish reason."""
     answer = fold_whole("chat", exchange.json)
     if not answer.choices or answer.faults & {"choice", "message", "text", "finish"}:
         raise Inconclusive("the answer is malformed; other checks report how")

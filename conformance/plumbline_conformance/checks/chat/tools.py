@@ -225,7 +225,7 @@ both(
     "chat/tool-round", "A call, its result as text and as parts, and the answers to both", needs=("tools",)
 )
 def tool_round(target: Target) -> Generator[Request, Exchange, None]:
-    """Send the server's call back unchanged, or a made-up one if it made none."""
+    """Send the server's call back unchanged, or a made-up call if it made no call."""
     first = yield Request(name="call", path="/chat/completions", json=_one(target))
     message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [_MADE_UP]}
     try:

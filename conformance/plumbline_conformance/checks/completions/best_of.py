@@ -60,10 +60,10 @@ def _candidates(exchange: Exchange) -> list[Candidate]:
 
 
 def _drawn(seen: Transcript) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the candidates and the returned ones; inconclusive unless the seed gave the same texts twice."""
+    """Return the candidates and the returned texts; inconclusive unless the seed gave the same texts twice."""
     every, chosen = _candidates(at(seen, "candidates")), _candidates(at(seen, "best"))
     texts = [text for text, _ in every]
-    # Two candidates may be the same, but there have to be more different ones than are returned.
+    # Two candidates may be the same, but there must be more different ones than are returned.
     if len(set(texts)) <= WANTED or not {text for text, _ in chosen} <= set(texts):
         raise Inconclusive(
             "the seed did not give the same different texts twice, so the candidates are unknown"

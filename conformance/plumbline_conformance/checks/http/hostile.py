@@ -1,4 +1,4 @@
-"""Check missing fields, hostile bodies, and values that every server has to accept."""
+"""Check missing fields, hostile bodies, and values that every server must accept."""
 
 from __future__ import annotations
 

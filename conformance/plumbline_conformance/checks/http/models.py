@@ -24,7 +24,7 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 def models_list(target: Target) -> Generator[Request, Exchange, None]:
     listed = yield Request(name="list", path="/models", method="GET")
     names = [model.get("id") for model in _listed(listed)]
-    # The requested model may be an alias, which does not have to be listed (MOD-04).
+    # The requested model may be an alias, which need not be listed (MOD-04).
     name = target.model if target.model in names or not names else str(names[0])
     yield Request(name="unknown", path="/models/no-such-model-0f3a", method="GET")
     yield Request(name="listed", path=_encoded(name), method="GET")

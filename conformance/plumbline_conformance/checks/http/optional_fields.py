@@ -153,7 +153,7 @@ def instructions(target: Target) -> Steps:
 
 @check("responses/instructions/longer", "Show the instructions to the model", "R-14")
 def instructions_longer(seen: Transcript) -> Iterator[Problem]:
-    """Compare two requests with instructions, because a template may add a system message if there are none."""
+    """Compare two requests with instructions, because a template may add a system message without them."""
     yield from longer_prompt(seen, "short", "long")
 
 

@@ -53,9 +53,9 @@ def refusals(
         path: the path of the requests.
         base: returns the valid request.
         rows: the fields that make it invalid.
-        rule: the rule that a server breaks which accepts them.
+        rule: the rule broken by a server that accepts them.
         needs: required capabilities.
-        named: whether each request has one wrong field, which the error has to name.
+        named: whether each request has one wrong field, which the error must name.
         field_rules: the rules of single fields, instead of `rule`.
     """
     named_rows = _by_name(rows)

@@ -49,7 +49,7 @@ def responses_long(target: Target) -> Steps:
 def incremental(exchange: Exchange) -> Iterator[Problem]:
     """Detect a buffered stream: dozens of events arrive together at the end of a long answer (HTTP-15).
 
-    A long wait for the first event is no violation, and neither is a short stream that arrives at once.
+    A long wait for the first event is not a violation; a short stream that arrives at once is not one either.
     """
     if exchange.header("content-encoding") not in (None, "identity"):
         raise NotRequested("a compressed stream arrives in blocks")
@@ -132,7 +132,7 @@ def argument_pieces(exchange: Exchange) -> Iterator[Problem]:
 def chat_clock(target: Target) -> Steps:
     """Repeat a stream at most `AIMS` times, each so that a second should turn in its middle.
 
-    The second is that of the judge's clock; on a server whose clock differs by parts of a second it is luck.
+    The second turns on the judge's clock; if the server's clock differs by parts of a second, it is luck.
     """
     body = chat(target, max_tokens=48, temperature=0, seed=1, stream=True)
     exchange = yield Request(name="timed", path="/chat/completions", json=body)

@@ -25,23 +25,23 @@ DEFAULTS = {
     "prompt_cache_key": None,
     "safety_identifier": None,
 }
-"""What a response has for a parameter that the request does not have. Temperature and top_p are left out, because
+"""Expected value of a parameter that the request leaves out. Temperature and top_p are left out, because
 servers fill in the defaults of the model."""
 Placed = tuple[str, dict[str, Any]]
 """A response object, and where it is: empty, or the event of a stream."""
 
 
 def requested(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a request that the response has to echo."""
+    """Return the parameters of a request that the response must echo."""
     names = [name for name in members_of("R-11", "Response") if name not in (*LABELS, *FREE)]
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
 def defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the response has for the parameters that the request leaves out."""
+    """Return the response's values for the parameters that the request leaves out."""
     wanted = {key: value for key, value in DEFAULTS.items() if given.get(key) is None}
     if not given.get("tools") and "tool_choice" in wanted:
-        wanted["tool_choice"] = Either("auto", "none")  # TOOL-03 calls `none` the default without tools.
+        wanted["tool_choice"] = Either("auto", "none")  # By TOOL-03, `none` is the default without tools.
     return wanted
 
 
@@ -56,7 +56,7 @@ def unlike(found: Iterable[Placed], wanted: dict[str, Any], rule: str = "R-11") 
 
 
 class Either(tuple[str, ...]):
-    """Values of which one is expected."""
+    """Alternative expected values."""
 
     __slots__ = ()
 

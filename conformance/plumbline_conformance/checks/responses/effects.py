@@ -1,4 +1,4 @@
-"""Check fields of a response whose effect an answer shows: echoed parameters, a document that the limit cuts."""
+"""Check fields of a response with a visible effect: echoed parameters, a document that the limit cuts."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _closed(begun: _Open, item: dict[str, Any]) -> Fault | None:
 
 
 def _add_part(item: _Open, part: Any, index: Any) -> Fault | None:
-    """Open a part, which has to be the next one and empty."""
+    """Open a part, which must be the next one and empty."""
     part = part if isinstance(part, dict) else {}
     allowed = item.part is None and index == item.count
     item.part, item.count, item.ended = index, item.count + 1, False

@@ -104,7 +104,7 @@ def shape(exchange: Exchange) -> Iterator[Problem]:
 
 
 def usage(exchange: Exchange) -> Iterator[Problem]:
-    """Check that the usage adds up (R-10); a response that has not ended has none."""
+    """Check that the usage adds up (R-10); a response that has not ended has no usage."""
     answer = exchange.json
     if not isinstance(answer, dict):
         raise Inconclusive("the answer is not an object; another check reports this")
@@ -127,7 +127,7 @@ def states_agree(exchange: Exchange) -> Iterator[Problem]:
 
 
 def snapshots_of(exchange: Exchange) -> list[Placed]:
-    """Return every response object of an answer, with its place: of a stream, those of all events."""
+    """Return every response object of an answer, with its place; for a stream, the objects of all events."""
     found = response(exchange)
     if not is_stream(exchange):
         return [("", found)]
@@ -166,7 +166,7 @@ def response(exchange: Exchange) -> dict[str, Any]:
 
 
 def items(exchange: Exchange, kind: str | None = None) -> list[dict[str, Any]]:
-    """Return the output items of an answer, or those of one type."""
+    """Return the output items of an answer, or only the items of one type."""
     output = response(exchange).get("output")
     found = [one for one in output if isinstance(one, dict)] if isinstance(output, list) else []
     return [one for one in found if kind is None or one.get("type") == kind]

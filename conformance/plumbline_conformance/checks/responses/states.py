@@ -11,7 +11,7 @@ from plumbline_conformance.suite.model import Problem
 __all__ = ["STATES", "agreeing"]
 
 STATES = ("R-03", "R-05", "R-07", "R-08", "R-01", "R-10", "R-11")
-"""The rules that `agreeing` observes, and the one about echoed parameters."""
+"""The rules that `agreeing` observes, and the rule about echoed parameters."""
 REASONS = ("max_output_tokens", "content_filter")
 ENDED = ("completed", "incomplete")
 
@@ -19,11 +19,11 @@ ENDED = ("completed", "incomplete")
 def agreeing(response: dict[str, Any], limit: int | None) -> Iterator[Problem]:
     """Check one response that has ended (R-03, R-05), and the states and ids of its items (R-07, R-08).
 
-    One that has not ended has no usage yet (R-10).
+    A response that has not ended has no usage yet (R-10).
 
     Args:
         response: the response object.
-        limit: the token limit of the request; None if it has none.
+        limit: the token limit of the request; None if it has no limit.
     """
     state = response.get("status")
     if state == "failed" and response.get("error") is None:
@@ -47,7 +47,7 @@ def agreeing(response: dict[str, Any], limit: int | None) -> Iterator[Problem]:
 
 
 def _of_end(response: dict[str, Any], state: str) -> Iterator[Problem]:
-    """Check the members that say how a response ended."""
+    """Check the members that describe how a response ended."""
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     if response.get("error") is not None:

@@ -59,7 +59,7 @@ def _custom_events(exchange: Exchange) -> Iterator[Problem]:
     needs=("responses", "tools"),
 )
 def tool_round(target: Target) -> Generator[Request, Exchange, None]:
-    """Send the server's items back unchanged, or a made-up call if it called nothing."""
+    """Send the server's items back unchanged, or a made-up call if it made no call."""
     first = yield Request(name="call", path="/responses", json=one_function(target))
     try:
         made = [item for item in first.json["output"] if isinstance(item["type"], str)]

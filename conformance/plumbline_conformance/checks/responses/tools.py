@@ -179,7 +179,7 @@ def _completed(exchange: Exchange) -> Iterator[Problem]:
     calls = calls_of(exchange)
     states = [response(exchange).get("status"), *(call.get("status") for call in calls)]
     if any(state not in ("completed", None) for state in states) or states[0] is None:
-        # R-02: the status of the response. R-07: that of an item.
+        # R-02: the status of the response. R-07: the status of an item.
         rule = "R-02" if states[0] != "completed" else "R-07"
         yield Problem(expected="completed", actual=repr(states), pointer="status", rule=rule)
 
@@ -253,7 +253,7 @@ def _any_call(exchange: Exchange) -> Iterator[Problem]:
     "TOOL-01",
 )
 def _arguments_fit(exchange: Exchange) -> Iterator[Problem]:
-    """Check that arguments of the scenario's tools are objects of strings, and those of others objects."""
+    """Check that arguments of the scenario's tools are objects of strings, and other arguments objects."""
     offered = requested_tools(exchange)
     for call in calls_of(exchange):
         value = parsed(str(call.get("arguments")))

@@ -1,6 +1,6 @@
 """Write a badge: how many protocol checks pass, of those with a verdict, by part of the API.
 
-Its colour is that of the worst MUST, and green only if the exit status is 0.
+Its colour shows the worst broken MUST; it is green only if the exit status is 0.
 """
 
 from __future__ import annotations

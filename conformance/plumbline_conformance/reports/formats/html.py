@@ -103,7 +103,7 @@ def _anchor(*parts: str) -> str:
 
 
 def _contents(report: Report, scenarios: list[tuple[str, list[Result]]]) -> str:
-    """Return the list of the scenarios with failures, and a folded one of the others."""
+    """Return the list of the scenarios with failures, and a folded list of the others."""
     rows: dict[bool, list[str]] = {True: [], False: []}
     for name, results in scenarios:
         broken = sum(result.verdict in _BROKEN for result in results)
@@ -246,7 +246,7 @@ class _Writer:
         return "".join(parts) + "</details>"
 
     def _rule(self, name: str, *, broken: bool) -> str:
-        """Return the sentence of a rule the first time that it is broken, and its id with a link after that."""
+        """Return the sentence of a rule at its first violation, and its id with a link at later ones."""
         rule = self._report.rules[name]
         head = f"<b>{safe(rule.id)}</b> {safe(rule.level)}"
         place = _anchor("r", rule.id)
@@ -262,7 +262,7 @@ class _Writer:
 def exchange_html(seen: Evidence, results: list[Result], *, named: bool) -> str:
     """Return one exchange, with marks at the events that these results point at, and with its name if wanted.
 
-    The request is folded below the command; it is left out where the evidence has none of its own.
+    The request is folded below the command; it is left out if the evidence does not contain it.
     """
     marks = marks_of(seen, results)
     name = f"<b>{safe(seen.name)}</b> " if named and seen.name else ""

@@ -39,7 +39,7 @@ def junit(report: Report, *, strict: bool = False) -> str:
         for name, count in tally.items():
             suite.set(name, str(count))
     for name in report.stale:
-        said = f"{name} is no longer as it says"
+        said = f"{name} no longer occurs as listed"
         _alone(root, "baseline", name, "failure", "stale", said, "Remove or correct the entry.")
     for name, sentence in zip(report.lacking, lacking(report), strict=True):
         _alone(root, "profile", name, "failure", "lacking", sentence)

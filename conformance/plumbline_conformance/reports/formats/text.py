@@ -57,7 +57,7 @@ def place_of(report: Report, result: Result, problem: Problem) -> str:
 
 
 def requests_of(report: Report, result: Result) -> list[Evidence]:
-    """Return the exchanges of a result: those that its problems name, or all of its scenario."""
+    """Return the exchanges of a result: the ones that its problems name, or all of its scenario."""
     elsewhere = list(dict.fromkeys((p.scenario, p.exchange) for p in result.problems if p.scenario))
     if elsewhere:
         # A claim about all scenarios can have as many problems as exchanges.

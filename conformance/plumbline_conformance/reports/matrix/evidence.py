@@ -1,4 +1,4 @@
-"""Write the evidence of one server as HTML: each check that does not pass, and the exchanges behind it."""
+"""Write the evidence of one server as HTML: each check that does not pass, and its exchanges."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _Writer:
                 parts += [self._problem(problem) for problem in problems[:3]]
         if result.scenario in self._column.report.evidence:
             there = anchor(self._column, result.scenario)
-            parts.append(f'<p><a href="#{there}">what was sent and what came</a></p>')
+            parts.append(f'<p><a href="#{there}">requests and answers</a></p>')
         return "".join(parts) + "</section>"
 
     def _problem(self, problem: Problem) -> str:
@@ -123,7 +123,7 @@ class _Writer:
         )
 
     def _short(self, evidence: Evidence, marks: dict[int | None, list[str]]) -> Evidence:
-        """Return the exchange with the events that have to be seen, and the request once, in the command."""
+        """Return the exchange with the events that must be shown, and the request once, in the command."""
         detail, count = self._detail, len(evidence.moments)
         alike: dict[tuple[str, ...], int] = {}
         kept: list[Moment] = []

@@ -1,6 +1,6 @@
 """Read explanations of violations that a person has examined: request, contract, cause.
 
-They are in a TOML file beside the recording, edited by hand. An explanation of a check that is not violated is stale.
+They are in a TOML file next to the recording, edited by hand. An explanation of a check that is not violated is stale.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read_explanations(path: Path) -> Explanations:
     try:
         found = msgspec.convert(tomllib.loads(path.read_text("utf-8")), Explanations)
     except (ValueError, RecursionError) as error:
-        raise UnreadableExplanations(f"{path.name} has no explanations: {error}") from error
+        raise UnreadableExplanations(f"{path.name} is not a file of explanations: {error}") from error
     return Explanations(
         explanation=[
             Explanation(why=one.why, checks=[current(name) for name in one.checks])

@@ -1,4 +1,4 @@
-"""Write the matrix as one HTML page, with the exchange behind every cell."""
+"""Write the matrix as one HTML page, with a link from each cell to its exchange."""
 
 from __future__ import annotations
 

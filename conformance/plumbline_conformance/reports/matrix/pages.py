@@ -63,7 +63,7 @@ def matrix_pages(matrix: Matrix, notes: Mapping[str, str] | None = None) -> dict
 
 
 def summary_markdown(matrix: Matrix, notes: Mapping[str, str]) -> str:
-    """Return the summary as Markdown; of all links it has those to recordings and notes only.
+    """Return the summary as Markdown; it links only to recordings and notes.
 
     Args:
         matrix: the servers.
@@ -90,7 +90,7 @@ def _with_pages(matrix: Matrix) -> Matrix:
 
 
 def _without_recordings(matrix: Matrix) -> Matrix:
-    """Return a matrix whose passing cells have no links, which would be most of a large page."""
+    """Return a matrix without links in passing cells, which would be most of a large page."""
     columns = [msgspec.structs.replace(column, recording="") for column in matrix.columns]
     return msgspec.structs.replace(matrix, columns=columns)
 

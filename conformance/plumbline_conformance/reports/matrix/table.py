@@ -35,9 +35,9 @@ EXPLAINED = ("error", "fail", "untestable", "flaky", "warn")
 """Verdicts that are described below the tables; others get one line."""
 
 NOTE = (
-    "A rule is broken where a problem names it. What another rule's break hid of it came to no verdict and is not held "
-    "against it; what could not be tested counts for every rule of its check. A server that fails where it should "
-    f"answer breaks {FAILED}, which every check observes that needs an answer."
+    "A rule is broken if a problem names it. If a check breaks on one of its rules, its other rules get no verdict "
+    "from it; a check that could not be tested counts for all of its rules. A server that fails instead of answering "
+    f"breaks {FAILED}, which every check that needs an answer observes."
 )
 
 
