@@ -1,8 +1,8 @@
 """Measure how long an event of a Responses stream takes from the engine to a client, with many streams at once.
 
-The engine is scripted: the text of each token is the time at which it set out, and a client of raw sockets on the same
-machine reads it. The same streams from a bare asyncio server, which only writes bytes, show what the machine, the
-sleeping and the client cost.
+The engine is scripted: the text of each token is the time at which the engine sent it, and a client of raw sockets on
+the same machine reads it. The same streams from a bare asyncio server, which only writes bytes, show the cost of the
+machine, the sleeping and the client.
 """
 
 from __future__ import annotations

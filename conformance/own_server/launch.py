@@ -20,7 +20,7 @@ MODEL = "plumbline-pocket"
 KEY = "sk-of-nobody-but-this-run"
 
 
-class DidNotStart(Exception):  # noqa: N818 - it says what happened
+class DidNotStart(Exception):  # noqa: N818 - the name describes the event
     """The server exited, or was not healthy within a minute."""
 
 

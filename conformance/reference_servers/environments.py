@@ -36,7 +36,7 @@ _LLAMA_SERVER: Mapping[str, str] = MappingProxyType(
 _PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 
 
-class Absent(Exception):  # noqa: N818 - it says what the server is
+class Absent(Exception):  # noqa: N818 - the name describes the server
     """The server cannot be installed on this machine."""
 
 
@@ -120,7 +120,7 @@ class Environment:
         """Create the virtual environment, with our Python or an installed one of this version.
 
         Raises:
-            Absent: there is no such Python.
+            Absent: this Python is not installed.
         """
         if version is None:
             venv.create(self.folder, with_pip=True, clear=True)

@@ -73,7 +73,7 @@ def _columns(root: Path) -> list[Column]:
 
 
 def _notes(columns: list[Column], folder: str) -> dict[str, str]:
-    """Return the links to the pages with notes; our own server has none."""
+    """Return the links to the pages with notes; our own server has no such page."""
     return {column.name: f"{folder}/{column.name}.md" for column in columns if not PEERS[column.name].ours}
 
 

@@ -1,6 +1,6 @@
-"""Change what was installed of a server so that it starts on a machine without a GPU.
+"""Patch installed servers so that they start on a machine without a GPU.
 
-A patch changes no line that answers a request: each takes away what a CPU cannot load.
+A patch does not change code that answers requests: it only removes parts that a CPU cannot load.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _sglang(packages: Path) -> None:
 
 
 def without_registrations(packages: Path) -> None:
-    """Let torchvision be imported beside a CPU build of torch; `_sglang` says what is cut, and why."""
+    """Let torchvision be imported with a CPU build of torch; `_sglang` explains the cut."""
     registrations = packages / "torchvision" / "_meta_registrations.py"
     kept, _, _ = registrations.read_text("utf-8").partition("@torch.library.register_fake")
     registrations.write_text(kept, "utf-8")

@@ -1,7 +1,7 @@
-"""Make the page of a foreign server from its recording and its explanations: what it does well, and its defects.
+"""Make the page of a foreign server from its recording and explanations: its strengths and its defects.
 
-The explanations beside a recording are written by hand, one for each cause. Here each becomes an entry with the checks
-that it breaks and the request that shows it.
+The explanations next to a recording are written by hand, one for each cause. Each becomes an entry with the checks
+that the cause breaks and a request that shows it.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def server_page(name: str, peer: Peer, column: Column, repeated: Repetitions | N
         f"Verdicts: {_counts(report)}. [The recording](../../conformance/recordings/{name}.jsonl.gz) has every byte.",
         *(["", repeated.sentence] if repeated else []),
         "",
-        "## What it does well",
+        "## Strengths",
         "",
         *_well(report),
         "",
-        "## Defects, in the order of their harm",
+        "## Defects, most harmful first",
         "",
-        "Those that make the server fail come first, then those that break most checks of a MUST. Each has its cause,",
-        "as an issue would name it, and a request that shows it; `$BASE` is the server's address.",
+        "Defects that make the server fail come first, then defects that break the most MUST checks. Each has its",
+        "cause, as an issue would name it, and a request that shows it; `$BASE` is the server's address.",
         "",
     ]
     for number, entry in enumerate(entries, start=1):

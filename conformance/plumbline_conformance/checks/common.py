@@ -73,7 +73,7 @@ def only(seen: Transcript) -> Exchange:
 
 
 def group(seen: Transcript, name: str, *, needed: bool = True) -> list[Exchange]:
-    """Return the exchanges of a group in order: those named `name`, `name/1`, `name/2` and so on.
+    """Return the exchanges named `name`, `name/1`, `name/2` and so on, in order.
 
     Raises:
         Inconclusive: the group is needed, and none of its requests was sent.

@@ -37,7 +37,7 @@ OPERATIONS = frozenset(_PATHS.values())
 
 
 def request_fields(exchange: Exchange) -> dict[str, Any]:
-    """Return the JSON object of the request; empty if it has none."""
+    """Return the JSON object of the request; empty if the request has no object."""
     body = exchange.request_json
     return body if isinstance(body, dict) else {}
 

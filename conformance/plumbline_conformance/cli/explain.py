@@ -26,7 +26,7 @@ _EXAMPLE = Target(base_url="http://127.0.0.1:8000/v1", model="NAME")
 
 
 def explain(name: str) -> list[str] | None:
-    """Return the lines about a check, a scenario or a rule; None if there is none of this name.
+    """Return the lines about a check, a scenario or a rule; None if the name is unknown.
 
     A former id is explained under its current id, with a note. A prefix or pattern selects checks as in
     `plumbline check`: they are listed, or explained if there is only one.
@@ -102,7 +102,7 @@ def _rule(name: str, *, full: bool) -> Iterator[str]:
 
 
 def clause_lines(found: Clause) -> Iterator[str]:
-    """Yield the lines about a clause: what it requires, and for each kind of answer its checks or the reason."""
+    """Yield the lines about a clause: its requirement, and for each kind of answer its checks or the reason."""
     yield f"{found.id}  {found.clause}"
     for place in found.places:
         shown = [f"{one.check} (detects: {one.mutant})" for one in found.evidence.get(place, ())]
@@ -132,7 +132,7 @@ def _scenario(found: Scenario) -> Iterator[str]:
     core = ", which no server may refuse" if found.core else ""
     yield f"Scenario {found.id}: {found.title}{core}."
     steps = found.steps(_EXAMPLE)
-    # There is no server here, so requests that depend on an answer may be missing.
+    # Without a server, requests that depend on an answer may be missing.
     silence = Exchange(method="", url="", request_headers={}, request_body=b"", error="explained, not sent")
     request = next(steps, None)
     for _ in range(_MOST_REQUESTS):

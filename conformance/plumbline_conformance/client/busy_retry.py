@@ -112,7 +112,7 @@ def _kind(path: str, exchange: Exchange) -> str:
 
 
 def _pause_of(exchange: Exchange, pause: float) -> float | None:
-    """Return the seconds of a `Retry-After` in either of its formats; None if they are too many."""
+    """Return the seconds of a `Retry-After` in either of its formats; None if that is too long."""
     said = exchange.header("retry-after") or ""
     try:
         wait = float(said)

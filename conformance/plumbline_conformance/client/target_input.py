@@ -29,7 +29,7 @@ _FRAMING = ("content-length", "transfer-encoding", "connection", "content-type",
 """Headers that belong to the body and the connection of one request."""
 
 
-class UnusableInput(Exception):  # noqa: N818 - it says what was given
+class UnusableInput(Exception):  # noqa: N818 - the name describes the value
     """A value from the command line cannot be used; the message states why, and what to use instead."""
 
 

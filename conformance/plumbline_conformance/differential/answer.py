@@ -84,7 +84,7 @@ def _error(value: Any) -> dict[str, str] | None:
 
 
 def _entries(logprobs: Any) -> list[tuple[str, float]]:
-    """Read the logprobs of either API; the first token of an echoed prompt has none."""
+    """Read the logprobs of either API; the first token of an echoed prompt has no logprob."""
     if "content" in logprobs:
         return [(entry["token"], float(entry["logprob"])) for entry in logprobs["content"] or []]
     pairs = zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)

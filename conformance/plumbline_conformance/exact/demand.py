@@ -27,7 +27,7 @@ class Reads(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Miss(msgspec.Struct, frozen=True, kw_only=True):
-    """One difference between an answer and what is expected."""
+    """One difference between an answer and the expected answer."""
 
     rule: str
     facet: str
@@ -140,7 +140,7 @@ def cut_short(
 def unlike(
     script: Script, surface: Surface, how: str, whole: Answer, streamed: Answer, *, exact: bool
 ) -> Iterator[Miss]:
-    """Yield the difference between a stream and the whole answer, if there is one.
+    """Yield the difference, if any, between a stream and the whole answer.
 
     Arguments are compared as JSON values, because a server may serialise them again in one of the two. Unless `exact`,
     white space at the ends of the text is ignored.

@@ -49,7 +49,7 @@ FORMAT = 1
 """Grows when an older reader would misunderstand a newer file; added fields do not count."""
 
 
-class UnreadableRecording(Exception):  # noqa: N818 - it says what the file is
+class UnreadableRecording(Exception):  # noqa: N818 - the name describes the file
     """The file is not a recording, is truncated, was changed, or has a later format."""
 
 
@@ -157,7 +157,7 @@ class Recorder:
         self._digest.update(line)
         self._file.write(line)
         if self._file is self._raw:
-            self._file.flush()  # Flushing a compressor at every line would cost most of what it saves.
+            self._file.flush()  # Flushing a compressor at every line would lose most of the compression.
 
     def __enter__(self) -> Recorder:
         return self

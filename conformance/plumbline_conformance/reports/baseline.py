@@ -25,7 +25,7 @@ _FORMAT = 1
 _UNEXPLAINED = "not explained yet"
 
 
-class UnreadableBaseline(Exception):  # noqa: N818 - it says what the file is
+class UnreadableBaseline(Exception):  # noqa: N818 - the name describes the file
     """The file is not a baseline."""
 
 

@@ -52,7 +52,7 @@ _EVENT = re.compile(r"\b(?:event|frame) (\d+)\b")
 _LONGEST_REQUEST = 4000
 
 
-class UnreadableReport(Exception):  # noqa: N818 - it says what the file is
+class UnreadableReport(Exception):  # noqa: N818 - the name describes the file
     """The file is not a report, or of a later format."""
 
 

@@ -32,7 +32,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments by name. Unknown ones are left out later; the replay ignores the request."""
     stream: bool = False
     helper: tuple[str, ...] = ()
-    """The method that folds the stream, if there is one for such requests."""
+    """The method that folds the stream, if the client has one for these requests."""
 
 
 def call_of(exchange: Exchange) -> Call | None:

@@ -35,7 +35,7 @@ def rule_of_difference(command: str, surface: str, facet: str) -> str | None:
     Args:
         command: `diff` compares two servers, `exact` an answer with its script.
         surface: the API.
-        facet: what differs, such as `text` or `finish`.
+        facet: the differing part, such as `text` or `finish`.
     """
     return _compared().get(f"{command}/{surface}/{facet}")
 

@@ -52,7 +52,7 @@ __all__ = [
 Level = Literal["MUST", "SHOULD", "MAY"]
 """A MUST NOT counts as a MUST."""
 SAMPLED = frozenset(name for name, rule in rules().items() if rule.get("sampled"))
-"""Rules about what a model writes. A sampled answer may break one by chance, so their checks are worth further
+"""Rules about content that a model writes. A sampled answer may break one by chance, so their checks are worth further
 attempts. Framing, shapes, sums and refusals are the same in every attempt."""
 
 GONE = "not kept"
@@ -230,7 +230,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """An imperative sentence, printed as it is."""
     level: Level
     rules: tuple[str, ...]
-    """Ids of the rules that the check observes; each problem names one of them. The level is that of the first rule,
+    """Ids of the rules that the check observes; each problem names one of them. The first rule sets the level,
     unless the check is milder."""
     sampled: bool = False
     """Whether the result depends on sampling, so that it is worth further attempts."""

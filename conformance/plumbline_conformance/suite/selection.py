@@ -42,7 +42,7 @@ PROFILES: dict[str, Profile] = {
 with tools. `full`: everything; a server may lack optional features. Chat is core, so no profile lists it."""
 
 
-class UnknownChoice(Exception):  # noqa: N818 - it says what was chosen
+class UnknownChoice(Exception):  # noqa: N818 - the name describes the choice
     """The suite does not have a check, surface or rule that was chosen."""
 
 

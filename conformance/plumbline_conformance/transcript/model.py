@@ -74,7 +74,7 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
 
     @cached_property
     def chunks(self) -> list[Any]:
-        """Return the JSON of every event but `[DONE]`, or of every WebSocket message; None for one that is not JSON."""
+        """Return the JSON of every event but `[DONE]`, or of every WebSocket message; None if one is not JSON."""
         if self.method == "WEBSOCKET":
             return [load_json(frame) for _, frame in self.frames]
         return [event.json for event in self.events if event.data != "[DONE]"]

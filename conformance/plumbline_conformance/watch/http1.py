@@ -15,7 +15,7 @@ _LONGEST_LENGTH = 18
 """Digits."""
 
 
-class Malformed(Exception):  # noqa: N818 - it says what the message is
+class Malformed(Exception):  # noqa: N818 - the name describes the message
     """The bytes are not valid HTTP/1.1."""
 
 

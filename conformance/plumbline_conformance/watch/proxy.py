@@ -20,8 +20,8 @@ __all__ = ["Proxy"]
 _BACKLOG = 2048
 """Pending connections of clients; further clients retry after a second."""
 _PATIENCE = 10.0
-"""Seconds to wait for a connection to the server. If it fails, seconds that the client has to send its request and read
-the error."""
+"""Seconds to wait for a connection to the server. After a failure, seconds in which the client may send its request and
+read the error."""
 
 
 class Proxy:

@@ -68,7 +68,7 @@ class Turn:
         return self._last
 
     def ask(self, data: bytes) -> bytes:
-        """Process bytes of the client; return those of its next request."""
+        """Process bytes of the client; return the bytes of its next request."""
         try:
             payload, rest = self._request_framing.feed(data)
         except Malformed as error:

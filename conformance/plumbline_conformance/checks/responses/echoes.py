@@ -1,4 +1,4 @@
-"""Compare the parameters that a response echoes with those of its request (R-11)."""
+"""Compare the parameters that a response echoes with the parameters of its request (R-11)."""
 
 from __future__ import annotations
 

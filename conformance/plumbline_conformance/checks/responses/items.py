@@ -103,7 +103,7 @@ class Items:
 
 
 def _closed(begun: _Open, item: dict[str, Any]) -> Fault | None:
-    """Compare an item with what it was when it was added (RS-05), and look for an open part (RS-08)."""
+    """Compare a done item with its added item (RS-05), and look for an open part (RS-08)."""
     if begun.part is not None:
         return "RS-08", f"{begun.item.get('id')} without an open part"
     for key in ("id", "type", "call_id", "name"):

@@ -36,7 +36,7 @@ pair("responses/tool-custom", "A custom tool whose input is one line of a gramma
 
 @either("responses/tool-custom/input", "Give a custom tool input that matches its grammar", "TOOL-14")
 def _grammar_input(exchange: Exchange) -> Iterator[Problem]:
-    """Check the input of the scenario's tool (four digits), not that of other requests."""
+    """Check the input of the scenario's tool (four digits), but not the input of other requests."""
     ours = (
         requested_tools(exchange).get("write", {}).get("description")
         == tools.flat(tools.words)["description"]

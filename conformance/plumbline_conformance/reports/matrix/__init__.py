@@ -1,1 +1,1 @@
-"""Compare reports of several servers: a table of rules and checks, pages, and the evidence behind each cell."""
+"""Compare reports of several servers: a table of rules and checks, pages, and the evidence for each cell."""

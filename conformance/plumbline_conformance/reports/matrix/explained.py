@@ -17,7 +17,7 @@ from plumbline_conformance.suite.aliases import current
 __all__ = ["Explanation", "Explanations", "UnreadableExplanations", "read_explanations"]
 
 
-class UnreadableExplanations(Exception):  # noqa: N818 - it says what the file is
+class UnreadableExplanations(Exception):  # noqa: N818 - the name describes the file
     """The file is not a list of explanations."""
 
 

@@ -41,7 +41,7 @@ NOTE = (
 )
 
 
-class NotComparable(Exception):  # noqa: N818 - it says what the reports are
+class NotComparable(Exception):  # noqa: N818 - the name describes the reports
     """The reports are from different suites, or two have the same name."""
 
 
