@@ -14,7 +14,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
-from plumbline.engines.chunks import drawn_chunk
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.request import RequestState
@@ -137,7 +136,7 @@ class RequestCore(ABC):
         """Append a drawn token, count it and emit its chunk; `_end` must follow if `state.finish_reason` is set."""
         if state.num_output_tokens == 0:
             self.prompt_tokens += state.num_prompt_tokens
-        chunk = drawn_chunk(state, token, logprob)
+        chunk = _drawn_chunk(state, token, logprob)
         self.generation_tokens += len(chunk.token_ids)
         self._outputs.append((state.request.request_id, chunk))
 
@@ -164,3 +163,31 @@ class RequestCore(ABC):
     def _cache_usage(self) -> float:
         """Return which part of the KV cache is used, 0 to 1."""
         return 0.0
+
+
+def _drawn_chunk(state: RequestState, token: int, logprob: TokenLogprob | None) -> TokenChunk:
+    """Append a drawn token to a request and return its chunk; the first one also carries the facts of the prompt.
+
+    `state.finish_reason` is set if it is the last.
+    """
+    first = state.num_output_tokens == 0
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    if state.max_len == state.num_prompt_tokens:
+        # `max_tokens=0` asks for the prompt's logprobs alone: the draw is not part of the answer.
+        state.finish_reason = "length"
+    else:
+        state.append(token)
+        token_ids = (token,)
+        logprobs = None if logprob is None else (logprob,)
+    if state.finish_reason == "error":
+        return TokenChunk(finish_reason="error", error=state.error, refused=True)
+    if not first:
+        return TokenChunk(token_ids=token_ids, logprobs=logprobs, finish_reason=state.finish_reason)
+    return TokenChunk(
+        token_ids=token_ids,
+        logprobs=logprobs,
+        finish_reason=state.finish_reason,
+        num_cached_tokens=state.num_cached_tokens,
+        prompt_logprobs=None if state.prompt_logprobs is None else tuple(state.prompt_logprobs),
+    )

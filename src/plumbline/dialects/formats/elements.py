@@ -140,7 +140,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     ) -> Steps[None]:
         """Read an element of known types that may contain elements."""
         types = allowed_types(schema, root)
-        found = _Members(put, types)
+        found = _Elements(put, types)
         while True:
             text = yield from self._text(cursor, key, found)
             if text is None:
@@ -167,7 +167,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         else:
             put(coerce(text, types))
 
-    def _text(self, cursor: Cursor, key: str, found: _Members) -> Steps[str | None]:
+    def _text(self, cursor: Cursor, key: str, found: _Elements) -> Steps[str | None]:
         """Read the text before the next tag. Returns None if it was the whole value, as JSON."""
         if not found.is_json:
             text, _ = yield from cursor.collect(finder(self.tag))
@@ -262,7 +262,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         return parts
 
 
-class _Members:
+class _Elements:
     """The elements inside an element so far, which become the items of an array or the members of an object.
 
     Attributes:

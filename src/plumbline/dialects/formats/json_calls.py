@@ -34,7 +34,7 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the object."""
-        found = _Members(self, call)
+        found = _CallMembers(self, call)
         depth = 0
         yield from cursor.expect("{")
         try:
@@ -80,7 +80,7 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
         return grammar.sequence([*start, grammar.json(schema), grammar.literal(after)])
 
 
-class _Members:
+class _CallMembers:
     """The members of a call's object so far. Arguments before the name are held back.
 
     Attributes:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from plumbline.dialects.formats.grammar_parts import with_definitions
 from plumbline.dialects.formats.json_calls import numbered
+from plumbline.dialects.formats.parameters import Parameters
 from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import allowed_types, coerce
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, Steps, finder
@@ -19,8 +20,6 @@ __all__ = ["TaggedCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>\"']+")
 _STRING = frozenset(("string",))
-_LONGEST = 64
-_IN_TAGS = frozenset("<>\n")
 _NUMBERS = frozenset(("integer", "number"))
 _ANYTHING: frozenset[str] = frozenset()
 _TYPE_NAMES = {"integer": "number"}
@@ -112,7 +111,7 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         root = call.schemas.get(name, {})
         properties = root.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
-        parameters = _Parameters(properties if self.unended else ())
+        parameters = Parameters(properties if self.unended else ())
         comma = "{"
         following: str | None = None
         while True:
@@ -289,7 +288,7 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         put: Callable[[str], None] | None,
         types: frozenset[str],
         is_json: bool,
-        parameters: _Parameters,
+        parameters: Parameters,
     ) -> Steps[str | None]:
         """Read a value through its end.
 
@@ -327,7 +326,7 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         put: Callable[[str], None] | None,
         types: frozenset[str],
         ends: Finder,
-        parameters: _Parameters,
+        parameters: Parameters,
     ) -> Steps[str | None]:
         """Read a value that is not a string; see `_value`."""
         out = JsonWriter(put, types)
@@ -344,7 +343,7 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         return f"\n{self.key}"
 
     def _following(
-        self, cursor: Cursor, write: Callable[[str], None], parameters: _Parameters
+        self, cursor: Cursor, write: Callable[[str], None], parameters: Parameters
     ) -> Steps[str | None]:
         """Read the rest of another parameter's tag, after `key`; None if this is text, which goes to `write`."""
         end = self.key_end + ("\n" if self.wrapped else "")
@@ -361,36 +360,6 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         if self.wrapped:
             write("\n")
         return name
-
-
-class _Parameters:
-    """Record which parameters of a call have come.
-
-    Args:
-        names: the parameters that may begin although the one before them has no end. Names of more than 64 characters,
-            and names with characters of tags, are left out.
-    """
-
-    __slots__ = ("_short", "come", "names")
-
-    def __init__(self, names: Collection[str]) -> None:
-        self.names = names
-        self.come: set[str] = set()
-        self._short: frozenset[str] | None = None
-
-    def next_in(self, text: str, start: int, end: str) -> tuple[bool, str | None]:
-        """Find the parameter at `start`: one that has not come yet, followed by `end`.
-
-        Returns:
-            Whether the result is certain, and the parameter's name; None if no parameter stands there.
-        """
-        if self._short is None:  # Made at most once a call, because most calls never get here.
-            self._short = frozenset(n for n in self.names if len(n) <= _LONGEST and not _IN_TAGS & set(n))
-        rest = text[start : start + _LONGEST + len(end)]
-        name, found, _ = rest.partition(end)
-        if found:
-            return True, name if name in self._short and name not in self.come else None
-        return len(rest) == _LONGEST + len(end) or not _IN_TAGS.isdisjoint(rest.removesuffix(end[:-1])), None
 
 
 def _ignore(_: str) -> None:

@@ -58,10 +58,10 @@ def _placeholder(model_config: Any, kind: Modality) -> int | None:
 
 
 class MediaRenderer:
-    """Process the files of prompts with the model's processor, each prompt once.
+    """Process the files of prompts with the model's processor, and keep the results for further uses.
 
-    A prompt is needed several times: to count its tokens, then by each of its choices. What was processed is kept, up
-    to `max_bytes` of files and tensors; the least recently used goes first.
+    A prompt is needed several times: to count its tokens, then by each of its choices. Up to `max_bytes` of files and
+    tensors are kept; the least recently used prompt goes first, and a prompt above that is processed for each use.
     """
 
     def __init__(self, renderer: Any, max_bytes: int = _MAX_KEPT_BYTES) -> None:
