@@ -46,6 +46,7 @@ async def killed_writers(url: str, kills: int) -> None:
     await store.stop()
 
 
+@pytest.mark.long
 async def test_what_was_acknowledged_survives_kills(url: str) -> None:
     await killed_writers(url, 5)
 

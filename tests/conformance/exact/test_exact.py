@@ -111,6 +111,7 @@ def test_a_server_that_answers_with_the_scripts_is_exact(
     assert f"Parsed markup: {name}" in output
 
 
+@pytest.mark.long
 def test_of_a_server_that_begins_with_a_thought_no_text_is_demanded(
     scripts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,6 +237,7 @@ def missed(application: Any, scripts: Path, tmp_path: Path, status: int = 1) -> 
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("application", "expected"),
     [

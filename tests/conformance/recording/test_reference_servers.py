@@ -70,6 +70,7 @@ def test_an_explanation_is_a_sentence(name: str) -> None:
         assert found.why.endswith(".")
 
 
+@pytest.mark.long
 def test_the_pages_match_the_recordings() -> None:
     stale = [path.name for path, text in committed_files(ROOT).items() if path.read_text("utf-8") != text]
 
@@ -104,6 +105,7 @@ def test_pins_are_exact(name: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_what_cannot_be_installed_is_absent_for_pips_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

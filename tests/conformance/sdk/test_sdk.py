@@ -61,6 +61,7 @@ def test_claims_are_of_a_client_and_no_checks() -> None:
         assert {rules()[rule]["level"] for rule in claim.rules} == {claim.level}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["plumbline", "plumbline-transformers"])
 def test_the_client_reads_every_answer_of_our_server(name: str) -> None:
     found = read_again("openai", read_recording(RECORDINGS / f"{name}.jsonl.gz").transcripts)

@@ -147,11 +147,16 @@ def test_two_exchanges_with_one_name_are_a_fault_of_the_suite() -> None:
     assert {finding.verdict for finding in found} == {"error"}
 
 
-@pytest.mark.parametrize("name", [name for name, found in CHECKS.items() if found.request is not None])
-def test_a_check_is_about_a_request_of_its_scenario(name: str) -> None:
-    sent = [one.name for one in transcripts()[name.rsplit("/", 1)[0]].exchanges]
-
-    assert CHECKS[name].request in {*sent, *(one.partition("/")[0] for one in sent)}
+def test_a_check_is_about_a_request_of_its_scenario() -> None:
+    offenders = []
+    for name, found in CHECKS.items():
+        sent = [one.name for one in transcripts()[name.rsplit("/", 1)[0]].exchanges]
+        if found.request is not None and found.request not in {
+            *sent,
+            *(one.partition("/")[0] for one in sent),
+        }:
+            offenders.append(name)
+    assert offenders == []
 
 
 def test_requests_of_a_scenario_have_names_that_differ() -> None:
