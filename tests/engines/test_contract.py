@@ -52,7 +52,13 @@ NUM_GRAMMARS = 200 if THOROUGH else 24
 INFINITE = float("-inf")
 
 
-@pytest.fixture(scope="module", params=ENGINES, ids=lambda kind: kind.name)
+@pytest.fixture(
+    scope="module",
+    # The remote engine is the native one behind a socket, which `remote/` tests.
+    params=[
+        pytest.param(kind, marks=pytest.mark.long if kind.remote else (), id=kind.name) for kind in ENGINES
+    ],
+)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     kind: EngineKind = request.param
     if kind.missing:
@@ -305,7 +311,7 @@ def test_the_context_bounds_an_answer(engine: Harness) -> None:
 )
 def test_a_seed_repeats_alone_and_beside_others(engine: Harness, sampling: dict[str, Any]) -> None:
     def request(seed: int) -> Any:
-        return engine.request(PROMPTS[seed % 4], temperature=1.3, seed=seed, max_tokens=24, **sampling)
+        return engine.request(PROMPTS[seed % 4], temperature=1.3, seed=seed, max_tokens=12, **sampling)
 
     seeds = [0, 1, 5, -3, 2**63 - 1, -(2**63)]
     alone = [engine.answers(request(seed))[0].token_ids for seed in seeds]
