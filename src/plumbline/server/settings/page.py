@@ -37,7 +37,7 @@ served_model_name = ["qwen", "default"]
 | list | `--lora a=./a --lora b=./b` | `PLUMBLINE_LORA=a=./a,b=./b` or a JSON array | `lora = ["a=./a", "b=./b"]` |
 
 - `--engine-args` takes several values at once, all other lists repeat the option.
-- A list of one place replaces the list of another. API keys are the exception: those of all places count.
+- Lists are not merged: the first place that has one counts. API keys are the exception: those of all places count.
 - Relative paths start at the current directory, those in a file too. `~` is the home directory.
 - A configuration file has no tables and at most 1 MiB. A key that is not an option is an error that names the nearest
   option; an unknown `PLUMBLINE_` variable is one line on standard error.
