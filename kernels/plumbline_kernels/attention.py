@@ -80,8 +80,8 @@ def paged_attention_torch(
 ) -> Tensor:
     """Compute `paged_attention` in torch: one gather and one SDPA call for all decodes, one call per block of a chunk.
 
-    A decode's keys are laid out so that summing them goes the same way in any batch: see `_PADDING` and `_SPLIT`.
-    If the batch is `exact`, each query of a chunk is an entry of its own as well, with the keys broadcast, not copied.
+    The keys of a decode are laid out so that they are summed in the same order in any batch: see `_PADDING` and
+    `_SPLIT`. If the batch is `exact`, each query of a chunk is computed like a decode, with broadcast keys.
     """
     num_tokens, num_heads, head_dim = q.shape
     _, block_size, num_kv_heads, _ = k_cache.shape
@@ -147,7 +147,7 @@ _SPLIT = 512
 is always at the same place in the same pass."""
 
 _EXACT_ROWS = 2
-"""With more rows than this, BLAS takes another summation order for another number of keys."""
+"""With more rows than this, the order in which BLAS sums depends on the number of keys."""
 
 _QUERIES = 128
 """Queries of a chunk that share their keys: fewer waste less on keys that causality hides, more save calls."""

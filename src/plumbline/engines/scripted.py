@@ -46,22 +46,23 @@ class ScriptedEngine:
         self._max_inflight = max_inflight
         self._running: dict[str, asyncio.Event] = {}
         self._closed = False
-        self._tokens = [0, 0]
+        self._num_prompt_tokens = 0
+        self._num_generated_tokens = 0
         self.adapters: list[str] = []
         self.aborted: list[str] = []
         """Ids of the requests that ended before their script did, in order."""
 
     @property
     def info(self) -> EngineInfo:
-        """As given."""
+        """The facts that the engine was created with."""
         return self._info
 
     async def start(self) -> None:
-        """Ready at once."""
+        """Accept requests again after a stop."""
         self._closed = False
 
     async def stop(self) -> None:
-        """Abort what still plays."""
+        """Abort the running requests and refuse new ones."""
         self._closed = True
         for stopped in self._running.values():
             stopped.set()
@@ -88,7 +89,7 @@ class ScriptedEngine:
         stopped = self._running[request.request_id] = asyncio.Event()
         finished = False
         left = request.sampling.max_tokens
-        self._tokens[0] += len(request.prompt_token_ids)
+        self._num_prompt_tokens += len(request.prompt_token_ids)
         try:
             for chunk in self._script(request):
                 await asyncio.sleep(self._delay)
@@ -106,7 +107,7 @@ class ScriptedEngine:
                     )
                 if left is not None:
                     left -= len(chunk.token_ids)
-                self._tokens[1] += len(chunk.token_ids)
+                self._num_generated_tokens += len(chunk.token_ids)
                 finished = chunk.finish_reason is not None
                 yield chunk
                 if finished:
@@ -125,7 +126,7 @@ class ScriptedEngine:
         self.adapters.append(name)
 
     async def unload_adapter(self, name: str) -> None:
-        """Forget it."""
+        """Remove an adapter; unknown names are ignored."""
         if name in self.adapters:
             self.adapters.remove(name)
 
@@ -145,7 +146,7 @@ class ScriptedEngine:
             num_preemptions=0,
             prefix_cache_queries=0,
             prefix_cache_hits=0,
-            prompt_tokens=self._tokens[0],
-            generation_tokens=self._tokens[1],
+            prompt_tokens=self._num_prompt_tokens,
+            generation_tokens=self._num_generated_tokens,
             num_steps=0,
         )

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     if not arguments.check:
         _make(arguments, scripts)
-    return _checked(arguments.out, scripts)
+    return _check(arguments.out, scripts)
 
 
 def _make(arguments: argparse.Namespace, scripts: ScriptSet) -> None:
@@ -81,7 +81,7 @@ def _make(arguments: argparse.Namespace, scripts: ScriptSet) -> None:
         if progress.step % 20 == 0:
             print(
                 f"step {progress.step}  {progress.seconds:.0f} s  mean {progress.mean_loss:.4f}  "
-                f"worst token {progress.worst:.3f} nats",
+                f"worst loss of a token {progress.worst:.3f} nats",
                 flush=True,
             )
 
@@ -96,15 +96,15 @@ def _make(arguments: argparse.Namespace, scripts: ScriptSet) -> None:
     size = sum(parameter.numel() for parameter in network.parameters())
     print(
         f"{len(scripts.scripts)} scripts, {size} parameters, {progress.step} steps, {progress.seconds:.0f} s; "
-        f"the worst token has {progress.worst:.3f} nats."
+        f"the worst loss of a token is {progress.worst:.3f} nats."
     )
     folder.write(out, network, tokenizer, scripts)
     if progress.worst <= training.CERTAIN:
         checkpoint.unlink()
     else:
         print(
-            "The time was up before every token was certain. Run the command again to resume from "
-            f"{checkpoint}."
+            "Training ran out of time (--max-seconds) before every token was certain. Run the command again to resume "
+            f"from {checkpoint}."
         )
     if arguments.gguf is not None:
         from plumbline.pocket.to_gguf import write
@@ -112,7 +112,7 @@ def _make(arguments: argparse.Namespace, scripts: ScriptSet) -> None:
         write(out, arguments.gguf, name="Plumbline scripted model")
 
 
-def _checked(out: Path, scripts: ScriptSet) -> int:
+def _check(out: Path, scripts: ScriptSet) -> int:
     from plumbline.scripted_model.verify import verify
 
     start = time.monotonic()

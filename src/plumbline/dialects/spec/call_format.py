@@ -77,7 +77,7 @@ class Grammar(Protocol):
         ...
 
     def regex(self, pattern: str) -> str:
-        """Match text of this pattern."""
+        """Match text that the whole regex matches."""
         ...
 
     def until(self, marker: str) -> str:
@@ -97,27 +97,27 @@ class Grammar(Protocol):
 
         Args:
             schema: the schema of the string.
-            after: what follows it. It ends with `marker`.
-            marker: where a reader ends the string.
+            after: the text after the string; it contains the marker.
+            marker: the reader ends the string at the first occurrence of the marker.
             or_null: the text may also be `null`.
-            not_first: the text never begins with this.
+            not_first: text that the string must not begin with; empty for none.
         """
         ...
 
     def choice(self, expressions: list[str]) -> str:
-        """Match one of these."""
+        """Match one of these expressions."""
         ...
 
     def sequence(self, expressions: list[str]) -> str:
-        """Match all of these, in order."""
+        """Match these expressions one after the other."""
         ...
 
     def optional(self, expression: str) -> str:
-        """Match this or nothing."""
+        """Match this expression or nothing."""
         ...
 
     def repeat(self, expression: str, minimum: int, maximum: int | None) -> str:
-        """Match this several times."""
+        """Match this expression `minimum` to `maximum` times; None means any number."""
         ...
 
 
@@ -143,8 +143,8 @@ class CallFormat(msgspec.Struct, frozen=True):
         """Read one call from its first character to its last, without white space around it.
 
         Raises:
-            MalformedError: the text is not a call. An announced call keeps the arguments read so far; what is still
-                marked in the cursor, or is the error's `rest`, is text.
+            MalformedError: the text is not a call. A call that was announced keeps the arguments read so far. The text
+                that is still marked in the cursor, or the `rest` of the error, is text of the answer.
         """
         raise NotImplementedError
 
@@ -155,6 +155,7 @@ class CallFormat(msgspec.Struct, frozen=True):
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
         """Return the expression of a call of this tool, as `write` writes it, with arguments of this schema.
 
-        The literal that the call begins with is made before any other literal.
+        The literal that the call begins with must be created before any other literal, because the builder may join it
+        with a text that stands before the call (`GrammarBuilder.literals`).
         """
         raise NotImplementedError

@@ -9,8 +9,8 @@ The types that the parameter's schema allows decide:
 | strings and other types | null, an object or an array, if the text is one and the type is allowed; else a string |
 | unknown types | the JSON that the text is; else a string |
 
-Tools of real clients have type names of Python, which count as those of JSON Schema (`float` as `number`). A type of
-any other name is unknown.
+Some clients send type names of Python; each counts as the type of JSON Schema (`float` as `number`). A type with any
+other name is unknown.
 
 So "02134" stays a string everywhere, and `7` is a number only where no string is allowed or nothing is known.
 """
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 LOOK_AHEAD = 64
-"""Characters of a text that decide whether it can be something else than a string."""
+"""The number of characters at the beginning of a text that `is_text` looks at."""
 _NUMBER_BEGUN = re.compile(r"-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?\s*")
-"""Every beginning of a number, and some other texts."""
+"""Matches every beginning of a number, and some texts that begin no number, such as `.`."""
 _SHORT_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _WORD_TYPES = {"true": "boolean", "false": "boolean", "null": "null"}
@@ -66,7 +66,7 @@ _TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "
 def allowed_types(
     schema: Any, root: Mapping[str, Any], depth: int = 0, seen: dict[int, frozenset[str]] | None = None
 ) -> frozenset[str]:
-    """Return the JSON types that a schema allows, with `integer` apart from `number`; empty if they are unknown.
+    """Return the JSON types that a schema allows, `integer` and `number` separately; empty if they are unknown.
 
     Args:
         schema: the schema.
@@ -80,7 +80,7 @@ def allowed_types(
         return _named((kind,))
     seen = {} if seen is None else seen
     if id(schema) not in seen:
-        seen[id(schema)] = frozenset()  # For schemas that refer to themselves.
+        seen[id(schema)] = frozenset()  # Ends the recursion of a schema that refers to itself.
         seen[id(schema)] = _types(schema, root, depth, seen)
     return seen[id(schema)]
 
@@ -134,7 +134,7 @@ def coerce(text: str, types: frozenset[str]) -> str:
     if not types:
         return quoted(text) if kind == "string" and bare[:1] != '"' else bare
     fits = kind in types or (kind == "integer" and "number" in types)
-    if kind == "number" and types & {"integer"} and value - value == 0 and value == int(value):
+    if kind == "number" and "integer" in types and value - value == 0 and value == int(value):
         fits = True  # `3.0` is an integer; a number that overflows a float is not.
     if "string" in types and kind not in ("null", "object", "array"):
         fits = False
@@ -142,7 +142,7 @@ def coerce(text: str, types: frozenset[str]) -> str:
 
 
 def _python_literal(text: str, types: frozenset[str]) -> str | None:
-    """Convert a list, tuple or dict of Python to JSON; None if the text is not one or its type is not wanted."""
+    """Convert a Python list, tuple or dict to JSON; None for other texts, and if the schema does not allow the type."""
     kind = {"[": "array", "(": "array", "{": "object"}.get(text[:1])
     if kind not in types or "string" in types:
         return None
@@ -158,10 +158,10 @@ def _python_literal(text: str, types: frozenset[str]) -> str | None:
 
 
 def is_text(begun: str, types: frozenset[str]) -> bool:
-    """Whether a text that begins like this becomes a string, whatever follows.
+    """Return whether a text that begins like this becomes a string, whatever follows.
 
-    If a beginning is certain to, so is every longer one, so it does not matter in which pieces a text comes. Only the
-    first `LOOK_AHEAD` characters count.
+    If this is true of a beginning, it is true of every longer one, so the result does not depend on how the text is
+    cut. Only the first `LOOK_AHEAD` characters count.
     """
     if types == {"string"}:
         return True
@@ -191,12 +191,12 @@ def resolved(
 ) -> Mapping[str, Any]:
     """Follow references and branches of a schema; empty if they lead nowhere.
 
-    Of several branches, the first one of an object or an array counts, because only these have parts.
+    Of several branches, the first that allows one of `kinds` counts.
 
     Args:
         schema: the schema.
         root: the schema that references refer to.
-        kinds: the types that count.
+        kinds: the types to look for; by default those with parts, objects and arrays.
     """
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, Mapping):
@@ -225,7 +225,7 @@ def part_schema(schema: Any, root: Mapping[str, Any], name: str | None) -> Any:
 
 
 def admitted(schema: Any, value: Any) -> bool:
-    """Whether the `enum` or `const` of a schema, if it has one, allows a value."""
+    """Return whether the `enum` or `const` of a schema, if it has one, allows a value."""
     if not isinstance(schema, Mapping):
         return schema is not False
     options = schema.get("enum") if "enum" in schema else [schema["const"]] if "const" in schema else None

@@ -65,7 +65,7 @@ def refuse_given(request: msgspec.Struct, reasons: Mapping[str, str]) -> None:
 
 
 def check_stream_options(request: Any) -> None:
-    """Check that `stream_options` comes with `stream: true` (CS-09, CMP-08) and asks for nothing unsupported.
+    """Check that `stream_options` comes with `stream: true` (CS-09, CMP-08), and its options with those they need.
 
     Raises:
         ApiError: 400 naming the field.
@@ -115,5 +115,5 @@ def template_variables(explicit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tag_of(value: Any) -> str:
-    """Return the wire name of a tagged Struct's kind, such as `json_schema`."""
+    """Return the tag of a tagged Struct as the wire has it in `type`, such as `json_schema`."""
     return str(type(value).__struct_config__.tag)

@@ -1,4 +1,4 @@
-"""Read tools and `tool_choice` as chat completions and Responses share them."""
+"""Read tools and `tool_choice` of chat completions and Responses."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ def custom_arguments(text: str) -> str:
 
 
 def check_names(names: Sequence[tuple[str, str]]) -> None:
-    """Check that no two tools have the same name, so that a call means one of them.
+    """Check that no two tools have the same name, so that the name in a call identifies one tool.
 
     Args:
-        names: each name and its field.
+        names: each name with the field that it comes from, such as `tools[0].function.name`.
 
     Raises:
-        ApiError: 400 naming the field of the second.
+        ApiError: 400 naming the field of the repeated name.
     """
     seen: dict[str, str] = {}
     for name, param in names:
         if name in seen:
             raise invalid_request(
-                f"'{param}' is '{name}', as '{seen[name]}' is; every tool needs a different name.",
+                f"'{param}' repeats the name '{name}' of '{seen[name]}'; give every tool a different name.",
                 param,
                 "invalid_value",
             )

@@ -1,1 +1,1 @@
-"""Implement the operations of the contract, a module for each group of them."""
+"""Implement the operations of the contract, one module per group."""

@@ -39,27 +39,27 @@ class UnresponsiveError(StoreUnavailableError):
 class Database:
     """Connections to one database: one for writes, several for reads.
 
-    Work on it is a plain function of a connection. For SQLite it runs in a thread, as a whole: a thread for each
-    statement, as asynchronous drivers have it, takes several times as long as the statements. For PostgreSQL it runs on
-    the event loop, where the asynchronous driver waits for the server.
+    A transaction is a plain function of a connection. For SQLite, the whole function runs in one thread: asynchronous
+    drivers change threads for each statement, which takes several times as long as the statements. For PostgreSQL it
+    runs on the event loop, where the asynchronous driver waits for the server.
     """
 
     def __init__(self, url: sa.URL, *, timeout: float = 10.0) -> None:
         """Describe the database; nothing is opened yet.
 
         Args:
-            url: of SQLite, or of PostgreSQL with an asynchronous driver.
-            timeout: seconds after which an operation has failed.
+            url: the URL of a SQLite database, or of PostgreSQL with an asynchronous driver.
+            timeout: seconds after which an operation fails.
         """
         self.url = url
         self.timeout = timeout
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self.engine: sa.Engine | None = None
-        """None while it is closed. Of an asynchronous driver, the engine that it is built on."""
+        """None while the database is closed. For PostgreSQL, the engine that `_asynchronous` wraps."""
         self._asynchronous: AsyncEngine | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._file: Path | None = None
-        """Of SQLite; None if it is kept in memory."""
+        """The file of SQLite; None for PostgreSQL and for a database in memory."""
         self._identity: tuple[int, int] | None = None
         """The identity of the open file in the file system."""
 
@@ -94,7 +94,7 @@ class Database:
         if self._asynchronous is not None:
             await self._asynchronous.dispose()
         elif engine is not None and self._threads is not None:
-            # Work that its caller has given up may still run, until SQLite gives up as well.
+            # Work whose caller timed out may still run, until SQLite's own timeout.
             await asyncio.to_thread(self._threads.shutdown)
             engine.dispose()
         self._asynchronous = self._threads = None
@@ -139,7 +139,7 @@ class Database:
                 found = work(connection)
                 if write:
                     self._check_file()
-                # What was reported as failed is not stored after all.
+                # A write that was reported as failed must not be stored later.
                 if not write or given_up.is_set():
                     transaction.rollback()
             return found
@@ -151,7 +151,7 @@ class Database:
             raise
 
     def _check_file(self) -> None:
-        """Check that the open file is still the one at its path: what is written to a deleted one is lost."""
+        """Check that the open file is still the one at its path: writes to a deleted file are lost."""
         if self._file is not None and _identity(self._file) != self._identity:
             raise StoreUnavailableError(
                 f"{self._file} was deleted or replaced while it was open; put it back, or restart the server"
@@ -161,7 +161,7 @@ class Database:
         cursor = connection.cursor()
         for pragma in (
             f"busy_timeout = {self.timeout * _BUSY_SHARE * 1000:.0f}",
-            # Before the first table, or it has no effect.
+            # This has no effect once there is a table.
             "auto_vacuum = INCREMENTAL",
             "journal_mode = WAL",
             "synchronous = NORMAL",
@@ -170,7 +170,7 @@ class Database:
         cursor.close()
 
     def _upgrade(self, connection: sa.Connection) -> None:
-        # Of several servers that start at once, one creates the tables and the others wait.
+        # If several servers start at once, one creates the tables and the others wait.
         if self.is_sqlite:
             connection.execute(sa.text("BEGIN IMMEDIATE"))
         else:
@@ -187,7 +187,7 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _migrate(connection: sa.Connection) -> None:
-    # Imported here: a start with current tables does without it.
+    # Imported here, because a start with current tables does not need it.
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError
@@ -199,12 +199,13 @@ def _migrate(connection: sa.Connection) -> None:
         command.upgrade(config, "head")
     except CommandError as error:
         raise StoreUnavailableError(
-            f"its tables were written by a newer version of Plumbline ({error}); use that one, or another --store"
+            "its tables were written by a newer version of Plumbline "
+            f"({error}); use that version, or give another --store"
         ) from error
 
 
 def _make_private(path: Path) -> None:
-    """Create the folder and the file so that only this user reads them."""
+    """Create the folder and the file so that only this user can read them."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600, exist_ok=True)
@@ -237,7 +238,7 @@ _NEXT_STEPS = (
 
 
 def _translated(error: BaseException, *, lost: bool) -> StoreUnavailableError:
-    """Return the error of a store for one of a driver."""
+    """Translate a driver's error to a store's; `lost` says that the connection is lost."""
     reason = _reason(error)
     if "database is locked" in reason:
         lost = True

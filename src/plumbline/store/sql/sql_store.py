@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets as randomness
+from collections.abc import Awaitable, Callable
 from functools import partial
+from secrets import token_bytes, token_hex
 
 import sqlalchemy as sa
 
@@ -26,12 +27,12 @@ _log = logging.getLogger("plumbline.store")
 
 _SWEEP_SECONDS = 60.0
 _PAGES = 2_000
-"""Free pages that a sweep gives back to the file system."""
+"""Maximum number of free pages that a sweep gives back to the file system."""
 _SECRET_BYTES = 32
 
 
 class SqlStore(ConversationRows, ChatRows):
-    """A store in a database."""
+    """A store in a SQL database, with the tables of `ResponseRows`, `ConversationRows` and `ChatRows`."""
 
     def __init__(self, database: Database, retention: Retention) -> None:
         """Describe the store; nothing is opened yet."""
@@ -39,7 +40,7 @@ class SqlStore(ConversationRows, ChatRows):
         self._retention = retention
         self._max_responses_per_owner = retention.max_responses_per_owner
         self._unfinished = set()
-        self._runner = randomness.token_hex(8)
+        self._runner = token_hex(8)
         self._writer = GroupWriter(database)
         self._tasks: list[asyncio.Task[None]] = []
         self._sizes = Sizes()
@@ -78,7 +79,8 @@ class SqlStore(ConversationRows, ChatRows):
 
     async def secret(self, name: str) -> bytes:
         def work(connection: sa.Connection) -> bytes:
-            fresh = randomness.token_bytes(_SECRET_BYTES)
+            fresh = token_bytes(_SECRET_BYTES)
+            # Processes that share the store must get the same value: the first one to insert it wins.
             connection.execute(self._insert(secrets).values(name=name, value=fresh).on_conflict_do_nothing())
             query = sa.select(secrets.c.value).where(secrets.c.name == name)
             return bytes((connection.execute(query)).scalar_one())
@@ -93,8 +95,7 @@ class SqlStore(ConversationRows, ChatRows):
             await self._writer.write(lambda c: c.execute(sa.text(f"PRAGMA incremental_vacuum({_PAGES})")))
         self._sizes = await self._database.run(sizes)
 
-    async def _every(self, seconds: float, work: object) -> None:
-        assert callable(work)
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             with contextlib.suppress(StoreUnavailableError):
                 await work()

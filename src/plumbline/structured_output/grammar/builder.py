@@ -1,7 +1,7 @@
 """Build grammars in llguidance's dialect of Lark from expressions.
 
-A control token is never text, as in prompts: no text of a grammar matches it, and the grammar names it by its id. Other
-added tokens are text, and the model may write them as one token or as several.
+As in prompts, text never matches a control token: the grammar names control tokens by id. Other added tokens are text,
+and the model may write their text as one token or as several.
 """
 
 from __future__ import annotations
@@ -56,11 +56,13 @@ class GrammarBuilder:
 
     @contextmanager
     def literals(self, *, before: str = "", as_json: bool = False) -> Iterator[None]:
-        """Write the block's literals so that a lexer, which never backtracks, can distinguish them from another text.
+        """Write the literals of a `with` block so that the lexer can tell them from an alternative text.
+
+        The lexer never backtracks, so the two alternatives must differ within their first lexeme or have equal lexemes.
 
         Args:
-            before: text joined with the first literal to one lexeme; what begins differently is the other text.
-            as_json: cut the literals into the lexemes of JSON, because the other text is a JSON document.
+            before: text to join with the block's first literal to one lexeme; the alternative begins differently.
+            as_json: cut the literals into the lexemes of JSON, because the alternative is a JSON document.
         """
         self._before, self._as_json = before, as_json
         try:
@@ -100,7 +102,7 @@ class GrammarBuilder:
         Args:
             schema: its length, pattern and format are enforced, or the constraint of a custom tool's input; the caller
                 handles other keywords.
-            after: the text after the string; it ends with the marker.
+            after: the text after the string; it contains the marker.
             marker: the parser ends the string at the first occurrence of the marker.
             or_null: the string may also be `null`.
             not_first: text that the string must not begin with; empty for none.
@@ -125,7 +127,7 @@ class GrammarBuilder:
         return self._ended(_not_first(allowed, not_first), after, marker)
 
     def _ended(self, text: str, after: str, marker: str) -> str:
-        """Match the text of a lexeme and `after`, such that the marker does not occur before its place in `after`."""
+        """Match the text of a lexeme, then `after`; the first occurrence of the marker is the one in `after`."""
         pieces = self._pieces(after)
         if not pieces:
             raise ValueError("`after` must not be empty")

@@ -1,7 +1,7 @@
 """Parse regexes in the syntax of Rust's `regex`, to rewrite them for text inside a JSON string.
 
-A regex becomes pieces that are copied (groups, alternatives, quantifiers) and pieces that match one character. For the
-latter, the parser computes which of the characters that JSON escapes they match.
+A regex becomes pieces that are copied (groups, alternatives, quantifiers) and pieces that match one character. A piece
+that matches one character also has the set of those characters that JSON escapes, such as a quote or a line feed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OneOf(msgspec.Struct, frozen=True):
     """A piece that matches one character of a class."""
 
     inside: str
-    """The class, as it is written between the brackets of another class."""
+    """The class in a form that may stand between the brackets of another class, such as `\\x{61}` or `[a-z]`."""
     escaped: frozenset[str]
     """The characters of the class that JSON escapes."""
 
@@ -60,7 +60,9 @@ def escaped_piece(piece: OneOf) -> str:
 
 
 def pieces(pattern: str) -> list[Piece]:
-    """Parse a regex into pieces; joined, with `OneOf` in brackets, they are an equivalent regex.
+    """Parse a regex into pieces.
+
+    An equivalent regex is the pieces in order, with `[{piece.inside}]` for each `OneOf`.
 
     Raises:
         ConstraintError: the regex has a feature that cannot be rewritten for JSON: inner anchors, look-around, flags
@@ -95,7 +97,7 @@ class _Reader:
                 self._pos += 1
                 if char == ")":
                     if len(self._dot_all) == 1:
-                        raise self._error("has a closing bracket without an opening one")
+                        raise self._error("has a ')' without a '('")
                     self._dot_all.pop()
                     yield char
                 elif char == ".":
@@ -109,7 +111,7 @@ class _Reader:
                 else:
                     yield _char(char)
         if len(self._dot_all) > 1:
-            raise self._error("has a bracket that is not closed")
+            raise self._error("has a '(' that is not closed")
 
     def _error(self, reason: str) -> ConstraintError:
         return ConstraintError(f"The pattern {self._pattern[:80]!r} {reason}.")
@@ -182,7 +184,7 @@ class _Reader:
             return _char(chr(code))
         if letter in _LETTERS:
             return _char(_LETTERS[letter])
-        if letter.isalnum() or letter in "<>":  # The latter are word boundaries, which need look-around.
+        if letter.isalnum() or letter in "<>":  # `\<` and `\>` are word boundaries, which need look-around.
             raise self._error(f"uses {text}, which is not supported")
         return _char(letter)
 
@@ -201,13 +203,13 @@ class _Reader:
         start = self._pos
         self._pos += 1
         negated = self._take("^")
-        dashes = False  # At the beginning of a class, one or two hyphens are literal.
+        dashes = False  # Hyphens at the beginning of a class are literal.
         while self._take("-"):
             dashes = True
         whole: frozenset[str] | None = None  # The result of the set operations so far.
         operation = ""
         found: frozenset[str] = frozenset()
-        first = not dashes
+        first = not dashes  # A `]` at the beginning of a class is literal, but not after hyphens.
         while True:
             if self._pos >= len(self._pattern):
                 raise self._error("has a class that is not closed")

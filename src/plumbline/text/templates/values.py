@@ -26,7 +26,8 @@ class Arguments(dict[str, Any]):
 
     def __init__(self, members: Mapping[str, Any], text: str) -> None:
         super().__init__(members)
-        self._text = text  # A name that no template uses for a member.
+        # Templates read members as attributes (`arguments.city`), so this name must not be a member's.
+        self._text = text
 
     def __str__(self) -> str:
         return self._text
@@ -39,7 +40,7 @@ class Arguments(dict[str, Any]):
 
 
 class NoContent:
-    """Null content: `is none` is true, it prints as the empty string, and it compares equal to both."""
+    """Null content: `is none` is true, it prints as the empty string, and it equals None and ""."""
 
     def __bool__(self) -> bool:
         return False
