@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from plumbline_conformance.console.commands import COMMANDS
-from plumbline_conformance.console.streams import parsed, ready
+from plumbline_conformance.console.streams import parse_arguments, robust_output
 
 __all__ = ["main"]
 
@@ -21,8 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status."""
     argv = sys.argv[1:] if argv is None else argv
     chosen = next((text for text in argv if not text.startswith("-")), "")
-    with ready():
-        arguments = parsed(_parser(chosen), argv)
+    with robust_output():
+        arguments = parse_arguments(_parser(chosen), argv)
         match arguments.command:
             case "serve":
                 return _serve(vars(arguments))

@@ -107,15 +107,15 @@ def test_calls_and_outputs_that_do_not_fit_are_refused(given: list[dict[str, Any
 
 
 def test_hosted_tools_are_accepted_and_not_shown() -> None:
-    """TOOL-15: a coding agent always sends some."""
+    """TOOL-15: coding agents always send hosted tools; the model does not see them."""
     tools = [FLAT_TOOL, {"type": "web_search", "external_web_access": False}]
 
     assert [tool.name for tool in read("responses", tools=tools).prompt.tools] == ["f"]
 
 
 @pytest.mark.parametrize(("field", "value"), [("conversation", "conv_1"), ("personality", "friendly")])
-def test_counting_refuses_what_a_request_could_not_have(field: str, value: Any) -> None:
-    """R-15: a count is that of the same request."""
+def test_counting_refuses_what_creating_a_response_refuses(field: str, value: Any) -> None:
+    """R-15: the count is the one that the same request would have. This reader has no store, so no conversations."""
     body = decode(TokenCountsBody, encode({"model": "m", "input": "hi", field: value}))
     with pytest.raises(ApiError) as caught:
         read_response_prompt(body)

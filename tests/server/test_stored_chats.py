@@ -65,14 +65,14 @@ async def test_lists_are_filtered_and_cut_into_pages(tmp_path: Path) -> None:
     async with serving(served(tiny_engine()), store=str(tmp_path / "s.db")) as server:
         made = [(await create(server, metadata={"n": str(n % 2)}))["id"] for n in range(4)]
 
-        async def names(query: str) -> list[str]:
+        async def ids(query: str) -> list[str]:
             return [one["id"] for one in (await server.get(f"{CHAT}?{query}")).json["data"]]
 
-        assert await names("limit=3") == made[:3]
-        assert await names(f"after={made[1]}&order=asc") == made[2:]
-        assert await names("order=desc") == made[::-1]
-        assert await names("metadata%5Bn%5D=1") == [made[1], made[3]]
-        assert await names("model=other") == []
+        assert await ids("limit=3") == made[:3]
+        assert await ids(f"after={made[1]}&order=asc") == made[2:]
+        assert await ids("order=desc") == made[::-1]
+        assert await ids("metadata%5Bn%5D=1") == [made[1], made[3]]
+        assert await ids("model=other") == []
         assert (await server.get(f"{CHAT}?after=no")).status == 400
 
 

@@ -1,4 +1,4 @@
-"""Laws of parameter names: no call is possible that is parsed as text or with another name."""
+"""Laws of parameter names: a constrained call is never parsed as text or with another parameter name."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from .test_constraints import compiled_constraint
 from .walk import accepts, frame, model_dialect, sampled
 
 TOOL_NAMES = sorted({dialect.name for dialect in TOOL_DIALECTS.values()})
+STOP_TOKEN = "<|call|>"
+"""Ends a call of harmony. It is a stop token, so the text that a grammar matches does not have it."""
 HOSTILE = (
     "filter[status]",
     "a b",
@@ -39,7 +41,7 @@ HOSTILE = (
 
 
 def parameters(name: str, *, required: bool, nested: bool = False) -> dict[str, Any]:
-    """Parameters with this name and a plain one; with `nested`, inside of an object."""
+    """A schema of two parameters, this name and `plain`; with `nested`, they are members of a third."""
     found = {
         "type": "object",
         "properties": {name: {"type": "boolean"}, "plain": {"type": "integer", "maximum": 9}},
@@ -53,7 +55,7 @@ def read(dialect: str, schema: dict[str, Any], text: str) -> list[tuple[str, ...
     return fold([*parser.push(TextDelta(text)), *parser.finish("stop")])
 
 
-def tried(dialect: str, schema: dict[str, Any]) -> Constraint | ConstraintError:
+def compile_or_error(dialect: str, schema: dict[str, Any]) -> Constraint | ConstraintError:
     try:
         return compiled_constraint(Tool(name="f", parameters=schema), dialect=dialect)
     except ConstraintError as error:
@@ -62,7 +64,11 @@ def tried(dialect: str, schema: dict[str, Any]) -> Constraint | ConstraintError:
 
 @pytest.mark.parametrize("dialect", TOOL_NAMES)
 def test_a_name_is_parsed_back_or_excluded(dialect: str) -> None:
-    """TOOL-04: every required call is a call, also without `strict`."""
+    """TOOL-04: with `required`, every answer is a call, also without `strict`.
+
+    - A required parameter with a name that the dialect cannot write is an error; an optional one is left out.
+    - The grammar accepts the calls that the parser reads, and no others.
+    """
     section = TOOL_DIALECTS[dialect].sections[0]
     for name in HOSTILE:
         arguments = {name: True}
@@ -75,49 +81,46 @@ def test_a_name_is_parsed_back_or_excluded(dialect: str) -> None:
             and found[0][3] == "whole"
             and json.loads(found[0][2]) == arguments
         )
-        if dialect == "harmony":
-            text = text.removesuffix("<|call|>")
-        outcome = tried(dialect, schema)
+        text = text.removesuffix(STOP_TOKEN)
+        outcome = compile_or_error(dialect, schema)
         if isinstance(outcome, ConstraintError):
             assert not is_read, name
             assert repr(name) in str(outcome)
             assert outcome.tool == "f"
         else:
-            assert is_read or dialect == "harmony", name
+            assert is_read, name
             assert outcome.grammar is not None
             assert accepts(outcome.grammar, text), text
-        left = compiled_constraint(
+        relaxed = compiled_constraint(
             Tool(name="f", parameters=parameters(name, required=False)), dialect=dialect
         )
-        assert left.grammar is not None
+        assert relaxed.grammar is not None
         both = json.dumps({name: True, "plain": 3}, ensure_ascii=False)
-        written = render_calls([Call("f", both)], section).removesuffix(
-            "<|call|>" if dialect == "harmony" else ""
-        )
-        assert accepts(left.grammar, written) == (is_read or dialect == "harmony"), name
-        if not is_read and dialect != "harmony":
-            (warning,) = left.warnings
+        written = render_calls([Call("f", both)], section).removesuffix(STOP_TOKEN)
+        assert accepts(relaxed.grammar, written) == is_read, name
+        if not is_read:
+            (warning,) = relaxed.warnings
             assert repr(name) in warning
 
 
 @pytest.mark.parametrize("dialect", ["minimax_m3", "gemma4", "glm47", "pythonic", "qwen3_coder"])
 @pytest.mark.parametrize("name", ["a:b", "x>y", "filter[status]"])
-def test_what_is_drawn_with_such_names_is_a_call(dialect: str, name: str) -> None:
-    """Whether they stand at the top or deeper."""
+def test_every_sampled_answer_is_a_call(dialect: str, name: str) -> None:
+    """The hostile name may be a parameter, or a member of one."""
     for nested in (False, True):
         for required in (False, True):
             schema = parameters(name, required=required, nested=nested)
-            promise = tried(dialect, schema)
-            if isinstance(promise, ConstraintError):
+            outcome = compile_or_error(dialect, schema)
+            if isinstance(outcome, ConstraintError):
                 continue
-            assert promise.grammar is not None
+            assert outcome.grammar is not None
             for seed in range(3):
-                text = sampled(promise.grammar, seed, limit=25, most=200)
+                text = sampled(outcome.grammar, seed, limit=25, most=200)
                 if text is not None:
                     assert {part[0] for part in read(dialect, schema, text)} == {"call"}, text
 
 
-def test_a_strict_tool_with_such_a_name_is_refused() -> None:
+def test_a_strict_tool_with_a_name_that_the_dialect_cannot_write_is_refused() -> None:
     strict = {**parameters("filter[status]", required=True), "additionalProperties": False}
     with pytest.raises(ConstraintError) as caught:
         compiled_constraint(Tool(name="f", parameters=strict, strict=True), dialect="pythonic")

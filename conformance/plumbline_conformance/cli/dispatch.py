@@ -24,7 +24,7 @@ from plumbline_conformance.client.target_input import (
     target_of,
 )
 from plumbline_conformance.console.output_files import why_unwritable
-from plumbline_conformance.console.streams import parsed, ready
+from plumbline_conformance.console.streams import parse_arguments, robust_output
 from plumbline_conformance.console.terminal import INTERRUPTED, console
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.exact import run_exact
@@ -186,5 +186,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the judge's commands without the server's."""
     parser = argparse.ArgumentParser(prog="plumbline", description=__doc__)
     add_commands(parser.add_subparsers(dest="command", required=True, metavar="COMMAND"))
-    with ready():
-        return run_command(parsed(parser, argv))
+    with robust_output():
+        return run_command(parse_arguments(parser, argv))

@@ -1,6 +1,6 @@
-"""Print to a pipe even if its reader leaves or its encoding lacks characters, and parse arguments.
+"""Print to a pipe whose reader may leave or whose encoding may lack characters, and parse arguments.
 
-Neither changes the result of a command: its files are written and its exit status stays the same.
+A problem of the pipe does not change the result of a command: it writes its files and exits with the same status.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-__all__ = ["discard_output", "parsed", "put", "ready"]
+__all__ = ["discard_output", "parse_arguments", "put", "robust_output"]
 
 
 def put(text: str, end: str = "\n") -> None:
-    """Print, even if the pipe is closed."""
+    """Print a text; if the pipe is closed, discard this and all further output."""
     try:
         print(text, end=end)
     except BrokenPipeError:
         discard_output()
 
 
-def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse arguments; exit after a help text, even if the pipe is closed (needed for Python 3.11.2).
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse arguments, or print the help text and exit with status 0 even if the pipe is closed.
+
+    argparse of Python 3.11.2 raises an error in the latter case.
+
 
     The error about unknown arguments repeats names of options only, because values may be secrets.
     """
@@ -39,8 +42,8 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpa
 
 
 @contextmanager
-def ready() -> Iterator[None]:
-    """Print characters that the encoding lacks as escapes, and flush the output at the end."""
+def robust_output() -> Iterator[None]:
+    """Print characters that the encoding lacks as escapes in this block, and flush the output at its end."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -55,7 +58,7 @@ def ready() -> Iterator[None]:
 
 
 def discard_output() -> None:
-    """Send further output nowhere, because the reader of the pipe has left."""
+    """Discard further output, because the reader of the pipe has left."""
     # Python flushes again at exit; a closed pipe would then be an error and change the exit status.
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

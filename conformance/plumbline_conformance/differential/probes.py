@@ -35,7 +35,7 @@ _PROMPTS = (
 )
 _SYSTEMS = (None, None, "Answer in one word.", "You are terse.")
 _STOPS: tuple[Any, ...] = (None, None, ".", [" ", "\n"], ["zzzz"])
-_WRONG: tuple[tuple[Surface, str, dict[str, Any]], ...] = (
+_INVALID: tuple[tuple[Surface, str, dict[str, Any]], ...] = (
     ("chat", "ERR-07", {"temperature": 3}),
     ("chat", "ERR-07", {"top_p": 2}),
     ("chat", "ERR-07", {"max_tokens": -1}),
@@ -74,44 +74,44 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probes(count: int, seed: int = 0) -> list[Probe]:
-    """Return this many valid requests, then every invalid one."""
-    drawn = random.Random(seed)
-    right = [_right(drawn, number) for number in range(count)]
-    return [*right, *_wrong()]
+    """Return `count` random valid requests, then every invalid one."""
+    rng = random.Random(seed)
+    valid = [_valid(rng, number) for number in range(count)]
+    return [*valid, *_invalid()]
 
 
-def _right(drawn: random.Random, number: int) -> Probe:
-    surface: Surface = drawn.choice(("chat", "chat", "chat", "completions", "responses"))
-    prompt = drawn.choice(_PROMPTS)
-    limit = drawn.choice((1, 4, 16, 32))
+def _valid(rng: random.Random, number: int) -> Probe:
+    surface: Surface = rng.choice(("chat", "chat", "chat", "completions", "responses"))
+    prompt = rng.choice(_PROMPTS)
+    limit = rng.choice((1, 4, 16, 32))
     body: dict[str, Any] = {"temperature": 0}
     match surface:
         case "chat":
-            system = drawn.choice(_SYSTEMS)
+            system = rng.choice(_SYSTEMS)
             turns = [] if system is None else [{"role": "system", "content": system}]
             body |= {"messages": [*turns, {"role": "user", "content": prompt}], "max_tokens": limit}
-            if drawn.random() < 0.4:
+            if rng.random() < 0.4:
                 body |= {"logprobs": True, "top_logprobs": 2}
         case "completions":
             body |= {"prompt": prompt, "max_tokens": limit}
-            if drawn.random() < 0.4:
+            if rng.random() < 0.4:
                 body |= {"logprobs": 2}
-            if drawn.random() < 0.2:
+            if rng.random() < 0.2:
                 body |= {"echo": True}
         case "responses":
             body |= {"input": prompt, "max_output_tokens": max(16, limit)}
-    stop = drawn.choice(_STOPS)
+    stop = rng.choice(_STOPS)
     if stop is not None and surface != "responses":
         body["stop"] = stop
-    body["stream"] = drawn.random() < 0.5
+    body["stream"] = rng.random() < 0.5
     if body["stream"] and surface != "responses":
         body["stream_options"] = {"include_usage": True}
     kind = "stream" if body["stream"] else "whole"
     return Probe(name=f"{number:03} {surface} {kind}", surface=surface, path=_PATHS[surface], body=body)
 
 
-def _wrong() -> Iterator[Probe]:
-    for surface, rule, fields in _WRONG:
+def _invalid() -> Iterator[Probe]:
+    for surface, rule, fields in _INVALID:
         base: dict[str, Any] = {
             "chat": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
             "completions": {"prompt": "Hi", "max_tokens": 4},

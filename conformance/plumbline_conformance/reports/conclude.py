@@ -19,7 +19,7 @@ from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
 from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.junit import junit
 from plumbline_conformance.reports.formats.markdown import markdown
-from plumbline_conformance.reports.formats.text import failure_lines, numbers, printable
+from plumbline_conformance.reports.formats.text import failure_lines, printable, scores
 from plumbline_conformance.reports.guard import render_all
 from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
@@ -198,7 +198,7 @@ def show(console: Console, report: Report) -> None:
         console.print(
             f"[red]stale[/] {escape(printable(name))}  The baseline lists this violation, but it no longer occurs."
         )
-    console.print(f"checks that pass, of those with a verdict: {numbers(report)}")
+    console.print(f"checks that pass, of those with a verdict: {scores(report)}")
     summary = ", ".join(f"{report.counts[name]} {name}" for name in VERDICTS if report.counts[name])
     accepted = sum(result.expected is not None for result in report.results)
     of_these = f" ({accepted} in the baseline)" if accepted else ""

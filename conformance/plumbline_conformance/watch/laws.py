@@ -1,7 +1,7 @@
-"""Select the laws that apply to an exchange of another client.
+"""Select the laws that apply to an exchange of live traffic.
 
-A law applies to exchanges that have all features of its scenario's request. Every check that is registered as
-a law is watched; this module lists none.
+A law applies to an exchange if the exchange has all features of the request that the law's scenario sends. The laws
+are all checks that are registered as laws.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["features_of", "laws_of", "watched"]
 
-_NOBODY = Target(base_url="http://127.0.0.1/v1", model="m")
+_PLACEHOLDER = Target(base_url="http://127.0.0.1/v1", model="m")
 
 
 class _WantedLaw(msgspec.Struct, frozen=True):
@@ -34,12 +34,15 @@ def features_of(exchange: Exchange) -> frozenset[str]:
 
 
 def laws_of(exchange: Exchange) -> list[tuple[Check, Law]]:
-    """Return the laws for an exchange, each once, with the check of the scenario that has most of its features."""
+    """Return the laws for an exchange, each once.
+
+    If several checks have the same law, the check whose scenario has most features of the exchange reports it.
+    """
     if exchange.status >= 400:
-        return _of_refusals()
+        return _laws_of_refusals()
     if exchange.status == 101 or exchange.status == 0:
         return []
-    return _of(features_of(exchange))
+    return _laws_of_answers(features_of(exchange))
 
 
 def watched() -> list[str]:
@@ -48,18 +51,20 @@ def watched() -> list[str]:
 
 
 @cache
-def _of(found: frozenset[str]) -> list[tuple[Check, Law]]:
+def _laws_of_answers(found: frozenset[str]) -> list[tuple[Check, Law]]:
     best: dict[Law, _WantedLaw] = {}
     for entry in _answers():
         known = best.get(entry.law)
         if entry.wanted <= found and (known is None or len(known.wanted) < len(entry.wanted)):
             best[entry.law] = entry
-    names = {entry.check.id for entry in best.values()}
-    return [(entry.check, entry.law) for entry in _answers() if entry.check.id in names]
+    chosen = {entry.check.id for entry in best.values()}
+    return [
+        (entry.check, entry.law) for entry in _answers() if entry.check.id in chosen
+    ]  # In the suite's order.
 
 
 @cache
-def _of_refusals() -> list[tuple[Check, Law]]:
+def _laws_of_refusals() -> list[tuple[Check, Law]]:
     first: dict[Law, _WantedLaw] = {}
     for entry in _refusals():
         first.setdefault(entry.law, entry)
@@ -94,16 +99,16 @@ def _answers() -> list[_WantedLaw]:
 
 
 def _requests(name: str) -> dict[str, frozenset[str]]:
-    """Return the features of the requests that a scenario sends without any answers, by name.
+    """Return the features of each request, by name, that a scenario sends if every answer is empty.
 
-    A group has the features of its first request.
+    A group of requests (`poll/1`, `poll/2`) has one entry, with the features of its first request.
     """
-    steps = SCENARIOS[name].steps(_NOBODY)
+    steps = SCENARIOS[name].steps(_PLACEHOLDER)
     found: dict[str, frozenset[str]] = {}
     try:
         request = next(steps)
         while True:
-            url = _NOBODY.base_url + request.path
+            url = _PLACEHOLDER.base_url + request.path
             body = request.json if request.content is None and isinstance(request.json, dict) else None
             found.setdefault(request.name.partition("/")[0], features(request.method, url, body))
             request = steps.send(

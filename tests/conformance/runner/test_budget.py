@@ -1,4 +1,4 @@
-"""A run keeps its budget and reports what it left out."""
+"""A run stays within its budget and reports what it left out."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def exchanges(seen: list[Transcript]) -> list[Exchange]:
 
 
 def reported(exchange: Exchange) -> int:
-    """An answer with this usage, or without any."""
+    """The tokens that the usage of an answer reports; 0 without usage."""
     return spent_on(exchange, 0)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_no_answer_costs_more_than_its_request_was_taken_for(name: str) -> None:
-    """Of what it wrote: the reference has a token for each character of a prompt, which no tokenizer has."""
+def test_no_answer_costs_more_than_was_reserved_for_its_request(name: str) -> None:
+    """Only tokens of answers are compared: the reference server counts each character of a prompt as a token."""
     for exchange in transcripts()[name].exchanges:
         body = load_json(exchange.request_body)
         if not isinstance(body, dict) or exchange.method == "WEBSOCKET":
@@ -44,7 +44,7 @@ def test_no_answer_costs_more_than_its_request_was_taken_for(name: str) -> None:
             assert written <= cost_of(Request(path=path, json=body))
 
 
-def test_the_worst_is_counted_for_all_choices_and_prompts() -> None:
+def test_the_cost_counts_the_longest_answer_for_each_choice_and_prompt() -> None:
     def cost(**body: object) -> int:
         return cost_of(Request(path="/completions", json=body))
 
@@ -57,7 +57,7 @@ def test_the_worst_is_counted_for_all_choices_and_prompts() -> None:
 
 
 @given(st.integers(1, 3000))
-def test_a_purse_never_gives_more_than_it_has(tokens: int) -> None:
+def test_no_more_tokens_are_spent_than_the_budget_has(tokens: int) -> None:
     tracker = BudgetTracker(Budget(tokens=tokens))
     request = Request(path="/chat/completions", json={"max_tokens": 40})
     answer = Exchange(
@@ -79,7 +79,7 @@ def test_requests_under_way_are_counted() -> None:
         tracker.reserve(request, 0)
 
 
-def test_time_that_is_over_begins_nothing() -> None:
+def test_no_scenario_starts_after_the_time_limit() -> None:
     now = [0.0]
     tracker = BudgetTracker(Budget(seconds=5), clock=lambda: now[0])
     tracker.open(SCENARIOS["models/list"], TARGET)
@@ -100,7 +100,9 @@ def test_a_run_stays_within_its_tokens(tokens: int) -> None:
     assert any("budget" in str(transcript.skipped) for transcript in seen)
 
 
-def test_each_scenario_has_its_bound_and_the_rest_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scenario_over_its_own_budget_is_skipped_and_the_rest_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with serving(application()) as base_url:
         options = ["--base-url", base_url, "--model", MODEL, "--api-key", KEY, "--max-tokens-each", "60"]
         assert main(["check", *options, "chat/text", "chat/reasoning-cut", "models"]) == 0

@@ -22,8 +22,8 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("stored-chat",)
-WRITTEN = 1.0
-"""Seconds after an answer in which a server may store it; by then it has also stored answers that it should not."""
+STORE_DELAY = 1.0
+"""Seconds to wait before an answer is read back: a server may store it late, including one that it must not store."""
 FIRST, SECOND = {"topic": "first"}, {"topic": "second"}
 
 
@@ -42,7 +42,7 @@ def _metadata_echoed(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="metadata")
 
 
-def name_of(exchange: Exchange) -> str | None:
+def id_of(exchange: Exchange) -> str | None:
     """Return the id of an answer, if it is safe in a path."""
     name = exchange.json.get("id") if isinstance(exchange.json, dict) else None
     plain = isinstance(name, str) and name.isascii() and name.replace("_", "").replace("-", "").isalnum()
@@ -55,17 +55,17 @@ def name_of(exchange: Exchange) -> str | None:
 def stored(target: Target) -> Steps:
     kept = chat(target, store=True, metadata=FIRST)
     made = yield Request(name="created", path="/chat/completions", json=kept)
-    if (name := name_of(made)) is None:
+    if (name := id_of(made)) is None:
         return
     path = f"/chat/completions/{name}"
-    yield Request(name="get", path=path, method="GET", pause=WRITTEN)
+    yield Request(name="get", path=path, method="GET", pause=STORE_DELAY)
     yield Request(name="messages", path=f"{path}/messages", method="GET")
     yield Request(name="update", path=path, json={"metadata": SECOND})
     yield Request(name="get_updated", path=path, method="GET")
     yield Request(name="list", path="/chat/completions?limit=100&order=desc", method="GET")
     unkept = yield Request(name="unkept", path="/chat/completions", json=chat(target, store=False))
-    hidden = f"/chat/completions/{name_of(unkept) or 'chatcmpl-0f3a0f3a'}"
-    yield Request(name="get_unkept", path=hidden, method="GET", pause=WRITTEN)
+    hidden = f"/chat/completions/{id_of(unkept) or 'chatcmpl-0f3a0f3a'}"
+    yield Request(name="get_unkept", path=hidden, method="GET", pause=STORE_DELAY)
     yield Request(name="delete", path=path, method="DELETE")
     yield Request(name="get_deleted", path=path, method="GET")
 

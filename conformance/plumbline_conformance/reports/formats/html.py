@@ -14,7 +14,7 @@ from itertools import groupby
 import msgspec
 
 from plumbline_conformance.recording.file import Options
-from plumbline_conformance.reports.formats.text import by_rule, command_of, numbers, place_of
+from plumbline_conformance.reports.formats.text import by_rule, command_of, place_of, scores
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.standing import headline, lacking, status_of
 from plumbline_conformance.reports.timeline import Moment
@@ -81,7 +81,7 @@ def html(report: Report) -> str:
         *(f"<dt>{name}</dt><dd>{safe(value)}</dd>" for name, value in facts.items() if value),
         "</dl>",
         _counts(report),
-        f"<p>Checks that pass, of those with a verdict: {numbers(report)}.</p>",
+        f"<p>Checks that pass, of those with a verdict: {scores(report)}.</p>",
         _contents(report, scenarios),
         *sections,
     ]

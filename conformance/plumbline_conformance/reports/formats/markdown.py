@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from plumbline_conformance.reports.formats.text import (
     by_rule,
     command_of,
-    numbers,
     place_of,
     printable,
     requests_of,
+    scores,
 )
 from plumbline_conformance.reports.model import VERDICTS, Report, Result
 from plumbline_conformance.reports.standing import lacking
@@ -47,7 +47,7 @@ def markdown(report: Report) -> str:
     for surface in surfaces:
         verdicts = [result.verdict for result in report.results if result.surface == surface]
         lines.append(f"| {surface} | " + " | ".join(str(verdicts.count(v) or "") for v in VERDICTS) + " |")
-    lines += ["", f"Checks that pass, of those with a verdict: {numbers(report)}.", ""]
+    lines += ["", f"Checks that pass, of those with a verdict: {scores(report)}.", ""]
     lines += [f"- {code(name)} is in the baseline and no longer broken: remove it." for name in report.stale]
     lines += [f"- {cell(sentence)}" for sentence in lacking(report)]
     for result in report.results:

@@ -10,7 +10,7 @@ from plumbline_conformance.reports.model import Evidence, Report, Result
 from plumbline_conformance.suite.client_claims import CLAIMS
 from plumbline_conformance.suite.model import GONE, SEED, Problem, broken_rules
 
-__all__ = ["by_rule", "command_of", "failure_lines", "numbers", "place_of", "printable", "requests_of"]
+__all__ = ["by_rule", "command_of", "failure_lines", "place_of", "printable", "requests_of", "scores"]
 
 _MOST = 3
 
@@ -38,7 +38,7 @@ def failure_lines(report: Report, result: Result) -> list[str]:
 
 
 def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
-    """Group the problems of a result by the rule that they break; without a rule, by the first of the check."""
+    """Group the problems of a result by the rule that they break; one without a rule breaks the check's first."""
     if not result.problems:
         return []
     first = result.rules_to_show[0]
@@ -49,7 +49,7 @@ def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
 
 
 def place_of(report: Report, result: Result, problem: Problem) -> str:
-    """Return the place of a problem: the request, if its scenario sent several, and the place in its answer."""
+    """Return where a problem is: the request, if its scenario sent several, and the field of its answer."""
     several = len(report.evidence.get(problem.scenario or result.scenario, ())) > 1
     known = several and problem.exchange not in (None, "", GONE)
     request = f"request {problem.exchange}" if known else ""
@@ -60,7 +60,7 @@ def requests_of(report: Report, result: Result) -> list[Evidence]:
     """Return the exchanges of a result: the ones that its problems name, or all of its scenario."""
     elsewhere = list(dict.fromkeys((p.scenario, p.exchange) for p in result.problems if p.scenario))
     if elsewhere:
-        # A claim about all scenarios can have as many problems as exchanges.
+        # A claim about all scenarios can have a problem in every exchange, so only the first are shown.
         return [
             evidence
             for scenario, name in elsewhere[:_MOST]
@@ -74,7 +74,7 @@ def requests_of(report: Report, result: Result) -> list[Evidence]:
     return [evidence for evidence in seen if evidence.name in named]
 
 
-def numbers(report: Report) -> str:
+def scores(report: Report) -> str:
     """Return the two scores of a run: protocol, and behaviour, which also depends on the model."""
     kinds = {"protocol": report.kept(sampled=False), "behaviour": report.kept(sampled=True)}
     return ", ".join(f"{kind} {passed}/{scored}" for kind, (passed, scored) in kinds.items())
@@ -86,10 +86,10 @@ def command_of(report: Report, result: Result) -> str:
     # A name that begins with a dash would be an option.
     sign = "=" if run.model.startswith("-") else " "
     address = f"--base-url {shlex.quote(run.base_url)} --model{sign}{shlex.quote(run.model)}"
-    return " ".join(["plumbline check", address, *_given(report), *_choices(result)])
+    return " ".join(["plumbline check", address, *_options(report), *_selection(result)])
 
 
-def _choices(result: Result) -> list[str]:
+def _selection(result: Result) -> list[str]:
     """Return the ids to select for this result; for a client's claim, the scenarios of its problems."""
     if result.check not in CLAIMS:
         return [result.check]
@@ -97,7 +97,7 @@ def _choices(result: Result) -> list[str]:
     return [f"--sdk {result.scenario.partition('/')[2]}", *named]
 
 
-def _given(report: Report) -> Iterator[str]:
+def _options(report: Report) -> Iterator[str]:
     """Return the options that affect verdicts, where they differ from the defaults."""
     if report.profile != "full":
         yield f"--profile {report.profile}"

@@ -24,16 +24,16 @@ class Detail(msgspec.Struct, frozen=True):
     """Events at the beginning of an answer."""
     tail: int = 3
     """Events at its end."""
-    alike: int = 4
-    """Events of one answer with the same mark."""
+    same_marks: int = 4
+    """Events of one answer that have the same marks (references to problems)."""
     longest: int = 300
     """Characters of one event."""
     brief: int = 160
-    """Characters of a request and an answer of a scenario that passes."""
+    """Characters of each request, and of each answer, of a scenario without a failed check."""
 
 
 def evidence_html(column: Column, detail: Detail) -> Iterator[str]:
-    """Yield the sections of a server, in the order of the suite. A sentence of a rule or a cause appears once."""
+    """Yield the sections of a server, in the order of the suite. A long sentence appears once, then as a link."""
     writer = _Writer(column, detail)
     for scenario, results in groupby(column.report.results, lambda result: result.scenario):
         found = list(results)
@@ -84,7 +84,7 @@ class _Writer:
         )
 
     def _once(self, text: str, place: str, again: str) -> str:
-        """Return the text, or where it appeared if the page has it already and a link is shorter."""
+        """Return the text, or a link to where the page has it already, if the link is shorter."""
         first = self._places.setdefault(text, place)
         if first == place or len(text) < 80:
             return safe_text(text)
@@ -103,13 +103,13 @@ class _Writer:
         return self._folded(scenario, shown)
 
     def brief(self, scenario: str) -> str:
-        """Return the exchanges of another scenario: the requests, and the beginnings of the answers."""
+        """Return the exchanges of a scenario without violations: the beginnings of requests and answers."""
         parts = []
         for found in self._column.report.evidence[scenario]:
-            said = found.error or f"status {found.status}"
+            outcome = found.error or f"status {found.status}"
             body = " ".join(moment.text for moment in found.moments[:2])
             parts.append(
-                f"<p>{safe(found.method)} <code>{safe(found.url)}</code>: {safe_text(said)}</p>"
+                f"<p>{safe(found.method)} <code>{safe(found.url)}</code>: {safe_text(outcome)}</p>"
                 f"<pre>{safe_text(_cut(found.request, self._detail.brief))}</pre>"
                 f"<pre>{safe_text(_cut(body, self._detail.brief))}</pre>"
             )
@@ -123,29 +123,31 @@ class _Writer:
         )
 
     def _short(self, evidence: Evidence, marks: dict[int | None, list[str]]) -> Evidence:
-        """Return the exchange with the events that must be shown, and the request once, in the command."""
+        """Return the exchange with gaps for left-out events, and without the request if the command contains it."""
         detail, count = self._detail, len(evidence.moments)
-        alike: dict[tuple[str, ...], int] = {}
+        shown: dict[tuple[str, ...], int] = {}
         kept: list[Moment] = []
         for place, moment in enumerate(evidence.moments):
-            said = tuple(marks.get(moment.number, ()))
-            alike[said] = alike.get(said, 0) + 1
+            own_marks = tuple(marks.get(moment.number, ()))
+            shown[own_marks] = shown.get(own_marks, 0) + 1
             wanted = (
-                alike[said] <= detail.alike if said else place < detail.head or place >= count - detail.tail
+                shown[own_marks] <= detail.same_marks
+                if own_marks
+                else place < detail.head or place >= count - detail.tail
             )
             if wanted or (place == 0):
                 kept.append(msgspec.structs.replace(moment, text=_cut(moment.text, detail.longest)))
                 continue
             if not kept or kept[-1].kind != "gap":
                 kept.append(Moment(kind="gap", at=moment.at, text=""))
-            kept[-1] = _wider(kept[-1], moment, marked=bool(said))
+            kept[-1] = _wider(kept[-1], moment, marked=bool(own_marks))
         command = _cut(evidence.command, 4 * detail.longest)
         request = "" if "--data" in evidence.command else _cut(evidence.request, detail.longest)
         return msgspec.structs.replace(evidence, moments=kept, command=command, request=request)
 
 
 def _wider(gap: Moment, moment: Moment, *, marked: bool) -> Moment:
-    """Return a gap with one more event; it counts the events with marks that other events have as well."""
+    """Add an event to a gap. The gap's text counts its marked events, whose marks are also on events that are shown."""
     count = int(gap.text.partition(" ")[0] or 0) + marked
     text = f"{count} more with the same marks" if count else ""
     return msgspec.structs.replace(gap, size=gap.size + moment.size, text=text)

@@ -25,10 +25,10 @@ LONGEST_PAGE = 1_000_000
 """Bytes of an HTML page; the page of a server shows less of its exchanges to stay below."""
 _DETAILS = (
     Detail(),
-    Detail(alike=2),
-    Detail(head=2, tail=2, alike=1, longest=200),
-    Detail(head=1, tail=1, alike=1, longest=120, brief=80),
-    Detail(head=1, tail=0, alike=0, longest=40, brief=0),
+    Detail(same_marks=2),
+    Detail(head=2, tail=2, same_marks=1, longest=200),
+    Detail(head=1, tail=1, same_marks=1, longest=120, brief=80),
+    Detail(head=1, tail=0, same_marks=0, longest=40, brief=0),
 )
 _STYLE = """
 body{max-width:90rem}.summary td{text-align:center;white-space:nowrap}.summary tr>th{max-width:12rem}
