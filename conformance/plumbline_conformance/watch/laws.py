@@ -93,6 +93,7 @@ def _answers() -> list[_WantedLaw]:
         requests = features_by_scenario[name]
         # If a request depends on an answer, the features of the last known request apply; the law checks the rest.
         last = [*requests.values()][-1]
+        # `of` states whether the law is about whole or streamed answers.
         wanted = requests.get(found.request or "", last) - {"whole", "stream"}
         entries.append(_WantedLaw(found, found.law, wanted | ({found.of} - {"either"})))
     return entries

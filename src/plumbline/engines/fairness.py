@@ -1,6 +1,6 @@
-"""Share the places of an engine evenly among clients.
+"""Share the slots of an engine evenly among clients.
 
-A client may have all places while no other client waits. When another client waits, the next place goes to the client
+A client may have all slots while no other client waits. When another client waits, the next slot goes to the client
 with the fewest. Equal clients, and requests of one client, are served in the order of their arrival.
 """
 
@@ -19,7 +19,7 @@ def fairest(waiting: Sequence[RequestState], running: Sequence[RequestState]) ->
 
     Args:
         waiting: at least one request, in order of (priority, arrival).
-        running: the requests that have places.
+        running: the requests that have slots.
 
     Returns:
         Among the requests of the first priority, the first one of the client with the fewest running requests.
@@ -40,10 +40,10 @@ def fairest(waiting: Sequence[RequestState], running: Sequence[RequestState]) ->
 
 
 def surplus(running: Sequence[RequestState], candidate: RequestState) -> RequestState | None:
-    """Return the running request that should leave its place to a waiting one, or None.
+    """Return the running request that should leave its slot to a waiting one, or None.
 
     It is the last request of the client with the most, if that client has at least two more than the waiting one's, so
-    that the two never change places again and again. Requests of an earlier priority keep their places.
+    that the two are not preempted in turns. Requests of an earlier priority keep their slots.
     """
     counts = _counts(running)
     least = counts[candidate.request.client] + 2

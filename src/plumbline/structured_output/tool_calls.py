@@ -123,7 +123,7 @@ def _markers(dialect: ToolDialect) -> list[str]:
 def _bare(builder: GrammarBuilder, dialect: ToolDialect, section_calls: str) -> str:
     """Match calls without markers, or text that does not begin like one."""
     return builder.choice(
-        [section_calls, builder.text(without=_markers(dialect), not_first=_bare_starts(dialect))]
+        [section_calls, builder.text(without=_markers(dialect), not_first_chars=_bare_starts(dialect))]
     )
 
 

@@ -162,14 +162,14 @@ class GrammarBuilder:
         prefix = f"input_{len(self._named)}"
         return InputWriter(constraint, self._rule, self._named.__setitem__, escaped=escaped, prefix=prefix)
 
-    def regex(self, pattern: str, not_begun: Iterable[str] = ()) -> str:
+    def regex(self, pattern: str, not_first: Iterable[str] = ()) -> str:
         """Match text that the whole regex matches (Rust syntax: no look-around, no back-references).
 
         Matching is greedy: the next expression of a sequence begins where the regex cannot continue.
 
         Args:
             pattern: the regex.
-            not_begun: texts that the match must not begin with.
+            not_first: texts that the match must not begin with.
 
         Raises:
             ConstraintError: the regex repeats something too often.
@@ -177,21 +177,21 @@ class GrammarBuilder:
         check_repetitions(pattern)
         if not pattern:
             return '""'
-        kept_out = one_line("|".join(map(re.escape, self._matchable(not_begun))))
+        kept_out = one_line("|".join(map(re.escape, self._matchable(not_first))))
         without = f" & ~/({kept_out})(?s:.*)/" if kept_out else ""
         return self._rule("PATTERN", f"/{one_line(pattern)}/{without}")
 
-    def text(self, without: Iterable[str] = (), not_first: str = "") -> str:
+    def text(self, without: Iterable[str] = (), not_first_chars: str = "") -> str:
         """Match any text, possibly empty, without control tokens.
 
         Args:
             without: texts that must not occur in it.
-            not_first: characters that it must not begin with, also after white space.
+            not_first_chars: characters that it must not begin with, also after white space; empty for none.
         """
-        return self._rule("TEXT", _free(self._matchable(without), not_first))
+        return self._rule("TEXT", _free(self._matchable(without), not_first_chars))
 
-    def until(self, marker: str, without: Iterable[str] = (), not_first: str = "") -> str:
-        """Match any text through the first occurrence of the marker; `without` and `not_first` as in `text`.
+    def until(self, marker: str, without: Iterable[str] = (), not_first_chars: str = "") -> str:
+        """Match any text through the first occurrence of the marker; `without` and `not_first_chars` as in `text`.
 
         Raises:
             ValueError: the marker is empty.
@@ -199,10 +199,10 @@ class GrammarBuilder:
         pieces = self._pieces(marker)
         if not pieces:
             raise ValueError("a marker must not be empty")
-        free = _free(self._matchable(without), not_first)
+        free = _free(self._matchable(without), not_first_chars)
         first, rest = pieces[0], pieces[1:]
         if isinstance(first, int):
-            return self.sequence([self.text(without, not_first), *map(_as_lark, pieces)])
+            return self.sequence([self.text(without, not_first_chars), *map(_as_lark, pieces)])
         ending = self._rule("ENDING", f"({free}) {_as_lark(first)}")
         if not rest:
             return self._rule("until", ending, options="[lazy]")
@@ -321,14 +321,14 @@ def _not_first(text: str, beginning: str) -> str:
     return f"({text}) & ~/{one_line(re.escape(beginning))}(?s:.*)/" if beginning else text
 
 
-def _free(without: list[str], not_first: str = "") -> str:
-    """Match text without `without` that does not begin with a `not_first` character.
+def _free(without: list[str], not_first_chars: str = "") -> str:
+    """Match text without `without` that does not begin with a `not_first_chars` character.
 
     A negation alone would also match bytes that are not UTF-8.
     """
     free = "/(?s:.*)/"
-    if not_first:
-        kept_out = "".join(rf"\x{{{ord(char):x}}}" for char in not_first)
+    if not_first_chars:
+        kept_out = "".join(rf"\x{{{ord(char):x}}}" for char in not_first_chars)
         free = rf"/[ \t\r\n]*([^ \t\r\n{kept_out}](?s:.*))?/"
     if not without:
         return free
