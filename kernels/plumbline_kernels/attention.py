@@ -126,13 +126,18 @@ def paged_attention_torch(
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, exact: bool) -> Tensor:
     """Attend with one query per entry, q [N, H, hd], to its keys [N, KV, L, hd]; returns [N, H, hd].
 
-    The query heads of one key head act as the rows of one matrix, so no key is copied per query head.
+    The query heads of one key head act as the rows of one matrix, so no key is copied per query head. With several
+    rows BLAS may sum in an order that depends on the number of keys (MKL on Intel CPUs does for two rows of fp32), so
+    an exact batch computes one row at a time.
     """
     num_queries, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[1]
     rows = q.view(num_queries, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    if exact and rows.shape[2] > _EXACT_ROWS:
-        parts = torch.split(rows, _EXACT_ROWS, 2)
+    if exact and q.dtype == torch.float16:
+        # BLAS sums fp16 in an order that depends on the number of keys, even for one row.
+        return _attend(q.float(), k.float(), v.float(), mask.float(), scale, exact=True).to(q.dtype)
+    if exact or (rows.shape[2] == 2 and q.dtype == torch.float32):
+        parts = torch.split(rows, 1, 2)
         out = torch.cat([F.scaled_dot_product_attention(part, k, v, mask, scale=scale) for part in parts], 2)
     else:
         out = F.scaled_dot_product_attention(rows, k, v, mask, scale=scale)
@@ -145,9 +150,6 @@ _PADDING = 16
 _SPLIT = 512
 """Keys start at a multiple of this, the number that torch's CPU kernel takes at a time, so that the key of a position
 is always at the same place in the same pass."""
-
-_EXACT_ROWS = 2
-"""With more rows than this, the order in which BLAS sums depends on the number of keys."""
 
 _QUERIES = 128
 """Queries of a chunk that share their keys: fewer waste less on keys that causality hides, more save calls."""
