@@ -37,7 +37,7 @@ TORCHVISION = "torchvision==0.28.0"
 """The package that transformers' video processors and vLLM's image models need."""
 EXAMPLES = "200"
 """Generated requests of each of the two fuzzers."""
-PYTEST = ("-m", "pytest", "-p", "no:xdist", "-q")
+PYTEST = ("-m", "pytest", "-p", "no:xdist", "-q", "-m", "")
 
 
 def main(names: Sequence[str]) -> int:

@@ -54,9 +54,10 @@ INFINITE = float("-inf")
 
 @pytest.fixture(
     scope="module",
-    # The remote engine is the native one behind a socket, which `remote/` tests.
+    # Other engines have fast tests of their own; the remote engine is the native one behind a socket.
     params=[
-        pytest.param(kind, marks=pytest.mark.long if kind.remote else (), id=kind.name) for kind in ENGINES
+        pytest.param(kind, marks=() if kind.name == "native" else pytest.mark.long, id=kind.name)
+        for kind in ENGINES
     ],
 )
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:

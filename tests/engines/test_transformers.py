@@ -150,6 +150,7 @@ SAMPLED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sampling", SAMPLED, ids=str)
 def test_the_native_engine_gives_the_same_answer(play, folder, sampling):
     """Two independent engines behind one port: the same tokens, reasons and logprobs for the same request."""

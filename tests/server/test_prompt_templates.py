@@ -118,8 +118,8 @@ def test_what_is_put_in_is_not_looked_at_again(one: str, two: str) -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"{", "no JSON object"),
-        (b"[]", "no JSON object"),
+        (b"{", "not a JSON object"),
+        (b"[]", "not a JSON object"),
         (b'{"stream": true}', "cannot set 'stream'"),
         (b'{"temperature": 9}', "temperature"),
         (b'{"input": [{"role": "nobody", "content": "{{x}}"}]}', "role"),

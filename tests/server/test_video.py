@@ -238,6 +238,7 @@ def test_bounds_are_above_zero(name: str, value: int) -> None:
         Settings(**{name: value})
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(st.binary(max_size=200), st.integers(0, len(CLIP)))
 def test_no_file_breaks_the_decoder(junk: bytes, at: int) -> None:

@@ -41,6 +41,7 @@ def test_the_reference_conforms(good: str, capsys: pytest.CaptureFixture[str]) -
     )
 
 
+@pytest.mark.long
 def test_our_server_is_accused_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """The server has no model that calls or reasons, so many checks have no verdict."""
     with serving(app()) as base_url:
@@ -155,6 +156,7 @@ def test_list_shows_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert "MUST" in lines[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "selection", [["chat", "*/list/*", "ERR-01"], ["--level", "must", "--profile", "core"]]
 )

@@ -207,6 +207,7 @@ def replaced(old: bytes, new: bytes) -> Callable[[], Any]:
     return lambda: wire(lambda body: body.replace(old, new))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("application", "rule", "facet"),
     [
@@ -292,6 +293,7 @@ def test_a_server_that_refuses_stop_sequences_owes_nothing_for_them(some: Path, 
     assert missed(routed(refusing, name="nothing"), some, tmp_path, status=0) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [404, 405, 501])
 def test_an_api_that_a_server_does_not_have_is_left_out(
     status: int, some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -300,6 +302,7 @@ def test_an_api_that_a_server_does_not_have_is_left_out(
     assert "APIs: chat, completions." in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [400, 401, 500])
 def test_an_api_that_gives_no_answer_is_reported(status: int, some: Path, tmp_path: Path) -> None:
     found = missed(routed(("/responses", lambda _: status)), some, tmp_path)

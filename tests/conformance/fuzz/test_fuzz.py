@@ -78,6 +78,7 @@ def test_claims_are_made_of_any_answer(status: int, body: bytes) -> None:
         assert found or status in (200, 401, 403, 404, 405, 408, 429, 501, 503), status
 
 
+@pytest.mark.long
 def test_our_server_survives_a_short_run(good: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A short run; `nox -s fuzz` is the long one."""
     status = main(["fuzz", "--base-url", good, "--model", MODEL, "--examples", "150"])

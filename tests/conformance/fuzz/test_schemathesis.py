@@ -59,6 +59,7 @@ DRAWN = read(SERVER, coverage=False).exclude(path="/openapi.yaml")
 BOUNDED = read(SERVER, coverage=True).include(path=sorted(SMALL))
 
 
+@pytest.mark.long
 @DRAWN.parametrize()
 @FEW
 def test_examples_and_random_requests_are_answered_by_the_contract(case: Any) -> None:

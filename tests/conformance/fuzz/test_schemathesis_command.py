@@ -70,6 +70,7 @@ def test_on_our_server_it_finds_nothing(capsys: pytest.CaptureFixture[str]) -> N
         assert main(command) == 0, capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_what_it_finds_counts_and_a_key_that_is_repeated_is_covered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

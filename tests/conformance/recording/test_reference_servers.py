@@ -52,6 +52,7 @@ def test_our_server_breaks_nothing(name: str) -> None:
     assert {"fail", "warn", "untestable", "error"}.isdisjoint(COMMITTED[name].values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FOREIGN)
 def test_every_violation_is_explained_in_sentences_and_nothing_else(name: str) -> None:
     [column] = columns_from([str(RECORDINGS[name])])

@@ -244,6 +244,7 @@ def test_an_unknown_model_is_reported_whatever_the_other_apis_do(
     assert "does not know the model" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_server_that_takes_the_new_limit_alone_conforms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_connection_that_breaks_once_is_an_accident(text: bytes) -> None:
     assert all(exchange.error is None for one in seen.values() for exchange in one.exchanges)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "name", "count"),
     [(b'"messages": [[[', "huge_temperature", 8), (b'{"model":{"model":', "zeros", 6)],
@@ -141,6 +142,7 @@ def test_a_refusal_that_kills_breaks_the_rule_of_refusals() -> None:
     assert "RemoteProtocolError" in death.problems[0].actual or "ReadError" in death.problems[0].actual
 
 
+@pytest.mark.long
 @settings(
     max_examples=6, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
@@ -208,6 +210,7 @@ def test_the_report_of_a_death_is_short_and_replays(
     assert "also in flight" in page.read_text() or DIED in page.read_text()
 
 
+@pytest.mark.long
 def test_what_has_to_be_refused_comes_last_and_alone() -> None:
     target_requests: list[str] = []
     with serving(application()) as base_url:

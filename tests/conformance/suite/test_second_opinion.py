@@ -192,6 +192,7 @@ def test_both_judge_every_recorded_answer_alike() -> None:
     assert {said[0].partition(" ")[0] for said in found} >= {"200", "400", "404"}
 
 
+@pytest.mark.long
 def test_all_three_judge_every_recorded_request_alike() -> None:
     found = of_requests(corpus())
 
