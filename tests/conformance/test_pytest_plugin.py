@@ -67,6 +67,7 @@ def test_wrong_options_are_reported(tmp_path: Path, options: list[str], said: st
     assert said in out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chosen", ["chat/text", "models"])
 def test_an_unreachable_server_ends_the_run(tmp_path: Path, chosen: str) -> None:
     options = ["--plumbline-url", "http://127.0.0.1:1/v1", "--plumbline-model", "m"]
@@ -241,6 +242,7 @@ def test_what_would_run_is_listed_without_a_request(tmp_path: Path, workers: tup
     assert server.asked == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ALONE_AND_PARALLEL)
 def test_a_printed_node_id_runs_that_item_alone(tmp_path: Path, workers: tuple[str, ...]) -> None:
     server = Counted()

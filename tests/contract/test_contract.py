@@ -67,6 +67,7 @@ def test_check_names_what_is_stale_and_writing_mends_it(
     assert [path.name for path in (tmp_path / "server").iterdir()] == ["types.py"]
 
 
+@pytest.mark.long
 def test_generating_twice_gives_the_same_bytes() -> None:
     assert outputs() == outputs()
 

@@ -321,6 +321,7 @@ def test_a_seed_repeats_alone_and_beside_others(engine: Harness, sampling: dict[
     assert len({tuple(tokens) for tokens in alone}) > 1
 
 
+@pytest.mark.long
 def test_draws_follow_the_distribution(engine: Harness, reference: Reference) -> None:
     """First tokens over many seeds, within five standard deviations."""
     number = 2000 if THOROUGH else 150

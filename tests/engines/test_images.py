@@ -137,6 +137,7 @@ def test_greedy_tokens_are_those_of_generate(folder: Path, options: dict[str, An
     compare(folder, options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FURTHER)
 def test_further_families_answer_as_generate_does(family: str, tmp_path: Path) -> None:
     compare(make_model(family, tmp_path / family), {"engine": "transformers"})

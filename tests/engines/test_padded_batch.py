@@ -147,6 +147,7 @@ def test_a_cache_above_its_bound_lets_the_newest_wait_and_changes_no_token(model
         assert run.tokens[str(index)] == alone(model, prompt, 40)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(
     moves=st.lists(

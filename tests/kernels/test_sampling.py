@@ -78,6 +78,7 @@ def test_exactly_the_tokens_that_the_filters_keep_can_be_drawn(scores, temperatu
     assert likely <= seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("vocab", [100, 3000])
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (0, 0.9), (40, 1.0), (40, 0.8), (0, 0.9999)])
 def test_draws_follow_the_filtered_distribution(vocab, top_k, top_p):

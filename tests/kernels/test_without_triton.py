@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import sys
 sys.modules["triton"] = None
@@ -18,6 +20,7 @@ print("fine")
 """
 
 
+@pytest.mark.long
 def test_the_package_imports_and_computes_without_triton() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", SCRIPT]

@@ -32,6 +32,7 @@ def test_every_fault_is_another_value_with_its_own_name(value: dict[str, object]
     assert {name.split(" ")[0] for name, _ in found} >= {"drop"}
 
 
+@pytest.mark.long
 def test_no_fault_survives_without_a_reason_and_nearly_all_illegal_ones_are_detected() -> None:
     outcome = judged([transcripts()[scenario] for scenario in SAMPLE])
 

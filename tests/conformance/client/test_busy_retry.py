@@ -266,6 +266,7 @@ def test_while_one_waits_the_others_stand_behind_it(monkeypatch: pytest.MonkeyPa
     assert order == ["busy", "busy", "other"]
 
 
+@pytest.mark.long
 def test_a_server_with_a_limit_of_requests_is_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def judged(behave: Behaviour, *ids: str, timeout: float = 0.4) -> tuple[int, flo
         return status, time.monotonic() - began
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behave", UNREACHABLE)
 def test_a_server_without_answers_cannot_be_judged(
     behave: Behaviour, capsys: pytest.CaptureFixture[str]
@@ -60,6 +61,7 @@ def test_answers_that_cannot_be_read_accuse_nobody(
     assert seconds < SOON
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behave", TRUNCATING)
 def test_a_server_that_truncates_every_answer_is_accused(
     behave: Behaviour, capsys: pytest.CaptureFixture[str]
@@ -166,6 +168,7 @@ def test_problems_without_end_are_not_all_reported() -> None:
     assert counts["chat/stream-choices/shape"] == 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behave", [servers.never_ends, servers.drips, servers.repeats_continue])
 def test_answers_without_end_are_not_requested_forever(behave: Behaviour) -> None:
     """After a dozen time-outs, the remaining scenarios are skipped."""

@@ -125,6 +125,7 @@ def test_a_refused_handshake_has_its_status_and_its_body() -> None:
     assert found.json["error"]["code"] == "invalid_api_key"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("talk", ["silent", "garbage", "leaves"])
 def test_hostile_connections_get_verdicts(talk: str) -> None:
     async def behave(receive: Any, send: Any) -> None:

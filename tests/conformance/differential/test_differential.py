@@ -123,6 +123,7 @@ def test_a_server_is_like_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("0 unclear: no difference\n"), out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "facet"),
     [

@@ -96,6 +96,7 @@ def exact(url: str, scripts: Path, *more: str) -> int:
     return main(["exact", str(scripts), "--base-url", url, "--model", MODEL, *more])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "every"), [("nothing", False), ("calls", False), ("thinking", False), ("thinking, calls", True)]
 )

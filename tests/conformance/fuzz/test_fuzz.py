@@ -44,6 +44,7 @@ def test_valid_requests_are_valid(name: str) -> None:
     law()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", operations())
 @pytest.mark.parametrize("mode", MODES)
 def test_every_request_can_be_sent(name: str, mode: str) -> None:

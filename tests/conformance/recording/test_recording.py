@@ -47,6 +47,7 @@ def test_a_recording_of_a_good_server_gives_the_same_verdicts(tmp_path: Path) ->
     assert [judge(found) for found in read.transcripts] == [judge(found) for found in seen.values()]
 
 
+@pytest.mark.long
 def test_a_recording_of_each_mutant_gives_the_same_verdicts(tmp_path: Path) -> None:
     broken = [mutation(transcripts()[scenario]) for scenario, _, mutation, _ in MUTANTS]
 

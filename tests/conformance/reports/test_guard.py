@@ -104,6 +104,7 @@ def recorded(draw: st.DrawFn) -> Transcript:
     return Transcript(scenario=scenario, exchanges=exchanges, skipped=skipped, again=again)
 
 
+@pytest.mark.long
 @SETTINGS
 @given(st.lists(recorded(), max_size=3, unique_by=lambda seen: seen.scenario))
 @example([])

@@ -77,6 +77,7 @@ def test_the_client_reads_every_answer_of_the_reference() -> None:
     assert {finding.verdict for finding in found.values()} == {"pass"}
 
 
+@pytest.mark.long
 def test_of_a_server_that_repeats_ids_the_client_adds_them_up() -> None:
     """As the recording of a server of good repute has it."""
     found = findings(*read_recording(RECORDINGS / "llama-cpp.jsonl.gz").transcripts)
@@ -272,6 +273,7 @@ HEADERS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from([STREAM, RESPONSE, "completions/stream", "models/list", "errors/empty-messages"]),
@@ -297,6 +299,7 @@ def test_nothing_that_was_recorded_ends_the_pass(
     assert {finding.verdict for finding in found} <= {"pass", "warn", "skipped"}
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(VALUES, st.text(max_size=20), st.booleans())
 def test_nothing_that_was_sent_ends_the_pass(sent: Any, path: str, known: bool) -> None:
