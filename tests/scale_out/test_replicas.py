@@ -20,7 +20,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="not installed: haproxy")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(shutil.which("haproxy") is None, reason="not installed: haproxy"),
+]
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale-out.md"
 MESSAGES = [{"role": "user", "content": "Count to 3."}]

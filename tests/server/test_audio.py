@@ -22,10 +22,11 @@ pytest.importorskip("soundfile", reason="soundfile is not installed")
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
 import soundfile
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.asgi import serving
 from support.hearing import audio_part, wav
+from support.laws import EXPLORED
 from support.models import chatml, scripted, scripted_info, served, text_chunks
 from support.vision import data_url, picture
 
@@ -81,6 +82,7 @@ sounds = st.integers(1, 5).map(lambda seed: wav(0.01 * seed, seed))
 pictures = st.integers(1, 9).map(lambda side: picture(side, 3))
 
 
+@settings(max_examples=EXPLORED or 30)
 @given(st.lists(st.text(max_size=8) | sounds | pictures, min_size=1, max_size=6))
 def test_files_reach_the_engine_in_order(parts: list[Any]) -> None:
     async def scenario() -> None:
@@ -102,6 +104,7 @@ def test_files_reach_the_engine_in_order(parts: list[Any]) -> None:
     asyncio.run(scenario())
 
 
+@settings(max_examples=EXPLORED or 30)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_the_length_of_all_audio_is_bounded(tenths: list[int]) -> None:
     """The first file that is too much is named."""

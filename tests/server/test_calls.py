@@ -93,7 +93,7 @@ def test_outputs_are_mostly_of_what_the_laws_are_about() -> None:
     seen: Counter[str] = Counter()
 
     @seed(1)
-    @settings(max_examples=100, database=None)
+    @settings(max_examples=50, database=None)
     @given(outputs)
     def count(text: str) -> None:
         choice, _ = chat(text)
@@ -103,7 +103,7 @@ def test_outputs_are_mostly_of_what_the_laws_are_about() -> None:
         seen["both"] += bool(calls and message.get("reasoning_content"))
 
     count()
-    assert min(seen["calls"], seen["both"]) > 5, seen
+    assert min(seen["calls"], seen["both"]) > 2, seen
 
 
 @laws
@@ -166,6 +166,7 @@ def _without_ids(item: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in item.items() if name not in ("id", "call_id")}
 
 
+@settings(max_examples=EXPLORED // 5 or 20)
 @given(st.lists(outputs, min_size=2, max_size=4))
 def test_choices_of_one_request_share_nothing(texts: list[str]) -> None:
     """CHAT-02: each is what it is alone, in both modes."""

@@ -20,9 +20,10 @@ import pytest
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.asgi import Server, serving
+from support.laws import EXPLORED
 from support.models import chatml, scripted, scripted_info, served, text_chunks
 from support.vision import data_url, picture
 
@@ -90,6 +91,7 @@ def responses(*parts: Any, **more: Any) -> dict[str, Any]:
     return {"model": "test-model", "input": [{"role": "user", "content": content}], **more}
 
 
+@settings(max_examples=EXPLORED or 30)
 @given(
     st.lists(
         st.text(max_size=8) | st.integers(1, 9).map(lambda side: picture(side, 3)), min_size=1, max_size=6
@@ -116,6 +118,7 @@ def test_images_reach_the_engine_in_order_and_are_counted(parts: list[Any]) -> N
     asyncio.run(scenario())
 
 
+@settings(max_examples=EXPLORED or 30)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_text_is_never_a_placeholder(before: str, after: str) -> None:
     async def scenario() -> None:

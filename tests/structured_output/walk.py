@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ def builder() -> GrammarBuilder:
     return GrammarBuilder(tokenizer().added, tokenizer().special_ids)
 
 
+@lru_cache(maxsize=512)
 def model_dialect(tool: ToolDialect | None, reasoning: ReasoningDialect | None = None) -> ModelDialect:
     """The dialect of a model with the pocket model's tokens and these dialects."""
     return build_dialect(DialectChoice(tool, reasoning), tokenizer())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import queue
 import sys
@@ -128,9 +127,6 @@ class ThreadedEngine:
     async def start(self) -> None:
         """Start the engine thread. The model is loaded already; a first request warms it up."""
         self._loop = asyncio.get_running_loop()
-        # Objects made while loading live as long as the process: exclude them from garbage collection.
-        gc.collect()
-        gc.freeze()
         # The engine thread and the event loop share the interpreter lock. With the default of 5 ms a busy event loop
         # could delay the engine by several steps.
         sys.setswitchinterval(min(sys.getswitchinterval(), 0.0005))
@@ -144,7 +140,6 @@ class ThreadedEngine:
         if thread is not None:
             self._inbox.put(None)
             await asyncio.to_thread(thread.join)
-            gc.unfreeze()
         for stream in self._streams.values():
             stream.put_nowait(TokenChunk(finish_reason="abort"))
         self._streams.clear()

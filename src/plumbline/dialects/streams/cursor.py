@@ -25,6 +25,10 @@ Steps = Generator[None, None, T]
 Write = Callable[[str, int], None]
 """Takes a piece of text and the offset of its first character in the output."""
 
+_KEPT_MARKERS = 32
+"""Patterns of more markers are not kept. The beginnings of a tool's marker take about 4 KB, so all patterns that are kept
+take at most 36 MB."""
+
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -60,11 +64,8 @@ class Finder:
     def __init__(self, markers: Iterable[str], *, least: int = 1) -> None:
         self.least = least
         self.markers = tuple(dict.fromkeys(marker for marker in markers if marker))
-        longest_first = sorted(self.markers, key=len, reverse=True)
-        whole = [re.escape(marker) for marker in longest_first]
-        self._pattern = re.compile("|".join(whole)) if whole else None
-        self._scan = re.compile(_whole_or_begun(self.markers))
-        self._beginnings = proper_prefixes(self.markers)
+        compiled = _patterns if len(self.markers) <= _KEPT_MARKERS else _patterns.__wrapped__
+        self._pattern, self._scan, self._beginnings = compiled(self.markers)
         self._longest = max(map(len, self.markers), default=0)
         self.starts = frozenset(marker[0] for marker in self.markers)
 
@@ -91,6 +92,17 @@ class Finder:
             return False, None
         match = self._pattern.match(text, start) if self._pattern is not None else None
         return True, None if match is None else match.group()
+
+
+@lru_cache(maxsize=256)
+def _patterns(markers: tuple[str, ...]) -> tuple[re.Pattern[str] | None, re.Pattern[str], frozenset[str]]:
+    """Return the pattern of these markers, that of markers and their beginnings, and all proper beginnings.
+
+    The parser of each request makes finders of the names of its tools, which are often those of the request before.
+    """
+    longest_first = sorted(markers, key=len, reverse=True)
+    whole = re.compile("|".join(map(re.escape, longest_first))) if markers else None
+    return whole, re.compile(_whole_or_begun(markers)), frozenset(proper_prefixes(markers))
 
 
 def _whole_or_begun(markers: Iterable[str], size: int = 0) -> str:
