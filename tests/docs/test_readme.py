@@ -166,6 +166,7 @@ def _healthy(port: int) -> bool:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", examples(README.read_text("utf-8")), ids=lambda e: f"line-{e.line}")
 def test_an_example_prints_the_output_in_the_readme(example: Example, port: int) -> None:
     if "curl" in example.code and shutil.which("curl") is None:

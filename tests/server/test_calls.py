@@ -45,7 +45,7 @@ outputs = st.one_of(
     ).map("".join),
     st.lists(pieces, max_size=10).map("".join),
 )
-laws = settings(max_examples=EXPLORED // 5 or 50)
+laws = settings(max_examples=EXPLORED // 5 or 30)
 
 
 async def ask(model: ServedModel, path: str, body: dict[str, Any]) -> tuple[Any, list[Any]]:

@@ -30,6 +30,7 @@ from plumbline_conformance.suite.model import (
     Rejected,
     Untestable,
     broken_rules,
+    checks_of,
 )
 from plumbline_conformance.transcript.defects import summary_of, traceback_of
 from plumbline_conformance.transcript.model import Exchange, Transcript, in_attempt
@@ -85,16 +86,12 @@ def failed(scenario: str, traceback: str) -> list[Finding]:
     reason = f"the judge failed: {traceback.rpartition(chr(10))[2]}"
     return [
         Finding(check=found.id, verdict="error", reason=reason, traceback=traceback)
-        for found in _checks_of(scenario)
+        for found in checks_of(scenario)
     ]
 
 
-def _checks_of(scenario: str) -> list[Check]:
-    return [found for name, found in CHECKS.items() if name.startswith(f"{scenario}/")]
-
-
 def _judged(transcript: Transcript) -> list[Finding]:
-    wanted = _checks_of(transcript.scenario)
+    wanted = checks_of(transcript.scenario)
     if transcript.skipped is not None:
         return [Finding(check=found.id, verdict="skipped", reason=transcript.skipped) for found in wanted]
     if transcript.died is not None:

@@ -26,11 +26,11 @@ UNCHECKED: Mapping[str, str] = {
 
 def manifest() -> dict[str, list[str] | str]:
     """Return for every rule the ids of its checks, or the reason why it has no check."""
-    found: dict[str, list[str] | str] = {}
-    for rule in rules():
-        observed = [check.id for check in CHECKS.values() if rule in check.rules]
-        found[rule] = observed or UNCHECKED.get(rule, "")
-    return found
+    observed: dict[str, list[str]] = {}
+    for check in CHECKS.values():
+        for rule in dict.fromkeys(check.rules):
+            observed.setdefault(rule, []).append(check.id)
+    return {rule: observed.get(rule) or UNCHECKED.get(rule, "") for rule in rules()}
 
 
 def as_markdown() -> str:

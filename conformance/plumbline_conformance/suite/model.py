@@ -46,6 +46,7 @@ __all__ = [
     "broken_rules",
     "capability",
     "check",
+    "checks_of",
     "scenario",
 ]
 
@@ -209,7 +210,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _checks(self) -> list[Check]:
-        return [found for name, found in CHECKS.items() if name.startswith(f"{self.id}/")]
+        return checks_of(self.id)
 
 
 Judge = Callable[[Transcript], Iterator[Problem]]
@@ -262,6 +263,13 @@ MUTE = "the server stopped serving"
 """The same, if the server is still running but refuses a request that it had answered."""
 SCENARIOS: dict[str, Scenario] = {}
 CHECKS: dict[str, Check] = {}
+_CHECKS_OF: dict[str, list[str]] = {}
+"""The ids of the checks of each scenario."""
+
+
+def checks_of(scenario: str) -> list[Check]:
+    """Return the checks of the exchanges of a scenario, in the order of the suite."""
+    return [CHECKS[name] for name in _CHECKS_OF.get(scenario, ())]
 
 
 def capability(slug: str, title: str) -> Callable[[Probe], Probe]:
@@ -313,7 +321,8 @@ def check(
     level = rules()[observed[0]]["level"].removesuffix(" NOT")
 
     def register(judge: Judge) -> Judge:
-        if slug in CHECKS or slug.rsplit("/", 1)[0] not in SCENARIOS:
+        scenario = slug.rpartition("/")[0]
+        if slug in CHECKS or scenario not in SCENARIOS:
             raise ValueError(f"check {slug} is registered twice, or before its scenario")
         CHECKS[slug] = Check(
             id=slug,
@@ -326,6 +335,7 @@ def check(
             request=request,
             of=of,
         )
+        _CHECKS_OF.setdefault(scenario, []).append(slug)
         return judge
 
     return register
