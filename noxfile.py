@@ -245,7 +245,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def examples(session: nox.Session) -> None:
     """Run the examples of the README against a server and compare their output."""
-    Environment(session, DEV).run("python", "-m", "pytest", "tests/docs", *session.posargs)
+    Environment(session, DEV).run("python", "-m", "pytest", "-m", "", "tests/docs", *session.posargs)
 
 
 @nox.session(venv_backend="virtualenv")

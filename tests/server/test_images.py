@@ -252,12 +252,12 @@ async def test_what_is_no_image_is_refused_by_name(url: str, code: str, settings
 async def test_bounds_are_of_the_request_and_not_of_each_image() -> None:
     eyes = Eyes()
     one, other = picture(20, 20, seed=1), picture(20, 20, seed=2)
-    for settings, param in (
+    for limit, param in (
         ({"max_media_items": 1}, URL.replace("content[0]", "content[1]")),
         ({"max_image_pixels": 799}, URL.replace("content[0]", "content[1]")),
         ({"max_media_bytes": len(one) + len(other) - 1}, URL.replace("content[0]", "content[1]")),
     ):
-        async with serving(eyes.model, **settings) as server:
+        async with serving(eyes.model, **limit) as server:
             assert (await server.post(CHAT, chat(one))).status == 200
             answer = await server.post(CHAT, chat(one, other))
             assert (answer.status, answer.json["error"]["param"]) == (400, param)

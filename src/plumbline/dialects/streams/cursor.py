@@ -26,8 +26,8 @@ Write = Callable[[str, int], None]
 """Takes a piece of text and the offset of its first character in the output."""
 
 _KEPT_MARKERS = 32
-"""Patterns of more markers are not kept. The beginnings of a tool's marker take about 4 KB, so all patterns that are kept
-take at most 36 MB."""
+"""Patterns of more markers are not kept. The beginnings of a tool's marker take about 4 KB, so all patterns that are
+kept take at most 36 MB."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
