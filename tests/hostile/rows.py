@@ -457,7 +457,8 @@ add("many triggers", RESPONSES, lambda: {"input": [{"type": "compaction_trigger"
     "CompactionTriggerItemParam.*")  # fmt: skip
 add("metadata", CHAT, lambda: {"metadata": {"k" * 64 + str(n): "v" * 512 for n in range(10_000)}}, "*.metadata",
     "Metadata")  # fmt: skip
-add("keys", CHAT, lambda: {"prompt_cache_key": "k" * 4_096, "cache_salt": "s" * 4_096}, "*.prompt_cache_key",
+add("keys", CHAT, lambda: {"prompt_cache_key": "k" * 4_096, "cache_salt": "s" * 4_096,
+    "extra_key": "k" * 4_096}, "*.prompt_cache_key", "*.extra_key",
     "*.cache_salt")  # fmt: skip
 
 # What is compiled

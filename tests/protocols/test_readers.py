@@ -21,7 +21,7 @@ from .minimal_requests import FLAT_TOOL, MINIMAL, ROOTS, TOOL, USER, read, refus
 _SHARED: dict[str, Any] = {
     "temperature": 0.3, "top_p": 0.4, "top_k": 7, "min_p": 0.2, "seed": 5, "frequency_penalty": 0.5,
     "presence_penalty": 0.6, "repetition_penalty": 1.2, "logit_bias": {"5": 3}, "min_tokens": 2, "stop_token_ids": [5],
-    "ignore_eos": True, "skip_special_tokens": False, "priority": 3, "cache_salt": "s", "stop": ["a"], "user": "u",
+    "ignore_eos": True, "skip_special_tokens": False, "priority": 3, "cache_salt": "s", "extra_key": "k", "stop": ["a"], "user": "u",
     "structured_outputs": {"regex": "a"}, "bad_words": ["a"], "allowed_token_ids": [5],
     "json_schema": {}, "regex": "a", "grammar": 'root ::= "a"', "ebnf": 'root ::= "a"',
     "request_id": "r", "rid": "r",

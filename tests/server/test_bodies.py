@@ -149,8 +149,12 @@ async def test_errors_have_the_texts_of_openai() -> None:
             404, ("The model `x` does not exist or you do not have access to it.", None, "model_not_found"),
         )  # fmt: skip
         status, (message, param, code) = await error({**chat, "max_tokens": 100})
-        assert (status, param, code) == (400, "messages", "context_length_exceeded")
+        assert (status, param, code) == (400, "max_tokens", "context_length_exceeded")
         assert "maximum context length is 40 tokens" in message
+        status, (_, param, code) = await error({**chat, "max_completion_tokens": 100})
+        assert (status, param, code) == (400, "max_completion_tokens", "context_length_exceeded")
+        status, (_, param, code) = await error({**chat, "messages": [{"role": "user", "content": "x" * 100}]})
+        assert (status, param, code) == (400, "messages", "context_length_exceeded")
         assert (await error({"model": "test-model", "input": "x" * 100}, "/v1/responses"))[1][1:] == (
             "input", "context_length_exceeded",
         )  # fmt: skip

@@ -303,6 +303,24 @@ async def test_cached_tokens_are_reported() -> None:
         assert salted["prompt_tokens_details"]["cached_tokens"] == 0
 
 
+async def test_salt_and_extra_key_both_keep_prefixes_apart() -> None:
+    """SGLang's `extra_key` separates in addition to `cache_salt`, and no two pairs of them are the same."""
+    keys = [
+        {},
+        {"cache_salt": "a"},
+        {"extra_key": "a"},
+        {"cache_salt": "a", "extra_key": "b"},
+        {"cache_salt": "ab", "extra_key": "b"},
+        {"cache_salt": "a", "extra_key": "bb"},
+    ]
+    async with native_server() as server:
+        long = [{"role": "user", "content": "hello world " * 20}]
+        for cached in (False, True):
+            for fields in keys:
+                usage = (await chat(server, messages=long, max_completion_tokens=2, **fields))["usage"]
+                assert bool(usage["prompt_tokens_details"]["cached_tokens"]) == cached, fields
+
+
 async def test_tools_and_results_reach_the_model() -> None:
     """TOOL-10: call, output, final answer, by both surfaces and with the same prompt."""
     prompts: list[str] = []

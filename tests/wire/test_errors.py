@@ -9,9 +9,14 @@ import pytest
 from plumbline.wire import errors
 from plumbline.wire.errors import ApiError
 
-CONTEXT = (
-    "This model's maximum context length is 8 tokens. However, your messages resulted in 9 tokens. "
+PROMPT_TOO_LONG = (
+    "This model's maximum context length is 8 tokens. However, your messages resulted in 8 tokens. "
     "Please reduce the length of the messages."
+)
+LIMIT_TOO_LARGE = (
+    "This model's maximum context length is 8 tokens. However, your input resulted in 3 tokens, and "
+    "'max_output_tokens' asks for 6 more. "
+    "Please set 'max_output_tokens' to at most 5, or reduce the length of the input."
 )
 ERRORS = [
     (errors.unknown_parameter("x.y"), 400, "x.y", "unknown_parameter", "Unknown parameter: 'x.y'."),
@@ -29,7 +34,20 @@ ERRORS = [
         "unsupported_value",
         "Unsupported value: 'n' '3' is odd.",
     ),
-    (errors.context_length_exceeded(8, 9), 400, "messages", "context_length_exceeded", CONTEXT),
+    (
+        errors.context_length_exceeded(8, 8, 1, "messages", "max_tokens"),
+        400,
+        "messages",
+        "context_length_exceeded",
+        PROMPT_TOO_LONG,
+    ),
+    (
+        errors.context_length_exceeded(8, 3, 6, "input", "max_output_tokens"),
+        400,
+        "max_output_tokens",
+        "context_length_exceeded",
+        LIMIT_TOO_LARGE,
+    ),
     (
         errors.invalid_json_schema("text.format.schema", "s", "no"),
         400,

@@ -11,8 +11,10 @@ import msgspec
 
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.responses import CreateResponse
 from plumbline.engines.port import EngineFullError, RefusedRequestError
 from plumbline.events import ChoiceEvent, OutputEvent
+from plumbline.protocols.common.fields import given
 from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
 from plumbline.protocols.common.token_facts import PromptFacts
 from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
@@ -54,6 +56,13 @@ _COUNTED = 131_072
 T = TypeVar("T")
 
 
+def _limit_field(request: FormatRequest) -> str:
+    """Return the name of the field that limits the answer's tokens."""
+    if isinstance(request, CreateChatCompletionRequest) and given(request.max_completion_tokens):
+        return "max_completion_tokens"
+    return "max_output_tokens" if isinstance(request, CreateResponse) else "max_tokens"
+
+
 class Generation:
     """Prepare, answer and stream turns for all operations that generate, with one served model."""
 
@@ -88,7 +97,7 @@ class Generation:
             return await until_disconnect(call, run())
         except PromptTooLongError as error:  # ERR-09
             raise context_length_exceeded(
-                error.max_model_len, error.prompt_tokens + error.output_tokens, param
+                error.max_model_len, error.prompt_tokens, error.output_tokens, param, _limit_field(request)
             ) from error
         except NoThinkingError as error:
             raise unsupported_parameter(

@@ -152,15 +152,29 @@ def unsupported_value(param: str, got: Any, why: str = "is not supported by this
     return invalid_request(f"Unsupported value: '{param}' {_quoted(got)} {why}.", param, "unsupported_value")
 
 
-def context_length_exceeded(limit: int, requested: int, param: str = "messages") -> ApiError:
-    """Return the 400 for a prompt and output limit beyond the context window (ERR-09)."""
-    return invalid_request(
-        f"This model's maximum context length is {limit} tokens. "
-        f"However, your {param} resulted in {requested} tokens. "
-        f"Please reduce the length of the {param}.",
-        param,
-        "context_length_exceeded",
-    )
+def context_length_exceeded(
+    limit: int, prompt_tokens: int, output_tokens: int, param: str, limit_param: str
+) -> ApiError:
+    """Return the 400 for a prompt and output limit beyond the context window (ERR-09).
+
+    Args:
+        limit: the tokens of the context window.
+        prompt_tokens: those of the prompt.
+        output_tokens: those that the request allows for the answer.
+        param: the field of the prompt; it is too long if no token of an answer fits after it.
+        limit_param: the field of the output limit, which is too large otherwise.
+    """
+    window = f"This model's maximum context length is {limit} tokens. However, your"
+    room = limit - prompt_tokens
+    if room < 1:
+        message = f"{param} resulted in {prompt_tokens} tokens. Please reduce the length of the {param}."
+    else:
+        message = (
+            f"{param} resulted in {prompt_tokens} tokens, and '{limit_param}' asks for {output_tokens} more. "
+            f"Please set '{limit_param}' to at most {room}, or reduce the length of the {param}."
+        )
+        param = limit_param
+    return invalid_request(f"{window} {message}", param, "context_length_exceeded")
 
 
 def invalid_json_schema(param: str, name: str, why: str) -> ApiError:

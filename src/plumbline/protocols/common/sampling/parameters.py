@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from plumbline.engines.port import SamplingParams
-from plumbline.protocols.common.fields import or_default
+from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.sampling.chain import read_chain, read_repetition
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
@@ -128,11 +129,14 @@ def read_num_probs(request: Any) -> int | None:
 
 
 def read_cache_salt(request: Any) -> str | None:
-    """Read `cache_salt`. `cache_prompt: false` is a salt that no other request has."""
-    if or_default(request.cache_prompt, True):
-        salt: str | None = or_default(request.cache_salt, None)
-        return salt
-    return secrets.token_hex(16)
+    """Read `cache_salt` and `extra_key`. `cache_prompt: false` is a salt that no other request has."""
+    if not or_default(request.cache_prompt, True):
+        return secrets.token_hex(16)
+    salt: str | None = or_default(request.cache_salt, None)
+    if given(request.extra_key):
+        # As JSON, no other pair of texts is joined to the same salt.
+        return json.dumps([salt, request.extra_key])
+    return salt
 
 
 def check_token_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
