@@ -11,7 +11,11 @@ from support.asgi import serving
 from support.bodies import BODIES
 from support.models import scripted, served
 
-PAGE = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text("utf-8")
+from plumbline.cli import main
+from plumbline.server.settings import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
 CHAT = "/v1/chat/completions"
 
 
@@ -85,3 +89,19 @@ async def test_an_unknown_field_is_named(row: list[str]) -> None:
 
     assert answer.status == strict.status == 200
     assert answer.header("x-plumbline-ignored") == ", ".join(names)
+
+
+@pytest.mark.parametrize("row", table("Options of servers"), ids=lambda row: row[0])
+def test_an_option_is_ours_or_unknown(row: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    names, servers, here, test = row
+    assert servers
+    assert re.match(r"(yes|no)\b", here)
+    for name in re.findall(r"`(--[a-z-]+)`", names):
+        assert (name in {option.flag for option in OPTIONS}) is here.startswith("yes")
+        if here.startswith("no"):
+            with pytest.raises(SystemExit) as ended:
+                main(["serve", name])
+            assert ended.value.code == 2
+            assert name in capsys.readouterr().err
+    path, function = test.strip("` |").split("::")
+    assert f"def {function}(" in (ROOT / path).read_text("utf-8")

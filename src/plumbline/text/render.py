@@ -162,7 +162,8 @@ class Renderer:
         template = self.template if prompt.chat_template is None else self._own_template(prompt.chat_template)
         if template is None:
             raise TemplateError(
-                "This model has no chat template, so it cannot be used with messages. Use /v1/completions instead."
+                "This model has no chat template, so it cannot be used with messages. Use /v1/completions, or start "
+                "the server with --chat-template."
             )
         content_format = template.content_format(tools=bool(prompt.tools))
         messages = [_message(message, content_format) for message in prompt.messages]

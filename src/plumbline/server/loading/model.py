@@ -23,6 +23,7 @@ from plumbline.engines.port import Engine
 from plumbline.pocket import MODEL_DIR
 from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.server.loading.model_files import resolve_gguf, resolve_model
+from plumbline.server.loading.templates import load_template
 from plumbline.server.settings import OptionError, Settings, SettingsError
 from plumbline.text.gguf import write_text_folder
 from plumbline.text.prompts.deepseek import ModelTexts
@@ -96,7 +97,7 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
         choice = choose_engine(settings, folder, gguf)
     names = settings.served_model_names or (_name(folder, gguf, settings),)
     tokenizer = TextTokenizer.from_folder(folder)
-    template = ChatTemplate.from_folder(folder, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    template = load_template(settings, folder, tokenizer)
     chosen = _dialects(settings, folder, tokenizer, template)
     if engine is None:
         engine, reason = build_engine(choice, settings, names[0], tokenizer, folder, gguf), choice.reason

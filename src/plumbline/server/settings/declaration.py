@@ -191,6 +191,22 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         Count, _adapters("largest rank of an adapter", "N", default="that of --lora, at least 16")
     ] = 0
 
+    chat_template: Annotated[
+        str,
+        _dialect(
+            "render conversations with this Jinja file, or with the model's template of this name, instead of the "
+            "model's default; the dialects are chosen by it too",
+            "FILE_OR_NAME",
+            default="the model's own",
+        ),
+    ] = ""
+    chat_template_content_format: Annotated[
+        Literal["auto", "string", "openai"],
+        _dialect(
+            "content of messages that the template gets: string joins the texts, openai gives a list of parts, auto "
+            "reads in the template which one it expects"
+        ),
+    ] = "auto"
     tool_parser: Annotated[
         str,
         _dialect(

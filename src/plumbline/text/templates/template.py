@@ -20,7 +20,7 @@ from plumbline.text.templates.content_format import ContentFormat, content_forma
 from plumbline.text.templates.sandbox import template_environment
 from plumbline.text.templates.values import GivenList
 
-__all__ = ["ChatTemplate", "TemplateError"]
+__all__ = ["ChatTemplate", "TemplateError", "named_templates"]
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Tokens of a tokenizer's configuration that templates may use by name."""
@@ -51,6 +51,7 @@ class ChatTemplate:
         bos_token: the text of the sequence start; None leaves the variable undefined.
         eos_token: the text of the sequence end.
         tokens: further tokens by their names in `tokenizer_config.json`.
+        content_format: the format of message content; by default each template's own, by its syntax tree.
 
     Attributes:
         source: the source of the template for conversations without tools.
@@ -68,8 +69,10 @@ class ChatTemplate:
         bos_token: str | None = None,
         eos_token: str | None = None,
         tokens: Mapping[str, str] | None = None,
+        content_format: ContentFormat | None = None,
     ) -> None:
         self.source = source
+        self._content_format = content_format
         self.tool_source = source if tool_use is None else tool_use
         named = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
         self._tokens = {name: text for name, text in named.items() if text is not None}
@@ -78,19 +81,27 @@ class ChatTemplate:
 
     @classmethod
     def from_folder(
-        cls, folder: Path, *, bos_token: str | None = None, eos_token: str | None = None
+        cls,
+        folder: Path,
+        *,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        source: str | None = None,
+        content_format: ContentFormat | None = None,
     ) -> ChatTemplate | None:
         """Load the templates of a model folder; returns None if it has no template.
 
-        `chat_template.jinja` and `additional_chat_templates/tool_use.jinja`, or the entry of `tokenizer_config.json`,
-        which is one template or a list of named ones.
+        Args:
+            folder: the folder, with the templates that `named_templates` finds.
+            bos_token: as for the constructor, as well as `eos_token` and `content_format`.
+            eos_token: see there.
+            source: the source of a template that replaces all templates of the folder.
+            content_format: see there.
 
         Raises:
             TemplateError: a template is not valid, or no named template is called `default`.
         """
-        config_path = folder / "tokenizer_config.json"
-        config = json.loads(config_path.read_text("utf-8")) if config_path.is_file() else {}
-        named = _named(folder, config.get("chat_template"))
+        named = named_templates(folder) if source is None else {"default": source}
         if not named:
             return None
         if "default" not in named:
@@ -98,12 +109,14 @@ class ChatTemplate:
             raise TemplateError(
                 f"The model has chat templates named {', '.join(sorted(named))}, but none named 'default'."
             )
+        config = _tokenizer_config(folder)
         return cls(
             named["default"],
             tool_use=named.get("tool_use"),
             bos_token=bos_token,
             eos_token=eos_token,
             tokens={name: text for name in _TOKENS if (text := _token_text(config.get(name))) is not None},
+            content_format=content_format,
         )
 
     @property
@@ -113,7 +126,7 @@ class ChatTemplate:
 
     def content_format(self, *, tools: bool) -> ContentFormat:
         """Return the format of message content for conversations with or without tools."""
-        return self._for(tools).content_format
+        return self._content_format or self._for(tools).content_format
 
     def uses(self, variable: str, *, tools: bool) -> bool:
         """Return whether the template for conversations with or without tools reads this variable."""
@@ -234,8 +247,14 @@ def _up_to(rendered: str, end: str, text: str) -> str:
     return before if after.startswith(" ") else before.rstrip()
 
 
-def _named(folder: Path, entry: Any) -> dict[str, str]:
-    """Return the templates of a folder by name; as in transformers, a file overrides the configuration."""
+def named_templates(folder: Path) -> dict[str, str]:
+    """Return the sources of a model folder's templates by name; empty if it has none.
+
+    They are `chat_template.jinja`, which is named `default`, and `additional_chat_templates/NAME.jinja`, or the entry
+    of `tokenizer_config.json`, which is one template or a list of named ones. As in transformers, a file overrides the
+    configuration.
+    """
+    entry = _tokenizer_config(folder).get("chat_template")
     found: dict[str, str] = {}
     if isinstance(entry, str):
         found["default"] = entry
@@ -248,6 +267,12 @@ def _named(folder: Path, entry: Any) -> dict[str, str]:
         found = {"default": main.read_text("utf-8")}
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
         found[path.stem] = path.read_text("utf-8")
+    return found
+
+
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return found
 
 

@@ -1,0 +1,89 @@
+"""Load the chat template of a model: its own, or the one that `--chat-template` names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from plumbline.server.settings import OptionError, Settings
+from plumbline.server.settings.options import shown
+from plumbline.server.settings.values import read_bounded, reason_of
+from plumbline.text.templates.content_format import ContentFormat
+from plumbline.text.templates.template import ChatTemplate, TemplateError, named_templates
+from plumbline.text.tokenizer import TextTokenizer
+
+__all__ = ["load_template"]
+
+_FORMATS: Mapping[str, ContentFormat] = MappingProxyType({"string": "string", "openai": "parts"})
+"""The formats of message content by `--chat-template-content-format`."""
+
+
+def load_template(settings: Settings, folder: Path, tokenizer: TextTokenizer) -> ChatTemplate | None:
+    """Load the template that `--chat-template` names, or the model's own; returns None if there is none.
+
+    Args:
+        settings: with `chat_template` and `chat_template_content_format`.
+        folder: the model's. Its own templates may be broken if the option names a file.
+        tokenizer: the model's, with the tokens that templates write.
+
+    Raises:
+        OptionError: `--chat-template` names nothing that can be used, or there is no template whose content has a
+            format.
+        TemplateError: the model's own template cannot be used.
+    """
+    given = settings.chat_template
+    source = _source(given, folder) if given else None
+    try:
+        template = ChatTemplate.from_folder(
+            folder,
+            bos_token=tokenizer.bos_token,
+            eos_token=tokenizer.eos_token,
+            source=source,
+            content_format=_FORMATS.get(settings.chat_template_content_format),
+        )
+    except TemplateError as error:
+        if source is not None:
+            raise OptionError(
+                "--chat-template", f"is {shown(given)}, which cannot be used: {error}"
+            ) from error
+        raise TemplateError(f"{error} Give another template with --chat-template.") from error
+    if template is None and settings.chat_template_content_format != "auto":
+        raise OptionError(
+            "--chat-template-content-format",
+            "needs a chat template, and this model has none: leave it out, or give one with --chat-template",
+        )
+    return template
+
+
+def _source(given: str, folder: Path) -> str:
+    """Return the source of the file, or of the model's named template, that `--chat-template` gives.
+
+    Raises:
+        OptionError: it is neither, or a file that cannot be read.
+    """
+    if os.path.isfile(os.path.expanduser(given)):
+        return _read(given)
+    named = named_templates(folder)
+    if given not in named:
+        known = ", ".join(sorted(named)) or "none"
+        raise OptionError(
+            "--chat-template",
+            f"must be a Jinja file or a named template of the model ({known}), and {shown(given)} is neither",
+        )
+    return named[given]
+
+
+def _read(path: str) -> str:
+    try:
+        source = read_bounded(path).decode()
+    except UnicodeDecodeError:
+        raise OptionError("--chat-template", f"names {path}, which is not UTF-8 text") from None
+    except (OSError, ValueError) as error:
+        raise OptionError(
+            "--chat-template", f"names {path}, which cannot be read: {reason_of(error)}"
+        ) from error
+    if not source.strip():
+        raise OptionError("--chat-template", f"names {path}, which is empty")
+    return source
