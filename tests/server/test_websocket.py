@@ -2,6 +2,7 @@
 
 - A turn has the events of a stream; turns follow each other, also when they are sent at once.
 - A turn that is not stored can be continued once on its own connection, and on no other.
+- Turns of different lanes take place at once, each lane in its order, and each event names its lane.
 - Errors are events, and the connection goes on. A client that leaves stops its turn.
 """
 
@@ -87,6 +88,81 @@ def test_a_turn_that_is_not_stored_is_continued_on_its_connection(tmp_path: Path
 
         assert second["previous_response_id"] == first["id"]
         assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+
+
+LONG = {"max_output_tokens": 400, "ignore_eos": True}
+
+
+def lane_events(socket: ClientConnection, ends: int) -> list[dict[str, Any]]:
+    """Read the events of all lanes until this many turns have ended."""
+    found: list[dict[str, Any]] = []
+    while sum(event["type"] in ENDS for event in found) < ends:
+        found.append(json.loads(socket.recv(timeout=20)))
+    return found
+
+
+def test_lanes_run_at_once_and_each_in_its_order() -> None:
+    """WS-10: a short turn does not wait for a long one of another lane, and each lane has the events of streams."""
+    with connected() as (_, socket):
+        send(socket, stream_id="long", input="one", **LONG)
+        socket.recv(timeout=20)
+        for lane, text in (("a", "x"), ("long", "two"), (None, "y"), ("a", "z")):
+            send(socket, input=text, **({} if lane is None else {"stream_id": lane}))
+        events = lane_events(socket, 5)
+
+    lanes = {
+        lane: [event for event in events if event.get("stream_id") == lane] for lane in ("long", "a", None)
+    }
+    assert [event["type"] in ENDS for event in events if event.get("stream_id") != "long"].count(True) == 3
+    first_end = next(event for event in events if event["type"] in ENDS)
+    assert first_end.get("stream_id") != "long"
+    for lane, turns in (("long", 2), ("a", 2), (None, 1)):
+        ends = [number for number, event in enumerate(lanes[lane]) if event["type"] in ENDS]
+        assert len(ends) == turns
+        begins = [0, *(end + 1 for end in ends)]
+        for begin, end in zip(begins, ends, strict=False):
+            own = lanes[lane][begin : end + 1]
+            numbers = [event["sequence_number"] for event in own]
+            assert numbers == list(range(numbers[0], numbers[0] + len(own)))
+            assert len({event["response"]["id"] for event in own if "response" in event}) == 1
+
+
+def test_a_lane_continues_a_turn_of_another() -> None:
+    """WS-10: `previous_response_id` decides what is continued, and the lane only the order."""
+    with connected() as (_, socket):
+        first = converse(socket, stream_id="a")[-1]["response"]
+        second = converse(socket, stream_id="b", previous_response_id=first["id"])[-1]
+        third = converse(socket, stream_id="a", previous_response_id=first["id"])[-1]
+        send(socket, stream_id="b", previous_response_id=first["id"])
+        last = turn(socket)[-1]
+
+    assert (
+        second["response"]["previous_response_id"] == third["response"]["previous_response_id"] == first["id"]
+    )
+    assert (last["error"]["code"], last["stream_id"]) == ("previous_response_not_found", "b")
+
+
+@pytest.mark.parametrize("lane", ["", "a b", "é", "a" * 257, 5, ["a"]])
+def test_a_wrong_lane_is_refused_by_name(lane: Any) -> None:
+    """WS-07, WS-10."""
+    with connected() as (_, socket):
+        refused = converse(socket, stream_id=lane)[-1]
+        assert (refused["status"], refused["error"]["param"]) == (400, "stream_id")
+        assert "stream_id" not in refused
+        assert converse(socket, stream_id="a" * 256)[-1]["stream_id"] == "a" * 256
+
+
+def test_the_lanes_of_a_connection_are_bounded() -> None:
+    """WS-10: one lane too many is refused, and those that run go on."""
+    with connected() as (_, socket):
+        for number in range(17):
+            send(socket, stream_id=f"lane-{number}", **LONG)
+        events = lane_events(socket, 17)
+
+    refused = [event for event in events if event["type"] == "error"]
+    assert [(event["stream_id"], event["error"]["code"]) for event in refused] == [
+        ("lane-16", "websocket_stream_limit_reached")
+    ]
 
 
 ORPHAN = {"type": "function_call_output", "call_id": "no", "output": ""}

@@ -1,15 +1,19 @@
-"""Serve Responses over a WebSocket: turns one after the other on one connection (WS-01 to WS-09).
+"""Serve Responses over a WebSocket: turns on the lanes of one connection (WS-01 to WS-10).
 
 The client sends `{"type": "response.create", …}` with the fields of a request; the server sends the events of a stream,
 one JSON object in each text frame. An error is an event, too, and leaves the connection open.
+
+Turns with the same `stream_id`, or without one, take place one after the other; those of different lanes at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+from collections import deque
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from litestar import WebSocket, websocket
@@ -19,12 +23,12 @@ from litestar.params import SkipValidation
 
 from plumbline._generated.responses import CreateResponse
 from plumbline.server.failures import as_api_error
-from plumbline.server.responses.latest_turn import LatestTurn
+from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.server.service import PlumblineService
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import Call, new_request_id
 from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import ApiError, error_object, unparsable_body, unsupported_value
+from plumbline.wire.errors import ApiError, error_object, invalid_value, unparsable_body, unsupported_value
 
 __all__ = ["MAX_CONNECTION_SECONDS", "responses_socket"]
 
@@ -32,12 +36,21 @@ MAX_CONNECTION_SECONDS = 60 * 60
 """After this long a connection takes no further turn (WS-08)."""
 _MAX_IDLE_SECONDS = 15 * 60
 _MAX_WAITING = 16
-"""Messages that are read ahead of their turn."""
-_NOT_OF_THE_REQUEST = ("type", "stream", "stream_options", "background")
+"""Messages of one connection that wait for their turn. Further ones are not read."""
+_MAX_LANES = 16
+"""Lanes of one connection with turns at the same time, and turns that it remembers. A lane ends with its last turn."""
+_STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+_NOT_OF_THE_REQUEST = ("type", "stream_id", "stream", "stream_options", "background")
 """Members of the client's event that are dropped: the event's own, and those that clients must not send (WS-02)."""
 
 _LIMIT_REACHED = ApiError(
     400, "A WebSocket lasts an hour. Open a new one.", code="websocket_connection_limit_reached"
+)
+_TOO_MANY_LANES = ApiError(
+    400,
+    f"A WebSocket runs turns on {_MAX_LANES} lanes at once. Wait for a turn to end, or open another connection.",
+    param="stream_id",
+    code="websocket_stream_limit_reached",
 )
 
 _event = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -52,15 +65,28 @@ async def responses_socket(
     await _Connection(socket, api).run()
 
 
+class _Message(NamedTuple):
+    """What the client sent, as far as it decides the lane."""
+
+    lane: str | None
+    members: dict[str, msgspec.Raw] | ApiError
+    """The members of its event, or what is wrong with it."""
+
+
 class _Connection:
     """One WebSocket, from its handshake to its end."""
 
     def __init__(self, socket: WebSocket[Any, Any, Any], api: PlumblineService) -> None:
         self._socket = socket
         self._api = api
-        self._latest = LatestTurn()
-        self._waiting: asyncio.Queue[str | bytes] = asyncio.Queue(_MAX_WAITING)
+        self._latest = LatestTurns(_MAX_LANES)
+        self._unread: asyncio.Queue[str | bytes] = asyncio.Queue(1)
+        self._room = asyncio.Semaphore(_MAX_WAITING)
+        self._lanes: dict[str | None, deque[_Message]] = {}
+        """The messages that wait, by lane. A lane is there while a turn of it runs."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
+        self._sending = asyncio.Lock()
 
     async def run(self) -> None:
         """Take turns until the client leaves, is idle for too long, or has had its time."""
@@ -68,16 +94,21 @@ class _Connection:
         try:
             async with asyncio.timeout(MAX_CONNECTION_SECONDS) as limit:
                 while (text := await self._next()) is not None:
-                    await self._turn(text)
+                    await self._dispatch(_read_message(text))
         except TimeoutError:
             if not limit.expired():
                 raise
+            await self._end(*self._tasks)
             await self._send_error(_LIMIT_REACHED)
         finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            await self._end(reader, *self._tasks)
         if not self._gone.is_set():
             await self._socket.close()
+
+    async def _end(self, *tasks: asyncio.Task[Any]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self) -> None:
         """Read ahead, so that a client that leaves in the middle of a turn is noticed (HTTP-11)."""
@@ -87,39 +118,67 @@ class _Connection:
                 if message["type"] == "websocket.disconnect":
                     break
                 text = message.get("text") or message.get("bytes")
-                await self._waiting.put(text if isinstance(text, str | bytes) else "")
+                await self._unread.put(text if isinstance(text, str | bytes) else "")
         except WebSocketDisconnect:
             pass
         finally:
             self._gone.set()
+            self._room.release()  # A message may be waiting for it.
 
     async def _next(self) -> str | bytes | None:
-        """Return the next message; None if the client has left, or sends nothing for too long."""
-        got = asyncio.ensure_future(self._waiting.get())
-        gone = asyncio.ensure_future(self._gone.wait())
-        try:
-            await asyncio.wait({got, gone}, timeout=_MAX_IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            return got.result() if got.done() else None
-        finally:
-            for task in (got, gone):
-                task.cancel()
-            await asyncio.gather(got, gone, return_exceptions=True)
+        """Return the next message; None if the client has left, or sends nothing for too long and waits for nothing."""
+        while not self._gone.is_set():
+            got = asyncio.ensure_future(self._unread.get())
+            gone = asyncio.ensure_future(self._gone.wait())
+            try:
+                await asyncio.wait(
+                    {got, gone}, timeout=_MAX_IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                if got.done():
+                    return got.result()
+                if not self._lanes:
+                    return None
+            finally:
+                await self._end(got, gone)
+        return None
 
-    async def _turn(self, text: str | bytes) -> None:
+    async def _dispatch(self, message: _Message) -> None:
+        """Give a message to its lane, which begins with it if none of its turns is running (WS-04, WS-10)."""
+        waiting = self._lanes.get(message.lane)
+        if waiting is None and len(self._lanes) == _MAX_LANES:
+            await self._send_error(_TOO_MANY_LANES, message.lane)
+        elif waiting is None:
+            self._lanes[message.lane] = deque([message])
+            task = asyncio.create_task(self._run_lane(message.lane))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            waiting.append(message)
+            await self._room.acquire()
+
+    async def _run_lane(self, lane: str | None) -> None:
+        """Take the turns of a lane, one after the other."""
+        waiting = self._lanes[lane]
+        await self._turn(waiting.popleft())
+        while waiting and not self._gone.is_set():
+            self._room.release()
+            await self._turn(waiting.popleft())
+        del self._lanes[lane]
+
+    async def _turn(self, message: _Message) -> None:
         try:
             async with closing_streams():
-                request = _read_event(text)
-                async with aclosing(
-                    self._api.answer_on_socket(request, self._call(), self._latest)
-                ) as events:
+                request = _read_request(message)
+                events = self._api.answer_on_socket(request, self._call(), self._latest, message.lane)
+                async with aclosing(events):
                     async for event in events:
-                        await self._send(encode(event))
+                        await self._send(encode(event), message.lane)
                         if self._gone.is_set():
                             return
         except ApiError as error:
-            await self._send_error(error)
+            await self._send_error(error, message.lane)
         except Exception as error:
-            await self._send_error(as_api_error(error))
+            await self._send_error(as_api_error(error), message.lane)
 
     def _call(self) -> Call:
         """Return a call for one turn, which is over when the connection is."""
@@ -140,31 +199,49 @@ class _Connection:
             peer=self._socket.client.host if self._socket.client is not None else "",
         )
 
-    async def _send(self, body: bytes) -> None:
-        if not self._gone.is_set():
-            with contextlib.suppress(WebSocketDisconnect):
-                await self._socket.send_data(body.decode(), mode="text")
+    async def _send(self, event: bytes, lane: str | None) -> None:
+        """Send an event, which names the lane that it belongs to (WS-10)."""
+        if lane is not None:
+            event = b'%b,"stream_id":"%b"}' % (event[:-1], lane.encode())
+        async with self._sending:
+            if not self._gone.is_set():
+                with contextlib.suppress(WebSocketDisconnect):
+                    await self._socket.send_data(event.decode(), mode="text")
 
-    async def _send_error(self, error: ApiError) -> None:
+    async def _send_error(self, error: ApiError, lane: str | None = None) -> None:
         """Send an error as an event (WS-07)."""
         found = error_object(error)
         found["code"] = found["code"] or found["type"]
-        await self._send(msgspec.json.encode({"type": "error", "status": error.status, "error": found}))
+        event = {"type": "error", "status": error.status, "error": found}
+        await self._send(msgspec.json.encode(event), lane)
 
 
-def _read_event(text: str | bytes) -> CreateResponse:
+def _read_message(text: str | bytes) -> _Message:
+    """Read the members of a client's event and its lane. What is wrong is told in the lane without a name."""
+    try:
+        members = _event.decode(text)
+        lane = msgspec.json.decode(members.get("stream_id", b"null"))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _Message(None, unparsable_body(str(error).partition(" - at ")[0]))
+    if lane is not None and not (isinstance(lane, str) and _STREAM_ID.fullmatch(lane)):
+        return _Message(None, invalid_value("stream_id", lane))
+    return _Message(lane, members)
+
+
+def _read_request(message: _Message) -> CreateResponse:
     """Read the request of a client's event.
 
     Raises:
         ApiError: 400 for other events, and as for a request over HTTP.
     """
+    members = message.members
+    if isinstance(members, ApiError):
+        raise members
     try:
-        members = _event.decode(text)
         kind = msgspec.json.decode(members.get("type", b"null"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise unparsable_body(str(error).partition(" - at ")[0]) from None
     if kind != "response.create":
         raise unsupported_value("type", kind, "is not a client event; send 'response.create'")
-    for name in _NOT_OF_THE_REQUEST:
-        members.pop(name, None)
-    return decode(CreateResponse, msgspec.json.encode(members))
+    rest = {name: value for name, value in members.items() if name not in _NOT_OF_THE_REQUEST}
+    return decode(CreateResponse, msgspec.json.encode(rest))

@@ -47,7 +47,7 @@ from plumbline.server.responses.background import BackgroundRun
 from plumbline.server.responses.compactor import Compaction
 from plumbline.server.responses.conversations import Hold
 from plumbline.server.responses.foreground import streamed, whole
-from plumbline.server.responses.latest_turn import LatestTurn
+from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.server.responses.memory import Keeper
 from plumbline.server.streams import close_with_request, until_disconnect
 from plumbline.turn import ChatPrompt, Prompt, Turn
@@ -96,37 +96,40 @@ class ResponseOperations(Operations):
         return JsonReply(encode(begun.writer.response), headers=headers)
 
     async def answer_on_socket(
-        self, request: CreateResponse, call: Call, latest: LatestTurn
+        self, request: CreateResponse, call: Call, latest: LatestTurns, lane: str | None
     ) -> AsyncGenerator[ResponseStreamEvent, None]:
         """Yield the events of one turn of a WebSocket.
 
         Args:
             request: the request.
             call: the connection's call for this turn.
-            latest: the turn before, which this one may continue without a store (WS-05); it becomes this one.
+            latest: the turns before, which this one may continue without a store (WS-05); it becomes one of them.
+            lane: where it takes place among them.
 
         Raises:
             ApiError: before the first event, as for a request over HTTP.
         """
         request, triggered = without_trigger(self._prompts.applied(request))
-        previous = latest.take(or_default(request.previous_response_id, None))
-        if previous is not None:
-            request = msgspec.structs.replace(request, previous_response_id=UNSET)
-        await self._hold(request, call)
-        context = await self._context(request, call)
-        if context is None:
-            check_storeless(request)
-            context = Context(own=own_input(request)) if previous is not None else None
-        if context is not None and previous is not None:
-            context = Context(previous.items, context.own)
-        begun = await self._begin(request, call, context, triggered)
-        if previous is not None:
-            begun.writer.response.previous_response_id = previous.response_id
-        async with aclosing(begun.answer):
-            async for event in self._events(begun, begun.answer, call):
-                yield event
-        if begun.keeper is None and begun.writer.response.status in ("completed", "incomplete"):
-            latest.keep(begun.writer.response, context or Context(own=own_input(request)))
+        with latest.continued(or_default(request.previous_response_id, None)) as previous:
+            if previous is not None:
+                request = msgspec.structs.replace(request, previous_response_id=UNSET)
+            await self._hold(request, call)
+            context = await self._context(request, call)
+            if context is None:
+                check_storeless(request)
+                context = Context(own=own_input(request)) if previous is not None else None
+            if context is not None and previous is not None:
+                context = Context(previous.items, context.own)
+            begun = await self._begin(request, call, context, triggered)
+            if previous is not None:
+                begun.writer.response.previous_response_id = previous.response_id
+            async with aclosing(begun.answer):
+                async for event in self._events(begun, begun.answer, call):
+                    yield event
+            if begun.writer.response.status not in ("completed", "incomplete"):
+                latest.forget(previous)
+            elif begun.keeper is None:
+                latest.keep(lane, begun.writer.response, context or Context(own=own_input(request)))
 
     async def _begin(
         self, request: CreateResponse, call: Call, context: Context | None, triggered: bool
