@@ -38,6 +38,7 @@ import plumbline_conformance.checks.responses.tool_rounds
 import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing
 import plumbline_conformance.checks.responses.websocket.connection
+import plumbline_conformance.checks.responses.websocket.lanes
 import plumbline_conformance.checks.responses.websocket.turns
 import plumbline_conformance.checks.stored_objects
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

@@ -81,6 +81,12 @@ def interleaved(found: list[Any]) -> list[Any]:
     return [event for both in zip(found[:half], found[half:], strict=True) for event in both]
 
 
+def one_lane(found: list[Any]) -> list[Any]:
+    """Mix the turns of the first lane."""
+    first = [event for event in found if event["stream_id"] == found[0]["stream_id"]]
+    return [*interleaved(first), *(event for event in found if event not in first)]
+
+
 def unechoed(found: list[Any]) -> list[Any]:
     for event in found:
         if "response" in event:
@@ -172,6 +178,21 @@ SOCKETS: list[Mutant] = [
     ),
     ("websocket/queue", "answers both at once", messages(interleaved), ("in-order", "as-stream")),
     ("websocket/queue", "answers both under one id", messages(one_response), ("in-order",)),
+    (
+        "websocket/lanes",
+        "names no lane",
+        messages(lambda m: [{k: v for k, v in one.items() if k != "stream_id"} for one in m]),
+        ("named",),
+    ),
+    (
+        "websocket/lanes",
+        "names one lane in an event of another",
+        message(2, put("stream_id", "other")),
+        ("named",),
+    ),
+    ("websocket/lanes", "forgets a delta", messages(lambda m: m[:4] + m[5:]), ("as-stream",)),
+    ("websocket/lanes", "begins both turns of a lane at once", messages(one_lane), ("as-stream",)),
+    ("websocket/lanes", "ends no second turn", messages(lambda m: m[:-1]), ("as-stream",)),
     ("websocket/continue", "refuses to continue", refusing("continued"), ("continued",)),
     (
         "websocket/continue",

@@ -1,4 +1,4 @@
-"""Serve responses over a WebSocket (WS-01 to WS-09)."""
+"""Serve responses over a WebSocket (WS-01 to WS-10)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from example_servers.reference.schema_faults import read_json
 __all__ = ["converse"]
 
 Json = dict[str, Any]
-IGNORED = ("type", "stream", "stream_options", "background")
+IGNORED = ("type", "stream_id", "stream", "stream_options", "background")
 """Fields of the event itself, and fields that clients must not send (WS-02)."""
 
 
@@ -34,8 +34,20 @@ async def converse(kept: Kept, scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "websocket.accept"})
     latest: Memory = {}
     while (message := await receive())["type"] == "websocket.receive":
-        for event in _answer(kept, latest, message.get("text") or ""):
+        text = message.get("text") or ""
+        lane = _lane(text)
+        for event in _answer(kept, latest, text):
+            event = {**event, **lane}
             await send({"type": "websocket.send", "text": json.dumps(event)})
+
+
+def _lane(text: str) -> Json:
+    """Return what names the lane in every event (WS-10)."""
+    try:
+        event = read_json(text)
+    except Refused:
+        return {}
+    return {"stream_id": event["stream_id"]} if isinstance(event, dict) and "stream_id" in event else {}
 
 
 def _answer(kept: Kept, latest: Memory, text: str) -> list[Json]:

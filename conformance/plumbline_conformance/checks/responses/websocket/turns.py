@@ -31,7 +31,7 @@ def _sound(names: tuple[str, ...]) -> Callable[[Transcript], Iterator[Problem]]:
         if not turns:
             raise Inconclusive("no turn was answered; another check reports this")
         for name, found in turns:
-            yield from about(at(seen, name), breaking("WS-03", _flaws(found)))
+            yield from about(at(seen, name), breaking("WS-03", flaws(found)))
 
     return judge
 
@@ -48,7 +48,7 @@ def _turns(found: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield rest
 
 
-def _flaws(turn: list[dict[str, Any]]) -> Iterator[Problem]:
+def flaws(turn: list[dict[str, Any]]) -> Iterator[Problem]:
     """Yield problems of the events alone, or of their order if each of them is right."""
     if turn[-1].get("type") not in TERMINAL:
         shown = repr(turn[-1].get("type"))
