@@ -82,6 +82,8 @@ TOOLS = (
                     open='name="',
                     opened='">',
                     key='<param name="',
+                    # Models sometimes leave the space out, in this tag and in the one of the call.
+                    other_key='<paramname="',
                     key_end='">',
                     end="</param>",
                     cdata=True,

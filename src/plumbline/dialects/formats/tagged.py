@@ -19,6 +19,8 @@ from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json
 __all__ = ["TaggedCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>\"']+")
+_ELEMENT = re.compile(r"[\s=]")
+"""Ends the name of the element in the tag of a parameter."""
 _STRING = frozenset(("string",))
 _NUMBERS = frozenset(("integer", "number"))
 _ANYTHING: frozenset[str] = frozenset()
@@ -49,6 +51,8 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
     """An attribute with the call's number, between name and `opened`: `" index="`."""
     key: str
     """Before the name of a parameter."""
+    other_key: str = ""
+    """Another text before the name, which is read and never written."""
     key_end: str
     """After the name of a parameter."""
     value_open: str = ""
@@ -117,7 +121,7 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         while True:
             if following is None:
                 yield from cursor.space()
-                if not (yield from cursor.take(self.key)):
+                if not (yield from self._opened(cursor)):
                     break
                 key, kind = yield from self._key(cursor)
             else:
@@ -155,15 +159,23 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
             name = rest if rest == namespace else name
         return name
 
+    def _opened(self, cursor: Cursor) -> Steps[bool]:
+        """Read what stands before the name of a parameter. Returns whether it came."""
+        if (yield from cursor.take(self.key)):
+            return True
+        return bool(self.other_key) and (yield from cursor.take(self.other_key))
+
     def _end(self, cursor: Cursor) -> Steps[None]:
         """Read the end of the call, which may be missing where the output or the markup ends.
 
         Raises:
-            MalformedError: text follows, so the value before it contained its own end. A call without the rest of that
-                value must not run.
+            MalformedError: text follows, so the value before it contained its own end; or the tag of a parameter is
+                malformed. A call without the rest of that value, or without that parameter, must not run.
         """
         if self.close and (yield from cursor.take(self.close)):
             return
+        if (yield from cursor.take_ahead(_ELEMENT.split(self.key, maxsplit=1)[0])):
+            cursor.fail(f"expected {self.key!r}")
         char = yield from cursor.peek()
         # The token limit may have cut further parameters.
         ended = any(marker.startswith(char) for marker in self.markers) if char else not cursor.cut
