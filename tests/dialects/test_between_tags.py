@@ -162,7 +162,7 @@ def test_the_end_of_an_element_ends_what_is_open_in_it() -> None:
         (f"{TAG}<list>{TAG}</list>{TAG}<o> {TAG}</o>", '{"list": [], "o": {}}'),
         (
             f"{TAG}<o>{TAG}<a>1{TAG}</a>{TAG}<a>2{TAG}</a>{TAG}<c>t{TAG}</c>{TAG}</o>",
-            '{"o": {"a": 1, "c": "t"}}',
+            '{"o": {"a": [1, 2], "c": "t"}}',
         ),
         (f'{TAG}<o>{{"a": "x{TAG}y"}}{TAG}</o>', f'{{"o": {{"a": "x{TAG}y"}}}}'),
         (f'{TAG}<list>["a"]\n{TAG}</list>', '{"list": ["a"]}'),
@@ -173,6 +173,18 @@ def test_elements_become_arrays_and_objects(inside: str, arguments: str) -> None
     (call,) = read("minimax_m3", m3(inside)).calls
 
     assert (call.complete, call.arguments) == (True, arguments)
+
+
+@given(members=st.lists(st.tuples(st.sampled_from("acd"), st.integers(0, 9)), min_size=1, max_size=6))
+def test_elements_of_one_name_are_a_list_in_any_order(members: list[tuple[str, int]]) -> None:
+    inside = "".join(f"{TAG}<{name}>{value}{TAG}</{name}>" for name, value in members)
+    (call,) = read("minimax_m3", m3(f"{TAG}<o>{inside}{TAG}</o>")).calls
+
+    by_name: dict[str, list[int]] = {}
+    for name, value in members:
+        by_name.setdefault(name, []).append(value)
+    expected = {name: values if len(values) > 1 else values[0] for name, values in by_name.items()}
+    assert (call.complete, json.loads(call.arguments)) == (True, {"o": expected})
 
 
 def test_a_value_that_the_limit_cuts_behind_an_end_ends_before_it() -> None:

@@ -37,7 +37,8 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     """A call with values that are text or elements. The schema decides which are arrays, and the type of a text.
 
     A value of a known type is passed on while it comes: strings, the elements of arrays and objects, and their JSON.
-    Everything else is passed on when its element is complete.
+    Everything else is passed on when its element is complete, and the members of an object from the first one of an
+    unknown type on when the object is complete.
     """
 
     tag: str
@@ -141,6 +142,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         """Read an element of known types that may contain elements."""
         types = allowed_types(schema, root)
         found = _Elements(put, types)
+        marked = False
         while True:
             text = yield from self._text(cursor, key, found)
             if text is None:
@@ -155,9 +157,15 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             if name is None:
                 break
             found.kind = found.kind or _kind(name, schema, root)
-            into = found.begin(name)
             inner = part_schema(schema, root, None if found.kind == "array" else name)
+            into = found.begin(name, typed=bool(allowed_types(inner, root)))
+            if found.held and not cursor.marked:
+                cursor.mark(f"{self.tag}<{name}>")
+                marked = True
             yield from self._element(cursor, into, name, inner, root, depth + 1)
+        if marked:
+            cursor.unmark()
+        found.release()
         if found.comma:
             put("]" if found.kind == "array" else "}")
         elif found.is_json and types & _NESTING and not text.strip():
@@ -172,7 +180,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         if not found.is_json:
             text, _ = yield from cursor.collect(finder(self.tag))
             return text
-        out = JsonWriter(None if found.comma else found.put, found.types)
+        out = JsonWriter(None if found.comma or found.held else found.put, found.types)
         yield from json_between(cursor, out, finder(self.tag), finder(f"</{key}>"))
         if not out.begun:
             return out.text
@@ -265,15 +273,19 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
 class _Elements:
     """The elements inside an element so far, which become the items of an array or the members of an object.
 
+    A member of an unknown type becomes a list if a second one has its name, so from the first such member on,
+    everything is held back up to the end of the object.
+
     Attributes:
         put: takes the JSON.
         types: what the schema allows.
         kind: `array` or `object`; empty until it is known.
         is_json: an object without known properties may be JSON, and the tag may stand in one of its strings.
         comma: what stands before the next element.
+        held: the pieces of the JSON of each member that is held back, of each element with its name.
     """
 
-    __slots__ = ("_keys", "comma", "is_json", "kind", "put", "types")
+    __slots__ = ("_keys", "comma", "held", "is_json", "kind", "put", "types")
 
     def __init__(self, put: Write, types: frozenset[str]) -> None:
         self.put = put
@@ -281,20 +293,39 @@ class _Elements:
         self.kind = "" if types >= _NESTING else "array" if "array" in types else "object"
         self.is_json = "string" not in types
         self.comma = ""
+        self.held: dict[str, list[list[str]]] = {}
         self._keys: set[str] = set()
 
-    def begin(self, name: str) -> Write:
-        """Write what stands before an element. Returns what takes its JSON."""
-        into = self.put
+    def begin(self, name: str, *, typed: bool) -> Write:
+        """Write what stands before an element. Returns what takes its JSON.
+
+        Args:
+            name: the name of the element.
+            typed: the schema gives its type.
+        """
         if self.kind == "array":
             self.put(self.comma or "[")
-        elif name in self._keys:  # The first of several counts.
-            into = _ignore
-        else:
-            self._keys.add(name)
-            self.put(f"{self.comma or '{'}{quoted(name)}: ")
+            self.comma = ", "
+            return self.put
+        if typed and name in self._keys:  # The first of several counts.
+            return _ignore
+        self._keys.add(name)
+        if self.held or not typed:
+            value: list[str] = []
+            self.held.setdefault(name, []).append(value)
+            return value.append
+        self._name(name)
+        return self.put
+
+    def release(self) -> None:
+        """Pass on the members that were held back."""
+        for name, values in self.held.items():
+            self._name(name)
+            self.put(_joined(["".join(value) for value in values]))
+
+    def _name(self, name: str) -> None:
+        self.put(f"{self.comma or '{'}{quoted(name)}: ")
         self.comma = ", "
-        return into
 
 
 def _kind(name: str, schema: Any, root: Mapping[str, Any]) -> str:
