@@ -1,29 +1,36 @@
-"""The operator's chat template: `--chat-template` and `--chat-template-content-format`.
+"""The operator's chat template: `--chat-template`, its content format and its default variables.
 
 Laws:
     1. A model without a template, or with a broken one, answers conversations with the given one.
     2. The given template is the only one: for prompts with tools, for dialects, for `/tokenizer_info`.
     3. A template that cannot be used is one sentence that names the option.
     4. The template gets content in the format that the operator names.
+    5. A variable has the value of the request's field, or else of the operator's default.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.asgi import serving
 from support.bodies import BODIES
-from support.models import scripted, text_chunks
+from support.models import TOKENIZER, scripted, text_chunks
 
 from plumbline.cli import main
+from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import OptionError, Settings
-from plumbline.text.templates.template import TemplateError
+from plumbline.text.render import Renderer
+from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.turn import ChatPrompt, Message, Tool
 
 TEMPLATES = Path(__file__).parents[1] / "text" / "templates"
@@ -105,8 +112,8 @@ def test_a_name_is_a_template_of_the_model_for_all_conversations(folder: Path) -
     tools = (Tool(name="f"),)
 
     assert [prompt(loaded(folder), each) for each in ((), tools)] == ["plain", "tool_use"]
-    for given, shown in (("rag", "rag"), ("tool_use", "tool_use"), ("default", "plain")):
-        model = loaded(folder, chat_template=given)
+    for option, shown in (("rag", "rag"), ("tool_use", "tool_use"), ("default", "plain")):
+        model = loaded(folder, chat_template=option)
         assert [prompt(model, each) for each in ((), tools)] == [shown, shown]
     with pytest.raises(OptionError, match=r"default, rag, tool_use\), and 'nope' is neither"):
         loaded(folder, chat_template="nope")
@@ -175,8 +182,8 @@ EITHER = "{{ 's' if messages[0].content is string else 'p' }}"
 @pytest.mark.parametrize("source", [*READS.values(), EITHER])
 def test_the_content_format_is_the_operators(source: str, folder: Path, tmp_path: Path) -> None:
     file = written(tmp_path / "own.jinja", f"{source}|{EITHER}")
-    for given, shown in (("string", "s"), ("openai", "p")):
-        model = loaded(folder, chat_template=file, chat_template_content_format=given)
+    for option, shown in (("string", "s"), ("openai", "p")):
+        model = loaded(folder, chat_template=file, chat_template_content_format=option)
         assert prompt(model).endswith(f"|{shown}")
 
 
@@ -191,3 +198,79 @@ def test_auto_reads_the_format_in_the_template(folder: Path, tmp_path: Path) -> 
 def test_a_content_format_needs_a_template(folder: Path) -> None:
     with pytest.raises(OptionError, match=r"^--chat-template-content-format needs a chat template"):
         loaded(folder, chat_template_content_format="openai")
+
+
+VARIABLES = "{{ mood }}|{{ place }}|{{ enable_thinking }}"
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    default=st.dictionaries(st.sampled_from(["mood", "place", "enable_thinking"]), st.integers()),
+    sent=st.dictionaries(st.sampled_from(["mood", "place", "enable_thinking", "other"]), st.integers()),
+    effort=st.sampled_from([None, "none", "high"]),
+)
+def test_a_variable_of_the_request_wins(
+    default: dict[str, int], sent: dict[str, int], effort: str | None
+) -> None:
+    renderer = Renderer(TOKENIZER, ChatTemplate(VARIABLES), None, default)
+    found = renderer.text(ChatPrompt(messages=HI, template_kwargs=sent, effort=effort))
+
+    by_effort = {} if effort is None else {"enable_thinking": effort != "none"}
+    expected = {**default, **by_effort, **sent}
+    assert found == "|".join(str(expected.get(name, "")) for name in ("mood", "place", "enable_thinking"))
+
+
+async def test_default_variables_are_those_of_requests_without_them(folder: Path, tmp_path: Path) -> None:
+    file = written(tmp_path / "own.jinja", VARIABLES)
+    default = json.dumps({"mood": "calm", "enable_thinking": False})
+    model = loaded(folder, chat_template=file, default_chat_template_kwargs=default)
+    seen: list[str] = []
+
+    def script(request: GenerateRequest) -> Iterable[TokenChunk]:
+        seen.append(model.renderer.tokenizer.decode(request.prompt_token_ids))
+        return text_chunks(request, "yes")
+
+    async with serving(msgspec.structs.replace(model, engine=scripted(script))) as server:
+        messages = [{"role": "user", "content": "hi"}]
+        chat = {"model": folder.name, "messages": messages}
+        response = {"model": folder.name, "input": "hi"}
+        for stream in (False, True):
+            for path, body in ((CHAT, chat), ("/v1/responses", response)):
+                own = {"chat_template_kwargs": {"mood": "glad", "place": "here"}}
+                for fields in ({}, own, {"chat_template_kwargs": {"enable_thinking": True}}):
+                    answer = await server.post(path, {**body, **fields, "stream": stream})
+                    assert answer.status == 200, answer.body
+        both = [await server.post("/tokenize", chat), await server.post("/tokenize", {**chat, **own})]
+        counted = await server.post("/v1/responses/input_tokens", response)
+        refused = await server.post(CHAT, {**chat, "chat_template_kwargs": {"tools": 1}})
+
+    assert seen == ["calm||False", "glad|here|False", "calm||True"] * 4
+    assert [model.renderer.tokenizer.decode(each.json["tokens"]) for each in both] == seen[:2]
+    assert counted.json["input_tokens"] == both[0].json["count"]
+    assert (refused.status, refused.error["param"]) == (400, "chat_template_kwargs.tools")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("{", "must be a JSON object"),
+        ("[1]", "must be a JSON object"),
+        ("null", "must be a JSON object"),
+        ("[" * 100_000, "must be a JSON object"),
+        ('{"a": NaN}', "must be a JSON object"),
+        ('{"messages": []}', "has 'messages', which the server sets"),
+        ('{"enable_thinking": false, "tools": 1}', "has 'tools', which the server sets"),
+        ('{"enable_thinkng": false}', "has 'enable_thinkng', which the model's chat template does not read"),
+    ],
+)
+def test_wrong_default_variables_are_refused(value: str, words: str) -> None:
+    with pytest.raises(OptionError, match=r"^--default-chat-template-kwargs ") as caught:
+        load(Settings(default_chat_template_kwargs=value), scripted())
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+def test_default_variables_need_a_template(folder: Path) -> None:
+    with pytest.raises(OptionError, match="does not read"):
+        loaded(folder, default_chat_template_kwargs='{"enable_thinking": false}')
+    assert loaded(folder, default_chat_template_kwargs="{}").renderer.template is None

@@ -59,6 +59,7 @@ class Renderer:
         tokenizer: TextTokenizer,
         template: PromptFormat | None,
         thinking: Callable[[str | None, int | None], Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         """Join a model's tokenizer with its prompt format.
 
@@ -67,10 +68,12 @@ class Renderer:
             template: renders its conversations.
             thinking: returns the template variables for a reasoning effort and a thinking budget, in addition to the
                 usual ones.
+            variables: template variables that prompts have by default; those of a request win.
         """
         self.tokenizer = tokenizer
         self.template = template
         self._thinking = thinking
+        self._variables = variables or {}
 
     def token_ids(self, prompt: Prompt, most: int | None = None) -> list[int]:
         """Return the token ids of a prompt.
@@ -168,7 +171,11 @@ class Renderer:
         content_format = template.content_format(tools=bool(prompt.tools))
         messages = [_message(message, content_format) for message in prompt.messages]
         tools = [_tool(tool) for tool in prompt.tools]
-        kwargs = {**self._effort(prompt.effort, prompt.thinking_budget), **prompt.template_kwargs}
+        kwargs = {
+            **self._variables,
+            **self._effort(prompt.effort, prompt.thinking_budget),
+            **prompt.template_kwargs,
+        }
         documents = prompt.documents
         if documents is not None and not template.uses("documents", tools=bool(prompt.tools)):
             raise UnusedVariableError("documents", "The model's chat template does not read documents.")

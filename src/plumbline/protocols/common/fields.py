@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from plumbline.wire.errors import invalid_request, unsupported_parameter
 
 __all__ = [
+    "SERVER_VARIABLES",
     "adds_special_tokens",
     "check_stream_options",
     "given",
@@ -22,7 +23,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_SERVER_VARIABLES = frozenset(
+SERVER_VARIABLES = frozenset(
     {
         "add_generation_prompt",
         "bos_token",
@@ -107,7 +108,7 @@ def template_variables(explicit: Mapping[str, Any]) -> dict[str, Any]:
         ApiError: 400 for a variable that only the server may set.
     """
     for name in explicit:
-        if name in _SERVER_VARIABLES:
+        if name in SERVER_VARIABLES:
             raise unsupported_parameter(
                 f"chat_template_kwargs.{name}", "is set by the server from other fields"
             )

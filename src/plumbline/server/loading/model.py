@@ -23,7 +23,7 @@ from plumbline.engines.port import Engine
 from plumbline.pocket import MODEL_DIR
 from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.server.loading.model_files import resolve_gguf, resolve_model
-from plumbline.server.loading.templates import load_template
+from plumbline.server.loading.templates import load_template, template_defaults
 from plumbline.server.settings import OptionError, Settings, SettingsError
 from plumbline.text.gguf import write_text_folder
 from plumbline.text.prompts.deepseek import ModelTexts
@@ -99,6 +99,8 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
     tokenizer = TextTokenizer.from_folder(folder)
     template = load_template(settings, folder, tokenizer)
     chosen = _dialects(settings, folder, tokenizer, template)
+    prompt_format = _prompt_format(folder, template, chosen)
+    variables = template_defaults(settings, prompt_format)
     if engine is None:
         engine, reason = build_engine(choice, settings, names[0], tokenizer, folder, gguf), choice.reason
     tokenizer.pad_table(engine.info.vocab_size)
@@ -109,8 +111,9 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
         engine_reason=reason,
         renderer=Renderer(
             tokenizer,
-            _prompt_format(folder, template, chosen),
+            prompt_format,
             None if chosen.thinking_control is None else chosen.thinking_control.variables,
+            variables,
         ),
         tokenizer_info=_tokenizer_info(folder, template),
         dialect=build_dialect(chosen, tokenizer),

@@ -1,4 +1,4 @@
-"""Load the chat template of a model: its own, or the one that `--chat-template` names."""
+"""Load the chat template of a model, its own or the one that `--chat-template` names, and its default variables."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+import msgspec
+
+from plumbline.protocols.common.fields import SERVER_VARIABLES
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.settings.options import shown
 from plumbline.server.settings.values import read_bounded, reason_of
+from plumbline.text.prompts.encoders import PromptFormat
 from plumbline.text.templates.content_format import ContentFormat
 from plumbline.text.templates.template import ChatTemplate, TemplateError, named_templates
 from plumbline.text.tokenizer import TextTokenizer
 
-__all__ = ["load_template"]
+__all__ = ["load_template", "template_defaults"]
 
 _FORMATS: Mapping[str, ContentFormat] = MappingProxyType({"string": "string", "openai": "parts"})
 """The formats of message content by `--chat-template-content-format`."""
@@ -55,6 +60,37 @@ def load_template(settings: Settings, folder: Path, tokenizer: TextTokenizer) ->
             "needs a chat template, and this model has none: leave it out, or give one with --chat-template",
         )
     return template
+
+
+def template_defaults(settings: Settings, prompt_format: PromptFormat | None) -> dict[str, Any]:
+    """Return the template variables of `--default-chat-template-kwargs`.
+
+    Raises:
+        OptionError: it is not a JSON object, or has a variable that the server sets or that no template reads.
+    """
+    given = settings.default_chat_template_kwargs
+    if not given:
+        return {}
+    try:
+        found = msgspec.json.decode(given, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        raise _bad_defaults(
+            f'must be a JSON object such as {{"enable_thinking": false}}, got {shown(given)}'
+        ) from None
+    for name in found:
+        if name in SERVER_VARIABLES:
+            raise _bad_defaults(
+                f"has {shown(name)}, which the server sets from fields of requests: leave it out"
+            )
+        if prompt_format is None or not any(prompt_format.uses(name, tools=tools) for tools in (False, True)):
+            raise _bad_defaults(
+                f"has {shown(name)}, which the model's chat template does not read: leave it out"
+            )
+    return found
+
+
+def _bad_defaults(problem: str) -> OptionError:
+    return OptionError("--default-chat-template-kwargs", problem)
 
 
 def _source(given: str, folder: Path) -> str:

@@ -207,6 +207,14 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
             "reads in the template which one it expects"
         ),
     ] = "auto"
+    default_chat_template_kwargs: Annotated[
+        str,
+        _dialect(
+            'template variables of requests without them, a JSON object such as {"enable_thinking": false}; the '
+            "chat_template_kwargs and the reasoning effort of a request win",
+            "JSON",
+        ),
+    ] = ""
     tool_parser: Annotated[
         str,
         _dialect(
