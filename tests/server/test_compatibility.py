@@ -26,6 +26,11 @@ def table(title: str) -> list[list[str]]:
     return rows[1:]
 
 
+def assert_is_a_test(cell: str) -> None:
+    path, function = cell.strip("` |").split("::")
+    assert f"def {function}(" in (ROOT / path).read_text("utf-8")
+
+
 def endpoints() -> list[Any]:
     """The paths of each row; a path without a method has that of the one before."""
     found = []
@@ -103,5 +108,10 @@ def test_an_option_is_ours_or_unknown(row: list[str], capsys: pytest.CaptureFixt
                 main(["serve", name])
             assert ended.value.code == 2
             assert name in capsys.readouterr().err
-    path, function = test.strip("` |").split("::")
-    assert f"def {function}(" in (ROOT / path).read_text("utf-8")
+    assert_is_a_test(test)
+
+
+def test_a_different_answer_has_a_test() -> None:
+    for _, here, test in table("Different answers"):
+        assert here
+        assert_is_a_test(test)
