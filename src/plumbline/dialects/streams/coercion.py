@@ -5,7 +5,7 @@ The types that the parameter's schema allows decide:
 | the schema allows | the text becomes |
 |---|---|
 | only strings | a string |
-| no strings | the JSON that the text is, or the Python list or dict, if its type is allowed; else a string |
+| no strings | the JSON that the text is, or the Python list, set or dict, if its type is allowed; else a string |
 | strings and other types | null, an object or an array, if the text is one and the type is allowed; else a string |
 | unknown types | the JSON that the text is; else a string |
 
@@ -142,9 +142,8 @@ def coerce(text: str, types: frozenset[str]) -> str:
 
 
 def _python_literal(text: str, types: frozenset[str]) -> str | None:
-    """Convert a Python list, tuple or dict to JSON; None for other texts, and if the schema does not allow the type."""
-    kind = {"[": "array", "(": "array", "{": "object"}.get(text[:1])
-    if kind not in types or "string" in types:
+    """Convert a Python list, tuple, set or dict to JSON; None for other texts, and for types that are not allowed."""
+    if text[:1] not in ("[", "(", "{") or "string" in types:
         return None
     cursor, out = Cursor(), list[str]()
     cursor.feed(text)
@@ -154,7 +153,9 @@ def _python_literal(text: str, types: frozenset[str]) -> str | None:
             return None
     except MalformedError:
         return None
-    return "".join(out) if cursor.pos == len(text) else None
+    literal = "".join(out)
+    kind = "object" if literal[0] == "{" else "array"
+    return literal if cursor.pos == len(text) and kind in types else None
 
 
 def is_text(begun: str, types: frozenset[str]) -> bool:

@@ -57,7 +57,9 @@ class Follows(NamedTuple):
 def python_value(
     cursor: Cursor, write: Write, depth: int = 0, *, follows: Follows | None = None
 ) -> Steps[None]:
-    """Read one literal: a string, number, word, list, tuple or dict, also with JSON's words.
+    """Read one literal: a string, number, word, list, tuple, set or dict, also with JSON's words.
+
+    A set becomes a list. What stands in braces is passed on after its first element, where it is certain what it is.
 
     Args:
         cursor: stands at its first character.
@@ -76,10 +78,14 @@ def python_value(
     if char in ("'", '"'):
         yield from _string(cursor, write, follows)
     elif char == "{":
-        yield from _items(cursor, write, depth, "}", keyed=True)
+        yield from _braces(cursor, write, depth)
     elif char == "[":
+        cursor.pos += 1
+        write("[")
         yield from _items(cursor, write, depth, "]", keyed=False)
     elif char == "(":
+        cursor.pos += 1
+        write("[")
         yield from _items(cursor, write, depth, ")", keyed=False)
     else:
         atom = yield from cursor.run(_ATOM, _MAX_ATOM)
@@ -88,31 +94,67 @@ def python_value(
         write(_word(atom))
 
 
-def _items(cursor: Cursor, write: Write, depth: int, close: str, *, keyed: bool) -> Steps[None]:
-    """Read the elements of a list or tuple, or the items of a dict."""
+def _braces(cursor: Cursor, write: Write, depth: int) -> Steps[None]:
+    """Read a dict or a set. What follows its first element shows which."""
+    marked = not cursor.marked
+    if marked:
+        cursor.mark()
     cursor.pos += 1
-    write("{" if keyed else "[")
-    comma = ""
-    while True:
+    if cursor.has_space():
+        yield from cursor.space()
+    char = yield from cursor.peek()
+    first: list[str] = []
+    keyed = char == "}"
+    if not keyed:
+        yield from python_value(cursor, first.append, depth + 1)
         if cursor.has_space():
             yield from cursor.space()
-        if cursor.skip(close):
-            break
-        write(comma)
-        comma = ", "
-        if keyed:
-            if (yield from cursor.peek()) not in ("'", '"'):
-                cursor.fail("expected a key")
-            yield from _string(cursor, write)
+        after = yield from cursor.peek()
+        keyed = after == ":"
+        if not after or (keyed and char not in ("'", '"')):
+            cursor.fail("expected ',' or '}'")
+    if marked:
+        cursor.unmark()
+    write("{" if keyed else "[")
+    write("".join(first))
+    yield from _items(cursor, write, depth, "}", keyed=keyed, begun=bool(first))
+
+
+def _items(
+    cursor: Cursor, write: Write, depth: int, close: str, *, keyed: bool, begun: bool = False
+) -> Steps[None]:
+    """Read the elements of a list, tuple or set, or the items of a dict, through the closing bracket.
+
+    Args:
+        cursor: stands after the opening bracket.
+        write: takes the JSON.
+        depth: as for `python_value`.
+        close: the closing bracket.
+        keyed: it is a dict.
+        begun: the first element or key has been read.
+    """
+    comma = ""
+    while True:
+        if not begun:
             if cursor.has_space():
                 yield from cursor.space()
+            if cursor.skip(close):
+                break
+            write(comma)
+            if keyed and (yield from cursor.peek()) not in ("'", '"'):
+                cursor.fail("expected a key")
+            yield from python_value(cursor, write, depth + 1)
+            if cursor.has_space():
+                yield from cursor.space()
+        begun, comma = False, ", "
+        if keyed:
             yield from cursor.expect(":")
             write(": ")
             if cursor.has_space():
                 yield from cursor.space()
-        yield from python_value(cursor, write, depth + 1)
-        if cursor.has_space():
-            yield from cursor.space()
+            yield from python_value(cursor, write, depth + 1)
+            if cursor.has_space():
+                yield from cursor.space()
         if not cursor.skip(","):
             yield from cursor.expect(close)
             break
