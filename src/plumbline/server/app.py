@@ -32,7 +32,7 @@ from plumbline.server.settings import Settings
 from plumbline.server.websocket import responses_socket
 from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, envelope, from_status, server_error, unparsable_body
-from plumbline.wire.incoming import STRICT
+from plumbline.wire.incoming import LENIENT, STRICT, hinted
 
 __all__ = ["create_app"]
 
@@ -97,7 +97,7 @@ def create_app(
         openapi_config=None,
         request_max_body_size=settings.max_body_bytes,
         logging_config=None,
-        state=State({STRICT: settings.strict}),
+        state=State({STRICT: settings.strict, LENIENT: settings.lenient}),
     )
     front = Front(
         app if shared is None else Forwarder(app, shared),  # type: ignore[arg-type]
@@ -115,8 +115,8 @@ def _respond(error: ApiError) -> Response[bytes]:
     )
 
 
-def _api_error(_: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
-    return _respond(error)
+def _api_error(request: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
+    return _respond(hinted(error, request))
 
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:

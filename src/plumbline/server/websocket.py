@@ -29,6 +29,8 @@ from plumbline.server.streams import closing_streams
 from plumbline.wire.call import Call, new_request_id
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError, error_object, invalid_value, unparsable_body, unsupported_value
+from plumbline.wire.incoming import LENIENT
+from plumbline.wire.lenient.stage import decode_leniently, with_hint
 
 __all__ = ["MAX_CONNECTION_SECONDS", "responses_socket"]
 
@@ -79,6 +81,7 @@ class _Connection:
     def __init__(self, socket: WebSocket[Any, Any, Any], api: PlumblineService) -> None:
         self._socket = socket
         self._api = api
+        self._lenient = bool(socket.app.state.get(LENIENT, False))
         self._latest = LatestTurns(_MAX_LANES)
         self._unread: asyncio.Queue[str | bytes] = asyncio.Queue(1)
         self._room = asyncio.Semaphore(_MAX_WAITING)
@@ -166,9 +169,14 @@ class _Connection:
         del self._lanes[lane]
 
     async def _turn(self, message: _Message) -> None:
+        body = b""
         try:
             async with closing_streams():
-                request = _read_request(message)
+                body = _read_request(message)
+                lenient = self._lenient
+                request = (
+                    decode_leniently(CreateResponse, body)[0] if lenient else decode(CreateResponse, body)
+                )
                 events = self._api.answer_on_socket(request, self._call(), self._latest, message.lane)
                 async with aclosing(events):
                     async for event in events:
@@ -176,7 +184,9 @@ class _Connection:
                         if self._gone.is_set():
                             return
         except ApiError as error:
-            await self._send_error(error, message.lane)
+            is_final = self._lenient or not body
+            hinted = error if is_final else with_hint(error, CreateResponse, body)
+            await self._send_error(hinted, message.lane)
         except Exception as error:
             await self._send_error(as_api_error(error), message.lane)
 
@@ -228,11 +238,11 @@ def _read_message(text: str | bytes) -> _Message:
     return _Message(lane, members)
 
 
-def _read_request(message: _Message) -> CreateResponse:
-    """Read the request of a client's event.
+def _read_request(message: _Message) -> bytes:
+    """Return the body of the request in a client's event.
 
     Raises:
-        ApiError: 400 for other events, and as for a request over HTTP.
+        ApiError: 400 for other events.
     """
     members = message.members
     if isinstance(members, ApiError):
@@ -244,4 +254,4 @@ def _read_request(message: _Message) -> CreateResponse:
     if kind != "response.create":
         raise unsupported_value("type", kind, "is not a client event; send 'response.create'")
     rest = {name: value for name, value in members.items() if name not in _NOT_OF_THE_REQUEST}
-    return decode(CreateResponse, msgspec.json.encode(rest))
+    return msgspec.json.encode(rest)

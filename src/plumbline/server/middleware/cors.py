@@ -15,7 +15,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_EXPOSED = ["openai-processing-ms", "openai-version", "retry-after", "x-plumbline-ignored", "x-request-id"]
+_EXPOSED = [
+    "openai-processing-ms",
+    "openai-version",
+    "retry-after",
+    "x-plumbline-ignored",
+    "x-plumbline-lenient",
+    "x-request-id",
+]
 """Headers of answers that scripts may read, in addition to those that every browser shows."""
 
 

@@ -19,7 +19,7 @@ from plumbline.server.observe.metrics import Metrics
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, new_request_id
 from plumbline.wire.errors import ApiError, envelope, from_status, invalid_api_key
-from plumbline.wire.incoming import IGNORED
+from plumbline.wire.incoming import FORMS, IGNORED
 
 __all__ = ["Front"]
 
@@ -84,8 +84,9 @@ class Front:
                     (b"openai-processing-ms", str(elapsed).encode()),  # HTTP-04
                     (b"openai-version", b"2020-10-01"),
                 ]
-                if IGNORED in state:
-                    message["headers"].append((b"x-plumbline-ignored", state[IGNORED].encode()))
+                for key, name in ((IGNORED, b"x-plumbline-ignored"), (FORMS, b"x-plumbline-lenient")):
+                    if key in state:
+                        message["headers"].append((name, state[key].encode()))
             await send(message)
 
         self._metrics.opened()

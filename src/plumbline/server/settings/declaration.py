@@ -300,6 +300,13 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
             "answer 400 to unknown fields in request bodies; without it they are named in x-plumbline-ignored"
         ),
     ] = False
+    lenient: Annotated[
+        bool,
+        _access(
+            "accept forms of requests that other servers accept and OpenAI's API refuses; x-plumbline-lenient names "
+            "those of a request"
+        ),
+    ] = False
 
     max_connections: Annotated[
         Count, _limits("maximum number of open connections; further ones get a 503. 0 sets no limit", "N")

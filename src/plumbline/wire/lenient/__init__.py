@@ -1,0 +1,1 @@
+"""Rewrite requests that other servers accept into requests of this contract (`--lenient`)."""
