@@ -14,6 +14,7 @@ from plumbline.road.prepare import PreparedTurn
 from plumbline.server.failures import store_errors
 from plumbline.server.frames import chunk_frames
 from plumbline.server.operations.base import Operations
+from plumbline.server.operations.defaults import with_defaults
 from plumbline.store.records import ChatRecord
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
@@ -30,6 +31,7 @@ class ChatOperations(Operations):
         arrived = time.perf_counter()
         self._admission.check_model(request.model)
         self._admission.check_template(request)
+        request = with_defaults(request, self._settings)
         turn = read_chat(
             request,
             self._model.defaults,

@@ -13,6 +13,7 @@ from plumbline.road.prepare import PreparedTurn
 from plumbline.server.failures import api_errors
 from plumbline.server.frames import chunk_frames
 from plumbline.server.operations.base import Operations
+from plumbline.server.operations.defaults import with_defaults
 from plumbline.server.streams import until_disconnect
 from plumbline.text.echo import echoed
 from plumbline.wire.call import Call
@@ -30,6 +31,7 @@ class CompletionOperations(Operations):
         arrived = time.perf_counter()
         self._admission.check_model(request.model)
         self._admission.check_suffix(request)
+        request = with_defaults(request, self._settings)
         plan = read_completion(request, self._model.defaults)
         self._admission.check_choices(
             len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n"

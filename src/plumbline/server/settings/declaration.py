@@ -240,6 +240,19 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
             "one is known"
         ),
     ] = False
+    enable_force_include_usage: Annotated[
+        bool,
+        _dialect(
+            "send the usage chunk at the end of every chat and completion stream, as if stream_options.include_usage "
+            "were true"
+        ),
+    ] = False
+    return_tokens_as_token_ids: Annotated[
+        bool,
+        _dialect(
+            "name the tokens of logprobs token_id:N, unless the request has return_tokens_as_token_ids: false"
+        ),
+    ] = False
 
     host: Annotated[str, _network("address to listen on; other machines need an API key")] = "127.0.0.1"
     port: Annotated[Annotated[int, Meta(ge=0, le=65535)], _network("TCP port to listen on")] = 8000
