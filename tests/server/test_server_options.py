@@ -3,6 +3,7 @@
 Laws:
     1. An option changes an answer to the answer of a request that has the field itself.
     2. The request's own field wins, except against options that force a value.
+    3. Every chat answer has the role `assistant`, whatever the prompt ends with.
 """
 
 from __future__ import annotations
@@ -75,3 +76,18 @@ async def test_tokens_are_named_as_the_request_or_else_the_operator_wants(
             expected = await server.post(path, {**body, "return_tokens_as_token_ids": named})
         assert content(found) == content(expected)
         assert (b"token_id:" in found.body) is named
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("last", ["user", "system", "assistant"])
+@pytest.mark.parametrize("fields", [{}, {"add_generation_prompt": False}, {"continue_final_message": True}])
+async def test_every_answer_is_the_assistants(n: int, last: str, fields: dict[str, bool]) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": last, "content": "so"}]
+    body = {**BODIES[CHAT], "messages": messages, "n": n, **fields}
+    async with serving(served(scripted())) as server:
+        whole = await server.post(CHAT, body)
+        stream = await server.post(CHAT, {**body, "stream": True})
+
+    assert [choice["message"]["role"] for choice in content(whole)["choices"]] == ["assistant"] * n
+    deltas = [choice["delta"] for chunk in content(stream) for choice in chunk["choices"]]
+    assert [delta["role"] for delta in deltas if "role" in delta] == ["assistant"] * n
