@@ -12,6 +12,8 @@ The types that the parameter's schema allows decide:
 Some clients send type names of Python; each counts as the type of JSON Schema (`float` as `number`). A type with any
 other name is unknown.
 
+An empty text is null where null is allowed and strings are not.
+
 So "02134" stays a string everywhere, and `7` is a number only where no string is allowed or nothing is known.
 """
 
@@ -123,6 +125,8 @@ def coerce(text: str, types: frozenset[str]) -> str:
     if types == {"string"}:
         return quoted(text)
     bare = _PYTHON_WORDS.get(text.strip(), text.strip())
+    if not bare and "null" in types and "string" not in types:
+        return "null"  # MiniMax-M3's template writes null so.
     kind = _WORD_TYPES.get(bare) or ("integer" if _SHORT_INTEGER.fullmatch(bare) else None)
     if kind is None:  # Words and short integers are known without decoding.
         try:
