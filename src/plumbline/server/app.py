@@ -25,6 +25,7 @@ from plumbline.server.middleware.cors import Cors
 from plumbline.server.middleware.forwarder import Forwarder
 from plumbline.server.middleware.front import Front
 from plumbline.server.observe.metrics import Metrics
+from plumbline.server.observe.request_log import RequestLog
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.memory import Memory, remembering
 from plumbline.server.service import PlumblineService
@@ -99,8 +100,11 @@ def create_app(
         logging_config=None,
         state=State({STRICT: settings.strict, LENIENT: settings.lenient}),
     )
+    served: Any = app if shared is None else Forwarder(app, shared)  # type: ignore[arg-type]
+    if settings.enable_log_requests or settings.enable_log_outputs:
+        served = RequestLog(served, outputs=settings.enable_log_outputs, max_chars=settings.max_log_len)
     front = Front(
-        app if shared is None else Forwarder(app, shared),  # type: ignore[arg-type]
+        served,
         keys=KeyRing(settings.api_keys),
         metrics=metrics,
         max_body_bytes=settings.max_body_bytes,

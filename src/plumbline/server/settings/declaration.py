@@ -321,6 +321,18 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = False
 
+    enable_log_requests: Annotated[
+        bool,
+        _access(
+            "log each request, with the beginning of its body; keys, headers for other servers and files are left out, "
+            "what users write is not"
+        ),
+    ] = False
+    enable_log_outputs: Annotated[bool, _access("log each request, and the beginning of its answer")] = False
+    max_log_len: Annotated[
+        AtLeastOne, _access("characters of a body that are logged, of its first 64 KiB", "N")
+    ] = 2048
+
     max_connections: Annotated[
         Count, _limits("maximum number of open connections; further ones get a 503. 0 sets no limit", "N")
     ] = 4096
