@@ -236,3 +236,20 @@ def test_the_official_client_takes_turns(tmp_path: Path) -> None:
 
     assert set(seen) <= {"response.completed", "response.incomplete"}
     assert len(seen) == 2
+
+
+def test_the_official_client_reads_lanes() -> None:
+    """WS-10: its types know the lane of every event."""
+    with live(lambda: served(tiny_engine()), Settings()) as server:
+        client = OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        with client.responses.connect() as connection:
+            for lane in ("a", "b"):
+                connection.response.create(**{**BODY, "stream_id": lane})  # type: ignore[arg-type]
+            ended: list[Any] = []
+            for event in connection:
+                assert event.stream_id in ("a", "b")
+                ended += [event.stream_id] if event.type in ENDS else []
+                if len(ended) == 2:
+                    break
+
+    assert sorted(ended) == ["a", "b"]
