@@ -15,6 +15,7 @@ __all__ = [
     "CHAT",
     "COMPLETIONS",
     "DETOKENIZE",
+    "FORM_ROWS",
     "INPUT_TOKENS",
     "LOAD_ADAPTER",
     "RESPONSES",
@@ -134,7 +135,7 @@ def history(**message: Any) -> dict[str, Any]:
     return {"messages": [USER, {"role": "assistant", "content": "a", **message}, USER]}
 
 
-def calls(count: int, arguments: str = "{}") -> dict[str, Any]:
+def calls(count: int, arguments: Any = "{}") -> dict[str, Any]:
     """Return a conversation with one message of many calls and their results."""
     found = [
         {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": arguments}}
@@ -646,6 +647,65 @@ add("a million ids to text", DETOKENIZE, lambda: {"tokens": [5] * MB}, "Detokeni
 add("ids that do not exist", DETOKENIZE, lambda: {"tokens": [10**9] * MB}, "DetokenizeRequest.tokens")
 add("negative ids", DETOKENIZE, lambda: {"tokens": [5] * 900_000 + [-1]})
 
+# Forms of other servers: refused with a hint, or rewritten with --lenient
+
+OBJECT_CALL = {"type": "function_call", "call_id": "c", "name": "f"}
+FORM_BODIES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "flat input": (RESPONSES, lambda: {"input": [INPUT_PART] * 8_192}),
+    "flat input, too long": (RESPONSES, lambda: {"input": [INPUT_PART] * 95_000}),
+    "flat input of a megabyte": (
+        RESPONSES,
+        lambda: {"input": [{"type": "input_text", "text": "a " * 4 * MB}]},
+    ),
+    "nested tools": (RESPONSES, lambda: {"tools": [function(n, parameters=wide(40)) for n in range(1_000)]}),
+    "null contents": (CHAT, lambda: {"messages": [{"role": "user", "content": None}] * 16_384}),
+    "reasoning only": (CHAT, lambda: {"messages": [USER, {"role": "assistant", "reasoning": "a"}] * 8_192}),
+    "object arguments: many": (CHAT, lambda: calls(1_024, {"a": "b" * 5_000})),
+    "object arguments: wide": (CHAT, lambda: calls(1, {f"k{n}": n for n in range(280_000)})),
+    "object arguments: deep": (CHAT, lambda: calls(1, nested(900))),
+    "object arguments: items": (
+        RESPONSES,
+        lambda: {"input": [{**OBJECT_CALL, "arguments": {"a": 1}}] * 16_000},
+    ),
+    "structural tag": (
+        CHAT,
+        lambda: {
+            "response_format": {
+                "type": "structural_tag",
+                "structures": [{"begin": "<a>", "schema": wide(500), "end": "</a>"}] * 128,
+                "triggers": ["<"],
+            }
+        },
+    ),
+    "64 stops": (CHAT, lambda: {"stop": ["a" * 4_095 + chr(33 + n) for n in range(64)]}),
+    "empty stops": (CHAT, lambda: {"stop": [""] * 1_400_000}),
+    "stops beside a long text": (CHAT, lambda: {**user("a " * 4 * MB), "stop": ["", "zzz"]}),
+    "echo": (CHAT, lambda: {**user("a " * 4 * MB), "echo": True}),
+    "audio URL": (
+        CHAT,
+        lambda: user([{"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64," + "A" * 9 * MB}}]),
+    ),
+    "audio URLs": (
+        CHAT,
+        lambda: user([{"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,AAAA"}}] * 8_192),
+    ),
+    "generation config": (CHAT, lambda: {"generation_config": {f"k{n}": n for n in range(200_000)}}),
+    "generation config as text": (CHAT, lambda: {"generation_config": "[" * 9 * MB}),
+    "generation config of lists": (
+        CHAT,
+        lambda: {"generation_config": '{"stop_strings":[' + "[]," * 3 * MB + "1]}"},
+    ),
+    "generation config as a wide text": (
+        CHAT,
+        lambda: {"generation_config": json.dumps({"stop_strings": ["a"] * 1_400_000})},
+    ),
+}
+for name, (path, body) in FORM_BODIES.items():
+    add(f"form: {name}", path, body)
+raw("form: object arguments: deeper", CHAT, lambda: (
+    json.dumps({**base(CHAT), **calls(1, "@")}).replace('"@"', '{"a":' * 3_000 + "1" + "}" * 3_000).encode()
+))  # fmt: skip
+
 # Bodies
 
 raw("three million lists", CHAT, lambda: b'{"x":[' + b"[]," * 3 * MB + b"1]}")
@@ -679,3 +739,6 @@ raw("a long header", "/v1/models", None, method="GET", headers={"x-a": "a" * 60_
 raw("many headers", "/v1/models", None, method="GET", headers={f"x-{n}": "a" for n in range(2_000)})
 raw("a long request id", CHAT, lambda: base(CHAT), headers={"x-request-id": "r" * 40_000})
 raw("another method", CHAT, lambda: b"x" * MB, method="DELETE")
+
+FORM_ROWS = [row for row in ROWS if row.name.startswith("form: ")]
+"""Rows of requests that only a server with `--lenient` may accept."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from .fields import is_large, members, roots, scalars, unbounded
-from .rows import LOAD_ADAPTER, ROWS, UNLOAD_ADAPTER, Row, base
+from .rows import FORM_ROWS, LOAD_ADAPTER, ROWS, UNLOAD_ADAPTER, Row, base
 from .target import Cost, Target, running
 
 SECONDS = 5.0
@@ -116,3 +116,10 @@ def test_no_hostile_request_hurts_others(target: Target) -> None:
     assert len(ROWS) > 80
     assert {row.name: found for row in ROWS if (found := tried(target, row))} == {}
     assert target.send("POST", "/tokenize", json.dumps(base("/tokenize")).encode(), {})[0] == 200
+
+
+@pytest.mark.long
+def test_no_form_of_another_server_hurts_others() -> None:
+    """The same rows are in `ROWS`, where the server refuses them and looks for the hint."""
+    with running("--max-num-batched-tokens", "256", "--lenient") as lenient:
+        assert {row.name: found for row in FORM_ROWS if (found := tried(lenient, row))} == {}

@@ -100,6 +100,11 @@ async def test_a_form_is_answered_and_named(name: str, stream: bool) -> None:
             assert text(path, found) == "You said: hel"
         case "vllm_echo":
             assert text(path, found).startswith("so ")
+            if not stream:
+                (choice,) = found.json["choices"]
+                new = "".join(entry["token"] for entry in choice["logprobs"]["content"])
+                assert "so " + new == choice["message"]["content"]
+                assert all(entry["top_logprobs"] == [] for entry in choice["logprobs"]["content"])
         case "transformers_generation_config" if not stream:
             assert found.json["usage"]["completion_tokens"] == 3
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from plumbline.wire.errors import invalid_request, invalid_type, unsupported_parameter
+from plumbline.wire.size import check_size
 
 __all__ = ["generation_config"]
 
@@ -40,7 +41,7 @@ def generation_config(limit: str, *older: str, has_choices: bool = True) -> Call
         """Set the fields that a `generation_config` names; those that the request has itself win, as in transformers.
 
         Raises:
-            ApiError: 400 naming a member that has no counterpart here.
+            ApiError: 400 naming a member that has no counterpart here; 413 for JSON text with too many values.
         """
         if body.get(_PARAM) is None:
             return body
@@ -68,6 +69,7 @@ def generation_config(limit: str, *older: str, has_choices: bool = True) -> Call
 def _object(value: Any) -> dict[str, Any]:
     """Return the configuration, which transformers' clients send as JSON text."""
     if isinstance(value, str):
+        check_size(value.encode())  # The size of the body says nothing of JSON in a string.
         try:
             value = msgspec.json.decode(value)
         except (msgspec.DecodeError, RecursionError):

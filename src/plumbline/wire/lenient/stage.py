@@ -73,15 +73,8 @@ def rewrite(root: type[msgspec.Struct], body: bytes) -> Rewritten | None:
     document = _object(body)
     if document is None:
         return None
-    names: list[str] = []
-    for form in FORMS.get(root.__name__, ()):
-        changed = form(document)
-        if changed is not document:
-            document = changed
-            names.append(form.__name__)
-    if _has_many_stops(root, document):
-        names.append(_MANY_STOPS)
-    return Rewritten(msgspec.json.encode(document), tuple(names)) if names else None
+    changed, names = _apply(root, document)
+    return Rewritten(msgspec.json.encode(changed), names) if names else None
 
 
 def with_hint(error: ApiError, root: type[msgspec.Struct], body: bytes) -> ApiError:
@@ -94,11 +87,15 @@ def with_hint(error: ApiError, root: type[msgspec.Struct], body: bytes) -> ApiEr
     """
     if error.status != 400 or error.param is None:
         return error
+    document = _object(body)
+    if document is None:
+        return error
     try:
-        rewritten = rewrite(root, body)
-        if rewritten is None or not _concerns(error.param, body, rewritten):
+        changed, names = _apply(root, document)
+        is_named = any(_NAMED_BY.get(form) == error.param for form in names)
+        if not is_named and _at(document, error.param) == _at(changed, error.param):
             return error
-        decode(_relaxed(root), rewritten.body)
+        decode(_relaxed(root), msgspec.json.encode(changed))
     except (ApiError, RecursionError):
         return error
     message = f"{error.message} {HINT}"
@@ -111,6 +108,19 @@ def _object(body: bytes) -> Json | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _apply(root: type[msgspec.Struct], document: Json) -> tuple[Json, tuple[str, ...]]:
+    """Return a document in the words of the contract, and the names of the forms that it had."""
+    names: list[str] = []
+    for form in FORMS.get(root.__name__, ()):
+        changed = form(document)
+        if changed is not document:
+            document = changed
+            names.append(form.__name__)
+    if _has_many_stops(root, document):
+        names.append(_MANY_STOPS)
+    return document, tuple(names)
 
 
 def _has_many_stops(root: type[msgspec.Struct], document: Json) -> bool:
@@ -133,13 +143,6 @@ def _relaxed(root: type[T]) -> type[T]:
     stop = ("stop", text | several | None | UnsetType, UNSET)
     made = msgspec.defstruct(root.__name__, [stop], bases=(root,), kw_only=True, module=root.__module__)
     return cast(type[T], made)
-
-
-def _concerns(param: str, body: bytes, rewritten: Rewritten) -> bool:
-    """Return whether the forms change the value that an error names."""
-    if any(_NAMED_BY.get(form) == param for form in rewritten.forms):
-        return True
-    return bool(_at(_object(body), param) != _at(_object(rewritten.body), param))
 
 
 def _at(document: Any, param: str) -> Any:
