@@ -3,19 +3,28 @@
 Laws:
     1. An option changes an answer to the answer of a request that has the field itself.
     2. The request's own field wins, except against options that force a value.
-    3. Every chat answer has the role `assistant`, whatever the prompt ends with.
+    3. A prompt that fits is the same with and without the options that shorten prompts.
+    4. Every chat answer has the role `assistant`, whatever the prompt ends with.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from support.asgi import Answer, serving
 from support.bodies import BODIES
-from support.models import scripted, served
+from support.models import TOKENIZER, echo, scripted, scripted_info, served, text_chunks
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.engines.port import GenerateRequest, TokenChunk
+from plumbline.server.loading.model import ServedModel, load
+from plumbline.server.operations.defaults import with_defaults
+from plumbline.server.settings import Settings
+
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 BOTH = pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 
 
@@ -91,3 +100,95 @@ async def test_every_answer_is_the_assistants(n: int, last: str, fields: dict[st
     assert [choice["message"]["role"] for choice in content(whole)["choices"]] == ["assistant"] * n
     deltas = [choice["delta"] for chunk in content(stream) for choice in chunk["choices"]]
     assert [delta["role"] for delta in deltas if "role" in delta] == ["assistant"] * n
+
+
+LIMIT = 150
+LONG = [{"role": "user" if i % 2 == 0 else "assistant", "content": f"words {i} " * 5} for i in range(9)]
+TOO_LONG = {
+    CHAT: {"messages": [{"role": "system", "content": "Be brief."}, *LONG], "max_completion_tokens": 16},
+    COMPLETIONS: {"prompt": "".join(str(turn["content"]) for turn in LONG), "max_tokens": 16},
+    RESPONSES: {"input": LONG, "instructions": "Be brief.", "max_output_tokens": 16},
+}
+ONE_MESSAGE = {
+    CHAT: {"messages": [{"role": "user", "content": "x" * 400}]},
+    RESPONSES: {"input": "x" * 400},
+}
+DISABLED = {CHAT: {}, COMPLETIONS: {"truncate_prompt_tokens": LIMIT}, RESPONSES: {"truncation": "disabled"}}
+
+
+def short(seen: list[str]) -> ServedModel:
+    """A model with a short context, which keeps the prompts that it sees."""
+
+    def script(request: GenerateRequest) -> Iterable[TokenChunk]:
+        assert len(request.prompt_token_ids) + 16 <= LIMIT
+        seen.append(TOKENIZER.decode(request.prompt_token_ids))
+        return echo(request)
+
+    return served(scripted(script, info=scripted_info(max_model_len=LIMIT)))
+
+
+@pytest.mark.parametrize("path", TOO_LONG)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_that_is_too_long_is_shortened_if_the_operator_allows_it(
+    path: str, stream: bool
+) -> None:
+    seen: list[str] = []
+    body = {"model": "test-model", **TOO_LONG[path], "stream": stream}
+    async with serving(short(seen)) as server:
+        refused = await server.post(path, body)
+    async with serving(short(seen), allow_auto_truncate=True) as server:
+        answer = await server.post(path, body)
+        own = await server.post(path, {**body, **DISABLED[path]})
+        alone = await server.post(path, {**body, **ONE_MESSAGE.get(path, {"max_tokens": LIMIT})})
+
+    assert [each.error["code"] for each in (refused, alone)] == ["context_length_exceeded"] * 2
+    assert answer.status == 200
+    assert (own.status == 400) is (path != CHAT)
+    (prompt, *_) = seen
+    if path == COMPLETIONS:
+        assert TOO_LONG[path]["prompt"].endswith(prompt)
+        assert len(TOKENIZER.encode_text(prompt)) == LIMIT - 16
+    else:
+        last = str(LONG[-1]["content"])
+        assert prompt.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nwords ")
+        assert prompt.endswith(f"<|im_start|>user\n{last}<|im_end|>\n<|im_start|>assistant\n")
+    if path == RESPONSES and not stream:
+        assert answer.json["truncation"] == "auto"
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+async def test_a_prompt_that_fits_is_not_shortened(path: str) -> None:
+    seen: list[str] = []
+    for allowed in (False, True):
+        async with serving(short(seen), allow_auto_truncate=allowed) as server:
+            assert (await server.post(path, BODIES[path])).status == 200
+    assert seen[0] == seen[1]
+
+
+def test_a_gap_keeps_its_markers() -> None:
+    """A prompt with a suffix begins with the marker of the gap, which must not be cut."""
+    request = CreateCompletionRequest(model="m", prompt="a", suffix="b")
+    settings = Settings(allow_auto_truncate=True)
+    assert with_defaults(request, settings) == request
+    cut = with_defaults(msgspec.structs.replace(request, suffix=msgspec.UNSET), settings)
+    assert cut.truncate_prompt_tokens == -1
+
+
+TOOL = {"name": "look_up", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@pytest.mark.parametrize("choice", ["auto", "none"])
+async def test_tools_are_not_shown_with_tool_choice_none(path: str, choice: str) -> None:
+    seen: list[int] = []
+
+    def script(request: GenerateRequest) -> Iterable[TokenChunk]:
+        seen.append(len(request.prompt_token_ids))
+        return text_chunks(request, "yes")
+
+    tools = [{"type": "function", "function": TOOL} if path == CHAT else {"type": "function", **TOOL}]
+    model = load(Settings(served_model_names=("test-model",)), scripted(script))
+    async with serving(model) as server:
+        for fields in ({}, {"tools": tools, "tool_choice": choice}):
+            assert (await server.post(path, {**BODIES[path], **fields})).status == 200
+    assert (seen[0] == seen[1]) is (choice == "none")

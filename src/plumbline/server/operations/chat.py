@@ -14,7 +14,7 @@ from plumbline.road.prepare import PreparedTurn
 from plumbline.server.failures import store_errors
 from plumbline.server.frames import chunk_frames
 from plumbline.server.operations.base import Operations
-from plumbline.server.operations.defaults import with_defaults
+from plumbline.server.operations.defaults import truncatable, with_defaults
 from plumbline.store.records import ChatRecord
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
@@ -38,6 +38,7 @@ class ChatOperations(Operations):
             stores=self._memory is not None,
             modalities=self._generation.modalities,
         )
+        turn = truncatable(turn, self._settings)
         self._admission.check_choices(turn.num_choices, "n")
         (prepared,) = await self._generation.prepare(call, request, [turn], "messages")
         (facts,) = await self._generation.prompt_facts(call, request, [prepared])

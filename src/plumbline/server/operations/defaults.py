@@ -8,10 +8,12 @@ import msgspec
 
 from plumbline._generated.chat import ChatCompletionStreamOptions, CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.responses import CreateResponse
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.server.settings import Settings
+from plumbline.turn import Turn
 
-__all__ = ["with_defaults"]
+__all__ = ["response_with_defaults", "truncatable", "with_defaults"]
 
 R = TypeVar("R", CreateChatCompletionRequest, CreateCompletionRequest)
 
@@ -20,8 +22,8 @@ def with_defaults(request: R, settings: Settings) -> R:
     """Return a chat or legacy completion request with the operator's values.
 
     Args:
-        request: the request. Its own `return_tokens_as_token_ids` wins.
-        settings: with `enable_force_include_usage` and `return_tokens_as_token_ids`.
+        request: the request. Its own `return_tokens_as_token_ids` and `truncate_prompt_tokens` win.
+        settings: with `enable_force_include_usage`, `return_tokens_as_token_ids` and `allow_auto_truncate`.
     """
     changes: dict[str, Any] = {}
     if settings.enable_force_include_usage and request.stream is True:
@@ -29,4 +31,30 @@ def with_defaults(request: R, settings: Settings) -> R:
         changes["stream_options"] = msgspec.structs.replace(options, include_usage=True)
     if settings.return_tokens_as_token_ids and not given(request.return_tokens_as_token_ids):
         changes["return_tokens_as_token_ids"] = True
+    if settings.allow_auto_truncate and _may_lose_beginning(request):
+        changes["truncate_prompt_tokens"] = -1
     return msgspec.structs.replace(request, **changes) if changes else request
+
+
+def _may_lose_beginning(request: CreateChatCompletionRequest | CreateCompletionRequest) -> bool:
+    """Return whether a prompt may lose its beginning: a text, but not one with a gap, whose markers are there."""
+    if isinstance(request, CreateChatCompletionRequest):
+        return False
+    return not given(request.truncate_prompt_tokens) and not given(request.suffix)
+
+
+def truncatable(turn: Turn, settings: Settings) -> Turn:
+    """Return a chat's turn that may lose its oldest messages, if the operator allows that.
+
+    Chat requests have no field `truncation`. Their `truncate_prompt_tokens` wins.
+    """
+    if not settings.allow_auto_truncate or turn.keep_last is not None:
+        return turn
+    return msgspec.structs.replace(turn, truncate_prompt=True)
+
+
+def response_with_defaults(request: CreateResponse, settings: Settings) -> CreateResponse:
+    """Return a Responses request with the operator's `truncation`, unless it has its own."""
+    if not settings.allow_auto_truncate or given(request.truncation):
+        return request
+    return msgspec.structs.replace(request, truncation="auto")

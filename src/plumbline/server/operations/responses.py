@@ -43,6 +43,7 @@ from plumbline.protocols.responses.reader import (
 from plumbline.protocols.responses.writer import ResponsesWriter, response_usage
 from plumbline.server.frames import event_frames
 from plumbline.server.operations.base import Operations
+from plumbline.server.operations.defaults import response_with_defaults
 from plumbline.server.responses.background import BackgroundRun
 from plumbline.server.responses.compactor import Compaction
 from plumbline.server.responses.conversations import Hold
@@ -73,7 +74,7 @@ class ResponseOperations(Operations):
 
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
         """Answer input items."""
-        request, triggered = without_trigger(self._prompts.applied(request))
+        request, triggered = self._completed(request)
         hold = await self._hold(request, call)
         begun = await self._begin(request, call, await self._context(request, call), triggered)
         headers = _unavailable_header(request)
@@ -109,7 +110,7 @@ class ResponseOperations(Operations):
         Raises:
             ApiError: before the first event, as for a request over HTTP.
         """
-        request, triggered = without_trigger(self._prompts.applied(request))
+        request, triggered = self._completed(request)
         with latest.continued(or_default(request.previous_response_id, None)) as previous:
             if previous is not None:
                 request = msgspec.structs.replace(request, previous_response_id=UNSET)
@@ -167,6 +168,10 @@ class ResponseOperations(Operations):
         )
         writer = ResponsesWriter(response, identity, logprobs=wants_logprobs)
         return _Begun(writer, identity, answer, keeper)
+
+    def _completed(self, request: CreateResponse) -> tuple[CreateResponse, bool]:
+        """Return a request with its prompt template and the operator's values, and whether it asks to compact."""
+        return without_trigger(response_with_defaults(self._prompts.applied(request), self._settings))
 
     def _read(self, request: CreateResponse, context: Context | None) -> Turn:
         return read_response(

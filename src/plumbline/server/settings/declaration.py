@@ -97,6 +97,13 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
             default="the model's own limit; more is a risk",
         ),
     ] = None
+    allow_auto_truncate: Annotated[
+        bool,
+        _model(
+            "shorten prompts that do not fit instead of refusing them: conversations lose their oldest messages, texts "
+            "their beginning; a request's truncation or truncate_prompt_tokens wins"
+        ),
+    ] = False
     generation_config: Annotated[
         Literal["auto", "none"],
         _model(
