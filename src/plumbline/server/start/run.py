@@ -10,6 +10,7 @@ from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import supervise
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
+from plumbline.text.earlier_thinking import dropped_thinking
 
 __all__ = ["run"]
 
@@ -31,6 +32,8 @@ def run(settings: Settings) -> int:
         flush=True,
     )
     print(model.dialect.choice.describe(), file=sys.stderr, flush=True)
+    if model.dialect.choice.reasoning is not None and (dropped := dropped_thinking(model.renderer)):
+        print(dropped, file=sys.stderr, flush=True)
     stored = "not stored (--store none)" if store is None else f"stored in {store.description} (--store)"
     print(f"Responses are {stored}", file=sys.stderr, flush=True)
     make_collections_rare()
