@@ -242,6 +242,14 @@ def docs(session: nox.Session) -> None:
     Environment(session, SERVE).run("python", "conformance/reference_servers/pages.py")
 
 
+@nox.session(name="peers-docs", venv_backend="none")
+def peers_docs(session: nox.Session) -> None:
+    """Send the requests that the documents of other servers show: each is answered, or refused by name."""
+    Environment(session, DEV).run(
+        "python", "-m", "pytest", "tests/server/test_documented_examples.py", *session.posargs
+    )
+
+
 @nox.session(venv_backend="none")
 def examples(session: nox.Session) -> None:
     """Run the examples of the README against a server and compare their output."""

@@ -1,8 +1,9 @@
 # ruff: noqa: E501 - a table reads best with one case a line
 """Requests of other servers' documents are answered, or refused by the name of the field.
 
-The rows are the requests that the documents of vLLM's OpenAI-compatible server (with structured outputs, reasoning and
-tool calling) and the README of llama.cpp's server show, for this server's model and with short answers.
+The rows are the requests that the documents of these servers show, for this server's model and with short answers:
+vLLM (OpenAI-compatible server, structured outputs, reasoning, tool calling), SGLang (OpenAI APIs, structured outputs,
+separate reasoning, adapters), transformers serve, TabbyAPI (usage, templates, tools) and llama.cpp (README of its server).
 """
 
 from __future__ import annotations
@@ -55,6 +56,18 @@ WEATHER = {
 }
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/boardwalk.jpg"}}
 
+EBNF = 'root ::= city " is the capital of " country\ncity ::= "Rome" | "Graz"\ncountry ::= "Italy" | "Styria"'
+HISTORY = [
+    {"role": "system", "content": "You are a historian and answer in one sentence."},
+    {"role": "user", "content": "Tell me about Rome"},
+    {"role": "assistant", "content": "It began on seven hills."},
+    {"role": "user", "content": "What did they build?"},
+]
+TAGS = {
+    "structures": [{"begin": "<function=get_weather>", "schema": CAR, "end": "</function>"}],
+    "triggers": ["<function="],
+}
+
 ANSWERED: list[tuple[str, str, dict[str, Any]]] = [
     ("vLLM: chat", CHAT, {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8}),
     ("vLLM: text parts", CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "max_tokens": 8}),
@@ -79,6 +92,33 @@ ANSWERED: list[tuple[str, str, dict[str, Any]]] = [
     ("vLLM: tokenize", "/tokenize", {"prompt": "Hello", "add_special_tokens": False, "return_token_strs": True}),
     ("vLLM: tokenize a chat", "/tokenize", {"messages": ASK["messages"], "add_generation_prompt": True}),
     ("vLLM: detokenize", "/detokenize", {"tokens": [1, 2, 3]}),
+    ("SGLang: chat", CHAT, {**ASK, "temperature": 0}),
+    ("SGLang: thinking by Qwen3's variable", CHAT, {**ASK, "chat_template_kwargs": {"enable_thinking": True}, "separate_reasoning": True}),
+    ("SGLang: thinking by DeepSeek's variable", CHAT, {**ASK, "chat_template_kwargs": {"thinking": True}, "separate_reasoning": False}),
+    ("SGLang: reasoning in one piece", CHAT, {**ASK, "stream_reasoning": False}),
+    ("SGLang: logit_bias", CHAT, {**ASK, "temperature": 0.7, "logit_bias": {"30": 50, "31": -50, "32": 25}}),
+    ("SGLang: a conversation with penalties", CHAT, {"messages": HISTORY, "temperature": 0.3, "max_tokens": 8, "top_p": 0.95, "presence_penalty": 0.2, "frequency_penalty": 0.2, "n": 1, "seed": 42}),
+    ("SGLang: completion", TEXT, {"prompt": "List 3 capitals.", "temperature": 0, "max_tokens": 8, "n": 1, "stop": None}),
+    ("SGLang: completion with stops", TEXT, {"prompt": "Write a story.", "temperature": 0.7, "max_tokens": 8, "top_p": 0.9, "stop": ["\n\n", "THE END"], "presence_penalty": 0.3, "frequency_penalty": 0.3, "n": 1, "seed": 123}),
+    ("SGLang: completion with logit_bias", TEXT, {"prompt": "The best language is", "temperature": 0.7, "max_tokens": 8, "logit_bias": {"30": 75, "31": -100}}),
+    ("SGLang: JSON by a schema", CHAT, {**ASK, "response_format": {"type": "json_schema", "json_schema": {"name": "car", "schema": CAR}}}),
+    ("SGLang: EBNF", CHAT, {**ASK, "ebnf": EBNF}),
+    ("SGLang: regex", CHAT, {**ASK, "regex": "(Rome|Graz)"}),
+    ("SGLang: a required tool", CHAT, {**ASK, "max_tokens": 64, "tools": [WEATHER], "tool_choice": "required"}),
+    ("SGLang: a named tool", CHAT, {**ASK, "max_tokens": 64, "tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}),
+    ("SGLang: responses", RESPONSES, {"input": "Hello", "max_output_tokens": 16}),
+    ("transformers: chat", CHAT, {**ASK, "temperature": 0.9}),
+    ("transformers: completion", TEXT, {"prompt": "Once upon a time", "max_tokens": 8}),
+    ("transformers: a stop in a completion", TEXT, {"prompt": "Once upon a time", "max_tokens": 8, "stop": ["\n"]}),
+    ("transformers: responses", RESPONSES, {"instructions": "You are a helpful assistant.", "input": "Hello!", "temperature": 1.0, "max_output_tokens": 16}),
+    ("transformers: responses with messages", RESPONSES, {"input": [{"role": "user", "content": "Hello!"}], "max_output_tokens": 16}),
+    ("transformers: tools", CHAT, {**ASK, "tools": [WEATHER]}),
+    ("TabbyAPI: completion", TEXT, {"prompt": "Once upon a time,", "max_tokens": 8, "min_p": 0.05, "repetition_penalty": 1.05}),
+    ("TabbyAPI: template variables", CHAT, {**ASK, "template_vars": {"test_var": "hello!"}}),
+    ("TabbyAPI: reasoning effort in template variables", CHAT, {**ASK, "chat_template_kwargs": {"reasoning_effort": "high"}}),
+    ("TabbyAPI: tools", CHAT, {**ASK, "tools": [WEATHER], "tool_choice": "auto", "parallel_tool_calls": True}),
+    ("TabbyAPI: JSON schema", CHAT, {**ASK, "json_schema": CAR}),
+    ("TabbyAPI: response prefix", CHAT, {**ASK, "response_prefix": "Sure:"}),
     ("llama.cpp: completion", TEXT, {"prompt": "I believe the meaning of life is", "max_tokens": 8}),
     ("llama.cpp: chat", CHAT, LIMERICK),
     ("llama.cpp: JSON object", CHAT, {**ASK, "response_format": {"type": "json_object"}}),
@@ -100,6 +140,10 @@ REFUSED: list[tuple[str, str, dict[str, Any], str | None]] = [
     ("vLLM: processor arguments", CHAT, {**ASK, "mm_processor_kwargs": {"num_crops": 4}}, "mm_processor_kwargs"),
     ("vLLM: a template of the request", CHAT, {**ASK, "chat_template": "{{ messages }}"}, "chat_template"),
     ("vLLM: documents without a template for them", CHAT, {**ASK, "documents": [{"title": "a", "text": "b"}]}, "documents"),
+    ("SGLang: an adapter by its path", CHAT, {**ASK, "lora_path": "adapter_a"}, "lora_path"),
+    ("SGLang: structural tag as a format", CHAT, {**ASK, "response_format": {"type": "structural_tag", **TAGS}}, "response_format"),
+    ("transformers: image", CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, IMAGE]}]}, "messages[0].content[1]"),
+    ("transformers: audio", CHAT, {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}]}]}, "messages[0].content[0]"),
     ("llama.cpp: text of tokenize", "/tokenize", {"content": "hello"}, "prompt"),
     ("llama.cpp: schema beside the type", CHAT, {**ASK, "response_format": {"type": "json_schema", "schema": CAR}}, "response_format.json_schema"),
     ("llama.cpp: n_predict", TEXT, {"prompt": "a", "n_predict": 128}, "n_predict"),
