@@ -124,9 +124,7 @@ def coerce(text: str, types: frozenset[str]) -> str:
     """Convert a text to JSON where these types are allowed."""
     if types == {"string"}:
         return quoted(text)
-    bare = _PYTHON_WORDS.get(text.strip(), text.strip())
-    if not bare and "null" in types and "string" not in types:
-        return "null"  # MiniMax-M3's template writes null so.
+    bare = _bare(text, types)
     kind = _WORD_TYPES.get(bare) or ("integer" if _SHORT_INTEGER.fullmatch(bare) else None)
     if kind is None:  # Words and short integers are known without decoding.
         try:
@@ -143,6 +141,14 @@ def coerce(text: str, types: frozenset[str]) -> str:
     if "string" in types and kind not in ("null", "object", "array"):
         fits = False
     return bare if fits else quoted(text)
+
+
+def _bare(text: str, types: frozenset[str]) -> str:
+    """Strip a text, and convert a word of Python to JSON's, or nothing to null where it can only be null."""
+    bare = text.strip()
+    if not bare and "null" in types and "string" not in types:
+        return "null"  # MiniMax-M3's template writes null so.
+    return _PYTHON_WORDS.get(bare, bare)
 
 
 def _python_literal(text: str, types: frozenset[str]) -> str | None:
