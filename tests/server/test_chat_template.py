@@ -274,3 +274,12 @@ def test_default_variables_need_a_template(folder: Path) -> None:
     with pytest.raises(OptionError, match="does not read"):
         loaded(folder, default_chat_template_kwargs='{"enable_thinking": false}')
     assert loaded(folder, default_chat_template_kwargs="{}").renderer.template is None
+
+
+def test_a_variable_may_be_that_of_the_template_for_tools(folder: Path) -> None:
+    (folder / "additional_chat_templates").mkdir()
+    written(folder / "chat_template.jinja", "plain")
+    written(folder / "additional_chat_templates" / "tool_use.jinja", "{{ mood }}")
+
+    model = loaded(folder, default_chat_template_kwargs='{"mood": "calm"}')
+    assert [prompt(model, tools) for tools in ((), (Tool(name="f"),))] == ["plain", "calm"]
