@@ -29,6 +29,12 @@ UNHELD = {"type": "object", "properties": {"a": {"type": "integer", "not": {"con
 UNREAD = {"type": "object", "properties": {"a": {"type": "integer", "$ref": "http://x"}}, "required": ["a"]}
 
 
+@pytest.fixture(autouse=True)
+def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a loaded machine finish the search for the tools that cannot be enforced."""
+    monkeypatch.setattr("plumbline.structured_output.constraints._SEARCH_TIME", 60.0)
+
+
 class Compiling:
     """An engine that compiles grammars and does nothing else."""
 
