@@ -242,9 +242,9 @@ async def test_any_text_may_be_an_id_or_a_value(url: str) -> None:
 
 
 async def test_servers_may_start_at_once(url: str) -> None:
-    stores = [open_store(url) for _ in range(4)]
+    stores = [open_store(url) for _ in range(8)]
     await asyncio.gather(*(store.start() for store in stores))
     await stores[0].save_response(record("r1"))
-    assert [await store.response("a", "r1") for store in stores] == [record("r1")] * 4
+    assert [await store.response("a", "r1") for store in stores] == [record("r1")] * 8
     for store in stores:
         await store.stop()

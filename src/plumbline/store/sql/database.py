@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -163,10 +165,10 @@ class Database:
             f"busy_timeout = {self.timeout * _BUSY_SHARE * 1000:.0f}",
             # This has no effect once there is a table.
             "auto_vacuum = INCREMENTAL",
-            "journal_mode = WAL",
             "synchronous = NORMAL",
         ):
             cursor.execute(f"PRAGMA {pragma}")
+        _use_write_ahead_log(cursor, self.timeout * _BUSY_SHARE)
         cursor.close()
 
     def _upgrade(self, connection: sa.Connection) -> None:
@@ -177,6 +179,20 @@ class Database:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
         if _revision(connection) != HEAD:
             _migrate(connection)
+
+
+def _use_write_ahead_log(cursor: Any, seconds: float) -> None:
+    """Switch to a write-ahead log. SQLite itself does not wait here while another server that starts holds a lock."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 def _revision(connection: sa.Connection) -> str | None:
