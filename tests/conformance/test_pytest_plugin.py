@@ -13,6 +13,8 @@ from plugin_run import pytest_run
 
 from plumbline_conformance.suite.model import CHECKS
 
+pytestmark = pytest.mark.long  # Each test starts processes.
+
 
 @pytest.mark.long
 def test_each_check_is_an_item(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 """
 
+pytestmark = pytest.mark.long  # Each test starts processes.
+
 
 def started(entry: str, words: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
     """Start a command with a pipe for its output."""
