@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -287,12 +286,10 @@ def test_a_server_with_a_limit_of_requests_is_judged(
 def test_a_server_that_stays_busy_cannot_be_judged(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = time.monotonic()
     with serving(answering(lambda *_: (429, {"retry-after": "3600"}, error("No.")))) as base_url:
         assert main(["check", "--base-url", base_url, "--model", "m"]) == 2
 
     assert "The server stays busy" in capsys.readouterr().out
-    assert time.monotonic() - began < 20
 
 
 def busy_at(*paths: str) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from urllib.parse import urlsplit
 
 from example_servers.good_server import serving
@@ -45,22 +46,31 @@ class _Relay:
         self._fatal = fatal
         self._returns_after = returns_after
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self.port = 0
         self.deaths = 0
 
     async def listen(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        listener = socket.create_server(("127.0.0.1", self.port))
+        listener.setblocking(False)
+        self.port = listener.getsockname()[1]
+        self._accepting = asyncio.ensure_future(self._accept(listener))
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    async def _accept(self, listener: socket.socket) -> None:
+        # A server of asyncio that is closed between accepting a connection and serving it leaves the connection open
+        # (Python 3.11), so that a client waits until its time is over.
+        with listener:
+            while True:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+                task = asyncio.ensure_future(self._accepted(connection))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _accepted(self, connection: socket.socket) -> None:
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            await self._relay(reader, writer)
-        writer.close()
-        self._tasks.discard(task)
+            reader, writer = await asyncio.open_connection(sock=connection)
+            with closing(writer):
+                await self._relay(reader, writer)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -93,10 +103,11 @@ class _Relay:
             up_writer.close()
 
     async def _die(self) -> None:
-        if self._server is None or not self._server.is_serving():
+        if self._accepting is None:
             return  # Another request has killed it at the same moment.
         self.deaths += 1
-        self._server.close()
+        self._accepting.cancel()
+        self._accepting = None
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
         if self._returns_after is not None:
