@@ -19,8 +19,9 @@ PAGE = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
 CHAT = "/v1/chat/completions"
 
 
-def table(title: str) -> list[list[str]]:
+def table(title: str, part: str = "") -> list[list[str]]:
     section = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+    section = section.split(part)[1].split("\n### ")[0] if part else section
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
     assert len(rows) > 3
     return rows[1:]
@@ -111,7 +112,28 @@ def test_an_option_is_ours_or_unknown(row: list[str], capsys: pytest.CaptureFixt
     assert_is_a_test(test)
 
 
-def test_a_different_answer_has_a_test() -> None:
-    for _, here, test in table("Different answers"):
+SYSTEMS = ["vLLM", "SGLang", "transformers serve", "TabbyAPI", "aprender-serve"]
+CONTRACT = (ROOT / "openapi" / "plumbline.yaml").read_text("utf-8") + "".join(
+    path.read_text("utf-8") for path in sorted((ROOT / "openapi" / "schemas").rglob("*.yaml"))
+)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_behaviour_of_a_system_has_a_test(system: str) -> None:
+    """Each row names a test that exists; its fields are of the contract, refused, ignored or rewritten by name."""
+    titles = ("Fields that are refused", "Fields that are ignored by name", "Forms of other servers")
+    declared = {
+        name
+        for title in titles
+        for name in re.findall(r"`(\w+)`", PAGE.split(f"## {title}\n")[1].split("\n## ")[0])
+    }
+    for _, fields, here, test in table("Behaviour by system", f"### {system}\n"):
         assert here
         assert_is_a_test(test)
+        for name in re.findall(r"`(\w+)`", fields):
+            assert name in declared or re.search(rf"^ *(- )?{name}:", CONTRACT, re.MULTILINE), name
+
+
+def test_every_system_has_a_table() -> None:
+    section = PAGE.split("## Behaviour by system\n")[1].split("\n## ")[0]
+    assert re.findall("^### (.*)", section, re.MULTILINE) == SYSTEMS

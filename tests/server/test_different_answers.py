@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.asgi import serving
 from support.bodies import BODIES
-from support.models import TOKENIZER, answer_with, scripted, served
+from support.models import TOKENIZER, answer_with, scripted, scripted_info, served, tiny_engine
 from support.speaking import speaking
 
 from plumbline.engines.port import GenerateRequest
@@ -119,9 +119,59 @@ async def test_facts_about_the_server_are_not_in_its_answers(stream: bool) -> No
 
 async def test_headers_that_route_or_label_are_not_read() -> None:
     """One process has one engine, and a proxy routes by what docs/scale-out.md names."""
-    headers = {"x-data-parallel-rank": "1", "x-smg-routing-key": "k", "x-customized-labels": '{"a": "b"}'}
+    headers = {
+        "x-data-parallel-rank": "1",
+        "x-smg-routing-key": "k",
+        "x-customized-labels": '{"a": "b"}',
+        "x-trace-level": "layer",
+    }
     async with serving(served(scripted(answer_with("ok")))) as server:
         plain = await server.post(CHAT, BODIES[CHAT])
         labelled = await server.post(CHAT, BODIES[CHAT], headers=headers)
     assert labelled.status == 200
     assert labelled.json["choices"] == plain.json["choices"]
+    assert set(labelled.json) == set(plain.json)
+
+
+@pytest.mark.parametrize("header", ["x-api-key", "x-admin-key"])
+async def test_a_key_in_another_header_is_none(header: str) -> None:
+    """HTTP-06: the official clients send it as a bearer token."""
+    async with serving(served(scripted()), api_keys=("one",)) as server:
+        answer = await server.post(CHAT, BODIES[CHAT], headers={header: "one"})
+    assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+
+
+async def test_several_choices_at_temperature_zero_are_equal() -> None:
+    async with serving(served(tiny_engine())) as server:
+        answer = await server.post(CHAT, {**BODIES[CHAT], "n": 3, "temperature": 0, "max_tokens": 8})
+    texts = [choice["message"]["content"] for choice in answer.json["choices"]]
+    assert len(texts) == 3
+    assert len(set(texts)) == 1
+
+
+async def test_a_call_without_text_has_no_content() -> None:
+    """CHAT-05: `content` is null, not an empty text, where the model has called only."""
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    async with serving(speaking(call)) as server:
+        answer = await server.post(CHAT, {**BODIES[CHAT], "tools": TOOLS})
+    message = answer.json["choices"][0]["message"]
+    assert [made["function"]["name"] for made in message["tool_calls"]] == ["f"]
+    assert message["content"] is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_beyond_the_context_is_refused(stream: bool) -> None:
+    """ERR-06: the whole prompt, before the engine sees it; the message has the limit."""
+    model = served(scripted(info=scripted_info(max_model_len=64)))
+    async with serving(model) as server:
+        messages = [{"role": "user", "content": "word " * 200}]
+        answer = await server.post(CHAT, {**BODIES[CHAT], "messages": messages, "stream": stream})
+    assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
+    assert "64 tokens" in answer.error["message"]
+
+
+async def test_streams_have_no_path_of_their_own() -> None:
+    """POST of this path changes the metadata of a stored completion with that id."""
+    async with serving(served(scripted())) as server:
+        answer = await server.post(f"{CHAT}/stream", BODIES[CHAT])
+    assert (answer.status, answer.error["param"]) == (400, "metadata")
