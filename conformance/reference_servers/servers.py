@@ -108,6 +108,13 @@ PEERS = {
         ours=True,
         key="PLUMBLINE_API_KEY",
     ),
+    "plumbline-lenient": Peer(
+        title="Plumbline {version}, lenient",
+        package="plumbline-llm",
+        command=(*_OURS, "--model", "{model}", "--lenient"),
+        ours=True,
+        key="PLUMBLINE_API_KEY",
+    ),
     "plumbline-transformers": Peer(
         title="Plumbline {version}, engine transformers",
         package="plumbline-llm",
