@@ -76,7 +76,6 @@ def pytest_collection_finish() -> None:
     """Keep the modules and tests, which live as long as the process, out of garbage collection."""
     gc.enable()
     make_collections_rare()
-    atexit.register(gc.unfreeze)  # Otherwise nanobind reports leaks.
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,10 +7,13 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from plumbline_conformance.console.commands import COMMANDS
 from plumbline_conformance.console.streams import parse_arguments, robust_output
+
+if TYPE_CHECKING:
+    from plumbline.server.settings import Settings
 
 __all__ = ["main"]
 
@@ -111,18 +114,26 @@ def _serve(arguments: dict[str, Any]) -> int:
     except ModuleNotFoundError as error:
         print(f"plumbline serve needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
         return 2
+    from plumbline.server.start.explain import explained
+
     origins: dict[str, str] = {}
+    settings: Settings | None = None
     try:
         if ignored := unknown_variables(os.environ):
             print(f"plumbline: {ignored}", file=sys.stderr)
         given = read_settings(arguments, os.environ, store=default_url())
-        origins = given.origins
-        return run(given.settings)
+        origins, settings = given.origins, given.settings
+        return run(settings)
     except OptionError as error:
         print(f"plumbline: {error.at(origins)}", file=sys.stderr)
     except (ValueError, FileNotFoundError) as error:
         # Settings and models that cannot be served raise errors that explain themselves; a traceback adds nothing.
         print(f"plumbline: {error}", file=sys.stderr)
+    except Exception as error:
+        if settings is None or settings.debug:
+            raise
+        print(f"plumbline: {explained(error, settings)}", file=sys.stderr)
+        return 1
     return 2
 
 

@@ -98,7 +98,7 @@ class _Silent:
 
     started = True
 
-    def run(self) -> None:
+    def run(self, **_: object) -> None:
         pass
 
 

@@ -16,7 +16,7 @@ class Silent:
 
     started = True
 
-    def run(self) -> None:
+    def run(self, **_: object) -> None:
         pass
 
 

@@ -93,7 +93,7 @@ class TextTokenizer:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise UnsupportedTokenizerError(
-                "The model folder has no tokenizer.json. Convert the tokenizer to that format first "
+                f"{folder} has no tokenizer.json. Convert the tokenizer to that format first "
                 "(transformers writes it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`)."
             )
         config_path = folder / "tokenizer_config.json"

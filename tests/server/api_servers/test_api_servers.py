@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from support.models import GatedEngine
 
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.pocket import MODEL_DIR
-from plumbline.server.settings import Settings, SettingsError
+from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import Supervisor
+from plumbline.server.start.sockets import bound
 from plumbline.text.tokenizer import TextTokenizer
 
 KEY = "a-key"
@@ -101,7 +102,8 @@ def supervised(folder: Path, **changes: Any) -> Iterator[Running]:
     )
     loop = asyncio.new_event_loop()
     engine = GatedEngine(words, info=INFO)
-    supervisor = Supervisor(engine, settings, 2, folder)
+    taken = ExitStack()
+    supervisor = Supervisor(engine, settings, 2, folder, taken.enter_context(bound(settings)))
     running = Running(engine, supervisor, loop, folder, port)
 
     def run() -> None:
@@ -116,6 +118,7 @@ def supervised(folder: Path, **changes: Any) -> Iterator[Running]:
             loop.call_soon_threadsafe(supervisor.stop)
         thread.join(60)
         loop.close()
+        taken.close()
 
 
 @pytest.fixture(scope="module")
@@ -306,16 +309,6 @@ def test_api_servers_that_cannot_start_end_the_supervisor(tmp_path: Path) -> Non
     with supervised(tmp_path, store=f"sqlite:///{tmp_path}/not-a-folder/store.db") as running:
         wait_for(lambda: running.statuses, 60)
         assert running.statuses == [1]
-
-
-def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        settings = Settings(port=taken.getsockname()[1], api_servers=2)
-        supervisor = Supervisor(GatedEngine(words, info=INFO), settings, 2, tmp_path)
-        with pytest.raises(SettingsError, match=f"--port {settings.port}: the server cannot listen there"):
-            asyncio.run(supervisor.run())
 
 
 def test_settings_reach_a_process_as_they_are() -> None:

@@ -133,9 +133,11 @@ def build_engine(
 def _native(
     settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path, device: torch.device
 ) -> Engine:
-    model = load_model(
-        folder, dtype=_DTYPES.get(settings.dtype), device=device, max_model_len=settings.max_model_len
-    )
+    dtype = _DTYPES.get(settings.dtype)
+    described = load_config(folder)
+    # Before the weights are read, and before tables of this many positions are made.
+    _native_config(described, settings, dtype or described.dtype)
+    model = load_model(folder, dtype=dtype, device=device, max_model_len=settings.max_model_len)
     config = _native_config(model.config, settings, model.dtype)
     runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
     ends = model.config.eos_token_ids
@@ -318,8 +320,15 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError as error:
         raise OptionError(
             "--device", f"must be a device that torch knows, such as cpu or cuda:1, got {name!r}"
         ) from error
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) >= count:
+        raise OptionError(
+            "--device",
+            f"is {name}, and torch finds {count} devices of CUDA here: leave it out, or give another",
+        )
+    return device

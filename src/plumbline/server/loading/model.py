@@ -22,7 +22,7 @@ from plumbline.dialects.registry import DialectChoice, UnknownDialectError, choo
 from plumbline.engines.port import Engine
 from plumbline.pocket import MODEL_DIR
 from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.server.loading.model_files import resolve_gguf, resolve_model
+from plumbline.server.loading.model_files import named_files, resolve_gguf, resolve_model
 from plumbline.server.loading.templates import load_template, template_defaults
 from plumbline.server.settings import OptionError, Settings, SettingsError
 from plumbline.text.gguf import write_text_folder
@@ -81,7 +81,8 @@ def load(settings: Settings, engine: Engine | None = None) -> ServedModel:
     except FileNotFoundError as error:
         raise OptionError("--model", f"cannot be used: {error}") from error
     if gguf is None:
-        return _load(settings, found, None, engine)
+        with named_files(found):
+            return _load(settings, found, None, engine)
     with TemporaryDirectory() as folder:
         write_text_folder(gguf, Path(folder))
         return _load(settings, Path(folder), gguf, engine)

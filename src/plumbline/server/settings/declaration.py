@@ -101,6 +101,7 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
         ),
     ] = False
     enable_log_outputs: Annotated[bool, _access("log each request, and the beginning of its answer")] = False
+    debug: Annotated[bool, _access("show the traceback of a failure at the start")] = False
     max_log_len: Annotated[
         AtLeastOne, _access("characters of a body that are logged, of its first 64 KiB", "N")
     ] = 2048

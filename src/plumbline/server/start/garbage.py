@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 
 __all__ = ["make_collections_rare"]
@@ -16,4 +17,5 @@ def make_collections_rare() -> None:
     """Exclude loaded objects from Python's garbage collection, and collect new objects less often."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # Otherwise nanobind reports leaks at the end of the process.
     gc.set_threshold(*_THRESHOLDS)

@@ -36,6 +36,9 @@ __all__ = ["Listener", "listener"]
 
 _NEVER = 10**8
 """Seconds, about three years."""
+_SILENT = logging.getLogger("plumbline.lifespan")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
 _GRACE = 5.0
 """Seconds for the error events to reach the clients before the remaining connections are cut."""
 
@@ -47,6 +50,37 @@ class Listener(uvicorn.Server):
         super().__init__(config)
         self._engine = engine
         self._shutdown_timeout = shutdown_timeout
+        self._failure: Exception | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application and listen.
+
+        Raises:
+            Exception: what ended the start of the application; uvicorn would log its traceback and exit.
+        """
+        app = self.config.loaded_app
+        self.config.loaded_app = self._kept(
+            app
+        )  # The lifespan takes it at its start, requests take it later.
+        self.lifespan.logger = _SILENT
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            if self._failure is None:
+                raise
+            raise self._failure from None
+        finally:
+            self.config.loaded_app = app
+
+    def _kept(self, app: Any) -> Any:
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            try:
+                await app(scope, receive, send)
+            except Exception as error:
+                self._failure = error
+                raise
+
+        return application
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait up to `shutdown_timeout` for running streams, end the rest, and close."""

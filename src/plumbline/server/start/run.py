@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 from plumbline.server.loading.model import load
@@ -10,6 +11,8 @@ from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import supervise
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
+from plumbline.server.start.sockets import bound, check_certificates
+from plumbline.store.interface import Store
 from plumbline.text.earlier_thinking import dropped_thinking
 
 __all__ = ["run"]
@@ -19,9 +22,16 @@ def run(settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM, let streams finish within `shutdown_timeout`, and return the exit status.
 
     Raises:
-        SettingsError: as `load` and `build_store`.
+        SettingsError: as `bound`, `check_certificates`, `load` and `build_store`.
+        Exception: the store or the engine did not start; `explained` has a line for it.
     """
+    check_certificates(settings)
     store = build_store(settings)
+    with bound(settings) as sockets:
+        return _serve(settings, store, sockets)
+
+
+def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]) -> int:
     model = load(settings)
     info = model.engine.info
     names = ", ".join(model.names)
@@ -39,9 +49,9 @@ def run(settings: Settings) -> int:
     make_collections_rare()
     if settings.api_servers > 1:
         print(f"{settings.api_servers} API servers share the engine", file=sys.stderr, flush=True)
-        return supervise(model.engine, settings, settings.api_servers)
+        return supervise(model.engine, settings, settings.api_servers, sockets)
     server = listener(model, settings, store, host=settings.host, port=settings.port)
-    server.run()
+    server.run(sockets=sockets)
     return 0 if server.started else 1
 
 

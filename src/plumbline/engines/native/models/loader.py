@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from plumbline.engines.native.models.config import ModelConfig, load_config
@@ -146,7 +146,10 @@ class _Checkpoint:
             path = self.folder / name
             if not path.exists():
                 raise WeightsError(f"{path} is named by the index but missing")
-            file: Any = safe_open(path, framework="pt", device="cpu")
+            try:
+                file: Any = safe_open(path, framework="pt", device="cpu")
+            except SafetensorError as error:
+                raise WeightsError(f"{path} is truncated, or no file of safetensors: {error}") from error
             self._files[name] = file.__enter__()
             self._where |= dict.fromkeys(file.keys(), name)
         # Old checkpoints carry the rotary frequencies, which the config determines.

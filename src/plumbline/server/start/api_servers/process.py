@@ -18,6 +18,7 @@ from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.start.api_servers.start import Start
+from plumbline.server.start.explain import explained
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
 
@@ -27,6 +28,16 @@ __all__ = ["main"]
 def main() -> int:
     """Serve until a signal, or until the engine's process ends; return the exit status."""
     start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
+    try:
+        return _serve(start)
+    except Exception as error:
+        if start.settings.debug:
+            raise
+        print(f"plumbline: {explained(error, start.settings)}", file=sys.stderr)
+        return 1
+
+
+def _serve(start: Start) -> int:
     settings = start.settings
     engine = asyncio.run(RemoteEngine.connect(Path(start.engine)))
     model = load(settings, engine)
@@ -47,7 +58,7 @@ def main() -> int:
     engine.on_lost = end
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     own.bind(start.address)
-    server.run(sockets=[socket.socket(fileno=start.listening), own])
+    server.run(sockets=[*(socket.socket(fileno=one) for one in start.listening), own])
     return 0 if server.started else 1
 
 

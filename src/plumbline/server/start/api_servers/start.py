@@ -13,8 +13,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """The start message on an API server's standard input; other users can see arguments and environments."""
 
     settings: Settings
-    listening: int
-    """The file descriptor of the socket that all API servers accept connections from."""
+    listening: list[int]
+    """The file descriptors of the sockets that all API servers accept connections from."""
     engine: str
     """The engine's Unix socket."""
     hub: str

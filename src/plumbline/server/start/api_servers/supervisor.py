@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +21,7 @@ from prometheus_client import multiprocess
 from plumbline.engines.port import Engine
 from plumbline.engines.remote.host import EngineHost
 from plumbline.server.claims.hub import Hub
-from plumbline.server.settings import OptionError, Settings, SettingsError
+from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.api_servers.start import Start
 
 __all__ = ["Supervisor", "supervise"]
@@ -37,16 +38,17 @@ _LONGEST_FOLDER = 80
 """Bytes; the path of a Unix socket has 107 at most."""
 
 
-def supervise(engine: Engine, settings: Settings, number: int) -> int:
+def supervise(engine: Engine, settings: Settings, number: int, sockets: Sequence[socket.socket]) -> int:
     """Serve an engine with several API servers until SIGINT or SIGTERM; return the exit status.
 
     Args:
         engine: the engine, not started.
         settings: the settings of each API server; limits such as `max_connections` hold for each.
         number: how many API servers.
+        sockets: the sockets of the server's address, on which all API servers listen.
 
     Raises:
-        SettingsError: the server cannot listen on the address, or the folder for temporary files has too long a name.
+        SettingsError: the folder for temporary files has too long a name.
     """
     with TemporaryDirectory(prefix="plumbline-") as folder:
         if len(folder) > _LONGEST_FOLDER:
@@ -54,7 +56,7 @@ def supervise(engine: Engine, settings: Settings, number: int) -> int:
                 "--api-servers",
                 f"needs sockets, and {folder} is too long for them: set TMPDIR to a shorter path",
             )
-        supervisor = Supervisor(engine, settings, number, Path(folder))
+        supervisor = Supervisor(engine, settings, number, Path(folder), sockets)
         config = uvicorn.Config("")  # It knows whether uvloop is installed.
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             for name in (signal.SIGINT, signal.SIGTERM):
@@ -70,13 +72,23 @@ class Supervisor:
         settings: the settings of each API server.
         number: how many API servers.
         folder: a private folder for sockets and counters.
+        sockets: the sockets of the server's address. They stay open in this process as well, so a restart of an API
+            server refuses no connection.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, number: int, folder: Path) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        number: int,
+        folder: Path,
+        sockets: Sequence[socket.socket],
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._number = number
         self._folder = folder
+        self._listening = [one.fileno() for one in sockets]
         self._host = EngineHost(engine, folder / "engine.sock")
         self._hub = Hub(folder / "hub.sock", self._take_ready)
         self._ready: dict[str, asyncio.Event] = {}
@@ -88,29 +100,27 @@ class Supervisor:
     async def run(self) -> int:
         """Serve until `stop`; return 0, or 1 if the API servers could not start."""
         (self._folder / "metrics").mkdir()
-        # The socket is open in this process as well, so a restart of an API server refuses no connection.
-        with contextlib.closing(_bound(self._settings)) as listening:
-            await self._engine.start()
-            await self._host.start()
-            await self._hub.start()
-            keepers: list[asyncio.Task[None]] = []
-            try:
-                # The first one creates the store's tables.
-                for index in range(self._number):
-                    ready = asyncio.Event()
-                    keepers.append(asyncio.create_task(self._keep(index, listening, ready)))
-                    await self._first(ready)
-                    if self._stopping.is_set():
-                        break
-                await self._stopping.wait()
-                await asyncio.gather(*keepers)
-            finally:
-                for keeper in keepers:
-                    keeper.cancel()
-                await asyncio.gather(*keepers, return_exceptions=True)
-                await self._hub.stop()
-                await self._host.stop()
-                await self._engine.stop()
+        await self._engine.start()
+        await self._host.start()
+        await self._hub.start()
+        keepers: list[asyncio.Task[None]] = []
+        try:
+            # The first one creates the store's tables.
+            for index in range(self._number):
+                ready = asyncio.Event()
+                keepers.append(asyncio.create_task(self._keep(index, ready)))
+                await self._first(ready)
+                if self._stopping.is_set():
+                    break
+            await self._stopping.wait()
+            await asyncio.gather(*keepers)
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+            await self._hub.stop()
+            await self._host.stop()
+            await self._engine.stop()
         return int(self._failed)
 
     def stop(self) -> None:
@@ -124,12 +134,12 @@ class Supervisor:
         for task in waiting:
             task.cancel()
 
-    async def _keep(self, index: int, listening: socket.socket, ready: asyncio.Event) -> None:
+    async def _keep(self, index: int, ready: asyncio.Event) -> None:
         """Run one API server, and start it again whenever it ends, until the supervisor stops."""
         pause = _PAUSE
         while not self._stopping.is_set():
             began = time.monotonic()
-            process = await self._start(listening, ready)
+            process = await self._start(ready)
             await self._ended(process)
             multiprocess.mark_process_dead(process.pid, str(self._folder / "metrics"))  # type: ignore[no-untyped-call]
             if self._stopping.is_set():
@@ -149,13 +159,13 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
-    async def _start(self, listening: socket.socket, ready: asyncio.Event) -> asyncio.subprocess.Process:
+    async def _start(self, ready: asyncio.Event) -> asyncio.subprocess.Process:
         self._count += 1
         address = str(self._folder / f"api{self._count}.sock")
         self._ready[address] = ready
         start = Start(
             settings=self._settings,
-            listening=listening.fileno(),
+            listening=self._listening,
             engine=str(self._folder / "engine.sock"),
             hub=str(self._folder / "hub.sock"),
             address=address,
@@ -165,7 +175,7 @@ class Supervisor:
             "-m",
             "plumbline.server.start.api_servers.process",
             stdin=asyncio.subprocess.PIPE,
-            pass_fds=(listening.fileno(),),
+            pass_fds=self._listening,
             env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(self._folder / "metrics")},
             # Ctrl-C in a terminal reaches this process alone, which then ends the others one way.
             start_new_session=True,
@@ -200,28 +210,3 @@ class Supervisor:
         event = self._ready.pop(address, None)
         if event is not None:
             event.set()
-
-
-def _bound(settings: Settings) -> socket.socket:
-    """Return the socket that the API servers will listen on.
-
-    Raises:
-        SettingsError: the address is taken, or does not belong to this machine.
-    """
-    path = Path(settings.uds)
-    family = socket.AF_UNIX if settings.uds else socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    bound = socket.socket(family)
-    try:
-        if settings.uds:
-            if path.is_socket():  # Of a server that has ended; a running one loses its clients to this one.
-                path.unlink()
-            bound.bind(settings.uds)
-            path.chmod(0o666)  # Whoever may enter the folder, as with one process.
-        else:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((settings.host, settings.port))
-    except OSError as error:
-        bound.close()
-        where = f"--uds {settings.uds}" if settings.uds else f"--host {settings.host} --port {settings.port}"
-        raise SettingsError(f"{where}: the server cannot listen there: {error.strerror}") from error
-    return bound

@@ -1,0 +1,34 @@
+"""Explain in one line why the server did not start."""
+
+from __future__ import annotations
+
+import re
+
+from plumbline.server.settings import Settings
+from plumbline.store.interface import StoreUnavailableError
+
+__all__ = ["explained"]
+
+_LONGEST = 400
+"""Characters of an exception's message that are shown."""
+_OUT_OF_MEMORY = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes|out of memory")
+
+
+def explained(error: BaseException, settings: Settings) -> str:
+    """Return what is wrong and what to do, in one line, for an exception that ended the start."""
+    while isinstance(error, BaseExceptionGroup):  # The application starts in a group of tasks.
+        error = error.exceptions[0]
+    text = " ".join(str(error).split())
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}…"
+    if isinstance(error, StoreUnavailableError):
+        return f"--store cannot be used: {text}. Give another database, or --store none to keep nothing"
+    found = _OUT_OF_MEMORY.search(text)
+    if found is not None or isinstance(error, MemoryError):
+        wanted = f" for {found[1]} bytes more" if found is not None and found[1] else ""
+        return (
+            f"the memory does not suffice{wanted}: give a smaller --kv-cache-bytes, --max-model-len or --max-num-seqs, "
+            "or a smaller model"
+        )
+    hint = "" if settings.debug else "; --debug shows where"
+    return f"the server did not start: {type(error).__name__}: {text or 'no message'}{hint}"

@@ -1,0 +1,113 @@
+"""Take the address of the server before the model is loaded, which may take minutes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from plumbline.server.settings import OptionError, Settings
+
+__all__ = ["bound", "check_certificates"]
+
+
+@contextmanager
+def bound(settings: Settings) -> Iterator[list[socket.socket]]:
+    """Yield the sockets of the server's address, not listening yet; a name such as localhost may have several.
+
+    Raises:
+        OptionError: the address is taken, or does not belong to this machine.
+    """
+    with ExitStack() as stack:
+        try:
+            if settings.uds:
+                found = [_unix_socket(Path(settings.uds))]
+            else:
+                found = [_tcp_socket(*address) for address in _addresses(settings)]
+        except OSError as error:
+            raise _refusal(settings, error) from error
+        for one in found:
+            stack.enter_context(contextlib.closing(one))
+        yield found
+
+
+def check_certificates(settings: Settings) -> None:
+    """Read the files of `--ssl-*`.
+
+    Raises:
+        OptionError: a file has no certificate or key, or they do not belong together.
+    """
+    if not settings.ssl_certfile:
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile or None)
+    except OSError as error:  # ssl.SSLError is one.
+        raise OptionError(
+            "--ssl-certfile",
+            f"cannot be used: {settings.ssl_certfile} and its key must be PEM files that belong together "
+            f"({error.strerror or error})",
+        ) from error
+    if settings.ssl_ca_certs:
+        try:
+            context.load_verify_locations(settings.ssl_ca_certs)
+        except OSError as error:
+            raise OptionError(
+                "--ssl-ca-certs",
+                f"cannot be used: {settings.ssl_ca_certs} must be a PEM file with certificates",
+            ) from error
+
+
+def _addresses(settings: Settings) -> list[tuple[socket.AddressFamily, Any]]:
+    found = socket.getaddrinfo(
+        settings.host or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+
+
+def _tcp_socket(family: socket.AddressFamily, address: Any) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:  # The address of IPv4 has a socket of its own.
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():  # Of a server that has ended; a running one loses its clients to this one.
+            path.unlink()
+        one.bind(str(path))
+        path.chmod(0o666)  # Whoever may enter the folder.
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _refusal(settings: Settings, error: OSError) -> OptionError:
+    reason = (error.strerror or str(error)).lower()
+    if settings.uds:
+        return OptionError("--uds", f"cannot be used: the socket {settings.uds} cannot be made ({reason})")
+    if isinstance(error, socket.gaierror):
+        return OptionError(
+            "--host", f"cannot be used: {settings.host} is no address of this machine ({reason})"
+        )
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+        return OptionError(
+            "--port",
+            f"{settings.port} cannot be used on {settings.host} ({reason}): {free} is free, or give --port 0",
+        )
+    return OptionError("--port", f"{settings.port} cannot be used on {settings.host} ({reason})")
