@@ -245,7 +245,7 @@ def test_an_idle_engine_is_not_stuck(model: Transformer) -> None:
 def test_a_request_that_nobody_reads_is_paused_and_goes_on_with_the_same_tokens(
     model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow reader costs no steps and holds no blocks, and its answer is the same as a fast reader's."""
+    """A reader that lags, and lags again, costs no steps and holds no blocks, and its answer is that of a fast one."""
     monkeypatch.setattr(threaded, "_UNREAD_PAUSES", 8)
     monkeypatch.setattr(threaded, "_UNREAD_RESUMES", 2)
 
@@ -261,6 +261,10 @@ def test_a_request_that_nobody_reads_is_paused_and_goes_on_with_the_same_tokens(
             other = await collect(engine, request("c", max_tokens=240))
             assert [chunk.token_ids for chunk in other] == wanted
             assert engine.stats().generation_tokens == stopped + 240
+            while engine.stats().num_running == 0:
+                found.append((await anext(stream)).token_ids)
+            await until(lambda: engine.stats().num_running == 0)
+            assert engine.stats().generation_tokens < 3 * 240, "it is paused a second time"
             found += [chunk.token_ids async for chunk in stream]
             assert found == wanted
 

@@ -42,8 +42,8 @@ def cut_weights(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (cut_weights, "model.safetensors is truncated, or no file of safetensors"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 1000), "no file of safetensors"),
+        (cut_weights, "model.safetensors is truncated, or not a safetensors file"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 1000), "not a safetensors file"),
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer.json is not valid JSON"),

@@ -101,7 +101,7 @@ def _refusal(settings: Settings, error: OSError) -> OptionError:
         return OptionError("--uds", f"cannot be used: the socket {settings.uds} cannot be made ({reason})")
     if isinstance(error, socket.gaierror):
         return OptionError(
-            "--host", f"cannot be used: {settings.host} is no address of this machine ({reason})"
+            "--host", f"cannot be used: {settings.host} is not an address of this machine ({reason})"
         )
     with contextlib.suppress(OSError), socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -149,7 +149,7 @@ class _Checkpoint:
             try:
                 file: Any = safe_open(path, framework="pt", device="cpu")
             except SafetensorError as error:
-                raise WeightsError(f"{path} is truncated, or no file of safetensors: {error}") from error
+                raise WeightsError(f"{path} is truncated, or not a safetensors file: {error}") from error
             self._files[name] = file.__enter__()
             self._where |= dict.fromkeys(file.keys(), name)
         # Old checkpoints carry the rotary frequencies, which the config determines.
