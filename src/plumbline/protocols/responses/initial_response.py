@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from plumbline._generated.common import ResponseFormatText
 from plumbline._generated.responses import (
@@ -16,8 +17,8 @@ from plumbline._generated.responses import (
     ResponseReasoning,
     ResponseTextParam,
 )
-from plumbline._generated.tools import FunctionTool, FunctionToolParam, ResponseTool
-from plumbline.protocols.common.fields import given, or_default
+from plumbline._generated.tools import FunctionTool, FunctionToolParam, HostedTool, ResponseTool
+from plumbline.protocols.common.fields import given, or_default, tag_of
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.turn import Turn
 
@@ -85,7 +86,10 @@ def initial_response(
 
 
 def _echo_tool(tool: Any) -> ResponseTool:
-    """Echo a tool; of function tools `description`, `parameters` and `strict` are present, null where absent."""
+    """Echo a tool; of function tools `description`, `parameters` and `strict` are present, null where absent.
+
+    The credentials of an MCP tool are left out: the response is stored, and others than the sender may read it.
+    """
     if isinstance(tool, FunctionToolParam):
         return FunctionTool(
             name=tool.name,
@@ -96,5 +100,7 @@ def _echo_tool(tool: Any) -> ResponseTool:
             defer_loading=tool.defer_loading,
             allowed_callers=tool.allowed_callers,
         )
+    if isinstance(tool, HostedTool) and tag_of(tool) == "mcp":
+        tool = replace(tool, authorization=UNSET, headers=UNSET)
     echoed: ResponseTool = tool
     return echoed
