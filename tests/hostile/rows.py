@@ -298,6 +298,31 @@ add("hosted tools", RESPONSES, lambda: {"tools": [{"type": "mcp", "headers": wid
 add("hosted items", RESPONSES, lambda: {
     "input": [{"type": "web_search_call", "id": "w", "action": {"a": 1}}] * 16_000,
 }, "HostedItem.*")  # fmt: skip
+add("shell calls", RESPONSES, lambda: {
+    "input": [{
+        "type": "shell_call", "call_id": f"c{n}", "caller": {"type": "direct"}, "environment": {
+            "type": "local", "skills": [{"name": "s", "description": "d" * 1_000, "path": "/s"}] * 200,
+        },
+        "action": {"commands": ["true"] * 8_192, "timeout_ms": 2**53, "max_output_length": 2**53},
+    } for n in range(16)] + [{
+        "type": "shell_call", "call_id": "c", "action": {"commands": ["c" * 1_000_000]},
+        "environment": {"type": "container_reference", "container_id": "c" * 16_384},
+    }],
+}, "FunctionShellCallItemParam.*", "FunctionShellActionParam.*", "LocalEnvironmentParam.*", "LocalSkillParam.*",
+   "ContainerReferenceParam.*")  # fmt: skip
+add("shell outputs", RESPONSES, lambda: {
+    "input": [{"type": "shell_call_output", "call_id": "c", "output": [
+        {"stdout": "o" * 100, "stderr": "e" * 100, "outcome": {"type": "exit", "exit_code": 2**53}},
+    ] * 8_192}],
+}, "FunctionShellCallOutput*")  # fmt: skip
+add("patches", RESPONSES, lambda: {
+    "input": [{"type": "apply_patch_call", "call_id": "c", "status": "completed", "operation": {
+        "type": "update_file", "path": "p" * 16_384, "diff": "+\n" * 4_000_000,
+    }}],
+}, "ApplyPatch*FileOperationParam.*", "ApplyPatchToolCallItemParam.*")  # fmt: skip
+add("output of a patch", RESPONSES, lambda: {
+    "input": [{"type": "apply_patch_call_output", "call_id": "c", "status": "failed", "output": "o" * 8_000_000}],
+}, "ApplyPatchToolCallOutputItemParam.*")  # fmt: skip
 for name, syntax, definition in (
     ("regex", "regex", "(" * 100_000),
     ("nested quantifiers", "regex", "((a*)*)*b{1,1000}"),
