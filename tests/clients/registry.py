@@ -29,6 +29,7 @@ CLIENTS = (
     Client("openai-node", ("openai@6.49.0", "ws@8.23.0", "zod@4.6.7"), "openai_node.mjs"),
     Client("ai-sdk", ("ai@7.0.173", "@ai-sdk/openai@4.0.118", "zod@4.6.7"), "ai_sdk.mjs"),
     Client("openai-agents", ("openai-agents==0.24.0",), "openai_agents.py"),
+    Client("agents-tools", ("openai-agents==0.24.0",), "openai_agents_tools.py", scripted=True),
     Client("langchain", ("langchain-openai==1.7.3",), "langchain_openai_.py"),
     Client("litellm", ("litellm==1.106.2", "mcp"), "litellm_.py"),
     Client("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",), "pydantic_ai_.py"),

@@ -1,4 +1,4 @@
-"""Serve a model that calls the agent's shell once and then answers, with 65,536 tokens of context.
+"""Serve a model that calls the agent's shell, or its patches, once and then answers, with 65,536 tokens of context.
 
 It has the pocket model's tokenizer, chat template and dialects, so that only the choice of tokens is scripted. Agents
 send instructions and tools of 15,000 tokens and more, and a small model could not be trusted to use them.
@@ -25,9 +25,17 @@ ANSWER = "The command has printed its line."
 CALLS = {
     "exec_command": {"cmd": f"echo {PRINTED}"},
     "shell_command": {"command": f"echo {PRINTED}"},
-    "shell": {"command": ["bash", "-lc", f"echo {PRINTED}"]},
+    "apply_patch": {"type": "create_file", "path": "a.txt", "diff": "+a"},
+    "shell": {"commands": [f"echo {PRINTED}"], "timeout_ms": None, "max_output_length": None},
 }
-"""What a call of each agent's shell looks like."""
+"""What a call of each agent's tool looks like."""
+
+
+class Scripted(ScriptedEngine):
+    """Accepts grammars: the calls of the script follow them."""
+
+    async def check_grammar(self, grammar: str) -> None:
+        """Accept every grammar."""
 
 
 def main(port: int, store: str) -> None:
@@ -49,7 +57,7 @@ def main(port: int, store: str) -> None:
             yield TokenChunk(token_ids=(token_id,))
         yield TokenChunk(token_ids=(min(info.eos_token_ids),), finish_reason="stop")
 
-    model = msgspec.structs.replace(pocket, engine=ScriptedEngine(info, script))
+    model = msgspec.structs.replace(pocket, engine=Scripted(info, script))
     listener(model, settings, build_store(settings), host=settings.host, port=port).run()
 
 

@@ -42,6 +42,7 @@ ALL_STEPS = {
 }
 
 
+_MACHINES = {"shell_call": "client_call", "apply_patch_call": "client_call"}
 Begin = Literal["start", "queue"]
 End = Literal["whole", "failed", "cancelled"]
 
@@ -54,7 +55,7 @@ def sent(
     events: Sequence[OutputEvent | Compacted], begin: Begin = "start", end: End = "whole"
 ) -> list[dict[str, Any]]:
     """The wire events of an answer, or of its beginning and what ended it. One that is queued starts with an event."""
-    writer = response_writer()
+    writer = response_writer(tools=[{"type": "shell"}])
     found = writer.start() if begin == "start" else writer.queue()
     for event in events:
         if writer.queued:
@@ -77,8 +78,11 @@ def walk(stream: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
         if stream[0]["type"] == "response.output_item.added":
             assert states == {"response": "open"}, "RS-07"
             steps.add(("response", "open", "add"))
-            machine = stream[0]["item"]["type"]
+            machine = _MACHINES.get(stream[0]["item"]["type"], stream[0]["item"]["type"])
             states[machine] = "new"
+            if machine == "client_call":  # TOOL-20: its beginning and its pieces emit nothing.
+                steps |= {(machine, "new", "add"), (machine, "open", "delta")}
+                states[machine] = "open"
         state = states[machine]
         types = [event["type"] for event in stream]
         allowed = EVENT_ORDER[machine][state].items()  # type: ignore[index]
@@ -112,6 +116,8 @@ def test_every_transition_occurs() -> None:
         ToolCallStart("f", "call_1"),
         *call,
         ToolCallStart("g", "call_2", custom=True),
+        *call,
+        ToolCallStart("shell", "call_3"),
         *call,
     ]
     streams = [sent([*items, Finish(reason, Usage(1, 1))]) for reason in ("stop", "length")]

@@ -17,7 +17,9 @@ from typing import Literal, NamedTuple
 
 __all__ = ["EVENT_ORDER", "Machine", "State", "Step", "StepError", "Transition", "transition"]
 
-Machine = Literal["response", "message", "reasoning", "function_call", "custom_tool_call", "compaction"]
+Machine = Literal[
+    "response", "message", "reasoning", "function_call", "custom_tool_call", "client_call", "compaction"
+]
 State = Literal["new", "queued", "open", "done"]
 Step = Literal["start", "queue", "complete", "cut", "fail", "cancel", "add", "delta", "finish"]
 
@@ -93,6 +95,15 @@ EVENT_ORDER: Mapping[Machine, Mapping[State, Mapping[Step, Transition]]] = {
             "finish": Transition(
                 "done", ("response.custom_tool_call_input.done", "response.output_item.done")
             ),
+        },
+        "done": {},
+    },
+    # TOOL-20: what a shell or a patch is to do is known once the arguments are whole
+    "client_call": {
+        "new": {"add": Transition("open", ())},
+        "open": {
+            "delta": Transition("open", ()),
+            "finish": Transition("done", ("response.output_item.added", "response.output_item.done")),
         },
         "done": {},
     },

@@ -7,6 +7,12 @@ from typing import Any
 
 import msgspec
 
+from plumbline._generated.client_tools import (
+    ApplyPatchToolCallItemParam,
+    ApplyPatchToolCallOutputItemParam,
+    FunctionShellCallItemParam,
+    FunctionShellCallOutputItemParam,
+)
 from plumbline._generated.content import (
     InputImageContent,
     InputTextContent,
@@ -28,6 +34,7 @@ from plumbline.protocols.common.fields import or_default, tag_of
 from plumbline.protocols.common.media import image_reference, joined_text, unread_part
 from plumbline.protocols.common.sealing import Sealer, UnsealError
 from plumbline.protocols.common.tool_choice import custom_arguments
+from plumbline.protocols.responses.client_tools.history import call_arguments, call_name, output_text
 from plumbline.protocols.responses.compaction import cannot_open, opened, since_compaction
 from plumbline.protocols.responses.namespaces import joined_name
 from plumbline.turn import MediaReference, Message, Part, ToolCall
@@ -134,6 +141,10 @@ def _message(item: InputItem, where: str, modalities: Collection[str]) -> Messag
         case FunctionCallOutputItemParam() | CustomToolCallOutput():
             text, parts = _content(item.output, f"{where}.output", modalities)
             return Message(role="tool", content=text, parts=parts, tool_call_id=item.call_id)
+        case FunctionShellCallItemParam() | ApplyPatchToolCallItemParam():  # TOOL-20
+            return _call(item.call_id, call_name(item), call_arguments(item))
+        case FunctionShellCallOutputItemParam() | ApplyPatchToolCallOutputItemParam():
+            return Message(role="tool", content=output_text(item), tool_call_id=item.call_id)
         case ItemReferenceParam():
             raise invalid_request(f"Item with id '{item.id}' not found.", f"{where}.id")  # ST-13
         case CompactionTriggerItemParam():
@@ -214,9 +225,19 @@ def _check_pairing(items: Sequence[InputItem]) -> None:
     calls: dict[str, None] = {}
     for item in items:
         match item:
-            case FunctionToolCall() | CustomToolCall():
+            case (
+                FunctionToolCall()
+                | CustomToolCall()
+                | FunctionShellCallItemParam()
+                | ApplyPatchToolCallItemParam()
+            ):
                 calls[item.call_id] = None
-            case FunctionCallOutputItemParam() | CustomToolCallOutput():
+            case (
+                FunctionCallOutputItemParam()
+                | CustomToolCallOutput()
+                | FunctionShellCallOutputItemParam()
+                | ApplyPatchToolCallOutputItemParam()
+            ):
                 if item.call_id not in calls:
                     raise invalid_request(
                         f"No tool call found for function call output with call_id {item.call_id}.", "input"

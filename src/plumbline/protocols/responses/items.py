@@ -57,6 +57,9 @@ class OpenItem(ABC):
     finished: OutputItem
     """The item as `output_item.done` and the final response show it; set by `finish`."""
 
+    dropped = False
+    """Whether the answer leaves the item out; set by `finish`."""
+
     id: str
     """Set by the writer before the item is shown."""
 

@@ -14,6 +14,7 @@ import msgspec
 
 from plumbline._generated.tools import CustomToolParam, FunctionToolParam, HostedTool
 from plumbline.protocols.common.fields import tag_of
+from plumbline.protocols.responses.client_tools.declared import client_function
 from plumbline.wire.errors import invalid_request, invalid_type, missing_required_parameter
 
 __all__ = ["CallableTool", "Member", "callable_tools", "joined_name", "members_by_name", "unavailable_tools"]
@@ -32,7 +33,7 @@ class Member(NamedTuple):
 
 
 def callable_tools(tools: Sequence[Any]) -> Iterator[Member]:
-    """Yield the tools that the client runs, including those in namespaces.
+    """Yield the tools that the client runs, including those in namespaces, a shell and patches.
 
     Raises:
         ApiError: 400 naming the field, for a namespace with a wrong name or with a member that is neither a function
@@ -42,6 +43,8 @@ def callable_tools(tools: Sequence[Any]) -> Iterator[Member]:
         where = f"tools[{index}]"
         if isinstance(tool, CallableTool):
             yield Member(where, None, tool)
+        elif (function := client_function(tool)) is not None:
+            yield Member(where, None, function)
         elif tag_of(tool) == "namespace":
             yield from _members(tool, where)
 
@@ -64,7 +67,7 @@ def members_by_name(tools: Sequence[Any]) -> Mapping[str, Member]:
 
 def unavailable_tools(tools: Sequence[Any]) -> tuple[str, ...]:
     """Return the types of the hosted tools of a request, each once. The server runs none of them."""
-    kinds = [tag_of(tool) for tool in tools if isinstance(tool, HostedTool)]
+    kinds = [tag_of(tool) for tool in tools if isinstance(tool, HostedTool) and client_function(tool) is None]
     return tuple(dict.fromkeys(kind for kind in kinds if kind != "namespace"))
 
 

@@ -19,6 +19,8 @@ from plumbline._generated.responses import (
 from plumbline._generated.tools import (
     CustomGrammarFormatParam,
     FunctionToolParam,
+    HostedToolChoiceApplyPatch,
+    HostedToolChoiceShell,
     ToolChoiceAllowed,
     ToolChoiceCustom,
     ToolChoiceFunction,
@@ -52,6 +54,7 @@ from plumbline.protocols.common.tool_choice import (
     wants_parallel,
 )
 from plumbline.protocols.common.unsupported import UNSUPPORTED
+from plumbline.protocols.responses.client_tools.declared import client_names
 from plumbline.protocols.responses.input import read_input
 from plumbline.protocols.responses.namespaces import Member, callable_tools, joined_name
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
@@ -318,6 +321,10 @@ def _shown_name(name: str, request: CreateResponse | TokenCountsBody) -> str:
     return name if name in found or len(found) != 1 else found[0]
 
 
+def _client_names(request: CreateResponse | TokenCountsBody) -> frozenset[str]:
+    return client_names(or_default(request.tools, []))
+
+
 def _read_choice(
     choice: Any, tools: tuple[Tool, ...], request: CreateResponse | TokenCountsBody
 ) -> ToolChoice:
@@ -329,9 +336,16 @@ def _read_choice(
             return named_choice(_shown_name(choice.name, request), "function", tools, "tool_choice.name")
         case ToolChoiceCustom():
             return named_choice(_shown_name(choice.name, request), "custom", tools, "tool_choice.name")
+        case HostedToolChoiceShell() | HostedToolChoiceApplyPatch() if tag_of(choice) in _client_names(
+            request
+        ):
+            return named_choice(tag_of(choice), "function", tools, "tool_choice.type")
         case ToolChoiceAllowed():
-            return allowed_choice(
-                choice.mode, choice.tools, tools, parallel=parallel, param="tool_choice.tools"
-            )
+            named = _client_names(request)
+            entries = [
+                {"type": "function", "name": entry["type"]} if entry.get("type") in named else entry
+                for entry in choice.tools
+            ]
+            return allowed_choice(choice.mode, entries, tools, parallel=parallel, param="tool_choice.tools")
         case _:
             raise unsupported_value("tool_choice.type", tag_of(choice), "is not supported by this server")

@@ -11,6 +11,16 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from plumbline._generated.client_tools import (
+    ApplyPatchToolCall,
+    ApplyPatchToolCallItemParam,
+    ApplyPatchToolCallOutput,
+    ApplyPatchToolCallOutputItemParam,
+    FunctionShellCall,
+    FunctionShellCallItemParam,
+    FunctionShellCallOutput,
+    FunctionShellCallOutputItemParam,
+)
 from plumbline._generated.content import (
     Annotation,
     InputImageContent,
@@ -43,11 +53,29 @@ _PREFIXES = {
     "function_call_output": "fco_",
     "custom_tool_call": "ctc_",
     "custom_tool_call_output": "ctco_",
+    "shell_call": "sh_",
+    "shell_call_output": "sho_",
+    "apply_patch_call": "apc_",
+    "apply_patch_call_output": "apco_",
     "reasoning": "rs_",
     "compaction": "cmp_",
 }
-_CALLS = ("function_call", "custom_tool_call")
-_WITH_STATUS = (FunctionToolCall, FunctionCallOutputItemParam, CustomToolCall, CustomToolCallOutput)
+_CALLS = ("function_call", "custom_tool_call", "shell_call")
+_LISTED: dict[type, Any] = {
+    FunctionShellCallItemParam: FunctionShellCall,
+    FunctionShellCallOutputItemParam: FunctionShellCallOutput,
+    ApplyPatchToolCallItemParam: ApplyPatchToolCall,
+    ApplyPatchToolCallOutputItemParam: ApplyPatchToolCallOutput,
+}
+"""The types of items as they are listed, which have members that clients may leave out, also in their parts."""
+_WITH_STATUS = (
+    FunctionToolCall,
+    FunctionCallOutputItemParam,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionShellCallItemParam,
+    FunctionShellCallOutputItemParam,
+)
 
 _decoder = msgspec.json.Decoder(InputItem)
 
@@ -134,7 +162,9 @@ def _resource(item: InputItem, item_id: str) -> Any:
     changes: dict[str, Any] = dict.fromkeys(empty, UNSET) | {"id": item_id}
     if isinstance(item, _WITH_STATUS):
         changes["status"] = or_default(item.status, None) or "completed"
-    return msgspec.structs.replace(item, **changes)
+    found = msgspec.structs.replace(item, **changes)
+    listed = _LISTED.get(type(item))
+    return found if listed is None else msgspec.convert(msgspec.to_builtins(found), listed)
 
 
 def _content(message: EasyInputMessage) -> list[Any]:

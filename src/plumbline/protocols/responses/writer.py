@@ -28,6 +28,8 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
+from plumbline.protocols.responses.client_tools.calls import CLIENT_CALLS
+from plumbline.protocols.responses.client_tools.declared import client_names
 from plumbline.protocols.responses.compaction import Compacted
 from plumbline.protocols.responses.event_order import State, Step, StepError, transition
 from plumbline.protocols.responses.identity import Identity
@@ -66,6 +68,7 @@ class ResponsesWriter:
         self._identity = identity
         self._wants_logprobs = logprobs
         self._members = members_by_name(response.tools)
+        self._client_names = client_names(response.tools)
         self._state: State = "new"
         self._number = -1
         """RS-02: the last `sequence_number`; they are 0, 1, 2, … over all events of the stream."""
@@ -110,6 +113,8 @@ class ResponsesWriter:
             case ToolCallStart():
                 self._finish_item("completed")
                 kind = CustomCallItem if event.custom else CallItem
+                if event.name in self._client_names:  # TOOL-20
+                    kind = CLIENT_CALLS[event.name]
                 member = self._members.get(event.name)
                 self._add_item(
                     kind(event) if member is None else kind(event, member.namespace, member.tool.name)
@@ -206,9 +211,11 @@ class ResponsesWriter:
         if isinstance(item, ReasoningTextItem):
             item.sealed = self._identity.sealed(len(self._response.output), "".join(item.fragments))
         item.finish(status)
+        self._item, self._call_broke_off = None, False
+        if item.dropped:
+            return
         self._step_item(item, "finish")
         self._response.output.append(item.finished)
-        self._item, self._call_broke_off = None, False
 
     # Walking the table
 

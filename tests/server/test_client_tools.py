@@ -1,0 +1,179 @@
+"""A shell and patches are tools that the client runs: shown to the model, called by official items, read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.responses import ResponseOutputItem
+from pydantic import TypeAdapter
+from support.asgi import Server, serving
+from support.judges import check_response
+from support.speaking import speaking
+
+Json = dict[str, Any]
+RESPONSES = "/v1/responses"
+SHELL = {"type": "shell", "environment": {"type": "local"}}
+PATCH = {"type": "apply_patch"}
+COMMANDS = {"commands": ["ls -l", "echo 'é'"], "timeout_ms": 1000, "max_output_length": None}
+OFFICIAL: TypeAdapter[Any] = TypeAdapter(ResponseOutputItem)
+
+
+def written(name: str, arguments: Any) -> str:
+    """Return a call as the model writes it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+async def respond(server: Server, stream: bool = False, **fields: Any) -> Json:
+    body = {"model": "test-model", "input": "hi", "tools": [SHELL, PATCH], "stream": stream, **fields}
+    answer = await server.post(RESPONSES, body)
+    assert answer.status == 200, answer.body
+    if not stream:
+        return answer.json
+    events = [event.json for event in answer.events if event.data != "[DONE]"]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert [{**one, "status": "completed"} for one in added] == [
+        {**one, "status": "completed"} for one in done
+    ]
+    assert all(one["status"] == "in_progress" for one in added)
+    final: Json = events[-1]["response"]
+    assert final["output"] == done
+    return final
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_shell_is_called_by_its_official_item(stream: bool) -> None:
+    """TOOL-20."""
+    async with serving(speaking(written("shell", COMMANDS), grammars=True)) as server:
+        final = await respond(server, stream)
+    [item] = final["output"]
+    assert final["status"] == "completed"
+    assert (item["type"], item["status"], item["action"]) == ("shell_call", "completed", COMMANDS)
+    assert item["environment"] == {"type": "local"}
+    assert item["call_id"]
+    assert item["id"].startswith("sh_")
+    assert final["tools"][0]["type"] == "shell"
+    check_response(final)
+    assert OFFICIAL.validate_python(item).type == "shell_call"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["create_file", "update_file", "delete_file"])
+async def test_a_patch_is_called_by_its_official_item(kind: str, stream: bool) -> None:
+    """TOOL-20."""
+    arguments = {"type": kind, "path": "a/b.py", "diff": "" if kind == "delete_file" else "@@\n-a\n+é\n"}
+    async with serving(speaking(written("apply_patch", arguments), grammars=True)) as server:
+        final = await respond(server, stream)
+    [item] = final["output"]
+    expected = {name: value for name, value in arguments.items() if value}
+    assert (item["type"], item["status"], item["operation"]) == ("apply_patch_call", "completed", expected)
+    check_response(final)
+    assert OFFICIAL.validate_python(item).type == "apply_patch_call"
+
+
+OUTPUTS = {
+    "shell": {
+        "type": "shell_call_output",
+        "output": [
+            {"stdout": "a\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
+            {"stdout": "", "stderr": "slow", "outcome": {"type": "timeout"}},
+        ],
+    },
+    "apply_patch": {"type": "apply_patch_call_output", "status": "failed", "output": "no such file"},
+}
+ARGUMENTS = {"shell": COMMANDS, "apply_patch": {"type": "update_file", "path": "a", "diff": "@@\n+a"}}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+async def test_a_stored_call_gives_the_model_the_same_messages_as_one_that_is_sent(
+    name: str, tmp_path: Path
+) -> None:
+    """ST-04: also where the items are listed, and where a conversation keeps them."""
+    model = speaking(written(name, ARGUMENTS[name]), "Done.", "Done.", "Done.", grammars=True)
+    async with serving(model, store=str(tmp_path / "s.db")) as server:
+        first = await respond(server, store=True)
+        [call] = first["output"]
+        output = {**OUTPUTS[name], "call_id": call["call_id"]}
+        user = {"role": "user", "content": "hi"}
+        sent = await respond(server, input=[user, call, output], store=False)
+        chained = await respond(server, input=[output], previous_response_id=first["id"], store=True)
+        listed = (await server.get(f"{RESPONSES}/{chained['id']}/input_items")).json["data"]
+        kept = await server.post("/v1/conversations", {"items": [user, call, output]})
+        assert kept.status == 200, kept.body
+        continued = await respond(server, input=[], conversation=kept.json["id"])
+    assert sent["output"][0]["content"][0]["text"] == "Done."
+    assert sent["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+    assert (
+        chained["usage"]["input_tokens"]
+        == sent["usage"]["input_tokens"]
+        == continued["usage"]["input_tokens"]
+    )
+    found = next(item for item in listed if item["type"] == output["type"])
+    assert {name: found[name] for name in output} == output
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", ARGUMENTS)
+async def test_a_call_that_is_cut_is_not_run(name: str, stream: bool) -> None:
+    """A cut shell call has no commands, and a cut patch, which has no status for it, is left out."""
+    text = written(name, ARGUMENTS[name])
+    async with serving(speaking(text, grammars=True)) as server:
+        final = await respond(server, stream, max_output_tokens=len(text) - 30)
+    assert final["status"] == "incomplete"
+    assert [(item["type"], item["status"], item["action"]["commands"]) for item in final["output"]] == (
+        [("shell_call", "incomplete", [])] if name == "shell" else []
+    )
+
+
+async def test_a_shell_in_a_container_is_hosted() -> None:
+    """TOOL-15."""
+    tool = {"type": "shell", "environment": {"type": "container_auto"}}
+    async with serving(speaking("Hello.", grammars=True)) as server:
+        body = {"model": "test-model", "input": "hi", "tools": [tool, PATCH]}
+        answer = await server.post(RESPONSES, body)
+        forced = await server.post(RESPONSES, {**body, "tool_choice": {"type": "shell"}})
+    assert answer.header("x-plumbline-unavailable-tools") == "shell"
+    assert (forced.status, forced.error["param"]) == (400, "tool_choice.type")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "shell"},
+        "required",
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "shell"}]},
+    ],
+)
+async def test_a_choice_may_name_it(choice: Any) -> None:
+    """TOOL-06, TOOL-08."""
+    async with serving(speaking(written("shell", COMMANDS), grammars=True)) as server:
+        final = await respond(server, tool_choice=choice)
+        body = {"model": "test-model", "input": "hi", "tools": [PATCH], "tool_choice": {"type": "shell"}}
+        absent = await server.post(RESPONSES, body)
+    assert [item["type"] for item in final["output"]] == ["shell_call"]
+    assert absent.status == 400
+
+
+async def test_without_the_tool_its_name_is_that_of_a_function() -> None:
+    tool = {"type": "function", "name": "shell", "parameters": {"type": "object", "properties": {}}}
+    async with serving(speaking(written("shell", {}), grammars=True)) as server:
+        final = await respond(server, tools=[tool])
+        body = {"model": "test-model", "input": "hi", "tools": [tool, SHELL]}
+        twice = await server.post(RESPONSES, body)
+    assert [item["type"] for item in final["output"]] == ["function_call"]
+    assert (twice.status, twice.error["type"]) == (400, "invalid_request_error")
+    assert "shell" in twice.error["message"]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+async def test_outputs_need_their_calls(name: str) -> None:
+    """TOOL-12."""
+    async with serving(speaking("Done.", grammars=True)) as server:
+        body = {"model": "test-model", "input": [{**OUTPUTS[name], "call_id": "call_1"}], "tools": [SHELL]}
+        answer = await server.post(RESPONSES, body)
+    assert (answer.status, answer.error["param"]) == (400, "input")
+    assert "call_1" in answer.error["message"]
