@@ -13,6 +13,9 @@ from support.asgi import Server, serving
 from support.judges import check_response
 from support.speaking import speaking
 
+from plumbline._generated.tools import HostedToolShell
+from plumbline.protocols.responses.client_tools.declared import client_function
+
 Json = dict[str, Any]
 RESPONSES = "/v1/responses"
 SHELL = {"type": "shell", "environment": {"type": "local"}}
@@ -177,3 +180,31 @@ async def test_outputs_need_their_calls(name: str) -> None:
         answer = await server.post(RESPONSES, body)
     assert (answer.status, answer.error["param"]) == (400, "input")
     assert "call_1" in answer.error["message"]
+
+
+async def test_skills_of_the_machine_are_told_to_the_model() -> None:
+    skill = {"name": "pdf", "description": "Reads PDF files.", "path": "skills/pdf/SKILL.md"}
+    tool = {"type": "shell", "environment": {"type": "local", "skills": [skill]}}
+    function = client_function(HostedToolShell(environment=tool["environment"]))
+    async with serving(speaking("Done.", grammars=True)) as server:
+        told = await respond(server, tools=[tool])
+        plain = await respond(server, tools=[SHELL])
+    assert function is not None
+    assert all(text in str(function.description) for text in skill.values())
+    assert told["usage"]["input_tokens"] > plain["usage"]["input_tokens"] + len(skill["description"]) // 2
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"type": "shell", "environment": "local"}, "tools[0].environment"),
+        ({"type": "shell", "environment": {"type": "elsewhere"}}, "tools[0].environment"),
+        ({"type": "shell", "environment": {"type": "local", "skills": [1]}}, "tools[0].environment"),
+        ({"type": "shell", "allowed_callers": 1}, "tools[0].allowed_callers"),
+        ({"type": "apply_patch", "allowed_callers": ["programmatic"]}, "tools[0].allowed_callers"),
+    ],
+)
+async def test_what_no_client_could_mean_is_refused_by_name(tool: Json, param: str) -> None:
+    async with serving(speaking("Done.", grammars=True)) as server:
+        answer = await server.post(RESPONSES, {"model": "test-model", "input": "hi", "tools": [tool]})
+    assert (answer.status, answer.error["param"]) == (400, param)

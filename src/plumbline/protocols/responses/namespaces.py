@@ -43,7 +43,7 @@ def callable_tools(tools: Sequence[Any]) -> Iterator[Member]:
         where = f"tools[{index}]"
         if isinstance(tool, CallableTool):
             yield Member(where, None, tool)
-        elif (function := client_function(tool)) is not None:
+        elif (function := client_function(tool, where)) is not None:
             yield Member(where, None, function)
         elif tag_of(tool) == "namespace":
             yield from _members(tool, where)

@@ -8,8 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from plumbline._generated.tools import FunctionToolParam, HostedToolApplyPatch, HostedToolShell
-from plumbline.protocols.common.fields import tag_of
+import msgspec
+from msgspec import UNSET
+
+from plumbline._generated.client_tools import LocalEnvironmentParam
+from plumbline._generated.tools import (
+    CallableToolAllowedCaller,
+    FunctionToolParam,
+    HostedToolApplyPatch,
+    HostedToolShell,
+)
+from plumbline.protocols.common.fields import or_default, tag_of
+from plumbline.wire.errors import invalid_request
 
 __all__ = ["client_function", "client_names"]
 
@@ -23,6 +33,7 @@ def _object(**properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_CONTAINERS = ("container_auto", "container_reference")
 _NUMBER = {"type": ["integer", "null"]}
 _SHELL = FunctionToolParam(
     name="shell",
@@ -52,18 +63,32 @@ _APPLY_PATCH = FunctionToolParam(
 )
 
 
-def client_function(tool: Any) -> FunctionToolParam | None:
+def client_function(tool: Any, where: str = "tools") -> FunctionToolParam | None:
     """Return the function that stands for a tool which the client runs; None for another tool.
 
-    A shell in a container is a hosted tool (TOOL-15): it belongs to a service.
+    A shell in a container is a hosted tool (TOOL-15): it belongs to a service. The description tells the model the
+    skills of a local one.
+
+    Args:
+        tool: the tool.
+        where: its field in the request.
+
+    Raises:
+        ApiError: 400 for an environment or callers that are none.
     """
     match tool:
-        case HostedToolShell() if _is_local(tool.environment):
-            return _SHELL
+        case HostedToolShell():
+            if isinstance(tool.environment, dict) and tool.environment.get("type") in _CONTAINERS:
+                return None
+            found = msgspec.structs.replace(_SHELL, description=_with_skills(tool.environment, where))
         case HostedToolApplyPatch():
-            return _APPLY_PATCH
+            found = _APPLY_PATCH
         case _:
             return None
+    if tool.allowed_callers is UNSET or tool.allowed_callers is None:
+        return found
+    callers = _converted(tool.allowed_callers, list[CallableToolAllowedCaller], f"{where}.allowed_callers")
+    return msgspec.structs.replace(found, allowed_callers=callers)
 
 
 def client_names(tools: Sequence[Any]) -> frozenset[str]:
@@ -71,5 +96,22 @@ def client_names(tools: Sequence[Any]) -> frozenset[str]:
     return frozenset(tag_of(tool) for tool in tools if client_function(tool) is not None)
 
 
-def _is_local(environment: Any) -> bool:
-    return not isinstance(environment, dict) or environment.get("type") == "local"
+def _with_skills(environment: Any, where: str) -> str:
+    description = str(_SHELL.description)
+    if environment is UNSET or environment is None:
+        return description
+    local = _converted(environment, LocalEnvironmentParam, f"{where}.environment")
+    skills = or_default(local.skills, None) or []
+    lines = [f"{skill.name} ({skill.path}): {skill.description}" for skill in skills]
+    return (
+        "\n".join([f"{description} Skills, each with the file that explains it:", *lines])
+        if lines
+        else description
+    )
+
+
+def _converted(value: Any, kind: Any, where: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise invalid_request(f"Invalid '{where}': {error}.", where, "invalid_value") from None
