@@ -42,7 +42,6 @@ ALL_STEPS = {
 }
 
 
-_MACHINES = {"shell_call": "client_call", "apply_patch_call": "client_call"}
 Begin = Literal["start", "queue"]
 End = Literal["whole", "failed", "cancelled"]
 
@@ -55,7 +54,7 @@ def sent(
     events: Sequence[OutputEvent | Compacted], begin: Begin = "start", end: End = "whole"
 ) -> list[dict[str, Any]]:
     """The wire events of an answer, or of its beginning and what ended it. One that is queued starts with an event."""
-    writer = response_writer(tools=[{"type": "shell"}])
+    writer = response_writer(tools=[{"type": "shell"}, {"type": "apply_patch"}])
     found = writer.start() if begin == "start" else writer.queue()
     for event in events:
         if writer.queued:
@@ -78,9 +77,12 @@ def walk(stream: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
         if stream[0]["type"] == "response.output_item.added":
             assert states == {"response": "open"}, "RS-07"
             steps.add(("response", "open", "add"))
-            machine = _MACHINES.get(stream[0]["item"]["type"], stream[0]["item"]["type"])
+            machine = stream[0]["item"]["type"]
             states[machine] = "new"
-            if machine == "client_call":  # TOOL-20: its beginning and its pieces emit nothing.
+            if machine in (
+                "shell_call",
+                "apply_patch_call",
+            ):  # TOOL-20: its beginning and its pieces emit nothing.
                 steps |= {(machine, "new", "add"), (machine, "open", "delta")}
                 states[machine] = "open"
         state = states[machine]
@@ -118,7 +120,11 @@ def test_every_transition_occurs() -> None:
         ToolCallStart("g", "call_2", custom=True),
         *call,
         ToolCallStart("shell", "call_3"),
-        *call,
+        ToolCallDelta('{"commands": ["ls", "pwd"]}'),
+        ToolCallEnd(complete=True),
+        ToolCallStart("apply_patch", "call_4"),
+        ToolCallDelta('{"type": "delete_file", "path": "a"}'),
+        ToolCallEnd(complete=True),
     ]
     streams = [sent([*items, Finish(reason, Usage(1, 1))]) for reason in ("stop", "length")]
     streams += [sent(items, begin, end) for begin in BEGINS for end in ENDS]

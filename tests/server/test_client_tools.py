@@ -29,6 +29,22 @@ def written(name: str, arguments: Any) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
 
 
+def commands_of(events: list[Json]) -> list[str]:
+    """Fold the events of commands."""
+    found: list[str] = []
+    for event in events:
+        kind = event["type"].removeprefix("response.shell_call_command.")
+        if kind == "added":
+            assert (event["command_index"], event["command"]) == (len(found), "")
+            found.append("")
+        elif kind == "delta":
+            assert event["delta"], "RS-18"
+            found[event["command_index"]] += event["delta"]
+        elif kind == "done":
+            assert found[event["command_index"]] == event["command"]
+    return found
+
+
 async def respond(server: Server, stream: bool = False, **fields: Any) -> Json:
     body = {"model": "test-model", "input": "hi", "tools": [SHELL, PATCH], "stream": stream, **fields}
     answer = await server.post(RESPONSES, body)
@@ -39,9 +55,11 @@ async def respond(server: Server, stream: bool = False, **fields: Any) -> Json:
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    assert [{**one, "status": "completed"} for one in added] == [
-        {**one, "status": "completed"} for one in done
-    ]
+    for one, other in zip(added, done, strict=True):
+        if other["type"] == "shell_call":
+            assert one["action"].pop("commands") == []
+            one["action"]["commands"] = commands_of(events)
+        assert {**one, "status": other["status"]} == other
     assert all(one["status"] == "in_progress" for one in added)
     final: Json = events[-1]["response"]
     assert final["output"] == done

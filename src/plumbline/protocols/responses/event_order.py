@@ -6,6 +6,7 @@ its states, the steps that are allowed there, the state that a step leads to, an
     response   new ─ start ─► open ─ add … ─ complete | cut | fail ─► done
                new ─ queue ─► queued ─ start ─► open     in background mode
     item       new ─ add ───► open ─ delta … ─ finish ──────────────► done
+    shell      new ─ add ───► open ─ delta … ─ show ─ command … ─ finish ─► done
 
 Items do not overlap: one is done before the next one is added (RS-07).
 """
@@ -18,10 +19,19 @@ from typing import Literal, NamedTuple
 __all__ = ["EVENT_ORDER", "Machine", "State", "Step", "StepError", "Transition", "transition"]
 
 Machine = Literal[
-    "response", "message", "reasoning", "function_call", "custom_tool_call", "client_call", "compaction"
+    "response",
+    "message",
+    "reasoning",
+    "function_call",
+    "custom_tool_call",
+    "shell_call",
+    "apply_patch_call",
+    "compaction",
 ]
 State = Literal["new", "queued", "open", "done"]
-Step = Literal["start", "queue", "complete", "cut", "fail", "cancel", "add", "delta", "finish"]
+Step = Literal[
+    "start", "queue", "complete", "cut", "fail", "cancel", "add", "delta", "show", "command", "finish"
+]
 
 
 class Transition(NamedTuple):
@@ -99,7 +109,24 @@ EVENT_ORDER: Mapping[Machine, Mapping[State, Mapping[Step, Transition]]] = {
         "done": {},
     },
     # TOOL-20: what a shell or a patch is to do is known once the arguments are whole
-    "client_call": {
+    "shell_call": {
+        "new": {"add": Transition("open", ())},
+        "open": {
+            "delta": Transition("open", ()),
+            "show": Transition("open", ("response.output_item.added",)),
+            "command": Transition(
+                "open",
+                (
+                    "response.shell_call_command.added",
+                    "response.shell_call_command.delta",
+                    "response.shell_call_command.done",
+                ),
+            ),
+            "finish": Transition("done", ("response.output_item.done",)),
+        },
+        "done": {},
+    },
+    "apply_patch_call": {
         "new": {"add": Transition("open", ())},
         "open": {
             "delta": Transition("open", ()),

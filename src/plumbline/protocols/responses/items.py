@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -26,7 +26,7 @@ from plumbline._generated.items import (
 )
 from plumbline.events import Logprob, ToolCallStart
 from plumbline.protocols.common.logprobs import chat_logprob
-from plumbline.protocols.responses.event_order import Machine, State
+from plumbline.protocols.responses.event_order import Machine, State, Step
 
 __all__ = [
     "CallItem",
@@ -79,6 +79,10 @@ class OpenItem(ABC):
         """Set `text` and `finished`. All events that end the item show this text (RS-09)."""
         self.text = "".join(self.fragments)
         self.finished = self._finished(status)
+
+    def last_steps(self) -> Iterator[Step]:
+        """Yield the steps between `finish` and the step that ends the item."""
+        return iter(())
 
     @abstractmethod
     def _finished(self, status: ItemStatus) -> OutputItem: ...

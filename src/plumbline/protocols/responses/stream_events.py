@@ -24,11 +24,15 @@ from plumbline._generated.events import (
     ResponseQueuedEvent,
     ResponseReasoningTextDeltaEvent,
     ResponseReasoningTextDoneEvent,
+    ResponseShellCallCommandAddedStreamingEvent,
+    ResponseShellCallCommandDeltaStreamingEvent,
+    ResponseShellCallCommandDoneStreamingEvent,
     ResponseStreamEvent,
     ResponseTextDeltaEvent,
     ResponseTextDoneEvent,
 )
 from plumbline._generated.responses import Response, ResponseErrorCode
+from plumbline.protocols.responses.client_tools.calls import ShellCallItem
 from plumbline.protocols.responses.items import (
     CallItem,
     ContentItem,
@@ -123,6 +127,28 @@ def _input_done(number: int, index: int, item: CustomCallItem) -> ResponseCustom
     )
 
 
+def _command_added(
+    number: int, index: int, item: ShellCallItem
+) -> ResponseShellCallCommandAddedStreamingEvent:
+    return ResponseShellCallCommandAddedStreamingEvent(
+        sequence_number=number, output_index=index, command_index=item.command_index, command=""
+    )
+
+
+def _command_delta(
+    number: int, index: int, item: ShellCallItem
+) -> ResponseShellCallCommandDeltaStreamingEvent:
+    return ResponseShellCallCommandDeltaStreamingEvent(
+        sequence_number=number, output_index=index, command_index=item.command_index, delta=item.command
+    )
+
+
+def _command_done(number: int, index: int, item: ShellCallItem) -> ResponseShellCallCommandDoneStreamingEvent:
+    return ResponseShellCallCommandDoneStreamingEvent(
+        sequence_number=number, output_index=index, command_index=item.command_index, command=item.command
+    )
+
+
 def _part_done(number: int, index: int, item: ContentItem) -> ResponseContentPartDoneEvent:
     return ResponseContentPartDoneEvent(
         sequence_number=number, item_id=item.id, output_index=index, content_index=0, part=item.part
@@ -144,6 +170,9 @@ ITEM_EVENTS: Mapping[str, Callable[[int, int, Any], ResponseStreamEvent]] = {
     "response.function_call_arguments.done": _arguments_done,
     "response.custom_tool_call_input.delta": _input_delta,
     "response.custom_tool_call_input.done": _input_done,
+    "response.shell_call_command.added": _command_added,
+    "response.shell_call_command.delta": _command_delta,
+    "response.shell_call_command.done": _command_done,
     "response.content_part.done": _part_done,
     "response.output_item.done": _item_done,
 }

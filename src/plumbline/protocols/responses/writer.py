@@ -214,6 +214,8 @@ class ResponsesWriter:
         self._item, self._call_broke_off = None, False
         if item.dropped:
             return
+        for step in item.last_steps():
+            self._step_item(item, step)
         self._step_item(item, "finish")
         self._response.output.append(item.finished)
 

@@ -1,11 +1,12 @@
 """Write the calls of a shell and of patches as official items.
 
-Their fields are known once the arguments are whole, so both events of an item come at its end.
+Their fields are known once the arguments are whole, so all events of an item come at its end.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from plumbline._generated.client_tools import (
     LocalEnvironmentResource,
 )
 from plumbline._generated.items import OutputItem
-from plumbline.protocols.responses.event_order import Machine
+from plumbline.protocols.responses.event_order import Machine, Step
 from plumbline.protocols.responses.items import CallItem, ItemStatus
 
 __all__ = ["CLIENT_CALLS", "PatchCallItem", "ShellCallItem"]
@@ -34,11 +35,28 @@ _OPERATIONS: dict[str, Any] = {
 class ShellCallItem(CallItem):
     """A call of the shell. One that was cut has no commands, so that no client runs half of them."""
 
-    machine: Machine = "client_call"
+    machine: Machine = "shell_call"
     prefix = "sh_"
 
+    finished: FunctionShellCall
+    command_index = 0
+    """The command that the event is about."""
+
+    @property
+    def command(self) -> str:
+        """The command that the event is about."""
+        return self.finished.action.commands[self.command_index]
+
     def added(self) -> OutputItem:
-        return msgspec.structs.replace(self.finished, status="in_progress")
+        action = msgspec.structs.replace(self.finished.action, commands=[])
+        return msgspec.structs.replace(self.finished, action=action, status="in_progress")
+
+    def last_steps(self) -> Iterator[Step]:
+        """Yield the steps that show the item and its commands."""
+        yield "show"
+        for index in range(len(self.finished.action.commands)):
+            self.command_index = index
+            yield "command"
 
     def finish(self, status: ItemStatus) -> None:
         """Set `finished`; a call that broke off before other output is dropped (R-07)."""
@@ -48,7 +66,7 @@ class ShellCallItem(CallItem):
         if not self.dropped:
             self.finished = self._shell_call({"commands": []} if arguments is None else arguments, status)
 
-    def _shell_call(self, arguments: dict[str, Any], status: ItemStatus) -> OutputItem:
+    def _shell_call(self, arguments: dict[str, Any], status: ItemStatus) -> FunctionShellCall:
         action = FunctionShellAction(
             commands=arguments.get("commands") or [],
             timeout_ms=arguments.get("timeout_ms"),
@@ -66,7 +84,7 @@ class ShellCallItem(CallItem):
 class PatchCallItem(CallItem):
     """A call of a patch. One that was cut is dropped: the official item has no status for it."""
 
-    machine: Machine = "client_call"
+    machine: Machine = "apply_patch_call"
     prefix = "apc_"
 
     def added(self) -> OutputItem:

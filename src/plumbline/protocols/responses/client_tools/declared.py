@@ -42,7 +42,7 @@ _SHELL = FunctionToolParam(
         "and the exit status of each. timeout_ms and max_output_length (characters) may be null."
     ),
     parameters=_object(
-        commands={"type": "array", "items": {"type": "string"}, "minItems": 1},
+        commands={"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
         timeout_ms=_NUMBER,
         max_output_length=_NUMBER,
     ),
