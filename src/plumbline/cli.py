@@ -132,7 +132,7 @@ def _serve(arguments: dict[str, Any]) -> int:
     except Exception as error:
         if settings is None or settings.debug:
             raise
-        print(f"plumbline: {explained(error, settings)}", file=sys.stderr)
+        print(f"plumbline: {explained(error)}", file=sys.stderr)
         return 1
     return 2
 

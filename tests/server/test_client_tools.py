@@ -150,6 +150,17 @@ async def test_a_call_that_is_cut_is_not_run(name: str, stream: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "call", [("shell", {"commands": 5}), ("apply_patch", {"type": "move_file", "path": "a"})]
+)
+async def test_a_call_that_does_not_fit_its_item_is_left_out(call: tuple[str, Json], stream: bool) -> None:
+    """No grammar allows it; an engine that ignores the grammar must not make a client run something else."""
+    async with serving(speaking(written(*call), grammars=True)) as server:
+        final = await respond(server, stream)
+    assert (final["status"], final["output"]) == ("completed", [])
+
+
 async def test_a_shell_in_a_container_is_hosted() -> None:
     """TOOL-15."""
     tool = {"type": "shell", "environment": {"type": "container_auto"}}

@@ -11,7 +11,6 @@ import pytest
 
 from plumbline.cli import main
 from plumbline.pocket import MODEL_DIR
-from plumbline.server.settings import Settings
 from plumbline.server.start.explain import explained
 from plumbline.store.interface import StoreUnavailableError
 
@@ -125,7 +124,7 @@ def test_what_this_machine_cannot_do_is_refused_before_weights_are_read(
     ],
 )
 def test_every_failure_has_one_line(error: Exception, words: str) -> None:
-    line = explained(error, Settings())
+    line = explained(error)
     assert words in line
     assert "\n" not in line
     assert len(line) < 600

@@ -135,10 +135,9 @@ def _native(
 ) -> Engine:
     dtype = _DTYPES.get(settings.dtype)
     described = load_config(folder)
-    # Before the weights are read, and before tables of this many positions are made.
-    _native_config(described, settings, dtype or described.dtype)
+    # Before the weights are read, and before tables of so many positions are made.
+    config = _native_config(described, settings, dtype or described.dtype)
     model = load_model(folder, dtype=dtype, device=device, max_model_len=settings.max_model_len)
-    config = _native_config(model.config, settings, model.dtype)
     runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
     ends = model.config.eos_token_ids
     return NativeEngine(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from plumbline.server.settings import Settings
 from plumbline.store.interface import StoreUnavailableError
 
 __all__ = ["explained"]
@@ -14,7 +13,7 @@ _LONGEST = 400
 _OUT_OF_MEMORY = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes|out of memory")
 
 
-def explained(error: BaseException, settings: Settings) -> str:
+def explained(error: BaseException) -> str:
     """Return what is wrong and what to do, in one line, for an exception that ended the start."""
     while isinstance(error, BaseExceptionGroup):  # The application starts in a group of tasks.
         error = error.exceptions[0]
@@ -30,5 +29,4 @@ def explained(error: BaseException, settings: Settings) -> str:
             f"the memory does not suffice{wanted}: give a smaller --kv-cache-bytes, --max-model-len or --max-num-seqs, "
             "or a smaller model"
         )
-    hint = "" if settings.debug else "; --debug shows where"
-    return f"the server did not start: {type(error).__name__}: {text or 'no message'}{hint}"
+    return f"the server did not start: {type(error).__name__}: {text or 'no message'}; --debug shows where"

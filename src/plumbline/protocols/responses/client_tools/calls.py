@@ -5,7 +5,6 @@ Their fields are known once the arguments are whole, so all events of an item co
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,10 +25,7 @@ from plumbline.protocols.responses.items import CallItem, ItemStatus
 
 __all__ = ["CLIENT_CALLS", "PatchCallItem", "ShellCallItem"]
 
-_OPERATIONS: dict[str, Any] = {
-    "create_file": ApplyPatchCreateFileOperation,
-    "update_file": ApplyPatchUpdateFileOperation,
-}
+_Operation = ApplyPatchCreateFileOperation | ApplyPatchUpdateFileOperation | ApplyPatchDeleteFileOperation
 
 
 class ShellCallItem(CallItem):
@@ -61,21 +57,12 @@ class ShellCallItem(CallItem):
     def finish(self, status: ItemStatus) -> None:
         """Set `finished`; a call that broke off before other output is dropped (R-07)."""
         self.text = "".join(self.fragments)
-        arguments = _read(self.text)
-        self.dropped = arguments is None and status != "incomplete"
-        if not self.dropped:
-            self.finished = self._shell_call({"commands": []} if arguments is None else arguments, status)
-
-    def _shell_call(self, arguments: dict[str, Any], status: ItemStatus) -> FunctionShellCall:
-        action = FunctionShellAction(
-            commands=arguments.get("commands") or [],
-            timeout_ms=arguments.get("timeout_ms"),
-            max_output_length=arguments.get("max_output_length"),
-        )
-        return FunctionShellCall(
+        action = _read(self.text, FunctionShellAction)
+        self.dropped = action is None and status != "incomplete"
+        self.finished = FunctionShellCall(
             id=self.id,
             call_id=self.call_id,
-            action=action,
+            action=FunctionShellAction(commands=[]) if action is None else action,
             status=status,
             environment=LocalEnvironmentResource(),
         )
@@ -93,29 +80,21 @@ class PatchCallItem(CallItem):
     def finish(self, status: ItemStatus) -> None:
         """Set `finished`, unless the call was cut."""
         self.text = "".join(self.fragments)
-        arguments = None if status == "incomplete" else _read(self.text)
-        self.dropped = arguments is None
-        if arguments is not None:
-            self.finished = self._patch_call(arguments)
-
-    def _patch_call(self, arguments: dict[str, Any]) -> OutputItem:
-        kind = _OPERATIONS.get(arguments.get("type", ""))
-        path = arguments.get("path", "")
-        operation = (
-            ApplyPatchDeleteFileOperation(path=path)
-            if kind is None
-            else kind(path=path, diff=arguments.get("diff") or "")
-        )
-        return ApplyPatchToolCall(id=self.id, call_id=self.call_id, status="completed", operation=operation)
+        operation = None if status == "incomplete" else _read(self.text, _Operation)
+        self.dropped = operation is None
+        if operation is not None:
+            self.finished = ApplyPatchToolCall(
+                id=self.id, call_id=self.call_id, status="completed", operation=operation
+            )
 
 
 CLIENT_CALLS: dict[str, type[CallItem]] = {"shell": ShellCallItem, "apply_patch": PatchCallItem}
 """The items of calls, by the name that the model sees."""
 
 
-def _read(text: str) -> dict[str, Any] | None:
+def _read(text: str, kind: Any) -> Any:
+    """Return the arguments as a value of this type; None if they are cut or do not fit it."""
     try:
-        found = json.loads(text)
-    except ValueError:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None

@@ -33,7 +33,7 @@ def main() -> int:
     except Exception as error:
         if start.settings.debug:
             raise
-        print(f"plumbline: {explained(error, start.settings)}", file=sys.stderr)
+        print(f"plumbline: {explained(error)}", file=sys.stderr)
         return 1
 
 
