@@ -35,6 +35,7 @@ import plumbline_conformance.checks.responses.inputs
 import plumbline_conformance.checks.responses.stored.lifecycle
 import plumbline_conformance.checks.responses.tools
 import plumbline_conformance.checks.responses.tool_rounds
+import plumbline_conformance.checks.responses.client_tools
 import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing
 import plumbline_conformance.checks.responses.websocket.connection

@@ -6,7 +6,9 @@ A probe returns None if the feature exists, and otherwise the reason why its sce
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
+from plumbline_conformance.checks import tools as samples
 from plumbline_conformance.checks.common import BUSY, error_of, refusal
 from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.suite.model import UNKNOWN, WRONG_KEY, Request, Target, capability
@@ -220,6 +222,34 @@ def stored_chat(target: Target) -> Probing:
         return _unknown(found)
     listed = isinstance(found.json, dict) and isinstance(found.json.get("data"), list)
     return None if listed else "GET /chat/completions returns no list"
+
+
+def _client_tool(target: Target, tool: dict[str, Any]) -> Probing:
+    """Force a call of a tool that the client runs.
+
+    A server that takes it for a hosted tool refuses the choice, or accepts the request and makes no call.
+    """
+    kind = tool["type"]
+    body = {"model": target.model, "input": f"Use {kind}.", "tools": [tool], "tool_choice": {"type": kind}}
+    found = yield Request(path="/responses", json={**body, "max_output_tokens": 128, "temperature": 0})
+    if (reason := _missing(found)) is not None or found.status >= 500:
+        return reason
+    output = found.json.get("output") if isinstance(found.json, dict) else None
+    if not isinstance(output, list) or found.json.get("status") == "incomplete":
+        # The token limit may have cut the call, and other checks report a wrong answer.
+        return None
+    called = any(isinstance(item, dict) and item.get("type") == f"{kind}_call" for item in output)
+    return None if called else f"the request forces a call of {kind}, and the answer has none"
+
+
+@capability("shell", "A shell that the client runs")
+def shell(target: Target) -> Probing:
+    return (yield from _client_tool(target, samples.SHELL))
+
+
+@capability("apply-patch", "Patches that the client applies")
+def apply_patch(target: Target) -> Probing:
+    return (yield from _client_tool(target, samples.PATCH))
 
 
 @capability("conversations", "Conversations")

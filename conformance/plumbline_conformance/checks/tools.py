@@ -8,7 +8,9 @@ __all__ = [
     "FLIP",
     "MARKUP",
     "NOTE",
+    "PATCH",
     "PLACES",
+    "SHELL",
     "flat",
     "flipping",
     "function",
@@ -27,6 +29,8 @@ NOTE = (
     "thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty."
 )
 """A question that should lead to a call with a long string."""
+SHELL: dict[str, Any] = {"type": "shell", "environment": {"type": "local"}}
+PATCH: dict[str, Any] = {"type": "apply_patch"}
 MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
 """The markup of calls that servers fail to take out of the text."""
 

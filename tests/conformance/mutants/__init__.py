@@ -6,6 +6,7 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from mutants.basic import BASICS
 from mutants.chat import CHAT
 from mutants.clauses import CLAUSES
+from mutants.client_tools import CLIENT_TOOLS
 from mutants.completions import COMPLETIONS
 from mutants.effects import EFFECTS
 from mutants.further_rules import FURTHER_RULES
@@ -36,4 +37,5 @@ MUTANTS: list[Mutant] = [
     *EFFECTS,
     *MEMBERS,
     *RESPONSE_MEMBERS,
+    *CLIENT_TOOLS,
 ]

@@ -24,7 +24,7 @@ def _head(prefix: str, body: Json) -> Json:
 
 
 def _tools(body: Json) -> list[Json]:
-    return [{"custom": tool["type"] == "custom", **tool[tool["type"]]} for tool in body.get("tools") or []]
+    return [{"kind": tool["type"], **tool[tool["type"]]} for tool in body.get("tools") or []]
 
 
 def _schema(body: Json) -> Json | None:
@@ -97,8 +97,8 @@ def _logprobs(body: Json, text: str) -> Json | None:
 
 def _calls(found: Output, choice: int) -> Iterator[Json]:
     for place, call in enumerate(found.calls):
-        kind = "custom" if call.custom else "function"
-        function = {"name": call.name, "input" if call.custom else "arguments": call.arguments}
+        kind = call.kind
+        function = {"name": call.name, "input" if kind == "custom" else "arguments": call.arguments}
         yield {"id": f"call_{next(_CALLS)}_{choice}_{place}", "type": kind, kind: function}
 
 

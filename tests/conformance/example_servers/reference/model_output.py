@@ -12,6 +12,12 @@ __all__ = ["WORDS", "Call", "Output", "entry", "output", "sample"]
 WORDS = "Grüße! 🌊 It is 21 °C."
 COUNTED = ", ".join(map(str, range(1, 101)))
 THOUGHT = "Hm 🌊."
+WRITTEN = {
+    "custom": "2024",
+    "shell": '{"commands": ["ls -l", "echo Grüße"]}',
+    "apply_patch": '{"type": "create_file", "path": "a.txt", "diff": "+Grüße"}',
+}
+"""What the model writes to call a tool that is not a function."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,7 @@ class Call:
 
     name: str
     arguments: str
-    custom: bool = False
+    kind: str = "function"
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ def output(
 
     Args:
         question: the last message of the user, or empty when a tool has just answered.
-        tools: each `{"name", "parameters"}`, or `{"name", "custom": True}`.
+        tools: each `{"name", "parameters"}`, or `{"name", "kind"}`.
         choice: `none`, `auto`, `required`, or `{"names": [...], "mode": ...}`.
         parallel: whether several calls are allowed.
         thinks: whether to begin with reasoning.
@@ -78,8 +84,9 @@ def output(
 
 
 def _call(tool: dict[str, Any], question: str) -> Call:
-    if tool.get("custom"):
-        return Call(tool["name"], "2024", custom=True)
+    kind = tool.get("kind", "function")
+    if kind != "function":
+        return Call(tool["name"], WRITTEN[kind], kind)
     arguments = sample(tool.get("parameters") or {})
     if "text" in arguments and " with text " in question:
         arguments["text"] = question.partition(" with text ")[2]

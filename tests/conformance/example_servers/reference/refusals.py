@@ -10,8 +10,9 @@ import jsonschema_rs
 from example_servers.reference.names import KEY
 from example_servers.reference.schema_faults import faults
 
-__all__ = ["Refused", "authorised", "check_chat", "check_completion", "check_response"]
+__all__ = ["CLIENT_TOOLS", "Refused", "authorised", "check_chat", "check_completion", "check_response"]
 
+CLIENT_TOOLS = ("shell", "apply_patch")
 WINDOW = 4096
 
 
@@ -106,7 +107,8 @@ def names_of(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name(tool: dict[str, Any]) -> str:
-    return str(tool.get("name") or tool[tool["type"]]["name"])
+    kind = tool["type"]
+    return kind if kind in CLIENT_TOOLS else str(tool.get("name") or tool[kind]["name"])
 
 
 def _check_pairs(messages: list[dict[str, Any]]) -> None:
@@ -153,7 +155,11 @@ def check_response(body: Any, model: str) -> None:
     """Refuse a request of the Responses API that breaks a rule (TOOL-08, TOOL-12, ST-06, ST-18, SO-03)."""
     valid("CreateResponse", body)
     known(body, model)
-    tools = [tool["name"] for tool in body.get("tools") or [] if tool["type"] in ("function", "custom")]
+    tools = [
+        tool.get("name", tool["type"])
+        for tool in body.get("tools") or []
+        if tool["type"] in ("function", "custom", *CLIENT_TOOLS)
+    ]
     _check_choice(body.get("tool_choice"), tools)
     if body.get("previous_response_id") and body.get("conversation"):
         raise Refused("One of them.", "conversation")

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
+from example_servers.reference import client_calls
 from example_servers.reference.model_output import Output, entry, output, pieces
-from example_servers.reference.refusals import Refused, check_calls, names_of
+from example_servers.reference.refusals import CLIENT_TOOLS, Refused, check_calls, names_of
 from example_servers.reference.stored import Conversations
 
 __all__ = ["Kept"]
@@ -196,7 +197,9 @@ def _count(context: list[Json], body: Json) -> int:
 
 def _text(item: Json) -> str:
     content = item.get("content", item.get("output", ""))
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", part.get("stdout", "")) for part in content)
 
 
 def _output(body: Json, context: list[Json]) -> Output:
@@ -208,7 +211,9 @@ def _output(body: Json, context: list[Json]) -> Output:
         "json_object": {"properties": {"a": {"type": "string"}}},
     }
     tools = [
-        {"custom": tool["type"] == "custom", **tool} for tool in body.get("tools") or [] if "name" in tool
+        {"kind": tool["type"], "name": tool["type"], **tool}
+        for tool in body.get("tools") or []
+        if "name" in tool or tool["type"] in CLIENT_TOOLS
     ]
     return output(
         _text(final) if final.get("role") == "user" else "",
@@ -225,7 +230,7 @@ def _frame(body: Json, number: int) -> Json:
     echoed = {key: body[key] if body.get(key) is not None else default for key, default in ECHOED.items()}
     if echoed["reasoning"].get("summary") is None:
         echoed["reasoning"] = {**echoed["reasoning"], "summary": None}
-    echoed["tools"] = [{"description": None, **tool} for tool in echoed["tools"]]
+    echoed["tools"] = [{"description": None, **tool} if "name" in tool else tool for tool in echoed["tools"]]
     echoed["text"] = {"format": {"type": "text"}, **echoed["text"]}
     made = {
         "id": f"resp_{number}",
@@ -259,6 +264,8 @@ def _events(frame: Json, found: Output, body: Json, prompt: int) -> Iterator[Jso
         status = "completed" if complete or parts is not found.text else "incomplete"
         for kind, text in _pieces_of(item["type"], parts):
             yield event(kind, **where, **_place(item, kind), **_event_fields(kind, text, wanted, body, item))
+        for kind, fields in client_calls.command_events(item, parts):
+            yield event(kind, output_index=place, **fields)
         item = _filled(item, parts, wanted, body)
         output.append({**item, "status": status})
         yield event("output_item.done", output_index=place, item=output[-1])
@@ -288,10 +295,12 @@ def _planned(name: str, found: Output) -> Iterator[tuple[Json, str]]:
     if found.text:
         yield {"type": "message", "id": f"msg_{name}", "role": "assistant", "content": []}, found.text
     for place, call in enumerate(found.calls):
-        kind, key = ("custom_tool_call", "input") if call.custom else ("function_call", "arguments")
-        prefix = "ctc" if call.custom else "fc"
+        kind, prefix, fields = {
+            "custom": ("custom_tool_call", "ctc", {"name": call.name, "input": ""}),
+            "function": ("function_call", "fc", {"name": call.name, "arguments": ""}),
+        }.get(call.kind) or (f"{call.kind}_call", "ct", client_calls.begun(call.kind, call.arguments))
         ids = {"type": kind, "id": f"{prefix}_{name}_{place}", "call_id": f"call_{name}_{place}"}
-        yield {**ids, "name": call.name, key: ""}, call.arguments
+        yield {**ids, **fields}, call.arguments
 
 
 def _pieces_of(kind: str, text: str) -> Iterator[tuple[str, str]]:
@@ -301,8 +310,10 @@ def _pieces_of(kind: str, text: str) -> Iterator[tuple[str, str]]:
             yield "content_part.added", ""
         case "function_call":
             stem = "function_call_arguments"
-        case _:
+        case "custom_tool_call":
             stem = "custom_tool_call_input"
+        case _:
+            return
     yield from ((f"{stem}.delta", piece) for piece in pieces(text))
     yield f"{stem}.done", text
     if kind in ("reasoning", "message"):
@@ -342,4 +353,6 @@ def _filled(item: Json, text: str, wanted: bool, body: Json) -> Json:
             return {**item, "arguments": text}
         case "custom_tool_call":
             return {**item, "input": text}
+        case "shell_call" | "apply_patch_call":
+            return client_calls.filled(item, text)
     return {**item, "content": [_part(item, text, wanted, body)]}
