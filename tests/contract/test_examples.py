@@ -60,7 +60,7 @@ def test_every_root_and_every_event_has_an_example() -> None:
         for ref in CONTRACT["components"]["schemas"]["ResponseStreamEvent"]["anyOf"]
     }
 
-    assert len(events) == 29
+    assert len(events) == 37
     assert set() == (roots | events) - set(bundle.examples()) - {"ResponseStreamEvent"}
 
 

@@ -294,7 +294,49 @@ add(
 add("output schema", RESPONSES, lambda: {
     "tools": [{"type": "function", "name": "f", "output_schema": wide(4_000), "allowed_callers": ["direct"] * 64}],
 }, "*.output_schema", "*.allowed_callers")  # fmt: skip
-add("hosted tools", RESPONSES, lambda: {"tools": [{"type": "mcp", "headers": wide(20_000)}]}, "HostedTool.*")
+add(
+    "hosted tools",
+    RESPONSES,
+    lambda: {"tools": [{"type": "web_search", "filters": wide(20_000)}]},
+    "HostedTool.*",
+)
+add("MCP servers", RESPONSES, lambda: {"tools": [{
+    "type": "mcp", "server_label": "l" * 256, "server_url": "https://mcp.example/" + "p" * 16_000,
+    "server_description": "d" * 1_000_000, "authorization": "a" * 65_536,
+    "headers": {f"x-{n}": "v" * 60_000 for n in range(64)}, "allowed_tools": ["n" * 1_000] * 1_024,
+    "allowed_callers": ["direct"] * 64,
+    "require_approval": {"always": {"tool_names": ["n" * 1_000] * 1_024}, "never": {"tool_names": ["n"] * 1_024}},
+}] + [{"type": "mcp", "server_label": f"s{n}", "server_url": "https://mcp.example"} for n in range(900)]},
+   "MCPTool.*", "MCPToolFilter.*")  # fmt: skip
+add("tools of MCP servers", RESPONSES, lambda: {"input": [{
+    "type": "mcp_list_tools", "id": f"l{n}", "server_label": f"s{n}", "error": "e" * 1_000_000 if n == 0 else None,
+    "tools": [{
+        "name": f"n{m}", "description": "d" * 1_000, "input_schema": wide(4_000) if m == n == 0 else {},
+        "annotations": wide(4_000) if m == n == 0 else None,
+    } for m in range(1_024)],
+} for n in range(4)]}, "MCPListTools.*", "MCPListToolsTool.*")  # fmt: skip
+add("calls of MCP servers", RESPONSES, lambda: {"input": [{
+    "type": "mcp_call", "id": f"c{n}", "server_label": "s", "name": "n", "arguments": "{}", "output": "o" * 100,
+    "error": {"type": "mcp_protocol_error", "code": 2**53, "message": "m"}, "status": "failed",
+} for n in range(16_000)] + [{
+    "type": "mcp_call", "id": "i" * 16_384, "server_label": "l" * 256, "name": "n" * 1_024,
+    "arguments": "a" * 1_000_000, "output": "o" * 2_000_000, "approval_request_id": "r" * 16_384,
+    "error": {"type": kind, "code": 2**53, "message": "m" * 1_000_000},
+} for kind in ("mcp_protocol_error", "http_error")]},
+   "MCPToolCall.*", "MCPProtocolError.*", "MCPToolExecutionError.*", "HTTPError.*")  # fmt: skip
+add("approvals of MCP calls", RESPONSES, lambda: {"input": [item for n in range(8_000) for item in (
+    {"type": "mcp_approval_request", "id": f"r{n}", "server_label": "s", "name": "n", "arguments": "{}"},
+    {"type": "mcp_approval_response", "approval_request_id": f"r{n}", "approve": False, "reason": "r" * 100},
+)] + [
+    {"type": "mcp_approval_request", "id": "r" * 16_384, "server_label": "l" * 256, "name": "n" * 1_024,
+     "arguments": "a" * 1_000_000},
+    {"type": "mcp_approval_response", "id": "i" * 16_384, "approval_request_id": "r" * 16_384, "approve": False,
+     "reason": "r" * 1_000_000},
+]}, "MCPApprovalRequest.*", "MCPApprovalResponse.*")  # fmt: skip
+add("choice of an MCP server", RESPONSES, lambda: {
+    "tools": [{"type": "mcp", "server_label": "l" * 256, "server_url": "https://mcp.example"}],
+    "tool_choice": {"type": "mcp", "server_label": "l" * 256, "name": "n" * 1_024},
+}, "ToolChoiceMCP.*")  # fmt: skip
 add("hosted items", RESPONSES, lambda: {
     "input": [{"type": "web_search_call", "id": "w", "action": {"a": 1}}] * 16_000,
 }, "HostedItem.*")  # fmt: skip

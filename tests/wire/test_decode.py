@@ -249,7 +249,12 @@ def test_items_may_come_without_a_type() -> None:
 def test_hosted_tools_and_items_are_kept_as_far_as_the_contract_lists_them() -> None:
     """TOOL-15."""
     tool = {"type": "web_search", "filters": {"allowed_domains": ["example.org"]}}
-    item = {"type": "mcp_call", "id": "mcp_1", "server_label": "s", "name": "n", "arguments": "{}"}
+    item = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "action": {"type": "search", "query": "q"},
+        "status": "completed",
+    }
     body = {"model": "m", "input": [item], "tools": [{**tool, "novel": 1}]}
     request = decode(CreateResponse, json.dumps(body).encode())
 

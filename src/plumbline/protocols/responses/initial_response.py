@@ -17,8 +17,8 @@ from plumbline._generated.responses import (
     ResponseReasoning,
     ResponseTextParam,
 )
-from plumbline._generated.tools import FunctionTool, FunctionToolParam, HostedTool, ResponseTool
-from plumbline.protocols.common.fields import given, or_default, tag_of
+from plumbline._generated.tools import FunctionTool, FunctionToolParam, MCPTool, ResponseTool
+from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.turn import Turn
 
@@ -100,7 +100,7 @@ def _echo_tool(tool: Any) -> ResponseTool:
             defer_loading=tool.defer_loading,
             allowed_callers=tool.allowed_callers,
         )
-    if isinstance(tool, HostedTool) and tag_of(tool) == "mcp":
+    if isinstance(tool, MCPTool):
         tool = replace(tool, authorization=UNSET, headers=UNSET)
     echoed: ResponseTool = tool
     return echoed
