@@ -365,6 +365,12 @@ add("patches", RESPONSES, lambda: {
 add("output of a patch", RESPONSES, lambda: {
     "input": [{"type": "apply_patch_call_output", "call_id": "c", "status": "failed", "output": "o" * 8_000_000}],
 }, "ApplyPatchToolCallOutputItemParam.*")  # fmt: skip
+add("local shell", RESPONSES, lambda: {
+    "input": [{"type": "local_shell_call", "call_id": "c", "action": {
+        "type": "exec", "command": ["c" * 500] * 8_192, "env": {f"V{n}": "v" * 500 for n in range(4_096)},
+        "working_directory": "/" * 16_384, "user": "u" * 16_384, "timeout_ms": 2**53,
+    }}, {"type": "local_shell_call_output", "id": "c", "output": "o" * 2_000_000}],
+}, "LocalShell*Param.*")  # fmt: skip
 for name, syntax, definition in (
     ("regex", "regex", "(" * 100_000),
     ("nested quantifiers", "regex", "((a*)*)*b{1,1000}"),

@@ -77,12 +77,10 @@ def walk(stream: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
         if stream[0]["type"] == "response.output_item.added":
             assert states == {"response": "open"}, "RS-07"
             steps.add(("response", "open", "add"))
-            machine = stream[0]["item"]["type"]
+            kind = stream[0]["item"]["type"]
+            machine = "whole_call" if kind in ("apply_patch_call", "local_shell_call") else kind
             states[machine] = "new"
-            if machine in (
-                "shell_call",
-                "apply_patch_call",
-            ):  # TOOL-20: its beginning and its pieces emit nothing.
+            if machine in ("shell_call", "whole_call"):  # TOOL-20: its beginning and its pieces emit nothing.
                 steps |= {(machine, "new", "add"), (machine, "open", "delta")}
                 states[machine] = "open"
         state = states[machine]

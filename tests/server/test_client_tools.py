@@ -20,7 +20,9 @@ Json = dict[str, Any]
 RESPONSES = "/v1/responses"
 SHELL = {"type": "shell", "environment": {"type": "local"}}
 PATCH = {"type": "apply_patch"}
+LOCAL = {"type": "local_shell"}
 COMMANDS = {"commands": ["ls -l", "echo 'é'"], "timeout_ms": 1000, "max_output_length": None}
+COMMAND = {"command": ["echo", "é"], "working_directory": "/tmp", "timeout_ms": None}
 OFFICIAL: TypeAdapter[Any] = TypeAdapter(ResponseOutputItem)
 
 
@@ -46,7 +48,7 @@ def commands_of(events: list[Json]) -> list[str]:
 
 
 async def respond(server: Server, stream: bool = False, **fields: Any) -> Json:
-    body = {"model": "test-model", "input": "hi", "tools": [SHELL, PATCH], "stream": stream, **fields}
+    body = {"model": "test-model", "input": "hi", "tools": [SHELL, PATCH, LOCAL], "stream": stream, **fields}
     answer = await server.post(RESPONSES, body)
     assert answer.status == 200, answer.body
     if not stream:
@@ -96,6 +98,18 @@ async def test_a_patch_is_called_by_its_official_item(kind: str, stream: bool) -
     assert OFFICIAL.validate_python(item).type == "apply_patch_call"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_local_shell_is_called_by_its_official_item(stream: bool) -> None:
+    """TOOL-20."""
+    async with serving(speaking(written("local_shell", COMMAND), grammars=True)) as server:
+        final = await respond(server, stream)
+    [item] = final["output"]
+    assert (item["type"], item["status"]) == ("local_shell_call", "completed")
+    assert item["action"] == {"type": "exec", "env": {}, **COMMAND}
+    check_response(final)
+    assert OFFICIAL.validate_python(item).type == "local_shell_call"
+
+
 OUTPUTS = {
     "shell": {
         "type": "shell_call_output",
@@ -105,8 +119,13 @@ OUTPUTS = {
         ],
     },
     "apply_patch": {"type": "apply_patch_call_output", "status": "failed", "output": "no such file"},
+    "local_shell": {"type": "local_shell_call_output", "output": '{"stdout": "a"}'},
 }
-ARGUMENTS = {"shell": COMMANDS, "apply_patch": {"type": "update_file", "path": "a", "diff": "@@\n+a"}}
+ARGUMENTS = {
+    "shell": COMMANDS,
+    "local_shell": COMMAND,
+    "apply_patch": {"type": "update_file", "path": "a", "diff": "@@\n+a"},
+}
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
@@ -143,21 +162,30 @@ async def test_a_call_that_is_cut_is_not_run(name: str, stream: bool) -> None:
     """A cut shell call has no commands, and a cut patch, which has no status for it, is left out."""
     text = written(name, ARGUMENTS[name])
     async with serving(speaking(text, grammars=True)) as server:
-        final = await respond(server, stream, max_output_tokens=len(text) - 30)
+        final = await respond(server, stream, max_output_tokens=len(text) - 40)
     assert final["status"] == "incomplete"
-    assert [(item["type"], item["status"], item["action"]["commands"]) for item in final["output"]] == (
-        [("shell_call", "incomplete", [])] if name == "shell" else []
+    assert [(item["type"], item["status"], _commands(item)) for item in final["output"]] == (
+        [] if name == "apply_patch" else [(f"{name}_call", "incomplete", [])]
     )
+
+
+def _commands(item: Json) -> Any:
+    return item["action"].get("commands", item["action"].get("command"))
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    "call", [("shell", {"commands": 5}), ("apply_patch", {"type": "move_file", "path": "a"})]
+    "call",
+    [
+        ("shell", {"commands": 5}),
+        ("local_shell", {"command": "ls"}),
+        ("apply_patch", {"type": "move_file", "path": "a"}),
+    ],
 )
 async def test_a_call_that_does_not_fit_its_item_is_left_out(call: tuple[str, Json], stream: bool) -> None:
     """No grammar allows it; an engine that ignores the grammar must not make a client run something else."""
     async with serving(speaking(written(*call), grammars=True)) as server:
-        body = {"model": "test-model", "input": "hi", "tools": [SHELL, PATCH], "stream": stream}
+        body = {"model": "test-model", "input": "hi", "tools": [SHELL, PATCH, LOCAL], "stream": stream}
         answer = await server.post(RESPONSES, body)
     final = fold_response([event.json for event in answer.events[:-1]]) if stream else answer.json
     assert [item["type"] for item in final["output"]] == ["message"], "an empty one"
@@ -211,6 +239,56 @@ async def test_outputs_need_their_calls(name: str) -> None:
         answer = await server.post(RESPONSES, body)
     assert (answer.status, answer.error["param"]) == (400, "input")
     assert "call_1" in answer.error["message"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("named", ["call_id", "its call_id as id", "its id as id"])
+async def test_the_output_of_a_local_shell_names_its_call_in_any_way_that_clients_know(
+    named: str, stored: bool, tmp_path: Path
+) -> None:
+    """The official document requires call_id and defines id; SDKs send id, and older Codex a function's output."""
+    model = speaking(written("local_shell", COMMAND), "Done.", "Done.", grammars=True)
+    async with serving(model, store=str(tmp_path / "s.db")) as server:
+        first = await respond(server, store=True)
+        [call] = first["output"]
+        name = {"id": call["id"] if named == "its id as id" else call["call_id"]}
+        if named == "call_id":
+            name = {"call_id": call["call_id"]}
+        output = {**OUTPUTS["local_shell"], **name}
+        more: Json = {"input": [output], "previous_response_id": first["id"]}
+        if not stored:
+            more = {"input": [{"role": "user", "content": "hi"}, call, output]}
+        final = await respond(server, **more)
+        plain = {"type": "function_call_output", "call_id": call["call_id"], "output": output["output"]}
+        as_function = await respond(server, input=[{"role": "user", "content": "hi"}, call, plain])
+        listed = (await server.get(f"{RESPONSES}/{final['id']}/input_items")).json["data"]
+    assert final["usage"]["input_tokens"] == as_function["usage"]["input_tokens"]
+    found = next(item for item in listed if item["type"] == output["type"])
+    assert found["call_id"] in call.values()
+    assert len({item["id"] for item in listed}) == len(listed)
+
+
+async def test_the_output_of_a_local_shell_needs_a_name() -> None:
+    call = {"type": "local_shell_call", "call_id": "c", "action": {"type": "exec", "command": ["ls"]}}
+    async with serving(speaking("Done.", grammars=True)) as server:
+        body = {"model": "test-model", "input": [call, OUTPUTS["local_shell"]], "tools": [LOCAL]}
+        answer = await server.post(RESPONSES, body)
+    assert (answer.status, answer.error["param"]) == (400, "input[1].call_id")
+
+
+async def test_the_environment_of_another_servers_call_is_shown_to_the_model() -> None:
+    action = {"type": "exec", "command": ["ls"]}
+    more = {**action, "env": {"LANG": "C"}, "user": "nobody"}
+    async with serving(speaking("Done.", "Done.", grammars=True)) as server:
+        counts = [
+            (await respond(server, input=[call, {**OUTPUTS["local_shell"], "id": "c"}]))["usage"][
+                "input_tokens"
+            ]
+            for call in (
+                {"type": "local_shell_call", "call_id": "c", "action": one} for one in (action, more)
+            )
+        ]
+    assert counts[1] >= counts[0] + len("LANG") + len("nobody")
 
 
 async def test_skills_of_the_machine_are_told_to_the_model() -> None:

@@ -1,4 +1,4 @@
-"""Use the Agents SDK's local shell and patches, whole and streamed. The model is scripted to call each once."""
+"""Use the Agents SDK's shells and patches, whole and streamed. The model is scripted to call each once."""
 
 import asyncio
 import os
@@ -35,7 +35,16 @@ async def main() -> None:
         commands.extend(request.data.action.commands)
         return PRINTED
 
-    for tool in (agents.ShellTool(executor=shell), agents.ApplyPatchTool(editor=editor)):
+    def local_shell(request: agents.LocalShellCommandRequest) -> str:
+        commands.append(" ".join(request.data.action.command))
+        return PRINTED
+
+    tools = (
+        agents.ShellTool(executor=shell),
+        agents.LocalShellTool(executor=local_shell),
+        agents.ApplyPatchTool(editor=editor),
+    )
+    for tool in tools:
         agent = Agent(name="a", model=model, model_settings=ModelSettings(max_tokens=200), tools=[tool])
         whole = await Runner.run(agent, "Run a command.", max_turns=3)
         streamed = Runner.run_streamed(agent, "Run a command.", max_turns=3)
@@ -46,7 +55,7 @@ async def main() -> None:
             assert kinds == ["tool_call_item", "tool_call_output_item", "message_output_item"], kinds
             assert result.final_output == ANSWER
         print(f"   {type(tool).__name__}: whole, streamed, with previous_response_id", flush=True)
-    assert commands == [f"echo {PRINTED}"] * 3
+    assert commands == [f"echo {PRINTED}"] * 6
     assert [(one.type, one.path, one.diff) for one in editor.seen] == [("create_file", "a.txt", "+a")] * 3
 
 

@@ -25,7 +25,7 @@ Machine = Literal[
     "function_call",
     "custom_tool_call",
     "shell_call",
-    "apply_patch_call",
+    "whole_call",
     "compaction",
 ]
 State = Literal["new", "queued", "open", "done"]
@@ -108,7 +108,7 @@ EVENT_ORDER: Mapping[Machine, Mapping[State, Mapping[Step, Transition]]] = {
         },
         "done": {},
     },
-    # TOOL-20: what a shell or a patch is to do is known once the arguments are whole
+    # TOOL-20: what a client's tool is to do is known once the arguments are whole
     "shell_call": {
         "new": {"add": Transition("open", ())},
         "open": {
@@ -126,7 +126,7 @@ EVENT_ORDER: Mapping[Machine, Mapping[State, Mapping[Step, Transition]]] = {
         },
         "done": {},
     },
-    "apply_patch_call": {
+    "whole_call": {
         "new": {"add": Transition("open", ())},
         "open": {
             "delta": Transition("open", ()),

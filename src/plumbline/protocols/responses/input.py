@@ -7,12 +7,6 @@ from typing import Any
 
 import msgspec
 
-from plumbline._generated.client_tools import (
-    ApplyPatchToolCallItemParam,
-    ApplyPatchToolCallOutputItemParam,
-    FunctionShellCallItemParam,
-    FunctionShellCallOutputItemParam,
-)
 from plumbline._generated.content import (
     InputImageContent,
     InputTextContent,
@@ -34,7 +28,14 @@ from plumbline.protocols.common.fields import or_default, tag_of
 from plumbline.protocols.common.media import image_reference, joined_text, unread_part
 from plumbline.protocols.common.sealing import Sealer, UnsealError
 from plumbline.protocols.common.tool_choice import custom_arguments
-from plumbline.protocols.responses.client_tools.history import call_arguments, call_name, output_text
+from plumbline.protocols.responses.client_tools.history import (
+    ClientCall,
+    ClientOutput,
+    call_arguments,
+    call_name,
+    output_text,
+    with_call_ids,
+)
 from plumbline.protocols.responses.compaction import cannot_open, opened, since_compaction
 from plumbline.protocols.responses.namespaces import joined_name
 from plumbline.turn import MediaReference, Message, Part, ToolCall
@@ -47,6 +48,9 @@ from plumbline.wire.errors import (
 )
 
 __all__ = ["read_input"]
+
+_CALL = FunctionToolCall | CustomToolCall | ClientCall
+_OUTPUT = FunctionCallOutputItemParam | CustomToolCallOutput | ClientOutput
 
 
 def read_input(
@@ -77,7 +81,7 @@ def read_input(
         items = [EasyInputMessage(role="user", content=items)]
     if not items and not earlier:
         raise invalid_value("input", [])
-    entries = list(_entries(items, earlier, sealer))
+    entries = list(with_call_ids(list(_entries(items, earlier, sealer))))
     _check_pairing([item for _, item in entries])
     conversation = _Conversation(messages)
     for where, item in entries:
@@ -141,10 +145,11 @@ def _message(item: InputItem, where: str, modalities: Collection[str]) -> Messag
         case FunctionCallOutputItemParam() | CustomToolCallOutput():
             text, parts = _content(item.output, f"{where}.output", modalities)
             return Message(role="tool", content=text, parts=parts, tool_call_id=item.call_id)
-        case FunctionShellCallItemParam() | ApplyPatchToolCallItemParam():  # TOOL-20
+        case _ if isinstance(item, ClientCall):  # TOOL-20
             return _call(item.call_id, call_name(item), call_arguments(item))
-        case FunctionShellCallOutputItemParam() | ApplyPatchToolCallOutputItemParam():
-            return Message(role="tool", content=output_text(item), tool_call_id=item.call_id)
+        case _ if isinstance(item, ClientOutput):
+            call_id = or_default(item.call_id, None)
+            return Message(role="tool", content=output_text(item), tool_call_id=call_id)
         case ItemReferenceParam():
             raise invalid_request(f"Item with id '{item.id}' not found.", f"{where}.id")  # ST-13
         case CompactionTriggerItemParam():
@@ -224,26 +229,13 @@ def _check_pairing(items: Sequence[InputItem]) -> None:
     """Check that outputs and calls pair up by `call_id`, with any items between them (TOOL-11, TOOL-12)."""
     calls: dict[str, None] = {}
     for item in items:
-        match item:
-            case (
-                FunctionToolCall()
-                | CustomToolCall()
-                | FunctionShellCallItemParam()
-                | ApplyPatchToolCallItemParam()
-            ):
-                calls[item.call_id] = None
-            case (
-                FunctionCallOutputItemParam()
-                | CustomToolCallOutput()
-                | FunctionShellCallOutputItemParam()
-                | ApplyPatchToolCallOutputItemParam()
-            ):
-                if item.call_id not in calls:
-                    raise invalid_request(
-                        f"No tool call found for function call output with call_id {item.call_id}.", "input"
-                    )
-                del calls[item.call_id]
-            case _:
-                pass
+        if isinstance(item, _CALL):
+            calls[item.call_id] = None
+        elif isinstance(item, _OUTPUT):
+            if item.call_id not in calls:
+                raise invalid_request(
+                    f"No tool call found for function call output with call_id {item.call_id}.", "input"
+                )
+            del calls[item.call_id]
     if calls:
         raise invalid_request(f"No tool output found for function call {next(iter(calls))}.", "input")

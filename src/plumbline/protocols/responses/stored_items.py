@@ -20,6 +20,10 @@ from plumbline._generated.client_tools import (
     FunctionShellCallItemParam,
     FunctionShellCallOutput,
     FunctionShellCallOutputItemParam,
+    LocalShellToolCall,
+    LocalShellToolCallOutput,
+    LocalShellToolCallOutputParam,
+    LocalShellToolCallParam,
 )
 from plumbline._generated.content import (
     Annotation,
@@ -57,15 +61,19 @@ _PREFIXES = {
     "shell_call_output": "sho_",
     "apply_patch_call": "apc_",
     "apply_patch_call_output": "apco_",
+    "local_shell_call": "lsh_",
+    "local_shell_call_output": "lsho_",
     "reasoning": "rs_",
     "compaction": "cmp_",
 }
-_CALLS = ("function_call", "custom_tool_call", "shell_call")
+_CALLS = ("function_call", "custom_tool_call", "shell_call", "local_shell_call")
 _LISTED: dict[type, Any] = {
     FunctionShellCallItemParam: FunctionShellCall,
     FunctionShellCallOutputItemParam: FunctionShellCallOutput,
     ApplyPatchToolCallItemParam: ApplyPatchToolCall,
     ApplyPatchToolCallOutputItemParam: ApplyPatchToolCallOutput,
+    LocalShellToolCallParam: LocalShellToolCall,
+    LocalShellToolCallOutputParam: LocalShellToolCallOutput,
 }
 """The types of items as they are listed, which have members that clients may leave out, also in their parts."""
 _WITH_STATUS = (
@@ -75,6 +83,8 @@ _WITH_STATUS = (
     CustomToolCallOutput,
     FunctionShellCallItemParam,
     FunctionShellCallOutputItemParam,
+    LocalShellToolCallParam,
+    LocalShellToolCallOutputParam,
 )
 
 _decoder = msgspec.json.Decoder(InputItem)
@@ -90,12 +100,25 @@ def stored_input(items: str | Sequence[InputItem]) -> tuple[ItemRecord, ...]:
     taken: set[str] = set()
     found: list[ItemRecord] = []
     for item in items:
+        item = _complete(item)
         item_id = or_default(getattr(item, "id", None), None)
         if not item_id or item_id in taken:
             item_id = new_id(_PREFIXES.get(tag_of(item), "item_"))
         taken.add(item_id)
         found.append(ItemRecord(item_id, encode(_resource(item, item_id))))
     return tuple(found)
+
+
+def _complete(item: InputItem) -> InputItem:
+    """Return an item of a local shell with what clients may leave out."""
+    match item:
+        case LocalShellToolCallParam(action=action) if not or_default(action.env, None):
+            return msgspec.structs.replace(item, action=msgspec.structs.replace(action, env={}))
+        case LocalShellToolCallOutputParam() if not or_default(item.call_id, None):
+            # Without a call_id, its id names the call and not the output.
+            return msgspec.structs.replace(item, id=UNSET, call_id=item.id)
+        case _:
+            return item
 
 
 def as_context(items: Iterable[bytes]) -> list[InputItem]:

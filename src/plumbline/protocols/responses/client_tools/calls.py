@@ -1,4 +1,4 @@
-"""Write the calls of a shell and of patches as official items.
+"""Write the calls of shells and of patches as official items.
 
 Their fields are known once the arguments are whole, so all events of an item come at its end.
 """
@@ -18,12 +18,14 @@ from plumbline._generated.client_tools import (
     FunctionShellAction,
     FunctionShellCall,
     LocalEnvironmentResource,
+    LocalShellExecAction,
+    LocalShellToolCall,
 )
 from plumbline._generated.items import OutputItem
 from plumbline.protocols.responses.event_order import Machine, Step
 from plumbline.protocols.responses.items import CallItem, ItemStatus
 
-__all__ = ["CLIENT_CALLS", "PatchCallItem", "ShellCallItem"]
+__all__ = ["CLIENT_CALLS", "LocalShellCallItem", "PatchCallItem", "ShellCallItem"]
 
 _Operation = ApplyPatchCreateFileOperation | ApplyPatchUpdateFileOperation | ApplyPatchDeleteFileOperation
 
@@ -68,14 +70,56 @@ class ShellCallItem(CallItem):
         )
 
 
-class PatchCallItem(CallItem):
-    """A call of a patch. One that was cut is dropped: the official item has no status for it."""
+class _WholeCallItem(CallItem):
+    """A call without events of its own: it is added whole, and ends at once."""
 
-    machine: Machine = "apply_patch_call"
-    prefix = "apc_"
+    machine: Machine = "whole_call"
+
+    finished: Any
 
     def added(self) -> OutputItem:
-        return msgspec.structs.replace(self.finished, status="in_progress")
+        found: OutputItem = msgspec.structs.replace(self.finished, status="in_progress")
+        return found
+
+
+class LocalShellCallItem(_WholeCallItem):
+    """A call of the local shell. One that was cut has no command, so that no client runs half of it."""
+
+    prefix = "lsh_"
+
+    def finish(self, status: ItemStatus) -> None:
+        """Set `finished`; a call that broke off before other output is dropped (R-07)."""
+        self.text = "".join(self.fragments)
+        action = _read(self.text, _LocalShellArguments)
+        self.dropped = action is None and status != "incomplete"
+        self.finished = LocalShellToolCall(
+            id=self.id,
+            call_id=self.call_id,
+            action=LocalShellExecAction(command=[], env={}) if action is None else action.as_action(),
+            status=status,
+        )
+
+
+class _LocalShellArguments(msgspec.Struct):
+    """What the model writes."""
+
+    command: list[str]
+    working_directory: str | None = None
+    timeout_ms: int | None = None
+
+    def as_action(self) -> LocalShellExecAction:
+        return LocalShellExecAction(
+            command=self.command,
+            working_directory=self.working_directory,
+            timeout_ms=self.timeout_ms,
+            env={},
+        )
+
+
+class PatchCallItem(_WholeCallItem):
+    """A call of a patch. One that was cut is dropped: the official item has no status for it."""
+
+    prefix = "apc_"
 
     def finish(self, status: ItemStatus) -> None:
         """Set `finished`, unless the call was cut."""
@@ -88,7 +132,11 @@ class PatchCallItem(CallItem):
             )
 
 
-CLIENT_CALLS: dict[str, type[CallItem]] = {"shell": ShellCallItem, "apply_patch": PatchCallItem}
+CLIENT_CALLS: dict[str, type[CallItem]] = {
+    "shell": ShellCallItem,
+    "local_shell": LocalShellCallItem,
+    "apply_patch": PatchCallItem,
+}
 """The items of calls, by the name that the model sees."""
 
 

@@ -1,4 +1,4 @@
-"""Show the model a shell and patches as functions of its dialect (TOOL-20).
+"""Show the model shells and patches as functions of its dialect (TOOL-20).
 
 The official document has no schema of their arguments, because its models know the tools. Any other model needs one.
 """
@@ -16,6 +16,7 @@ from plumbline._generated.tools import (
     CallableToolAllowedCaller,
     FunctionToolParam,
     HostedToolApplyPatch,
+    HostedToolLocalShell,
     HostedToolShell,
 )
 from plumbline.protocols.common.fields import or_default, tag_of
@@ -45,6 +46,19 @@ _SHELL = FunctionToolParam(
         commands={"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
         timeout_ms=_NUMBER,
         max_output_length=_NUMBER,
+    ),
+    strict=True,
+)
+_LOCAL_SHELL = FunctionToolParam(
+    name="local_shell",
+    description=(
+        "Run one command on the user's machine: a program and its arguments, not a line of a shell. "
+        "working_directory and timeout_ms may be null."
+    ),
+    parameters=_object(
+        command={"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+        working_directory={"type": ["string", "null"]},
+        timeout_ms=_NUMBER,
     ),
     strict=True,
 )
@@ -83,6 +97,8 @@ def client_function(tool: Any, where: str = "tools") -> FunctionToolParam | None
             found = msgspec.structs.replace(_SHELL, description=_with_skills(tool.environment, where))
         case HostedToolApplyPatch():
             found = _APPLY_PATCH
+        case HostedToolLocalShell():
+            return _LOCAL_SHELL
         case _:
             return None
     if tool.allowed_callers is UNSET or tool.allowed_callers is None:
