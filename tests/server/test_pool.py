@@ -47,8 +47,17 @@ class Loader:
         await asyncio.sleep(0)
         self.live.remove(name)
 
-    def pool(self, capacity: int = CAPACITY, max_waiting: int = 100) -> ModelPool[str]:
-        return ModelPool(SIZES, self.load, self.unload, capacity=capacity, max_waiting=max_waiting)
+    def pool(
+        self, capacity: int = CAPACITY, max_waiting: int = 100, max_per_client: int = 0
+    ) -> ModelPool[str]:
+        return ModelPool(
+            SIZES,
+            self.load,
+            self.unload,
+            capacity=capacity,
+            max_waiting=max_waiting,
+            max_per_client=max_per_client,
+        )
 
 
 async def settle() -> None:
@@ -181,7 +190,7 @@ def test_a_failed_load_is_told_to_all_who_wait_and_harms_no_other_model() -> Non
 def test_a_model_beyond_the_bound_is_refused() -> None:
     async def run() -> None:
         with pytest.raises(
-            ModelLoadError, match="'huge' could not be loaded: it needs 9 bytes, the bound is 4"
+            ModelLoadError, match="'huge' could not be loaded: it needs 9 bytes, and all models may have 4"
         ):
             await Loader().pool().load("huge")
 
@@ -221,17 +230,66 @@ def test_too_many_who_wait_are_refused() -> None:
     asyncio.run(run())
 
 
-def test_close_refuses_those_who_wait() -> None:
+def test_one_client_leaves_room_for_others_to_wait() -> None:
+    async def run() -> None:
+        loader = Loader()
+        loader.gate.clear()
+        pool = loader.pool(max_per_client=2)
+        waiting = [asyncio.ensure_future(pool.acquire(name, "x")) for name in "ab"]
+        await settle()
+        with pytest.raises(EngineFullError, match="2 of your requests"):
+            await pool.acquire("c", "x")
+        waiting.append(asyncio.ensure_future(pool.acquire("c", "y")))
+        await settle()
+        loader.gate.set()
+        for request in waiting:
+            (await request).release()
+        (await pool.acquire("a", "x")).release()
+
+    asyncio.run(run())
+
+
+def test_a_shared_lease_keeps_its_model_after_the_first_one() -> None:
+    async def run() -> None:
+        loader = Loader()
+        pool = loader.pool()
+        first = await pool.acquire("a")
+        second = first.share()
+        first.release()
+        first.release()
+        unloading = asyncio.ensure_future(pool.unload("a"))
+        await settle()
+        assert loader.live == ["a"]
+        second.release()
+        await unloading
+        assert loader.live == []
+
+    asyncio.run(run())
+
+
+def test_a_model_that_does_not_unload_properly_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async def unload(name: str) -> None:
+            raise ValueError("stuck")
+
+        pool = ModelPool(SIZES, Loader().load, unload, capacity=CAPACITY, max_waiting=1)
+        await pool.load("b")
+        await pool.load("c")
+        assert pool.statuses()["b"] == "unloaded"
+        assert pool.loaded == ["c"]
+
+    asyncio.run(run())
+    assert "the model 'b' was not unloaded properly" in caplog.text
+
+
+def test_close_refuses_those_who_wait_and_cancels_the_load() -> None:
     async def run() -> None:
         loader = Loader()
         loader.gate.clear()
         pool = loader.pool()
         first = asyncio.ensure_future(pool.load("a"))
         await settle()
-        closing = asyncio.ensure_future(pool.close())
-        await settle()
-        loader.gate.set()
-        await closing
+        await pool.close()
         with pytest.raises(EngineClosedError):
             await first
         assert loader.live == []

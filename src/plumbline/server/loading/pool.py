@@ -2,18 +2,26 @@
 
 A slot moves `unloaded -> loading -> loaded -> unloading -> unloaded`. A load that fails returns to `unloaded`.
 The pool belongs to one event loop.
+
+Loads take turns in the order of the requests that need them. A model that loads serves every request that waited for
+it before it may leave, and a leased model never leaves. So each load serves a request, and every request gets its turn,
+also where requests alternate between models that do not fit together: each change then costs a load.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Generic, Literal, TypeVar
 
 from plumbline.engines.port import EngineClosedError, EngineFullError
 
-__all__ = ["ModelLoadError", "ModelPool", "ModelStatus"]
+__all__ = ["Lease", "ModelLoadError", "ModelPool", "ModelStatus"]
+
+_log = logging.getLogger("plumbline.server")
 
 M = TypeVar("M")
 
@@ -21,7 +29,32 @@ ModelStatus = Literal["unloaded", "loading", "loaded", "unloading"]
 
 
 class ModelLoadError(Exception):
-    """A model could not be loaded; the message names the model and the reason."""
+    """A model could not be loaded; the message names the model and the reason, which may have paths."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"The model '{name}' could not be loaded: {reason}")
+        self.name = name
+
+
+class Lease(Generic[M]):
+    """The use of a loaded model, which stays loaded until `release`."""
+
+    def __init__(self, model: M, take: Callable[[], None], give_back: Callable[[], None]) -> None:
+        take()
+        self.model = model
+        self._take = take
+        self._give_back = give_back
+        self._ended = False
+
+    def share(self) -> Lease[M]:
+        """Return a further lease of the same model, for work that outlasts this one."""
+        return Lease(self.model, self._take, self._give_back)
+
+    def release(self) -> None:
+        """End the lease. Idempotent."""
+        if not self._ended:
+            self._ended = True
+            self._give_back()
 
 
 class _Slot(Generic[M]):
@@ -34,7 +67,7 @@ class _Slot(Generic[M]):
         self.model: M | None = None
         self.leases = 0
         self.last_used = 0
-        self.waiters: list[asyncio.Future[M]] = []
+        self.waiters: list[asyncio.Future[Lease[M]]] = []
         self.loading: asyncio.Task[None] | None = None
         self.leaving: asyncio.Task[None] | None = None
         self.idle = asyncio.Event()
@@ -52,6 +85,7 @@ class ModelPool(Generic[M]):
         *,
         capacity: int,
         max_waiting: int,
+        max_per_client: int = 0,
     ) -> None:
         """Describe the models; none is loaded yet.
 
@@ -61,12 +95,16 @@ class ModelPool(Generic[M]):
             unload: stops the engine of a model that no request uses.
             capacity: bytes for all models that are not `unloaded`.
             max_waiting: how many requests may wait for models that are not loaded.
+            max_per_client: how many of them may be of one client; 0 sets no limit.
         """
         self._slots = {name: _Slot[M](name, size) for name, size in sizes.items()}
         self._load = load
         self._unload = unload
         self._capacity = capacity
         self._max_waiting = max_waiting
+        self._max_per_client = max_per_client
+        self._waiting: Counter[str] = Counter()
+        """The requests that wait, by client."""
         self._turn = asyncio.Lock()  # FIFO: loads make room for one model at a time.
         self._clock = 0
         self._closed = False
@@ -75,9 +113,17 @@ class ModelPool(Generic[M]):
         """Return the status of each model by name."""
         return {name: slot.status for name, slot in self._slots.items()}
 
-    @asynccontextmanager
-    async def lease(self, name: str) -> AsyncIterator[M]:
-        """Keep a model loaded while the block runs.
+    @property
+    def loaded(self) -> list[M]:
+        """The models that requests may be using."""
+        return [slot.model for slot in self._slots.values() if slot.model is not None]
+
+    async def acquire(self, name: str, client: str = "") -> Lease[M]:
+        """Lease a model, which is loaded first if need be.
+
+        Args:
+            name: the model.
+            client: whom the request counts for while it waits.
 
         Raises:
             KeyError: the pool has no such model.
@@ -86,14 +132,38 @@ class ModelPool(Generic[M]):
             ModelLoadError: the model did not load.
         """
         slot = self._slots[name]
-        model = await self._acquire(slot)
+        if self._closed:
+            raise EngineClosedError("The server stops.")
+        if slot.status == "loaded" and slot.model is not None:
+            return self._grant(slot, slot.model)
+        self._check_room(slot, client)
+        waiter: asyncio.Future[Lease[M]] = asyncio.get_running_loop().create_future()
+        slot.waiters.append(waiter)
+        self._waiting[client] += 1
+        self._ensure_loading(slot)
         try:
-            yield model
+            return await waiter
+        except asyncio.CancelledError:
+            # The load may have granted the lease just before the client left.
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().release()
+            raise
         finally:
-            self._release(slot)
+            self._waiting -= Counter([client])  # Without clients whose count is 0.
+            if waiter in slot.waiters:
+                slot.waiters.remove(waiter)
+
+    @asynccontextmanager
+    async def lease(self, name: str, client: str = "") -> AsyncIterator[M]:
+        """Keep a model loaded while the block runs; raises as `acquire`."""
+        lease = await self.acquire(name, client)
+        try:
+            yield lease.model
+        finally:
+            lease.release()
 
     async def load(self, name: str) -> None:
-        """Load a model unless it is loaded; raises as `lease`."""
+        """Load a model unless it is loaded; raises as `acquire`."""
         async with self.lease(name):
             pass
 
@@ -110,51 +180,44 @@ class ModelPool(Generic[M]):
             await asyncio.shield(self._leave(slot))
 
     async def close(self) -> None:
-        """Refuse those who wait, and unload every model, also those with leases."""
+        """Refuse those who wait, cancel loads, and unload every model, also those with leases. Idempotent."""
         self._closed = True
         for slot in self._slots.values():
             self._refuse(slot, EngineClosedError("The server stops."))
         for slot in self._slots.values():
             slot.idle.set()
             if slot.loading is not None:
+                slot.loading.cancel()
                 await asyncio.wait({slot.loading})
             if slot.status in {"loaded", "unloading"}:
                 await asyncio.shield(self._leave(slot))
 
-    async def _acquire(self, slot: _Slot[M]) -> M:
-        if self._closed:
-            raise EngineClosedError("The server stops.")
-        if slot.status == "loaded" and slot.model is not None:
-            self._grant(slot)
-            return slot.model
-        if sum(len(each.waiters) for each in self._slots.values()) >= self._max_waiting:
+    def _check_room(self, slot: _Slot[M], client: str) -> None:
+        if self._waiting.total() >= self._max_waiting:
             raise EngineFullError(f"Too many requests wait for models to load; '{slot.name}' is not loaded.")
-        waiter: asyncio.Future[M] = asyncio.get_running_loop().create_future()
-        slot.waiters.append(waiter)
-        self._ensure_loading(slot)
-        try:
-            return await waiter
-        except asyncio.CancelledError:
-            # The load may have granted the lease just before the client left.
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._release(slot)
-            raise
-        finally:
-            if waiter in slot.waiters:
-                slot.waiters.remove(waiter)
+        if self._max_per_client and self._waiting[client] >= self._max_per_client:
+            raise EngineFullError(
+                f"{self._max_per_client} of your requests wait for models to load, the most that one client may have; "
+                f"'{slot.name}' is not loaded."
+            )
 
-    def _grant(self, slot: _Slot[M]) -> None:
+    def _grant(self, slot: _Slot[M], model: M) -> Lease[M]:
+        def take() -> None:
+            slot.leases += 1
+            slot.idle.clear()
+            self._use(slot)
+
+        def give_back() -> None:
+            slot.leases -= 1
+            if slot.leases == 0:
+                slot.idle.set()
+            self._use(slot)
+
+        return Lease(model, take, give_back)
+
+    def _use(self, slot: _Slot[M]) -> None:
         self._clock += 1
         slot.last_used = self._clock
-        slot.leases += 1
-        slot.idle.clear()
-
-    def _release(self, slot: _Slot[M]) -> None:
-        self._clock += 1
-        slot.last_used = self._clock
-        slot.leases -= 1
-        if slot.leases == 0:
-            slot.idle.set()
 
     def _refuse(self, slot: _Slot[M], error: Exception) -> None:
         waiters, slot.waiters = slot.waiters, []
@@ -172,7 +235,7 @@ class ModelPool(Generic[M]):
         try:
             async with self._turn:
                 if slot.size > self._capacity:
-                    raise ModelLoadError(f"it needs {slot.size} bytes, the bound is {self._capacity}")
+                    raise MemoryError(f"it needs {slot.size} bytes, and all models may have {self._capacity}")
                 while slot.waiters and self._used() + slot.size > self._capacity:
                     await asyncio.shield(self._leave(self._victim()))
                 if not slot.waiters:
@@ -181,19 +244,19 @@ class ModelPool(Generic[M]):
                 slot.model = await self._load(slot.name)
                 slot.status = "loaded"
         except Exception as error:
-            slot.status = "unloaded"
-            refusal = ModelLoadError(f"The model '{slot.name}' could not be loaded: {error}")
+            refusal = ModelLoadError(slot.name, str(error) or type(error).__name__)
             refusal.__cause__ = error
             self._refuse(slot, refusal)
         finally:
             slot.loading = None
+            if slot.status == "loading":  # It failed, or was cancelled.
+                slot.status = "unloaded"
         if slot.status == "loaded" and slot.model is not None:
             # Those who waited hold leases before any other load can choose this model as its victim.
             waiters, slot.waiters = slot.waiters, []
             for waiter in waiters:
                 if not waiter.done():
-                    self._grant(slot)
-                    waiter.set_result(slot.model)
+                    waiter.set_result(self._grant(slot, slot.model))
 
     def _used(self) -> int:
         return sum(slot.size for slot in self._slots.values() if slot.status != "unloaded")
@@ -219,6 +282,8 @@ class ModelPool(Generic[M]):
         try:
             if model is not None:
                 await self._unload(model)
+        except Exception:  # The next load is not to blame.
+            _log.exception("the model '%s' was not unloaded properly", slot.name)
         finally:
             slot.status = "unloaded"
             slot.leaving = None
