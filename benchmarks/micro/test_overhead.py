@@ -20,6 +20,7 @@ from plumbline.engines.scripted import ScriptedEngine
 from plumbline.pocket import MODEL_DIR
 from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.server.app import create_app
+from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.text.assemble import TextAssembler
@@ -56,7 +57,7 @@ def scripted_app(num_tokens: int) -> tuple[Any, ScriptedEngine]:
         created=0,
         fingerprint="fp_0",
     )
-    return create_app(model, Settings()), engine
+    return create_app(only(model), Settings()), engine
 
 
 async def call(app: Any, path: str, body: dict[str, Any]) -> int:

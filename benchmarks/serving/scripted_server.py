@@ -16,6 +16,7 @@ import msgspec
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
+from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
@@ -40,7 +41,7 @@ def main(port: int, store: str, tokens: int, seconds: float, api_servers: int = 
     if api_servers > 1:
         supervise(model.engine, settings, api_servers)
         return
-    listener(model, settings, build_store(settings), host=settings.host, port=port).run()
+    listener(only(model), settings, build_store(settings), host=settings.host, port=port).run()
 
 
 if __name__ == "__main__":

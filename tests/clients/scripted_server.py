@@ -15,6 +15,7 @@ import msgspec
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
+from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
@@ -59,7 +60,7 @@ def main(port: int, store: str) -> None:
         yield TokenChunk(token_ids=(min(info.eos_token_ids),), finish_reason="stop")
 
     model = msgspec.structs.replace(pocket, engine=Scripted(info, script))
-    listener(model, settings, build_store(settings), host=settings.host, port=port).run()
+    listener(only(model), settings, build_store(settings), host=settings.host, port=port).run()
 
 
 if __name__ == "__main__":

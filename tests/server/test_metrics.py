@@ -66,8 +66,16 @@ class CountingEngine:
         return self.now
 
 
-def metrics(model: str = "m", engine: Any = None) -> Metrics:
-    return Metrics(engine or CountingEngine(), model)
+class Counted(Metrics):
+    """Metrics of a server with one model."""
+
+    def __init__(self, model: str, engine: Any) -> None:
+        super().__init__()
+        self.observe = self.begin_model(model, engine).observe
+
+
+def metrics(model: str = "m", engine: Any = None) -> Counted:
+    return Counted(model, engine or CountingEngine())
 
 
 def scrape(body: bytes) -> dict[str, Any]:
@@ -87,7 +95,7 @@ async def play(events: list[ChoiceEvent]) -> AsyncGenerator[ChoiceEvent, None]:
         yield event
 
 
-def observe(made: Metrics, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
+def observe(made: Counted, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
     async def run() -> list[ChoiceEvent]:
         return [event async for event in made.observe(play(events), time.perf_counter())]
 

@@ -26,6 +26,7 @@ from support.models import scripted, served
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from plumbline.server.loading.catalog import only
 from plumbline.server.settings import Settings, SettingsError
 from plumbline.server.start.listener import listener
 
@@ -104,7 +105,7 @@ def on_socket(path: Path) -> Iterator[None]:
     ready, stop = threading.Event(), threading.Event()
 
     async def main() -> None:
-        server = listener(served(scripted()), Settings(uds=str(path)), host="127.0.0.1", port=0)
+        server = listener(only(served(scripted())), Settings(uds=str(path)), host="127.0.0.1", port=0)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         running = asyncio.ensure_future(server._serve())
         while not server.started and not running.done():

@@ -13,11 +13,12 @@ from urllib.parse import unquote
 
 from plumbline._generated.routes import ROUTE_HANDLERS
 from plumbline.server.app import create_app
+from plumbline.server.loading.catalog import Catalog, only
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
 
-__all__ = ["Answer", "Event", "Exchange", "Server", "read_events", "serving"]
+__all__ = ["Answer", "Event", "Exchange", "Server", "as_catalog", "read_events", "serving"]
 
 
 @dataclass(frozen=True)
@@ -251,11 +252,16 @@ def _keep_signatures() -> None:
         _ = handler.signature_model, handler.parsed_data_field, handler.parsed_return_field
 
 
+def as_catalog(model: ServedModel | Catalog) -> Catalog:
+    """The catalog of a server with this model."""
+    return model if isinstance(model, Catalog) else only(model)
+
+
 @asynccontextmanager
-async def serving(model: ServedModel, **changes: Any) -> AsyncGenerator[Server, None]:
+async def serving(model: ServedModel | Catalog, **changes: Any) -> AsyncGenerator[Server, None]:
     """Run the application's lifespan around some requests. Streams are primed without a time limit by default."""
     settings = Settings(**{"keep_alive_interval": 0.0, **changes})
-    app = create_app(model, settings, build_store(settings))
+    app = create_app(as_catalog(model), settings, build_store(settings))
     _keep_signatures()
     inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()

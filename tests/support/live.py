@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
 from plumbline.server.start.listener import listener
+from support.asgi import as_catalog
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,13 @@ class Live:
 
 
 @contextmanager
-def live(make: Callable[[], ServedModel], settings: Settings) -> Iterator[Live]:
+def live(make: Callable[[], ServedModel | Catalog], settings: Settings) -> Iterator[Live]:
     """Serve while the block runs. The server's event loop calls `make`."""
     ready = threading.Event()
     found: list[Live] = []
 
     async def main() -> None:
-        server = listener(make(), settings, build_store(settings), host="127.0.0.1", port=0)
+        server = listener(as_catalog(make()), settings, build_store(settings), host="127.0.0.1", port=0)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.ensure_future(server._serve())
         while not server.started and not serving.done():

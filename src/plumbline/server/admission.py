@@ -12,7 +12,12 @@ from plumbline.server.settings import Settings
 from plumbline.wire.call import Call
 from plumbline.wire.errors import invalid_request, model_not_found, unsupported_parameter
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "client_of"]
+
+
+def client_of(call: Call, settings: Settings) -> str:
+    """Return the client that a request counts for: its key, or its address where the server checks no keys."""
+    return call.api_key or "" if settings.api_keys else call.peer
 
 
 class Admission:
@@ -35,10 +40,6 @@ class Admission:
     def answer_name(self, name: str | msgspec.UnsetType | None) -> str:
         """Return the model that the answer names (MOD-04): the adapter, or the first name of the model."""
         return self.adapter(name) or self._model.names[0]
-
-    def client(self, call: Call) -> str:
-        """Return the client that a request counts for: its key, or its address where the server checks no keys."""
-        return call.api_key or "" if self._settings.api_keys else call.peer
 
     def check_choices(self, count: int, param: str) -> None:
         """Refuse more choices than can ever run at once with a 400: after a 429 clients would try again."""

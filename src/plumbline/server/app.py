@@ -18,24 +18,28 @@ from plumbline.protocols.common.sealing import Sealer
 from plumbline.server.claims.names import LocalClaims
 from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.generation import Generation
+from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.prompts import load_prompts
+from plumbline.server.media.load import MediaLoader
 from plumbline.server.middleware.auth import KeyRing
 from plumbline.server.middleware.cors import Cors
 from plumbline.server.middleware.forwarder import Forwarder
 from plumbline.server.middleware.front import Front
-from plumbline.server.observe.metrics import Metrics
+from plumbline.server.models import Models
+from plumbline.server.observe.metrics import Metrics, ModelMetrics
 from plumbline.server.observe.request_log import RequestLog
+from plumbline.server.replies import Replies
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.memory import Memory, remembering
-from plumbline.server.service import PlumblineService
+from plumbline.server.service import ModelService, PlumblineService
 from plumbline.server.settings import Settings
 from plumbline.server.websocket import responses_socket
 from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, envelope, from_status, server_error, unparsable_body
 from plumbline.wire.incoming import LENIENT, STRICT, hinted
 
-__all__ = ["create_app"]
+__all__ = ["Application", "create_app"]
 
 _log = logging.getLogger("plumbline.server")
 
@@ -47,25 +51,44 @@ _PHRASES = {
 }
 
 
+class Application:
+    """The ASGI application, and the models that it serves."""
+
+    def __init__(self, asgi: Front | Cors, models: Models[ModelService]) -> None:
+        self._asgi = asgi
+        self.models = models
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle one connection event of an ASGI server."""
+        await self._asgi(scope, receive, send)
+
+
 def create_app(
-    model: ServedModel, settings: Settings, store: Store | None = None, shared: SharedClaims | None = None
-) -> Front | Cors:
+    catalog: Catalog, settings: Settings, store: Store | None = None, shared: SharedClaims | None = None
+) -> Application:
     """Build the ASGI application.
 
     Args:
-        model: the model to serve; the lifespan of the application starts and stops its engine.
+        catalog: the models to serve; the lifespan of the application starts those that are loaded, and stops all.
         settings: the settings.
         store: where responses are kept; also started and stopped by the lifespan. None keeps nothing.
         shared: the claims of all API servers of the engine, also started and stopped by the lifespan; None if this is
             the only API server.
     """
     claims = LocalClaims() if shared is None else shared
-    metrics = Metrics(model.engine, model.names[0], store)
+    metrics = Metrics(store)
+    replies = Replies(settings, metrics)
+    media = MediaLoader(settings)
     runs = BackgroundRuns(settings.max_num_waiting, claims)
     sealer = Sealer(settings.sealing_key)
     memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys), claims=claims)
-    generation = Generation(model, settings, metrics)
-    service = PlumblineService(generation, sealer, memory, runs, load_prompts(settings.prompts))
+
+    def build(model: ServedModel, counts: ModelMetrics) -> ModelService:
+        return ModelService(Generation(model, settings, counts, replies, media), sealer, memory, runs)
+
+    models = Models(catalog, settings, metrics, replies, build)
+    prompts = load_prompts(settings.prompts)
+    service = PlumblineService(models, settings, metrics, replies, memory, runs, prompts)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
@@ -74,9 +97,8 @@ def create_app(
                 await stack.enter_async_context(remembering(memory))
                 if not settings.sealing_key:
                     sealer.use(await memory.store.secret("reasoning"))
-            await model.engine.start()
-            stack.push_async_callback(model.engine.stop)
-            await generation.adapters.start()
+            stack.push_async_callback(models.close)
+            await models.start()
             if shared is not None:
                 await shared.start()
                 stack.push_async_callback(shared.stop)
@@ -110,7 +132,7 @@ def create_app(
         max_body_bytes=settings.max_body_bytes,
         body_timeout=settings.body_timeout,
     )
-    return Cors(front, settings.cors_origins) if settings.cors_origins else front
+    return Application(Cors(front, settings.cors_origins) if settings.cors_origins else front, models)
 
 
 def _respond(error: ApiError) -> Response[bytes]:

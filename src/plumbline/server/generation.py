@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
@@ -21,34 +20,30 @@ from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLo
 from plumbline.road.merge import merge
 from plumbline.road.prepare import PreparedTurn
 from plumbline.road.road import Road
-from plumbline.server.admission import Admission
-from plumbline.server.failures import FAILURES, api_errors, as_api_error, refused_by_template
+from plumbline.server.admission import Admission, client_of
+from plumbline.server.failures import api_errors, as_api_error, refused_by_template
 from plumbline.server.frames import Frames
 from plumbline.server.loading.adapters import Adapters
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.media.load import MediaLoader
-from plumbline.server.observe.metrics import Metrics
+from plumbline.server.observe.metrics import ModelMetrics
 from plumbline.server.prompt_facts import prompt_facts
+from plumbline.server.replies import Replies
 from plumbline.server.settings import Settings
-from plumbline.server.streams import KeepAlive, close_with_request, prime, until_disconnect
+from plumbline.server.streams import close_with_request, prime, until_disconnect
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import TooManyTokensError
 from plumbline.text.templates.template import TemplateError
 from plumbline.turn import ChatPrompt, TextPrompt, Turn
 from plumbline.wire.call import Call
 from plumbline.wire.errors import (
-    ApiError,
     context_length_exceeded,
-    envelope,
     invalid_request,
     unsupported_parameter,
 )
-from plumbline.wire.reply import EventReply, Reply
-from plumbline.wire.sse import DONE, frame
+from plumbline.wire.reply import Reply
 
 __all__ = ["Generation"]
-
-_log = logging.getLogger("plumbline.server")
 
 _COUNTED = 131_072
 """Tokens that `/tokenize` and `/v1/responses/input_tokens` take at least, also where the model's context is shorter."""
@@ -66,16 +61,24 @@ def _limit_field(request: FormatRequest) -> str:
 class Generation:
     """Prepare, answer and stream turns for all operations that generate, with one served model."""
 
-    def __init__(self, model: ServedModel, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        settings: Settings,
+        metrics: ModelMetrics,
+        replies: Replies,
+        media: MediaLoader,
+    ) -> None:
         self.model = model
         self.settings = settings
         self.metrics = metrics
+        self.replies = replies
         self.adapters = Adapters(model.engine, settings, model.names)
         self.admission = Admission(model, settings, self.adapters)
         self.road = Road(model.engine, model.renderer, model.dialect, model.defaults.max_tokens)
         self.modalities = frozenset(model.engine.info.modalities)
         """The kinds of files that the model reads."""
-        self._media = MediaLoader(settings)
+        self._media = media
 
     async def prepare(
         self, call: Call, request: FormatRequest, turns: Sequence[Turn], param: str
@@ -150,10 +153,10 @@ class Generation:
                 "string_above_max_length",
             ) from error
 
-    def answer(self, prepared: PreparedTurn, call: Call, arrived: float) -> AsyncGenerator[ChoiceEvent, None]:
-        """Answer one turn; `arrived` is when the request did, by `time.perf_counter`."""
+    def answer(self, prepared: PreparedTurn, call: Call) -> AsyncGenerator[ChoiceEvent, None]:
+        """Answer one turn."""
         return self.metrics.observe(
-            self.road.answer(prepared, call.work_id, self.admission.client(call)), arrived
+            self.road.answer(prepared, call.work_id, client_of(call, self.settings)), call.arrived
         )
 
     async def answer_all(
@@ -161,7 +164,7 @@ class Generation:
     ) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
         answers = [
-            self.road.answer(turn, f"{call.work_id}-p{number}", self.admission.client(call))
+            self.road.answer(turn, f"{call.work_id}-p{number}", client_of(call, self.settings))
             for number, turn in enumerate(prepared)
         ]
         async with aclosing(merge(answers)) as events:
@@ -178,13 +181,7 @@ class Generation:
         """Stream an answer: await its first event, then send frames and comments until the client leaves."""
         primed = await api_errors(until_disconnect(call, prime(events, self.settings.keep_alive_interval)))
         close_with_request(primed.aclose)
-        return self.reply(call, frames(primed), headers)
-
-    def reply(self, call: Call, frames: Frames, headers: Mapping[str, str] | None = None) -> Reply:
-        """Send frames and comments until the client leaves."""
-        reply = KeepAlive(self._with_done(frames, call), self.settings.keep_alive_interval)
-        close_with_request(reply.aclose)
-        return EventReply(reply, headers or {})
+        return self.replies.stream(call, frames(primed), headers)
 
     async def prompt_facts(
         self,
@@ -195,31 +192,13 @@ class Generation:
         """Gather the facts about each prompt's tokens that the answer reports, unless the client leaves."""
 
         async def run() -> list[PromptFacts]:
-            client = self.admission.client(call)
+            client = client_of(call, self.settings)
             return [
                 await prompt_facts(self.road, request, turn, f"{call.work_id}-f{number}", client)
                 for number, turn in enumerate(turns)
             ]
 
         return await until_disconnect(call, run())
-
-    async def _with_done(self, frames: Frames, call: Call) -> Frames:
-        """Send frames, then `[DONE]`; a failure becomes one error event before it (ERR-12)."""
-        try:
-            async with aclosing(frames):
-                async for item in frames:
-                    yield item
-        except Exception as error:
-            yield frame(envelope(self.midway(error, call)))
-        yield DONE
-
-    def midway(self, error: Exception, call: Call) -> ApiError:
-        """Return the API error for a failure after the stream has begun, and log what was not raised by design."""
-        self.metrics.failed_midway()
-        if not isinstance(error, FAILURES):
-            # ERR-13: the traceback goes to the log, not to the client.
-            _log.error("request %s failed after its stream had begun", call.request_id, exc_info=error)
-        return as_api_error(error)
 
     async def consume(
         self,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from litestar import Request
@@ -28,6 +29,8 @@ class Call:
     _receive: Callable[[], Awaitable[Any]]
     peer: str = ""
     """The address that the request came from, without a port; empty where it has no address, as on a Unix socket."""
+    arrived: float = field(default_factory=time.perf_counter)
+    """When the request arrived, by `time.perf_counter`."""
 
     @classmethod
     def of(cls, request: Request[Any, Any, Any]) -> Call:

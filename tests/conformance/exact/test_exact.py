@@ -20,6 +20,7 @@ from plumbline.engines.scripted import ScriptedEngine
 from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.scripted_model.scripts import DEFAULT, load
 from plumbline.server.app import create_app
+from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.text.render import Renderer
@@ -89,7 +90,7 @@ def app(chosen: DialectChoice | None, change: Callable[[str], str] = str) -> Any
         fingerprint="fp_0",
         dialect=PLAIN if chosen is None else build_dialect(chosen, text),
     )
-    return create_app(model, Settings())
+    return create_app(only(model), Settings())
 
 
 def exact(url: str, scripts: Path, *more: str) -> int:

@@ -21,6 +21,7 @@ from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk, Toke
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.server.app import create_app
+from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
 from plumbline.text.render import Renderer
@@ -107,7 +108,7 @@ def app() -> Any:
         created=1_764_000_000,
         fingerprint="fp_0",
     )
-    return create_app(model, Settings())
+    return create_app(only(model), Settings())
 
 
 @contextmanager

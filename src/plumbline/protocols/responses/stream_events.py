@@ -204,9 +204,12 @@ def _failed(number: int, response: Response, error: ApiError | None) -> Response
 
 
 def _error(number: int, response: Response, error: ApiError | None) -> ResponseErrorEvent:
-    """ERR-11: the fields of the error stand at the top level and again under `error`."""
     assert error is not None
-    code = error.code if response.status == "cancelled" else failure_code(error)
+    return error_event(number, error, error.code if response.status == "cancelled" else failure_code(error))
+
+
+def error_event(number: int, error: ApiError, code: str | None) -> ResponseErrorEvent:
+    """Return the event of an error. Its fields stand at the top level and again under `error` (ERR-11)."""
     return ResponseErrorEvent(
         sequence_number=number,
         code=code,

@@ -118,6 +118,10 @@ class ModelPool(Generic[M]):
         """The models that requests may be using."""
         return [slot.model for slot in self._slots.values() if slot.model is not None]
 
+    def model(self, name: str) -> M | None:
+        """Return a model if it is loaded."""
+        return self._slots[name].model
+
     async def acquire(self, name: str, client: str = "") -> Lease[M]:
         """Lease a model, which is loaded first if need be.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -17,11 +17,11 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from plumbline.engines.port import Engine
+from plumbline.engines.port import Engine, EngineStats
 from plumbline.events import ChoiceEvent, Finish
 from plumbline.store.interface import Store
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["CONTENT_TYPE", "Metrics", "ModelMetrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
 """Litestar adds the charset."""
@@ -41,57 +41,15 @@ _ALIASES = {
 
 
 class Metrics:
-    """The metrics of a server.
+    """The metrics of a server; those of a model have its name as the label `model_name`.
 
     With several API servers, each shows the counts of all of them: prometheus-client then keeps the counters in files
     of the folder `PROMETHEUS_MULTIPROC_DIR`. Metrics of the engine are the same on all, metrics of the store its own.
     """
 
-    def __init__(self, engine: Engine, model: str, store: Store | None = None) -> None:
-        self._labels = {"model_name": model}
+    def __init__(self, store: Store | None = None) -> None:
         self._registry = registry = CollectorRegistry()
-        names = ["model_name"]
-        first_token = Histogram(
-            "plumbline_time_to_first_token_seconds",
-            "Seconds from a request's arrival to its first token",
-            names,
-            buckets=_TIMES,
-            registry=registry,
-        )
-        between = Histogram(
-            "plumbline_inter_token_latency_seconds",
-            "Seconds between consecutive deltas of one choice",
-            names,
-            buckets=_TIMES,
-            registry=registry,
-        )
-        whole = Histogram(
-            "plumbline_e2e_request_latency_seconds",
-            "Seconds from a request's arrival to its last token",
-            names,
-            buckets=_TIMES,
-            registry=registry,
-        )
-        prompt = Histogram(
-            "plumbline_request_prompt_tokens",
-            "Prompt tokens of a finished request",
-            names,
-            buckets=_COUNTS,
-            registry=registry,
-        )
-        generated = Histogram(
-            "plumbline_request_generation_tokens",
-            "Generated tokens of a finished choice",
-            names,
-            buckets=_COUNTS,
-            registry=registry,
-        )
-        self._success = Counter(
-            "plumbline_request_success",
-            "Choices that ended, by finish reason",
-            [*names, "finished_reason"],
-            registry=registry,
-        )
+        self._counts = _ModelCounts(registry)
         self._errors = Counter(
             "plumbline_errors", "Requests answered with an error, by status", ["status"], registry=registry
         )
@@ -104,16 +62,24 @@ class Metrics:
             registry=registry,
             multiprocess_mode="livesum",
         )
-        self._first_token = first_token.labels(model)
-        self._between = between.labels(model)
-        self._whole = whole.labels(model)
-        self._prompt = prompt.labels(model)
-        self._generated = generated.labels(model)
+        self._engines: dict[str, Engine] = {}
         self._read = CollectorRegistry()
         """The metrics that are read at each scrape."""
-        self._read.register(_EngineCollector(engine, self._labels))
+        self._read.register(_EngineCollector(self._engines))
         if store is not None:
             self._read.register(_StoreCollector(store))
+
+    def begin_model(self, name: str, engine: Engine) -> ModelMetrics:
+        """Show the counters of a model's engine, and return what counts its requests.
+
+        A model that is loaded again goes on with the counts of its requests; its engine counts from 0.
+        """
+        self._engines[name] = engine
+        return ModelMetrics(self._counts, name)
+
+    def end_model(self, name: str) -> None:
+        """Show the engine of a model no longer."""
+        self._engines.pop(name, None)
 
     def render(self) -> bytes:
         """Return the exposition text: our names first, then the aliases."""
@@ -138,6 +104,55 @@ class Metrics:
         """Count a stream that began with status 200 and ended with an error event."""
         self._errors.labels("stream").inc()
 
+
+class _ModelCounts:
+    """The counts of the requests of all models."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(name, text, ["model_name"], buckets=buckets, registry=registry)
+
+        self.first_token = histogram(
+            "plumbline_time_to_first_token_seconds",
+            "Seconds from a request's arrival to its first token",
+            _TIMES,
+        )
+        self.between = histogram(
+            "plumbline_inter_token_latency_seconds",
+            "Seconds between consecutive deltas of one choice",
+            _TIMES,
+        )
+        self.whole = histogram(
+            "plumbline_e2e_request_latency_seconds",
+            "Seconds from a request's arrival to its last token",
+            _TIMES,
+        )
+        self.prompt = histogram(
+            "plumbline_request_prompt_tokens", "Prompt tokens of a finished request", _COUNTS
+        )
+        self.generated = histogram(
+            "plumbline_request_generation_tokens", "Generated tokens of a finished choice", _COUNTS
+        )
+        self.success = Counter(
+            "plumbline_request_success",
+            "Choices that ended, by finish reason",
+            ["model_name", "finished_reason"],
+            registry=registry,
+        )
+
+
+class ModelMetrics:
+    """The counts of the requests of one model."""
+
+    def __init__(self, counts: _ModelCounts, model: str) -> None:
+        self._model = model
+        self._first_token = counts.first_token.labels(model)
+        self._between = counts.between.labels(model)
+        self._whole = counts.whole.labels(model)
+        self._prompt = counts.prompt.labels(model)
+        self._generated = counts.generated.labels(model)
+        self._success = counts.success
+
     async def observe(
         self, events: AsyncGenerator[ChoiceEvent, None], arrived: float
     ) -> AsyncGenerator[ChoiceEvent, None]:
@@ -154,63 +169,82 @@ class Metrics:
                     last[index] = now
                 else:
                     self._whole.observe(now - arrived)
-                    self._success.labels(self._labels["model_name"], event.reason).inc()
+                    self._success.labels(self._model, event.reason).inc()
                     self._generated.observe(event.usage.completion_tokens)
                     if index == 0:
                         self._prompt.observe(event.usage.prompt_tokens)
                 yield index, event
 
 
-class _EngineCollector(Collector):
-    """Reads the engine's counters at each scrape."""
+_GAUGES: tuple[tuple[str, str, str, Callable[[EngineStats], float]], ...] = (
+    (
+        "num_requests_running",
+        "num_requests_running",
+        "Requests in the running batch",
+        lambda stats: stats.num_running,
+    ),
+    (
+        "num_requests_waiting",
+        "num_requests_waiting",
+        "Requests in the queue",
+        lambda stats: stats.num_waiting,
+    ),
+    (
+        "kv_cache_usage_ratio",
+        "kv_cache_usage_perc",
+        "KV blocks in use, 0 to 1",
+        lambda stats: stats.kv_cache_usage,
+    ),
+)
+"""Our name, vLLM's name, the help and the value of each gauge of an engine."""
+_COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float]], ...] = (
+    ("prompt_tokens", "Prompt tokens computed or found cached", lambda stats: stats.prompt_tokens),
+    ("generation_tokens", "Tokens generated", lambda stats: stats.generation_tokens),
+    ("num_preemptions", "Requests preempted", lambda stats: stats.num_preemptions),
+    ("prefix_cache_queries", "Tokens looked up", lambda stats: stats.prefix_cache_queries),
+    ("prefix_cache_hits", "Tokens found cached", lambda stats: stats.prefix_cache_hits),
+)
 
-    def __init__(self, engine: Engine, labels: dict[str, str]) -> None:
-        self._engine = engine
-        self._names = list(labels)
-        self._values = list(labels.values())
+
+class _EngineCollector(Collector):
+    """Reads the counters of the engines at each scrape.
+
+    Args:
+        engines: the engines of the models that are loaded, by their names; may change.
+    """
+
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        self._engines = engines
 
     def collect(self) -> Iterable[Metric]:
         """Return one family per number and name."""
-        stats = self._engine.stats()
-        info = self._engine.info
-        gauges: list[tuple[str, str, str, float]] = [
-            (
-                "num_requests_running",
-                "num_requests_running",
-                "Requests in the running batch",
-                stats.num_running,
+        stats = {name: engine.stats() for name, engine in self._engines.items()}
+        for ours, theirs, text, gauge in _GAUGES:
+            values = {name: gauge(found) for name, found in stats.items()}
+            for family in (f"plumbline_{ours}", f"vllm:{theirs}"):
+                yield _family(GaugeMetricFamily(family, text, labels=["model_name"]), values)
+        for name, text, counter in _COUNTERS:
+            values = {model: counter(found) for model, found in stats.items()}
+            for family in (f"plumbline_{name}", f"vllm:{name}"):
+                yield _family(CounterMetricFamily(family, text, labels=["model_name"]), values)
+        yield _family(
+            GaugeMetricFamily(
+                "plumbline_engine_alive", "1 while the engine can make progress", labels=["model_name"]
             ),
-            (
-                "num_requests_waiting",
-                "num_requests_waiting",
-                "Requests in the queue",
-                stats.num_waiting,
-            ),
-            ("kv_cache_usage_ratio", "kv_cache_usage_perc", "KV blocks in use, 0 to 1", stats.kv_cache_usage),
-        ]
-        counters: list[tuple[str, str, str, float]] = [
-            ("prompt_tokens", "prompt_tokens", "Prompt tokens computed or found cached", stats.prompt_tokens),
-            ("generation_tokens", "generation_tokens", "Tokens generated", stats.generation_tokens),
-            ("num_preemptions", "num_preemptions", "Requests preempted", stats.num_preemptions),
-            ("prefix_cache_queries", "prefix_cache_queries", "Tokens looked up", stats.prefix_cache_queries),
-            ("prefix_cache_hits", "prefix_cache_hits", "Tokens found cached", stats.prefix_cache_hits),
-        ]
-        for ours, theirs, text, value in gauges:
-            for name in (f"plumbline_{ours}", f"vllm:{theirs}"):
-                gauge = GaugeMetricFamily(name, text, labels=self._names)
-                gauge.add_metric(self._values, value)
-                yield gauge
-        for ours, theirs, text, value in counters:
-            for name in (f"plumbline_{ours}", f"vllm:{theirs}"):
-                counter = CounterMetricFamily(name, text, labels=self._names)
-                counter.add_metric(self._values, value)
-                yield counter
-        alive = GaugeMetricFamily("plumbline_engine_alive", "1 while the engine can make progress")
-        alive.add_metric([], float(stats.alive))
-        yield alive
-        blocks = GaugeMetricFamily("plumbline_kv_blocks", "Blocks of the KV cache")
-        blocks.add_metric([], float(info.num_blocks))
-        yield blocks
+            {name: float(found.alive) for name, found in stats.items()},
+        )
+        yield _family(
+            GaugeMetricFamily("plumbline_kv_blocks", "Blocks of the KV cache", labels=["model_name"]),
+            {name: float(engine.info.num_blocks) for name, engine in self._engines.items()},
+        )
+
+
+def _family(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]
+) -> GaugeMetricFamily | CounterMetricFamily:
+    for name, value in values.items():
+        family.add_metric([name], value)
+    return family
 
 
 class _StoreCollector(Collector):

@@ -1,29 +1,30 @@
-"""Define the base of all groups of operations, with their shared dependencies."""
+"""Define the bases of all groups of operations, with their shared dependencies."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from plumbline._generated.service import Service
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.prompt_templates import PromptTemplates
 from plumbline.server.generation import Generation
+from plumbline.server.models import Models
+from plumbline.server.observe.metrics import Metrics
+from plumbline.server.replies import Replies
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.compactor import Compactor
 from plumbline.server.responses.memory import Memory
+from plumbline.server.settings import Settings
 from plumbline.wire.errors import no_store
 
-__all__ = ["Operations"]
+__all__ = ["ModelOperations", "ServerOperations", "required"]
 
 
-class Operations(Service):
-    """A group of operations. What it does not define answers 404."""
+class ModelOperations:
+    """A group of operations of one loaded model."""
 
     def __init__(
-        self,
-        generation: Generation,
-        sealer: Sealer,
-        memory: Memory | None,
-        runs: BackgroundRuns,
-        prompts: PromptTemplates,
+        self, generation: Generation, sealer: Sealer, memory: Memory | None, runs: BackgroundRuns
     ) -> None:
         """Share what the operations work with.
 
@@ -32,26 +33,61 @@ class Operations(Service):
             sealer: seals reasoning for clients, and opens it.
             memory: what was stored; None if nothing is.
             runs: the responses in the background.
-            prompts: the templates that requests may name.
         """
-        self._generation = generation
+        self.generation = generation
         self._sealer = sealer
         self._memory = memory
         self._runs = runs
-        self._prompts = prompts
         self._compactor = Compactor(generation, sealer)
         self._model = generation.model
         self._settings = generation.settings
-        self._metrics = generation.metrics
+        self._replies = generation.replies
         self._admission = generation.admission
         self._road = generation.road
 
-    def _required_memory(self) -> Memory:
-        """Return the stored past of requests.
 
-        Raises:
-            ApiError: 404 if the server has no store.
+class ServerOperations(Service):
+    """A group of operations that are not of one model. What it does not define answers 404."""
+
+    def __init__(
+        self,
+        models: Models[Any],
+        settings: Settings,
+        metrics: Metrics,
+        replies: Replies,
+        memory: Memory | None,
+        runs: BackgroundRuns,
+        prompts: PromptTemplates,
+    ) -> None:
+        """Share what the operations work with.
+
+        Args:
+            models: the models; what answers the requests of each has all operations of `ModelOperations`.
+            settings: the settings.
+            metrics: the metrics of the server.
+            replies: sends streams.
+            memory: what was stored; None if nothing is.
+            runs: the responses in the background.
+            prompts: the templates that requests may name.
         """
-        if self._memory is None:
-            raise no_store()
-        return self._memory
+        self._models = models
+        self._settings = settings
+        self._metrics = metrics
+        self._replies = replies
+        self._memory = memory
+        self._runs = runs
+        self._prompts = prompts
+
+    def _required_memory(self) -> Memory:
+        return required(self._memory)
+
+
+def required(memory: Memory | None) -> Memory:
+    """Return the stored past of requests.
+
+    Raises:
+        ApiError: 404 if the server has no store.
+    """
+    if memory is None:
+        raise no_store()
+    return memory

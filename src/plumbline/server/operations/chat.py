@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from plumbline._generated.chat import CreateChatCompletionRequest, CreateChatCompletionResponse
 from plumbline.protocols.chat.reader import read_chat
 from plumbline.protocols.chat.stored_messages import stored_messages
@@ -13,7 +11,7 @@ from plumbline.protocols.common.obfuscation import wants_obfuscation
 from plumbline.road.prepare import PreparedTurn
 from plumbline.server.failures import store_errors
 from plumbline.server.frames import chunk_frames
-from plumbline.server.operations.base import Operations
+from plumbline.server.operations.base import ModelOperations, required
 from plumbline.server.operations.defaults import truncatable, with_defaults
 from plumbline.store.records import ChatRecord
 from plumbline.wire.call import Call
@@ -23,12 +21,11 @@ from plumbline.wire.reply import JsonReply, Reply
 __all__ = ["ChatOperations"]
 
 
-class ChatOperations(Operations):
+class ChatOperations(ModelOperations):
     """Operations on chat completions."""
 
     async def create_chat_completion(self, request: CreateChatCompletionRequest, call: Call) -> Reply:
         """Answer a conversation."""
-        arrived = time.perf_counter()
         self._admission.check_model(request.model)
         self._admission.check_template(request)
         request = with_defaults(request, self._settings)
@@ -36,12 +33,12 @@ class ChatOperations(Operations):
             request,
             self._model.defaults,
             stores=self._memory is not None,
-            modalities=self._generation.modalities,
+            modalities=self.generation.modalities,
         )
         turn = truncatable(turn, self._settings)
         self._admission.check_choices(turn.num_choices, "n")
-        (prepared,) = await self._generation.prepare(call, request, [turn], "messages")
-        (facts,) = await self._generation.prompt_facts(call, request, [prepared])
+        (prepared,) = await self.generation.prepare(call, request, [turn], "messages")
+        (facts,) = await self.generation.prompt_facts(call, request, [prepared])
         writer = ChatWriter(
             request,
             model=self._admission.answer_name(request.model),
@@ -51,10 +48,10 @@ class ChatOperations(Operations):
             thinking_markers=_outer_markers(prepared),
             prompt_tokens=len(prepared.prompt_token_ids),
         )
-        events = self._generation.answer(prepared, call, arrived)
+        events = self.generation.answer(prepared, call)
 
         if request.stream is True:
-            return await self._generation.stream(
+            return await self.generation.stream(
                 call,
                 events,
                 lambda primed: chunk_frames(
@@ -65,7 +62,7 @@ class ChatOperations(Operations):
                     compact=self._settings.compact_stream,
                 ),
             )
-        await self._generation.consume(call, events, writer.event)
+        await self.generation.consume(call, events, writer.event)
         answer = writer.answer()
         await self._store(request, call, answer)
         return JsonReply(encode(answer))
@@ -76,7 +73,7 @@ class ChatOperations(Operations):
         """Store an answer, if the request wants that (CHAT-16)."""
         if request.store is not True:
             return
-        memory = self._required_memory()
+        memory = required(self._memory)
         with store_errors():
             await memory.store.save_chat(
                 ChatRecord(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from plumbline._generated.completions import CreateCompletionRequest
@@ -10,9 +9,10 @@ from plumbline.protocols.common.obfuscation import wants_obfuscation
 from plumbline.protocols.completions.reader import CompletionPlan, read_completion
 from plumbline.protocols.completions.writer import CompletionWriter, PromptText
 from plumbline.road.prepare import PreparedTurn
+from plumbline.server.admission import client_of
 from plumbline.server.failures import api_errors
 from plumbline.server.frames import chunk_frames
-from plumbline.server.operations.base import Operations
+from plumbline.server.operations.base import ModelOperations
 from plumbline.server.operations.defaults import with_defaults
 from plumbline.server.streams import until_disconnect
 from plumbline.text.echo import echoed
@@ -23,12 +23,11 @@ from plumbline.wire.reply import JsonReply, Reply
 __all__ = ["CompletionOperations"]
 
 
-class CompletionOperations(Operations):
+class CompletionOperations(ModelOperations):
     """Operations on legacy completions."""
 
     async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
         """Continue texts."""
-        arrived = time.perf_counter()
         self._admission.check_model(request.model)
         self._admission.check_suffix(request)
         request = with_defaults(request, self._settings)
@@ -36,7 +35,7 @@ class CompletionOperations(Operations):
         self._admission.check_choices(
             len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n"
         )
-        prepared = await self._generation.prepare(call, request, plan.turns, "prompt")
+        prepared = await self.generation.prepare(call, request, plan.turns, "prompt")
         prompts = await until_disconnect(call, self._prompt_texts(plan, prepared, call))
         writer = CompletionWriter(
             request,
@@ -44,13 +43,13 @@ class CompletionOperations(Operations):
             prompts,
             model=self._admission.answer_name(request.model),
             fingerprint=self._model.fingerprint,
-            facts=await self._generation.prompt_facts(call, request, prepared),
+            facts=await self.generation.prompt_facts(call, request, prepared),
             prompt_tokens=sum(len(one.prompt_token_ids) for one in prepared),
         )
-        events = self._metrics.observe(self._generation.answer_all(prepared, call), arrived)
+        events = self.generation.metrics.observe(self.generation.answer_all(prepared, call), call.arrived)
 
         if request.stream is True:
-            return await self._generation.stream(
+            return await self.generation.stream(
                 call,
                 events,
                 lambda primed: chunk_frames(
@@ -58,7 +57,7 @@ class CompletionOperations(Operations):
                 ),
             )
         writer.start()
-        await self._generation.consume(call, events, writer.event)
+        await self.generation.consume(call, events, writer.event)
         return JsonReply(encode(writer.answer()))
 
     async def _prompt_texts(
@@ -71,7 +70,7 @@ class CompletionOperations(Operations):
             entries = None
             if plan.logprobs is not None:
                 work = self._road.prompt_logprobs(
-                    turn, f"{call.work_id}-e{number}", plan.logprobs, self._admission.client(call)
+                    turn, f"{call.work_id}-e{number}", plan.logprobs, client_of(call, self._settings)
                 )
                 entries = await api_errors(work)
             found.append(

@@ -14,7 +14,7 @@ from plumbline._generated.conversations import (
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.server.failures import store_errors
-from plumbline.server.operations.base import Operations
+from plumbline.server.operations.base import ServerOperations
 from plumbline.server.responses.pages import item_list, unknown_cursor
 from plumbline.store.interface import UnknownCursorError
 from plumbline.store.records import ConversationRecord
@@ -26,7 +26,7 @@ from plumbline.wire.reply import JsonReply, Reply
 __all__ = ["ConversationOperations"]
 
 
-class ConversationOperations(Operations):
+class ConversationOperations(ServerOperations):
     """Operations on conversations. An unknown conversation, or one of another owner, is an `ApiError` 404."""
 
     async def create_conversation(self, request: CreateConversationBody, call: Call) -> Reply:

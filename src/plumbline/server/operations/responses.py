@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -42,7 +41,8 @@ from plumbline.protocols.responses.reader import (
 )
 from plumbline.protocols.responses.writer import ResponsesWriter, response_usage
 from plumbline.server.frames import event_frames
-from plumbline.server.operations.base import Operations
+from plumbline.server.loading.pool import Lease
+from plumbline.server.operations.base import ModelOperations
 from plumbline.server.operations.defaults import response_with_defaults
 from plumbline.server.responses.background import BackgroundRun
 from plumbline.server.responses.compactor import Compaction
@@ -57,7 +57,7 @@ from plumbline.wire.decode import encode
 from plumbline.wire.errors import previous_response_not_found
 from plumbline.wire.reply import JsonReply, Reply
 
-__all__ = ["ResponseOperations"]
+__all__ = ["ResponseOperations", "unavailable_header"]
 
 
 class _Begun(NamedTuple):
@@ -69,29 +69,33 @@ class _Begun(NamedTuple):
     keeper: Keeper | None
 
 
-class ResponseOperations(Operations):
+class ResponseOperations(ModelOperations):
     """Operations that create responses, or count what they would read."""
 
-    async def create_response(self, request: CreateResponse, call: Call) -> Reply:
-        """Answer input items."""
+    async def create_response(self, request: CreateResponse, call: Call, lease: Lease[Any]) -> Reply:
+        """Answer input items; `lease` is the request's, and ends with it."""
         request, triggered = self._completed(request)
         hold = await self._hold(request, call)
         begun = await self._begin(request, call, await self._context(request, call), triggered)
-        headers = _unavailable_header(request)
+        headers = unavailable_header(request)
         if request.background is True:
             assert begun.keeper is not None  # `read_response` refuses it otherwise.
             run = BackgroundRun(
-                begun.writer, begun.identity, begun.keeper, lambda error: self._generation.midway(error, call)
+                begun.writer, begun.identity, begun.keeper, lambda error: self._replies.midway(error, call)
             )
-            return await self._in_background(run, begun.answer, request, call, headers, hold)
+            await self._runs.start(run, begun.answer, _at_end(lease, hold))
+            if request.stream is not True:
+                return JsonReply(encode(begun.writer.response), headers=headers)
+            frames = event_frames(run.events(), wants_obfuscation(request))
+            return self._replies.stream(call, frames, headers)
         if request.stream is True:
-            return await self._generation.stream(
+            return await self.generation.stream(
                 call,
                 begun.answer,
                 lambda primed: event_frames(self._events(begun, primed, call), wants_obfuscation(request)),
                 headers,
             )
-        await self._generation.finish(
+        await self.generation.finish(
             call, begun.answer, lambda events: whole(begun.writer, events, begun.keeper)
         )
         return JsonReply(encode(begun.writer.response), headers=headers)
@@ -146,7 +150,6 @@ class ResponseOperations(Operations):
         Raises:
             ApiError: for a request that cannot be answered.
         """
-        arrived = time.perf_counter()
         self._admission.check_optional_model(request.model)
         turn = self._read(request, context)
         if request.background is True:
@@ -156,7 +159,7 @@ class ResponseOperations(Operations):
         if triggered:
             answer = _alone(*await self._compact(request, context, turn.prompt, call))
         else:
-            turn, answer = await self._answer(request, call, context, turn, arrived)
+            turn, answer = await self._answer(request, call, context, turn)
         seals = "reasoning.encrypted_content" in or_default(request.include, [])
         identity = Fresh(self._sealer if seals else None)
         response = initial_response(
@@ -170,24 +173,22 @@ class ResponseOperations(Operations):
         return _Begun(writer, identity, answer, keeper)
 
     def _completed(self, request: CreateResponse) -> tuple[CreateResponse, bool]:
-        """Return a request with its prompt template and the operator's values, and whether it asks to compact."""
-        return without_trigger(response_with_defaults(self._prompts.applied(request), self._settings))
+        """Return a request with the operator's values, and whether it asks to compact."""
+        return without_trigger(response_with_defaults(request, self._settings))
 
     def _read(self, request: CreateResponse, context: Context | None) -> Turn:
-        return read_response(
-            request, self._model.defaults, self._sealer, context, self._generation.modalities
-        )
+        return read_response(request, self._model.defaults, self._sealer, context, self.generation.modalities)
 
     async def _answer(
-        self, request: CreateResponse, call: Call, context: Context | None, turn: Turn, arrived: float
+        self, request: CreateResponse, call: Call, context: Context | None, turn: Turn
     ) -> tuple[Turn, AsyncGenerator[AnswerEvent, None]]:
         """Prepare the model's answer. The turn may change, because its context may be compacted before it."""
         compaction = await self._compaction(request, call, context, turn)
         if compaction is not None:
             short = CompactionSummaryItemParam(encrypted_content=compaction.item.encrypted_content)
             turn = self._read(request, Context(earlier=[short]))
-        (prepared,) = await self._generation.prepare(call, request, [turn], "input")
-        answer: AsyncGenerator[AnswerEvent, None] = self._generation.answer(prepared, call, arrived)
+        (prepared,) = await self.generation.prepare(call, request, [turn], "input")
+        answer: AsyncGenerator[AnswerEvent, None] = self.generation.answer(prepared, call)
         return turn, answer if compaction is None else _with_compaction(compaction, answer)
 
     async def _compaction(
@@ -198,24 +199,22 @@ class ResponseOperations(Operations):
         if threshold is None:
             return None
         assert isinstance(turn.prompt, ChatPrompt)
-        if len(await self._generation.token_ids(turn.prompt, "input", call)) <= threshold:
+        if len(await self.generation.token_ids(turn.prompt, "input", call)) <= threshold:
             return None
         return await self._compactor.compact(_items(request, context), call)
 
     def _events(
         self, begun: _Begun, answer: AsyncIterator[AnswerEvent], call: Call
     ) -> AsyncIterator[ResponseStreamEvent]:
-        return streamed(
-            begun.writer, answer, begun.keeper, lambda error: self._generation.midway(error, call)
-        )
+        return streamed(begun.writer, answer, begun.keeper, lambda error: self._replies.midway(error, call))
 
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
         """Count what a request would send to the model (R-15)."""
         self._admission.check_optional_model(request.model)
         request, _ = without_trigger(request)
         context = await self._context(request, call)
-        prompt = read_response_prompt(request, self._sealer, context, self._generation.modalities)
-        ids = await self._generation.token_ids(prompt, "input", call)
+        prompt = read_response_prompt(request, self._sealer, context, self.generation.modalities)
+        ids = await self.generation.token_ids(prompt, "input", call)
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
 
     async def compact_response(self, request: CompactResponseMethodPublicBody, call: Call) -> Reply:
@@ -230,7 +229,7 @@ class ResponseOperations(Operations):
             items,
             or_default(request.instructions, None),
             self._sealer,
-            modalities=self._generation.modalities,
+            modalities=self.generation.modalities,
         )
         item, usage = await self._compact(request, context, ChatPrompt(messages=messages), call)
         answer = CompactResource(
@@ -245,7 +244,7 @@ class ResponseOperations(Operations):
         item, usage = await self._compactor.compact(_items(request, context), call)
         if usage is None:
             assert isinstance(prompt, ChatPrompt)
-            ids = await self._generation.token_ids(prompt, "input", call)
+            ids = await self.generation.token_ids(prompt, "input", call)
             usage = Usage(prompt_tokens=len(ids), completion_tokens=0)
         return item, usage
 
@@ -273,27 +272,24 @@ class ResponseOperations(Operations):
         log = EventLog(logprobs=logprobs, background=request.background is True)
         return await self._memory.keeper(self._memory.owner(call), context, log)
 
-    async def _in_background(
-        self,
-        run: BackgroundRun,
-        answer: AsyncGenerator[AnswerEvent, None],
-        request: CreateResponse,
-        call: Call,
-        headers: Mapping[str, str],
-        hold: Hold | None,
-    ) -> Reply:
-        await self._runs.start(run, answer, None if hold is None else hold.take_over())
-        if request.stream is True:
-            return self._generation.reply(
-                call, event_frames(run.events(), wants_obfuscation(request)), headers
-            )
-        return JsonReply(encode(run.writer.response), headers=headers)
 
-
-def _unavailable_header(request: CreateResponse) -> dict[str, str]:
+def unavailable_header(request: CreateResponse) -> dict[str, str]:
     """Name the hosted tools of a request, which this server accepts and does not run (TOOL-15)."""
     kinds = unavailable_tools(or_default(request.tools, []))
     return {"x-plumbline-unavailable-tools": ", ".join(kinds)} if kinds else {}
+
+
+def _at_end(lease: Lease[Any], hold: Hold | None) -> Callable[[], None]:
+    """Keep the model and the conversation of a request beyond it; return the function that ends both."""
+    kept = lease.share()
+    release = None if hold is None else hold.take_over()
+
+    def end() -> None:
+        kept.release()
+        if release is not None:
+            release()
+
+    return end
 
 
 def _items(request: Continuing, context: Context | None) -> list[InputItem]:

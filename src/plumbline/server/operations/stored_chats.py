@@ -10,7 +10,7 @@ from plumbline._generated.chat import (
     UpdateChatCompletionBody,
 )
 from plumbline.server.failures import store_errors
-from plumbline.server.operations.base import Operations
+from plumbline.server.operations.base import ServerOperations
 from plumbline.server.responses.pages import item_list, page, unknown_cursor
 from plumbline.store.interface import UnknownCursorError
 from plumbline.store.records import ChatRecord, ItemRecord
@@ -22,7 +22,7 @@ from plumbline.wire.reply import JsonReply, Reply
 __all__ = ["StoredChatOperations"]
 
 
-class StoredChatOperations(Operations):
+class StoredChatOperations(ServerOperations):
     """Operations on stored chat completions. An unknown one, or one of another owner, is an `ApiError` 404."""
 
     async def list_chat_completions(

@@ -11,7 +11,7 @@ from plumbline._generated.responses import DeleteResponseResult, Response
 from plumbline.protocols.responses.event_log import EventLog, replayed
 from plumbline.server.failures import store_errors
 from plumbline.server.frames import event_frames
-from plumbline.server.operations.base import Operations
+from plumbline.server.operations.base import ServerOperations
 from plumbline.server.responses.background import BackgroundRun
 from plumbline.server.responses.pages import page
 from plumbline.store.records import UNFINISHED, ResponseRecord
@@ -23,7 +23,7 @@ from plumbline.wire.reply import JsonReply, Reply
 __all__ = ["StoredResponseOperations"]
 
 
-class StoredResponseOperations(Operations):
+class StoredResponseOperations(ServerOperations):
     """Operations on stored responses."""
 
     async def get_response(
@@ -50,7 +50,7 @@ class StoredResponseOperations(Operations):
             )
         events = _replayed(record) if run is None else run.events()
         after = -1 if starting_after is None else starting_after
-        return self._generation.reply(call, event_frames(_later(events, after), include_obfuscation is True))
+        return self._replies.stream(call, event_frames(_later(events, after), include_obfuscation is True))
 
     async def delete_response(self, call: Call, *, response_id: str) -> Reply:
         """Delete a response; stop it first if it runs (ST-02)."""

@@ -1,85 +1,37 @@
-"""Answer the operations that OpenAI's API does not have: health, tokens, metrics, the contract."""
+"""Answer the operations around the models: health, version, metrics, the contract."""
 
 from __future__ import annotations
 
-import asyncio
 from importlib.resources import files
-
-import msgspec
 
 from plumbline import __version__
 from plumbline._generated.utilities import (
-    DetokenizeRequest,
-    DetokenizeResponse,
     Health,
-    TokenizeRequest,
-    TokenizeResponse,
     Version,
 )
-from plumbline.protocols.chat.continuation import check_ending
-from plumbline.protocols.chat.messages import read_messages, read_tool_list
-from plumbline.protocols.common.fields import or_default, template_variables
-from plumbline.protocols.common.sampling.parameters import check_token_ids
 from plumbline.server.observe.metrics import CONTENT_TYPE
-from plumbline.server.operations.base import Operations
-from plumbline.turn import ChatPrompt, TextPrompt
+from plumbline.server.operations.base import ServerOperations
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
-from plumbline.wire.errors import invalid_request
 from plumbline.wire.reply import JsonReply, RawReply, Reply
 
 __all__ = ["UtilityOperations"]
 
 
-class UtilityOperations(Operations):
-    """Operations around the model."""
+class UtilityOperations(ServerOperations):
+    """Operations around the models."""
 
     async def get_health(self, call: Call) -> Reply:
-        """Report the engine's health: 503 if it is dead or stuck in a step."""
-        stats = self._model.engine.stats()
-        if not stats.alive or stats.seconds_since_step > self._settings.stuck_after:
-            return JsonReply(encode(Health(status="failing")), status=503)
+        """Report the health of the engines: 503 if one is dead or stuck in a step."""
+        for engine in self._models.engines:
+            stats = engine.stats()
+            if not stats.alive or stats.seconds_since_step > self._settings.stuck_after:
+                return JsonReply(encode(Health(status="failing")), status=503)
         return JsonReply(encode(Health(status="ok")))
 
     async def get_version(self, call: Call) -> Reply:
         """Return the package's version."""
         return JsonReply(encode(Version(version=__version__)))
-
-    async def tokenize(self, request: TokenizeRequest, call: Call) -> Reply:
-        """Turn a prompt or a conversation into token ids."""
-        self._admission.check_optional_model(request.model)
-        if isinstance(request.prompt, str) == isinstance(request.messages, list):
-            raise invalid_request("Give either 'prompt' or 'messages'.", "prompt")
-        special = or_default(request.add_special_tokens, isinstance(request.prompt, str))
-        if isinstance(request.prompt, str):
-            ids = await self._generation.token_ids(TextPrompt(request.prompt, special), "prompt", call)
-        else:
-            continued = or_default(request.continue_final_message, False)
-            check_ending(continued, request.add_generation_prompt)
-            prompt = ChatPrompt(
-                messages=read_messages(or_default(request.messages, []), self._generation.modalities),
-                tools=read_tool_list(or_default(request.tools, [])),
-                template_kwargs=template_variables(or_default(request.chat_template_kwargs, {})),
-                add_generation_prompt=or_default(request.add_generation_prompt, not continued),
-                continue_final_message=continued,
-                add_special_tokens=special,
-            )
-            ids = await self._generation.token_ids(prompt, "messages", call)
-        strings: list[str] | msgspec.UnsetType = msgspec.UNSET
-        if request.return_token_strs is True:
-            strings = [self._road.tokenizer.token_text(token_id) for token_id in ids]
-        return JsonReply(encode(self._tokenized(ids, strings)))
-
-    async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
-        """Turn token ids into text."""
-        self._admission.check_optional_model(request.model)
-        check_token_ids("tokens", request.tokens, self._model.engine.info.vocab_size)
-        text = await asyncio.to_thread(self._road.tokenizer.decode, request.tokens)
-        return JsonReply(encode(DetokenizeResponse(prompt=text)))
-
-    async def get_tokenizer_info(self, call: Call) -> Reply:
-        """Return the configuration of the model's tokenizer."""
-        return JsonReply(encode(self._model.tokenizer_info))
 
     async def get_metrics(self, call: Call) -> Reply:
         """Return the Prometheus metrics."""
@@ -92,14 +44,6 @@ class UtilityOperations(Operations):
     async def get_openapi_yaml(self, call: Call) -> Reply:
         """Return the contract as YAML."""
         return RawReply(_contract("plumbline._generated", "openapi.yaml"), "application/yaml")
-
-    def _tokenized(self, ids: list[int], strings: list[str] | msgspec.UnsetType) -> TokenizeResponse:
-        return TokenizeResponse(
-            tokens=ids,
-            count=len(ids),
-            max_model_len=self._model.engine.info.max_model_len,
-            token_strs=strings,
-        )
 
 
 def _contract(package: str, name: str) -> bytes:

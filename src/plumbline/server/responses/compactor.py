@@ -20,6 +20,7 @@ from plumbline.protocols.responses.compaction import (
 )
 from plumbline.protocols.responses.input import read_input
 from plumbline.road.errors import EmptyPromptError, PromptTooLongError
+from plumbline.server.admission import client_of
 from plumbline.server.generation import Generation
 from plumbline.text.templates.template import TemplateError
 from plumbline.turn import ChatPrompt, Message, Turn
@@ -95,7 +96,7 @@ class Compactor:
             elif isinstance(event, Finish):
                 ends.append(event)
 
-        client = self._generation.admission.client(call)
+        client = client_of(call, self._generation.settings)
         answer = self._generation.road.answer(prepared, f"{call.work_id}-summary", client)
         await self._generation.consume(call, answer, take)
         summary = "".join(text).strip()

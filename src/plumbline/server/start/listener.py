@@ -17,6 +17,7 @@ import logging
 import math
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -24,10 +25,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from plumbline.engines.port import Engine
 from plumbline.server.app import create_app
 from plumbline.server.claims.shared import SharedClaims
-from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.catalog import Catalog
 from plumbline.server.settings import Settings
 from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, engine_unavailable, envelope
@@ -46,9 +46,11 @@ _GRACE = 5.0
 class Listener(uvicorn.Server):
     """A uvicorn server that ends running streams with an error event."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine, shutdown_timeout: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, abort: Callable[[], Awaitable[None]], shutdown_timeout: float
+    ) -> None:
         super().__init__(config)
-        self._engine = engine
+        self._abort = abort
         self._shutdown_timeout = shutdown_timeout
         self._failure: Exception | None = None
 
@@ -95,7 +97,7 @@ class Listener(uvicorn.Server):
     async def _end_streams(self) -> None:
         await asyncio.sleep(self._shutdown_timeout)
         # This aborts all requests; their writers send error events.
-        await self._engine.stop()
+        await self._abort()
 
 
 class _Protocol(HttpToolsProtocol):
@@ -191,7 +193,7 @@ class _WebSocket(WebSocketsSansIOProtocol):
 
 
 def listener(
-    model: ServedModel,
+    catalog: Catalog,
     settings: Settings,
     store: Store | None = None,
     *,
@@ -199,20 +201,21 @@ def listener(
     port: int,
     shared: SharedClaims | None = None,
 ) -> Listener:
-    """Build a server for this model. Call it outside an event loop, or in the loop that will run the server.
+    """Build a server for these models. Call it outside an event loop, or in the loop that will run the server.
 
     Args:
-        model: the model.
+        catalog: the models.
         settings: the settings.
         store: where responses are kept.
         host: the address to listen on, if `run` gets no sockets.
         port: the port to listen on, if `run` gets no sockets.
         shared: the claims of all API servers of the engine, if there are several.
     """
+    app = create_app(catalog, settings, store, shared)
     limits = {"max_connections": settings.max_connections, "header_timeout": settings.header_timeout}
     protocol = type("_Limited", (_Protocol,), limits)
     config = uvicorn.Config(
-        create_app(model, settings, store, shared),
+        app,
         host=host,
         port=port,
         uds=settings.uds or None,
@@ -230,4 +233,4 @@ def listener(
         timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout + _GRACE),
         lifespan="on",
     )
-    return Listener(config, model.engine, settings.shutdown_timeout)
+    return Listener(config, app.models.close, settings.shutdown_timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 
+from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
@@ -50,7 +51,7 @@ def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]
     if settings.api_servers > 1:
         print(f"{settings.api_servers} API servers share the engine", file=sys.stderr, flush=True)
         return supervise(model.engine, settings, settings.api_servers, sockets)
-    server = listener(model, settings, store, host=settings.host, port=settings.port)
+    server = listener(only(model), settings, store, host=settings.host, port=settings.port)
     server.run(sockets=sockets)
     return 0 if server.started else 1
 

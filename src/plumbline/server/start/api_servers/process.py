@@ -15,6 +15,7 @@ import msgspec
 
 from plumbline.engines.remote.client import RemoteEngine
 from plumbline.server.claims.shared import SharedClaims
+from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.start.api_servers.start import Start
@@ -43,7 +44,7 @@ def _serve(start: Start) -> int:
     model = load(settings, engine)
     make_collections_rare()
     server = listener(
-        model,
+        only(model),
         settings,
         build_store(settings),
         host=settings.host,

@@ -1,0 +1,278 @@
+"""Give each request the model that it names; one that is not loaded is loaded first.
+
+A server with one model takes the same way: its pool has one model, which is loaded at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from plumbline._generated.models import Model
+from plumbline.engines.port import Engine
+from plumbline.protocols.common.ids import now
+from plumbline.server.admission import client_of
+from plumbline.server.failures import api_errors
+from plumbline.server.frames import Frames
+from plumbline.server.generation import Generation
+from plumbline.server.loading.background import in_daemon_thread
+from plumbline.server.loading.catalog import Catalog, Source
+from plumbline.server.loading.memory import release_unused
+from plumbline.server.loading.model import ServedModel
+from plumbline.server.loading.pool import Lease, ModelLoadError, ModelPool
+from plumbline.server.observe.metrics import Metrics, ModelMetrics
+from plumbline.server.replies import Replies
+from plumbline.server.settings import Settings
+from plumbline.server.streams import close_with_request, until_disconnect
+from plumbline.wire.call import Call
+from plumbline.wire.errors import (
+    ApiError,
+    engine_unavailable,
+    envelope,
+    missing_required_parameter,
+    model_not_found,
+)
+from plumbline.wire.reply import EventReply, Reply
+from plumbline.wire.sse import DONE, frame
+
+__all__ = ["Models", "chunk_error"]
+
+_log = logging.getLogger("plumbline.server")
+
+
+class _HasGeneration(Protocol):
+    @property
+    def generation(self) -> Generation: ...
+
+
+M = TypeVar("M", bound=_HasGeneration)
+Handler = Callable[[Lease[M]], Awaitable[Reply]]
+
+
+def chunk_error(error: ApiError) -> bytes:
+    """Frame an error in a stream of chunks (ERR-12)."""
+    return frame(envelope(error))
+
+
+class Models(Generic[M]):
+    """The models of a server, by the names that requests use.
+
+    Args:
+        catalog: the models.
+        settings: the settings.
+        metrics: counts what each model does.
+        replies: sends the streams of requests that wait for their model.
+        build: makes what answers the requests for a model that was loaded.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        metrics: Metrics,
+        replies: Replies,
+        build: Callable[[ServedModel, ModelMetrics], M],
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._metrics = metrics
+        self._replies = replies
+        self._build = build
+        self._created = now()
+        self._closing = False
+        self._sources = {name: source for source in catalog.sources for name in source.names}
+        self._pool: ModelPool[M] = ModelPool(
+            {source.names[0]: source.size for source in catalog.sources},
+            self._load,
+            self._unload,
+            capacity=catalog.capacity,
+            max_waiting=settings.max_num_waiting,
+            max_per_client=settings.client_limit,
+        )
+
+    async def start(self) -> None:
+        """Start the models that are loaded already.
+
+        Raises:
+            Exception: an engine or an adapter does not start.
+        """
+        for name in list(self._catalog.loaded):
+            try:
+                await self._pool.load(name)
+            except ModelLoadError as error:
+                raise error.__cause__ or error from None
+
+    async def close(self) -> None:
+        """Refuse requests that wait, and abort all others. Idempotent."""
+        self._closing = True
+        await self._pool.close()
+
+    @property
+    def engines(self) -> list[Engine]:
+        """The engines of the models that are loaded."""
+        return [model.generation.model.engine for model in self._pool.loaded]
+
+    def described(self, name: str | None = None) -> list[Model]:
+        """Describe the models and the adapters that requests may name, or only one of them.
+
+        Raises:
+            ApiError: 404 for an unknown name (MOD-03).
+        """
+        if name is not None:
+            return [self._describe(name, self._source(name))]
+        found = [self._describe(each, source) for each, source in self._sources.items()]
+        for model in self._pool.loaded:
+            source = self._sources[model.generation.model.names[0]]
+            found += [self._describe(each, source) for each in model.generation.adapters.names]
+        return found
+
+    def _describe(self, name: str, source: Source) -> Model:
+        loaded = self._pool.model(source.names[0])
+        return Model(
+            id=name,
+            created=self._created if loaded is None else loaded.generation.model.created,
+            owned_by="plumbline",
+            max_model_len=UNSET if loaded is None else loaded.generation.model.engine.info.max_model_len,
+            parent=UNSET if name in source.names else source.names[0],
+        )
+
+    async def answer(
+        self,
+        name: str | msgspec.UnsetType | None,
+        call: Call,
+        handle: Handler[M],
+        late_error: Callable[[ApiError], bytes] | None = None,
+        late_headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> Reply:
+        """Let the model that a request names answer it.
+
+        Args:
+            name: the model, or nothing for the default one.
+            call: the request's call.
+            handle: answers the request with a lease that ends with the request.
+            late_error: for a request that streams, frames an error after its stream has begun. Its stream begins as any
+                other (`streams.prime`): after `keep_alive_interval` at the latest, also while the model loads.
+            late_headers: returns the headers of a stream that begins before its model is loaded.
+
+        Raises:
+            ApiError: 404 for an unknown model, 400 if no model is named and there is no default; 429 if too many
+                requests wait for models; 500 if the model cannot be loaded; those of `handle`.
+        """
+        source = self._source(name)
+        patience = self._settings.keep_alive_interval
+        loaded = self._pool.statuses()[source.names[0]] == "loaded"
+        if loaded or late_error is None or patience <= 0:
+            return await handle(await self._lease_for_request(source, call))
+
+        async def lease_and_handle() -> Reply:
+            return await handle(await self._lease_for_request(source, call))
+
+        work = asyncio.ensure_future(lease_and_handle())
+        close_with_request(partial(_cancel, work))
+        await until_disconnect(call, _wait(work, patience))
+        if work.done():
+            return work.result()
+        return self._replies.as_they_are(self._later(work, call, late_error), late_headers())
+
+    @asynccontextmanager
+    async def lease(self, name: str | msgspec.UnsetType | None, call: Call) -> AsyncIterator[Lease[M]]:
+        """Lease the model that a request names while the block runs, unless the client leaves; raises as `answer`."""
+        lease = await self._lease(self._source(name), call)
+        try:
+            yield lease
+        finally:
+            lease.release()
+
+    def _source(self, name: str | msgspec.UnsetType | None) -> Source:
+        """Return the model that a request names (MOD-04)."""
+        if not isinstance(name, str):
+            if self._catalog.default is None:
+                raise missing_required_parameter("model")
+            return self._catalog.default
+        found = self._sources.get(name)
+        if found is None:
+            for model in self._pool.loaded:
+                if name in model.generation.adapters.names:
+                    return self._sources[model.generation.model.names[0]]
+            raise model_not_found(name)
+        return found
+
+    async def _lease_for_request(self, source: Source, call: Call) -> Lease[M]:
+        lease = await self._lease(source, call)
+
+        async def release() -> None:
+            lease.release()
+
+        close_with_request(release)
+        return lease
+
+    async def _lease(self, source: Source, call: Call) -> Lease[M]:
+        name, client = source.names[0], client_of(call, self._settings)
+        acquired = self._pool.acquire(name, client)
+        try:
+            if self._pool.statuses()[name] == "loaded":  # It does not wait.
+                return await acquired
+            return await api_errors(until_disconnect(call, acquired))
+        except ModelLoadError as error:
+            # Its message may have paths: it goes to the log, not to the client (ERR-13).
+            raise engine_unavailable(
+                f"The model '{name}' could not be loaded. The log of the server has the reason."
+            ) from error
+
+    async def _later(
+        self, work: asyncio.Future[Reply], call: Call, late_error: Callable[[ApiError], bytes]
+    ) -> Frames:
+        """Send the frames of an answer that begins later."""
+        try:
+            reply = await work
+        except Exception as error:
+            yield late_error(self._replies.midway(error, call))
+            yield DONE
+            return
+        assert isinstance(reply, EventReply)
+        async for item in reply.events:
+            yield item
+
+    async def _load(self, name: str) -> M:
+        """Load a model and start its engine."""
+        model = self._catalog.loaded.pop(name, None)
+        if model is None:
+            try:
+                model = await in_daemon_thread(self._sources[name].load)
+            except Exception as error:
+                _log.error("the model '%s' could not be loaded: %s", name, error)
+                raise
+        built = self._build(model, self._metrics.begin_model(name, model.engine))
+        try:
+            await model.engine.start()
+            await built.generation.adapters.start()
+        except BaseException:
+            self._metrics.end_model(name)
+            await model.engine.stop()
+            raise
+        return built
+
+    async def _unload(self, model: M) -> None:
+        """Stop the engine of a model."""
+        served = model.generation.model
+        self._metrics.end_model(served.names[0])
+        await served.engine.stop()
+        if not self._closing:
+            # When the pool has dropped the model, before the next one loads.
+            asyncio.get_running_loop().call_soon(release_unused)
+
+
+async def _cancel(work: asyncio.Future[Any]) -> None:
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+
+
+async def _wait(work: asyncio.Future[Any], seconds: float) -> None:
+    await asyncio.wait({work}, timeout=seconds)

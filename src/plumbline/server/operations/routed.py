@@ -1,0 +1,120 @@
+"""Hand requests to the models that they name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+
+from msgspec import UNSET
+
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.events import ResponseStreamEvent
+from plumbline._generated.models import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
+from plumbline._generated.responses import CompactResponseMethodPublicBody, CreateResponse, TokenCountsBody
+from plumbline._generated.utilities import DetokenizeRequest, TokenizeRequest
+from plumbline.protocols.responses.stream_events import error_event, failure_code
+from plumbline.server.models import chunk_error
+from plumbline.server.operations.base import ServerOperations
+from plumbline.server.operations.responses import unavailable_header
+from plumbline.server.responses.latest_turns import LatestTurns
+from plumbline.wire.call import Call
+from plumbline.wire.decode import encode
+from plumbline.wire.errors import ApiError
+from plumbline.wire.reply import Reply
+from plumbline.wire.sse import frame
+
+__all__ = ["RoutedOperations"]
+
+
+class RoutedOperations(ServerOperations):
+    """Operations that a model answers; `ModelOperations` has them by the same names."""
+
+    async def create_chat_completion(self, request: CreateChatCompletionRequest, call: Call) -> Reply:
+        """Answer a conversation."""
+        return await self._models.answer(
+            request.model,
+            call,
+            lambda lease: lease.model.create_chat_completion(request, call),
+            chunk_error if request.stream is True else None,
+        )
+
+    async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
+        """Continue texts."""
+        return await self._models.answer(
+            request.model,
+            call,
+            lambda lease: lease.model.create_completion(request, call),
+            chunk_error if request.stream is True else None,
+        )
+
+    async def create_response(self, request: CreateResponse, call: Call) -> Reply:
+        """Answer input items."""
+        request = self._prompts.applied(request)
+        return await self._models.answer(
+            request.model,
+            call,
+            lambda lease: lease.model.create_response(request, call, lease),
+            _response_error if request.stream is True else None,
+            lambda: _headers(request),
+        )
+
+    async def answer_on_socket(
+        self, request: CreateResponse, call: Call, latest: LatestTurns, lane: str | None
+    ) -> AsyncGenerator[ResponseStreamEvent, None]:
+        """Yield the events of one turn of a WebSocket; see `ResponseOperations`."""
+        request = self._prompts.applied(request)
+        async with self._models.lease(request.model, call) as lease:
+            async for event in lease.model.answer_on_socket(request, call, latest, lane):
+                yield event
+
+    async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
+        """Count what a request would send to the model (R-15)."""
+        return await self._models.answer(
+            request.model, call, lambda lease: lease.model.count_response_input_tokens(request, call)
+        )
+
+    async def compact_response(self, request: CompactResponseMethodPublicBody, call: Call) -> Reply:
+        """Seal a conversation into one item (ST-15)."""
+        return await self._models.answer(
+            request.model, call, lambda lease: lease.model.compact_response(request, call)
+        )
+
+    async def tokenize(self, request: TokenizeRequest, call: Call) -> Reply:
+        """Turn a prompt or a conversation into token ids."""
+        return await self._models.answer(
+            request.model, call, lambda lease: lease.model.tokenize(request, call)
+        )
+
+    async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
+        """Turn token ids into text."""
+        return await self._models.answer(
+            request.model, call, lambda lease: lease.model.detokenize(request, call)
+        )
+
+    async def get_tokenizer_info(self, call: Call) -> Reply:
+        """Return the configuration of the model's tokenizer."""
+        return await self._models.answer(UNSET, call, lambda lease: lease.model.get_tokenizer_info(call))
+
+    async def load_lora_adapter(self, request: LoadLoraAdapterRequest, call: Call) -> Reply:
+        """Load an adapter that requests may name afterwards."""
+        return await self._models.answer(
+            UNSET, call, lambda lease: lease.model.load_lora_adapter(request, call)
+        )
+
+    async def unload_lora_adapter(self, request: UnloadLoraAdapterRequest, call: Call) -> Reply:
+        """Unload an adapter once its requests have ended."""
+        return await self._models.answer(
+            UNSET, call, lambda lease: lease.model.unload_lora_adapter(request, call)
+        )
+
+
+def _headers(request: CreateResponse) -> Mapping[str, str]:
+    try:
+        return unavailable_header(request)
+    except ApiError:  # The stream ends with the error of the whole request, which is more exact.
+        return {}
+
+
+def _response_error(error: ApiError) -> bytes:
+    """Frame an error in a stream of events that has none yet (ERR-11)."""
+    return frame(encode(error_event(0, error, failure_code(error))), "error")
