@@ -85,6 +85,8 @@ class ToolCallStart(_Event, frozen=True):
     id: str
     custom: bool = False
     """A call of a custom tool: the deltas are its input, which is text and not JSON."""
+    member: tuple[str, str] | None = None
+    """The namespace of the tool and its name there, if it has one."""
 
 
 class ToolCallDelta(_Event, frozen=True):

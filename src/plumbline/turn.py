@@ -143,6 +143,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON Schema object. A custom tool has the one string property `input`."""
     strict: bool | None = None
     custom: bool = False
+    member: tuple[str, str] | None = None
+    """The namespace that the client put it into, and its name there; `name` joins them."""
     input_format: RegexFormat | LarkFormat | None = None
     """The constraint on a custom tool's input; None allows any text."""
 

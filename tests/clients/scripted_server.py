@@ -27,6 +27,7 @@ CALLS = {
     "exec_command": {"cmd": f"echo {PRINTED}"},
     "shell_command": {"command": f"echo {PRINTED}"},
     "apply_patch": {"type": "create_file", "path": "a.txt", "diff": "+a"},
+    "look_up": {"word": "a"},
     "local_shell": {"command": ["echo", PRINTED], "working_directory": None, "timeout_ms": None},
     "shell": {"commands": [f"echo {PRINTED}"], "timeout_ms": None, "max_output_length": None},
 }

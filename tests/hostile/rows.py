@@ -371,6 +371,21 @@ add("local shell", RESPONSES, lambda: {
         "working_directory": "/" * 16_384, "user": "u" * 16_384, "timeout_ms": 2**53,
     }}, {"type": "local_shell_call_output", "id": "c", "output": "o" * 2_000_000}],
 }, "LocalShell*Param.*")  # fmt: skip
+add("deferred functions", RESPONSES, lambda: {
+    "tools": [{"type": "tool_search", "execution": "client"}, *(
+        {"type": "function", "name": f"f{n}", "defer_loading": True, "parameters": wide(50)} for n in range(1_023)
+    )],
+})  # fmt: skip
+add("loaded functions", RESPONSES, lambda: {
+    "tools": [{"type": "tool_search", "execution": "client"}],
+    "input": [
+        {"type": "message", "role": "user", "content": "hi"},
+        *({"type": "tool_search_call", "call_id": f"s{n}", "arguments": wide(1_000)} for n in range(8)),
+        *({"type": "tool_search_output", "call_id": f"s{n}", "tools": [
+            {"type": "function", "name": f"f{n}_{m}", "parameters": {}} for m in range(1_024)
+        ]} for n in range(8)),
+    ],
+}, "ToolSearch*ItemParam.*")  # fmt: skip
 for name, syntax, definition in (
     ("regex", "regex", "(" * 100_000),
     ("nested quantifiers", "regex", "((a*)*)*b{1,1000}"),

@@ -304,7 +304,7 @@ def _item(stream: _Events, index: int) -> Json:
         event = stream.take(_INPUT_DONE)
         assert where.items() <= event.items()
         assert event["input"] == arguments, "RS-10"
-    else:
+    elif item["type"] not in ("apply_patch_call", "local_shell_call", "tool_search_call"):
         assert item["content"] == [], "RS-05"
         while stream.peek() == "response.content_part.added":
             parts.append(_part(stream, where, len(parts)))
@@ -315,7 +315,7 @@ def _item(stream: _Events, index: int) -> Json:
     assert done["status"] in ("completed", "incomplete")
     changed = {"status": done["status"]}
     told = {"function_call": {"arguments": arguments}, "custom_tool_call": {"input": arguments}}
-    changed |= told.get(item["type"], {"content": parts})
+    changed |= told.get(item["type"], {"content": parts} if "content" in item else {})
     assert done == {**item, **changed}, "RS-05, RS-09"
     return done
 

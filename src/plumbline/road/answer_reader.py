@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from plumbline.dialects.parsers.custom_tools import CustomCalls
 from plumbline.engines.port import TokenChunk
-from plumbline.events import Finish, FinishReason, OutputEvent, Progress, TextDelta, TokenIds, Usage
+from plumbline.events import (
+    Finish,
+    FinishReason,
+    OutputEvent,
+    Progress,
+    TextDelta,
+    TokenIds,
+    ToolCallStart,
+    Usage,
+)
 from plumbline.road.errors import raise_if_failed
 from plumbline.road.prepare import PreparedTurn
 from plumbline.text.assemble import TextAssembler
 from plumbline.text.tokenizer import TextTokenizer
-from plumbline.turn import ChatPrompt, Turn, begun_text
+from plumbline.turn import ChatPrompt, begun_text
 
 __all__ = ["AnswerReader"]
 
@@ -38,8 +49,10 @@ class AnswerReader:
         sampling = turn.sampling
         self._prompt_tokens = len(prepared.prompt_token_ids)
         self._parser = prepared.parser()
-        custom_tools = _custom_tools(turn)
+        tools = turn.prompt.tools if isinstance(turn.prompt, ChatPrompt) else ()
+        custom_tools = [tool.name for tool in tools if tool.custom]
         self._custom_calls = CustomCalls(custom_tools) if custom_tools else None
+        self._members = {tool.name: tool.member for tool in tools if tool.member is not None}
         self._assembler = TextAssembler(
             tokenizer,
             stop=turn.stop,
@@ -143,10 +156,12 @@ class AnswerReader:
         return self._translated(self._parser.push(delta))
 
     def _translated(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
-        """Return the events, with the plain input of custom tools instead of their JSON arguments (TOOL-14)."""
-        return events if self._custom_calls is None else [*self._custom_calls.translate(events)]
+        """Return the events, with the plain input of custom tools (TOOL-14), and with namespaces of calls."""
+        if self._custom_calls is not None:
+            events = [*self._custom_calls.translate(events)]
+        return [self._in_namespace(event) for event in events] if self._members else events
 
-
-def _custom_tools(turn: Turn) -> list[str]:
-    tools = turn.prompt.tools if isinstance(turn.prompt, ChatPrompt) else ()
-    return [tool.name for tool in tools if tool.custom]
+    def _in_namespace(self, event: OutputEvent) -> OutputEvent:
+        if not isinstance(event, ToolCallStart):
+            return event
+        return msgspec.structs.replace(event, member=self._members.get(event.name))

@@ -39,13 +39,19 @@ async def main() -> None:
         commands.append(" ".join(request.data.action.command))
         return PRINTED
 
-    tools = (
-        agents.ShellTool(executor=shell),
-        agents.LocalShellTool(executor=local_shell),
-        agents.ApplyPatchTool(editor=editor),
+    @agents.function_tool(defer_loading=True)
+    def look_up(word: str) -> str:
+        """Look up a word."""
+        return PRINTED
+
+    offered: tuple[list[agents.Tool], ...] = (
+        [agents.ShellTool(executor=shell)],
+        [agents.LocalShellTool(executor=local_shell)],
+        [agents.ApplyPatchTool(editor=editor)],
+        [agents.ToolSearchTool(), look_up],
     )
-    for tool in tools:
-        agent = Agent(name="a", model=model, model_settings=ModelSettings(max_tokens=200), tools=[tool])
+    for tools in offered:
+        agent = Agent(name="a", model=model, model_settings=ModelSettings(max_tokens=200), tools=tools)
         whole = await Runner.run(agent, "Run a command.", max_turns=3)
         streamed = Runner.run_streamed(agent, "Run a command.", max_turns=3)
         assert [event async for event in streamed.stream_events()]
@@ -54,7 +60,7 @@ async def main() -> None:
             kinds = [item.type for item in result.new_items]
             assert kinds == ["tool_call_item", "tool_call_output_item", "message_output_item"], kinds
             assert result.final_output == ANSWER
-        print(f"   {type(tool).__name__}: whole, streamed, with previous_response_id", flush=True)
+        print(f"   {type(tools[0]).__name__}: whole, streamed, with previous_response_id", flush=True)
     assert commands == [f"echo {PRINTED}"] * 6
     assert [(one.type, one.path, one.diff) for one in editor.seen] == [("create_file", "a.txt", "+a")] * 3
 

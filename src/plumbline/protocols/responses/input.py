@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -36,8 +36,8 @@ from plumbline.protocols.responses.client_tools.history import (
     output_text,
     with_call_ids,
 )
+from plumbline.protocols.responses.client_tools.namespaces import joined_name
 from plumbline.protocols.responses.compaction import cannot_open, opened, since_compaction
-from plumbline.protocols.responses.namespaces import joined_name
 from plumbline.turn import MediaReference, Message, Part, ToolCall
 from plumbline.wire.errors import (
     invalid_request,
@@ -47,7 +47,10 @@ from plumbline.wire.errors import (
     unsupported_value,
 )
 
-__all__ = ["read_input"]
+__all__ = ["Entry", "read_entries", "read_input", "read_messages"]
+
+Entry: TypeAlias = tuple[str, InputItem]
+"""An item with the field that it comes from."""
 
 _CALL = FunctionToolCall | CustomToolCall | ClientCall
 _OUTPUT = FunctionCallOutputItemParam | CustomToolCallOutput | ClientOutput
@@ -76,12 +79,37 @@ def read_input(
         ApiError: 400 for items that this server does not support, for encrypted content that it cannot open, and for
             calls and outputs without a counterpart (TOOL-12).
     """
-    messages = [] if instructions is None else [Message(role="system", content=instructions)]
+    return read_messages(read_entries(items, sealer, earlier), instructions, sealer, modalities)
+
+
+def read_entries(
+    items: str | Sequence[InputItem], sealer: Sealer | None, earlier: Sequence[InputItem] = ()
+) -> list[Entry]:
+    """Return the items of a context with the fields that they come from; those of a compaction are opened.
+
+    Raises:
+        ApiError: 400 for no items at all, and for a compaction that this server cannot open.
+    """
     if isinstance(items, str):
         items = [EasyInputMessage(role="user", content=items)]
     if not items and not earlier:
         raise invalid_value("input", [])
-    entries = list(with_call_ids(list(_entries(items, earlier, sealer))))
+    return list(_entries(items, earlier, sealer))
+
+
+def read_messages(
+    entries: Sequence[Entry],
+    instructions: str | None,
+    sealer: Sealer | None,
+    modalities: Collection[str],
+) -> tuple[Message, ...]:
+    """Return the messages of a context.
+
+    Raises:
+        ApiError: 400 as for `read_input`.
+    """
+    messages = [] if instructions is None else [Message(role="system", content=instructions)]
+    entries = list(with_call_ids(entries))
     _check_pairing([item for _, item in entries])
     conversation = _Conversation(messages)
     for where, item in entries:
@@ -146,10 +174,9 @@ def _message(item: InputItem, where: str, modalities: Collection[str]) -> Messag
             text, parts = _content(item.output, f"{where}.output", modalities)
             return Message(role="tool", content=text, parts=parts, tool_call_id=item.call_id)
         case _ if isinstance(item, ClientCall):  # TOOL-20
-            return _call(item.call_id, call_name(item), call_arguments(item))
+            return _call(str(item.call_id), call_name(item), call_arguments(item))
         case _ if isinstance(item, ClientOutput):
-            call_id = or_default(item.call_id, None)
-            return Message(role="tool", content=output_text(item), tool_call_id=call_id)
+            return Message(role="tool", content=output_text(item), tool_call_id=str(item.call_id))
         case ItemReferenceParam():
             raise invalid_request(f"Item with id '{item.id}' not found.", f"{where}.id")  # ST-13
         case CompactionTriggerItemParam():
@@ -230,12 +257,12 @@ def _check_pairing(items: Sequence[InputItem]) -> None:
     calls: dict[str, None] = {}
     for item in items:
         if isinstance(item, _CALL):
-            calls[item.call_id] = None
+            calls[str(item.call_id)] = None
         elif isinstance(item, _OUTPUT):
             if item.call_id not in calls:
                 raise invalid_request(
                     f"No tool call found for function call output with call_id {item.call_id}.", "input"
                 )
-            del calls[item.call_id]
+            del calls[str(item.call_id)]
     if calls:
         raise invalid_request(f"No tool output found for function call {next(iter(calls))}.", "input")

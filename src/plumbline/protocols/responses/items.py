@@ -174,10 +174,10 @@ class CallItem(OpenItem):
     machine: Machine = "function_call"
     prefix = "fc_"
 
-    def __init__(self, start: ToolCallStart, namespace: str | None = None, name: str | None = None) -> None:
+    def __init__(self, start: ToolCallStart) -> None:
         super().__init__()
-        self.namespace: str | UnsetType = UNSET if namespace is None else namespace
-        self.name = start.name if name is None else name
+        namespace, self.name = start.member or (UNSET, start.name)
+        self.namespace: str | UnsetType = namespace
         self.call_id = start.id
 
     def added(self) -> OutputItem:

@@ -46,7 +46,6 @@ from plumbline.protocols.common.sampling.parameters import (
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
-    check_names,
     check_parameters,
     custom_tool,
     named_choice,
@@ -55,8 +54,9 @@ from plumbline.protocols.common.tool_choice import (
 )
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.protocols.responses.client_tools.declared import client_names
-from plumbline.protocols.responses.input import read_input
-from plumbline.protocols.responses.namespaces import Member, callable_tools, joined_name
+from plumbline.protocols.responses.client_tools.namespaces import Member
+from plumbline.protocols.responses.client_tools.search import shown_tools
+from plumbline.protocols.responses.input import read_entries, read_messages
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 from plumbline.wire.errors import (
     invalid_request,
@@ -252,9 +252,10 @@ def _read_prompt(
     if isinstance(request, CreateResponse):
         kwargs = or_default(request.chat_template_kwargs, {})
         budget = or_default(request.thinking_token_budget, None)
-    tools, choice = _read_tools(request)
+    entries = read_entries(items, sealer, earlier)
+    tools, choice = _read_tools(request, shown_tools(or_default(request.tools, []), entries))
     prompt = ChatPrompt(
-        messages=read_input(items, or_default(request.instructions, None), sealer, earlier, modalities),
+        messages=read_messages(entries, or_default(request.instructions, None), sealer, modalities),
         tools=tools,
         template_kwargs=template_variables(kwargs),
         effort=or_default(reasoning.effort, None),
@@ -268,36 +269,32 @@ def own_input(request: Continuing) -> str | Sequence[InputItem]:
     return request.input if given(request.input) else []  # type: ignore[return-value]
 
 
-def _read_tools(request: CreateResponse | TokenCountsBody) -> tuple[tuple[Tool, ...], ToolChoice]:
+def _read_tools(
+    request: CreateResponse | TokenCountsBody, members: Sequence[Member]
+) -> tuple[tuple[Tool, ...], ToolChoice]:
     """Read the tools for the prompt, and which of them the model may or must call.
 
     Hosted tools are accepted, echoed and never called (TOOL-15): Codex always sends some. The server names them in the
     header `x-plumbline-unavailable-tools`. With `tool_choice: none` the prompt has no tools, so the model calls none
     (TOOL-03).
     """
-    found: list[Tool] = []
-    names: list[tuple[str, str]] = []
-    for member in callable_tools(or_default(request.tools, [])):
-        read = _read_tool(member)
-        names.append((read.name, f"{member.where}.name"))
-        found.append(read)
-    check_names(names)
-    tools = tuple(found)
-    choice = _read_choice(or_default(request.tool_choice, "auto" if tools else "none"), tools, request)
+    tools = tuple(map(_read_tool, members))
+    choice = _read_choice(
+        or_default(request.tool_choice, "auto" if tools else "none"), tools, request, members
+    )
     return (() if choice.mode == "none" else tools), choice
 
 
 def _read_tool(member: Member) -> Tool:
     where, namespace, tool = member
-    if tool.defer_loading is True:
-        raise unsupported_value(f"{where}.defer_loading", True)
+    pair = None if namespace is None else (namespace, tool.name)
     callers = or_default(tool.allowed_callers, None)
     if callers is not None and "direct" not in callers:
         raise unsupported_value(f"{where}.allowed_callers", callers, "must contain 'direct'")
-    name = joined_name(namespace, tool.name)
     if isinstance(tool, FunctionToolParam):
         read = Tool(
-            name=name,
+            name=member.shown_name,
+            member=pair,
             description=or_default(tool.description, None),
             parameters=or_default(tool.parameters, None),
             strict=or_default(tool.strict, None),
@@ -306,18 +303,18 @@ def _read_tool(member: Member) -> Tool:
         return read
     input_format = or_default(tool.format, None)
     grammar = input_format if isinstance(input_format, CustomGrammarFormatParam) else None
-    return custom_tool(
-        name,
+    custom = custom_tool(
+        member.shown_name,
         or_default(tool.description, None),
         None if grammar is None else grammar.syntax,
         "" if grammar is None else grammar.definition,
     )
+    return msgspec.structs.replace(custom, member=pair)
 
 
-def _shown_name(name: str, request: CreateResponse | TokenCountsBody) -> str:
+def _shown_name(name: str, members: Sequence[Member]) -> str:
     """Return the name that the model sees of a tool that a choice names, which may be in a namespace."""
-    members = list(callable_tools(or_default(request.tools, [])))
-    found = [joined_name(member.namespace, name) for member in members if member.tool.name == name]
+    found = [member.shown_name for member in members if member.tool.name == name]
     return name if name in found or len(found) != 1 else found[0]
 
 
@@ -326,16 +323,19 @@ def _client_names(request: CreateResponse | TokenCountsBody) -> frozenset[str]:
 
 
 def _read_choice(
-    choice: Any, tools: tuple[Tool, ...], request: CreateResponse | TokenCountsBody
+    choice: Any,
+    tools: tuple[Tool, ...],
+    request: CreateResponse | TokenCountsBody,
+    members: Sequence[Member],
 ) -> ToolChoice:
     parallel = wants_parallel(request.parallel_tool_calls)
     match choice:
         case str():
             return plain_choice(choice, tools, parallel=parallel)
         case ToolChoiceFunction():
-            return named_choice(_shown_name(choice.name, request), "function", tools, "tool_choice.name")
+            return named_choice(_shown_name(choice.name, members), "function", tools, "tool_choice.name")
         case ToolChoiceCustom():
-            return named_choice(_shown_name(choice.name, request), "custom", tools, "tool_choice.name")
+            return named_choice(_shown_name(choice.name, members), "custom", tools, "tool_choice.name")
         case HostedToolChoiceShell() | HostedToolChoiceApplyPatch() if tag_of(choice) in _client_names(
             request
         ):

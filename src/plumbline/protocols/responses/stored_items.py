@@ -43,8 +43,16 @@ from plumbline._generated.items import (
     ItemReferenceParam,
     Message,
 )
+from plumbline._generated.tool_search import (
+    ToolSearchCall,
+    ToolSearchCallItemParam,
+    ToolSearchOutput,
+    ToolSearchOutputItemParam,
+)
 from plumbline.protocols.common.fields import or_default, tag_of
 from plumbline.protocols.common.ids import new_id
+from plumbline.protocols.responses.client_tools.history import search_execution
+from plumbline.protocols.responses.client_tools.search import loaded_tools
 from plumbline.store.records import ItemRecord
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import invalid_request, unsupported_value
@@ -63,10 +71,12 @@ _PREFIXES = {
     "apply_patch_call_output": "apco_",
     "local_shell_call": "lsh_",
     "local_shell_call_output": "lsho_",
+    "tool_search_call": "tsc_",
+    "tool_search_output": "tso_",
     "reasoning": "rs_",
     "compaction": "cmp_",
 }
-_CALLS = ("function_call", "custom_tool_call", "shell_call", "local_shell_call")
+_CALLS = ("function_call", "custom_tool_call", "shell_call", "local_shell_call", "tool_search_call")
 _LISTED: dict[type, Any] = {
     FunctionShellCallItemParam: FunctionShellCall,
     FunctionShellCallOutputItemParam: FunctionShellCallOutput,
@@ -74,6 +84,8 @@ _LISTED: dict[type, Any] = {
     ApplyPatchToolCallOutputItemParam: ApplyPatchToolCallOutput,
     LocalShellToolCallParam: LocalShellToolCall,
     LocalShellToolCallOutputParam: LocalShellToolCallOutput,
+    ToolSearchCallItemParam: ToolSearchCall,
+    ToolSearchOutputItemParam: ToolSearchOutput,
 }
 """The types of items as they are listed, which have members that clients may leave out, also in their parts."""
 _WITH_STATUS = (
@@ -85,6 +97,8 @@ _WITH_STATUS = (
     FunctionShellCallOutputItemParam,
     LocalShellToolCallParam,
     LocalShellToolCallOutputParam,
+    ToolSearchCallItemParam,
+    ToolSearchOutputItemParam,
 )
 
 _decoder = msgspec.json.Decoder(InputItem)
@@ -110,8 +124,10 @@ def stored_input(items: str | Sequence[InputItem]) -> tuple[ItemRecord, ...]:
 
 
 def _complete(item: InputItem) -> InputItem:
-    """Return an item of a local shell with what clients may leave out."""
+    """Return an item of a local shell or a search with what clients may leave out."""
     match item:
+        case ToolSearchCallItemParam() | ToolSearchOutputItemParam():
+            return msgspec.structs.replace(item, execution=search_execution(item))
         case LocalShellToolCallParam(action=action) if not or_default(action.env, None):
             return msgspec.structs.replace(item, action=msgspec.structs.replace(action, env={}))
         case LocalShellToolCallOutputParam() if not or_default(item.call_id, None):
@@ -152,6 +168,8 @@ def check_storable(items: Sequence[InputItem], param: str) -> None:
             raise unsupported_value(
                 f"{param}[{index}].type", tag_of(item), "cannot be part of a conversation on this server"
             )
+        if isinstance(item, ToolSearchOutputItemParam):
+            list(loaded_tools(item.tools, f"{param}[{index}].tools"))
 
 
 def resolve_references(

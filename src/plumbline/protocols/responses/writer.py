@@ -43,7 +43,6 @@ from plumbline.protocols.responses.items import (
     ReasoningTextItem,
     TextItem,
 )
-from plumbline.protocols.responses.namespaces import members_by_name
 from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS, failure_code
 from plumbline.wire.errors import ApiError
 
@@ -67,7 +66,6 @@ class ResponsesWriter:
         self._response = response
         self._identity = identity
         self._wants_logprobs = logprobs
-        self._members = members_by_name(response.tools)
         self._client_names = client_names(response.tools)
         self._state: State = "new"
         self._number = -1
@@ -115,10 +113,7 @@ class ResponsesWriter:
                 kind = CustomCallItem if event.custom else CallItem
                 if event.name in self._client_names:  # TOOL-20
                     kind = CLIENT_CALLS[event.name]
-                member = self._members.get(event.name)
-                self._add_item(
-                    kind(event) if member is None else kind(event, member.namespace, member.tool.name)
-                )
+                self._add_item(kind(event))
             case ToolCallDelta():
                 call = self._item
                 if not isinstance(call, CallItem):

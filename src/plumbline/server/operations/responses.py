@@ -22,12 +22,12 @@ from plumbline.events import Finish, Usage
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.obfuscation import wants_obfuscation
+from plumbline.protocols.responses.client_tools.namespaces import unavailable_tools
 from plumbline.protocols.responses.compaction import AnswerEvent, Compacted
 from plumbline.protocols.responses.event_log import EventLog
 from plumbline.protocols.responses.identity import Fresh
 from plumbline.protocols.responses.initial_response import initial_response
 from plumbline.protocols.responses.input import read_input
-from plumbline.protocols.responses.namespaces import unavailable_tools
 from plumbline.protocols.responses.reader import (
     Context,
     Continuing,

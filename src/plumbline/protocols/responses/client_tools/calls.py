@@ -1,4 +1,4 @@
-"""Write the calls of shells and of patches as official items.
+"""Write the calls of shells, patches and searches as official items.
 
 Their fields are known once the arguments are whole, so all events of an item come at its end.
 """
@@ -22,6 +22,7 @@ from plumbline._generated.client_tools import (
     LocalShellToolCall,
 )
 from plumbline._generated.items import OutputItem
+from plumbline._generated.tool_search import ToolSearchCall
 from plumbline.protocols.responses.event_order import Machine, Step
 from plumbline.protocols.responses.items import CallItem, ItemStatus
 
@@ -132,10 +133,26 @@ class PatchCallItem(_WholeCallItem):
             )
 
 
+class SearchCallItem(_WholeCallItem):
+    """A search for tools (TOOL-22). One that was cut searches for nothing."""
+
+    prefix = "tsc_"
+
+    def finish(self, status: ItemStatus) -> None:
+        """Set `finished`; a call that broke off before other output is dropped (R-07)."""
+        self.text = "".join(self.fragments)
+        arguments = _read(self.text, dict[str, Any])
+        self.dropped = arguments is None and status != "incomplete"
+        self.finished = ToolSearchCall(
+            id=self.id, call_id=self.call_id, execution="client", arguments=arguments or {}, status=status
+        )
+
+
 CLIENT_CALLS: dict[str, type[CallItem]] = {
     "shell": ShellCallItem,
     "local_shell": LocalShellCallItem,
     "apply_patch": PatchCallItem,
+    "tool_search": SearchCallItem,
 }
 """The items of calls, by the name that the model sees."""
 

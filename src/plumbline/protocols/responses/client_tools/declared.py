@@ -1,4 +1,4 @@
-"""Show the model shells and patches as functions of its dialect (TOOL-20).
+"""Show the model shells, patches and searches as functions of its dialect (TOOL-20, TOOL-22).
 
 The official document has no schema of their arguments, because its models know the tools. Any other model needs one.
 """
@@ -12,12 +12,14 @@ import msgspec
 from msgspec import UNSET
 
 from plumbline._generated.client_tools import LocalEnvironmentParam
+from plumbline._generated.tool_search import ToolSearchExecutionType
 from plumbline._generated.tools import (
     CallableToolAllowedCaller,
     FunctionToolParam,
     HostedToolApplyPatch,
     HostedToolLocalShell,
     HostedToolShell,
+    HostedToolToolSearch,
 )
 from plumbline.protocols.common.fields import or_default, tag_of
 from plumbline.wire.errors import invalid_request
@@ -62,6 +64,11 @@ _LOCAL_SHELL = FunctionToolParam(
     ),
     strict=True,
 )
+_TOOL_SEARCH = FunctionToolParam(
+    name="tool_search",
+    description="Search for more tools. Those that it finds can be called from then on.",
+    parameters=_object(query={"type": "string", "minLength": 1}),
+)
 _APPLY_PATCH = FunctionToolParam(
     name="apply_patch",
     description=(
@@ -80,15 +87,15 @@ _APPLY_PATCH = FunctionToolParam(
 def client_function(tool: Any, where: str = "tools") -> FunctionToolParam | None:
     """Return the function that stands for a tool which the client runs; None for another tool.
 
-    A shell in a container is a hosted tool (TOOL-15): it belongs to a service. The description tells the model the
-    skills of a local one.
+    A shell in a container and a search that the server runs are hosted tools (TOOL-15): they belong to a service. The
+    description tells the model the skills of a local shell.
 
     Args:
         tool: the tool.
         where: its field in the request.
 
     Raises:
-        ApiError: 400 for an environment or callers that are none.
+        ApiError: 400 for members that have another type.
     """
     match tool:
         case HostedToolShell():
@@ -99,6 +106,8 @@ def client_function(tool: Any, where: str = "tools") -> FunctionToolParam | None
             found = _APPLY_PATCH
         case HostedToolLocalShell():
             return _LOCAL_SHELL
+        case HostedToolToolSearch():
+            return _search_function(tool, where)
         case _:
             return None
     if tool.allowed_callers is UNSET or tool.allowed_callers is None:
@@ -110,6 +119,25 @@ def client_function(tool: Any, where: str = "tools") -> FunctionToolParam | None
 def client_names(tools: Sequence[Any]) -> frozenset[str]:
     """Return the names under which the model sees the tools of a request that the client runs."""
     return frozenset(tag_of(tool) for tool in tools if client_function(tool) is not None)
+
+
+class _Search(msgspec.Struct):
+    """The members of a search for tools, which the contract leaves open."""
+
+    execution: ToolSearchExecutionType | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+def _search_function(tool: HostedToolToolSearch, where: str) -> FunctionToolParam | None:
+    given = {name: getattr(tool, name) for name in _Search.__struct_fields__}
+    found = _converted({name: one for name, one in given.items() if one is not UNSET}, _Search, where)
+    if found.execution != "client":
+        return None
+    changes = {"description": found.description, "parameters": found.parameters}
+    return msgspec.structs.replace(
+        _TOOL_SEARCH, **{name: one for name, one in changes.items() if one is not None}
+    )
 
 
 def _with_skills(environment: Any, where: str) -> str:

@@ -20,29 +20,57 @@ from plumbline._generated.client_tools import (
     LocalShellToolCallParam,
 )
 from plumbline._generated.items import InputItem
+from plumbline._generated.tool_search import (
+    ToolSearchCallItemParam,
+    ToolSearchExecutionType,
+    ToolSearchOutputItemParam,
+)
 from plumbline.protocols.common.fields import or_default, tag_of
+from plumbline.protocols.responses.client_tools.search import loaded_tools
 from plumbline.wire.errors import missing_required_parameter
 
-__all__ = ["ClientCall", "ClientOutput", "call_arguments", "call_name", "output_text", "with_call_ids"]
+__all__ = [
+    "ClientCall",
+    "ClientOutput",
+    "call_arguments",
+    "call_name",
+    "output_text",
+    "search_execution",
+    "with_call_ids",
+]
 
-ClientCall: TypeAlias = FunctionShellCallItemParam | ApplyPatchToolCallItemParam | LocalShellToolCallParam
+ClientCall: TypeAlias = (
+    FunctionShellCallItemParam
+    | ApplyPatchToolCallItemParam
+    | LocalShellToolCallParam
+    | ToolSearchCallItemParam
+)
 ClientOutput: TypeAlias = (
-    FunctionShellCallOutputItemParam | ApplyPatchToolCallOutputItemParam | LocalShellToolCallOutputParam
+    FunctionShellCallOutputItemParam
+    | ApplyPatchToolCallOutputItemParam
+    | LocalShellToolCallOutputParam
+    | ToolSearchOutputItemParam
 )
 
 
 def with_call_ids(entries: Sequence[tuple[str, InputItem]]) -> Iterator[tuple[str, InputItem]]:
-    """Yield items with the field of each, where outputs of a local shell name their call by its call_id.
+    """Yield items with the field of each, so that outputs name their calls by call_id.
 
-    The official document requires `call_id` there and defines `id` only, which clients fill with the call_id or with
-    the id of the call.
+    The official document requires `call_id` of the output of a local shell and defines `id` only, which clients fill
+    with the call_id or with the id of the call. Searches that a server ran have no call_id; they are left out, because
+    the model made no call.
 
     Raises:
-        ApiError: 400 for an output that has neither.
+        ApiError: 400 for an item that names no call.
     """
     calls: dict[str, str] = {}
     for where, item in entries:
-        if isinstance(item, LocalShellToolCallParam):
+        if isinstance(item, ToolSearchCallItemParam | ToolSearchOutputItemParam):
+            if search_execution(item) == "server":
+                continue
+            if not item.call_id:
+                raise missing_required_parameter(f"{where}.call_id")
+        elif isinstance(item, LocalShellToolCallParam):
             if item_id := or_default(item.id, None):
                 calls[item_id] = item.call_id
         elif isinstance(item, LocalShellToolCallOutputParam):
@@ -51,6 +79,11 @@ def with_call_ids(entries: Sequence[tuple[str, InputItem]]) -> Iterator[tuple[st
                 raise missing_required_parameter(f"{where}.call_id")
             item = msgspec.structs.replace(item, call_id=calls.get(named, named))
         yield where, item
+
+
+def search_execution(item: ToolSearchCallItemParam | ToolSearchOutputItemParam) -> ToolSearchExecutionType:
+    """Return who ran a search; where the item does not say so, a client's has a call_id."""
+    return or_default(item.execution, None) or ("client" if or_default(item.call_id, None) else "server")
 
 
 def call_name(call: ClientCall) -> str:
@@ -62,6 +95,8 @@ def call_arguments(call: ClientCall) -> str:
     """Return the arguments of a call as JSON, in the order in which the model writes them."""
     found: dict[str, Any]
     match call:
+        case ToolSearchCallItemParam():
+            found = call.arguments
         case FunctionShellCallItemParam(action=action):
             found = {
                 "commands": action.commands,
@@ -84,8 +119,10 @@ def call_arguments(call: ClientCall) -> str:
 
 
 def output_text(output: ClientOutput) -> str:
-    """Return what the model sees of an output: JSON of what each command wrote, or how the patch went."""
+    """Return what the model sees of an output: JSON of what each command wrote, how the patch went, the tools found."""
     match output:
+        case ToolSearchOutputItemParam():
+            return json.dumps({"tools": [one.shown_name for one in loaded_tools(output.tools, "tools")]})
         case FunctionShellCallOutputItemParam():
             return json.dumps([_command(one) for one in output.output], ensure_ascii=False)
         case LocalShellToolCallOutputParam():

@@ -7,7 +7,7 @@ knows no groups, so the model sees `mcp__files__read`, and its call goes back as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ from plumbline.protocols.common.fields import tag_of
 from plumbline.protocols.responses.client_tools.declared import client_function
 from plumbline.wire.errors import invalid_request, invalid_type, missing_required_parameter
 
-__all__ = ["CallableTool", "Member", "callable_tools", "joined_name", "members_by_name", "unavailable_tools"]
+__all__ = ["CallableTool", "Member", "callable_tools", "joined_name", "unavailable_tools"]
 
 CallableTool = FunctionToolParam | CustomToolParam
 
@@ -31,16 +31,25 @@ class Member(NamedTuple):
     namespace: str | None
     tool: CallableTool
 
+    @property
+    def shown_name(self) -> str:
+        """The name that the model sees."""
+        return joined_name(self.namespace, self.tool.name)
 
-def callable_tools(tools: Sequence[Any]) -> Iterator[Member]:
-    """Yield the tools that the client runs, including those in namespaces, a shell and patches.
+
+def callable_tools(tools: Sequence[Any], param: str = "tools") -> Iterator[Member]:
+    """Yield the tools that the client runs, including those in namespaces, shells, patches and searches.
+
+    Args:
+        tools: the tools.
+        param: their field in the request.
 
     Raises:
         ApiError: 400 naming the field, for a namespace with a wrong name or with a member that is neither a function
             nor a custom tool.
     """
     for index, tool in enumerate(tools):
-        where = f"tools[{index}]"
+        where = f"{param}[{index}]"
         if isinstance(tool, CallableTool):
             yield Member(where, None, tool)
         elif (function := client_function(tool, where)) is not None:
@@ -50,19 +59,13 @@ def callable_tools(tools: Sequence[Any]) -> Iterator[Member]:
 
 
 def joined_name(namespace: str | None, name: str) -> str:
-    """Return the name that the model sees."""
-    if not namespace:
+    """Return the name that the model sees: `NAMESPACE__NAME`.
+
+    A function that a server's search loads is in a namespace of its own name, by which the Agents SDK knows its calls.
+    """
+    if not namespace or namespace == name:
         return name
     return f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
-
-
-def members_by_name(tools: Sequence[Any]) -> Mapping[str, Member]:
-    """Map the names that the model sees to the tools of namespaces."""
-    return {
-        joined_name(member.namespace, member.tool.name): member
-        for member in callable_tools(tools)
-        if member.namespace is not None
-    }
 
 
 def unavailable_tools(tools: Sequence[Any]) -> tuple[str, ...]:
