@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["AttentionBatch"]
+__all__ = ["AttentionBatch", "Selection"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,3 +33,13 @@ class AttentionBatch:
     prefill down: about 1.5 times the time for 256 tokens, three times for 2,000."""
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     """Index tensors that the CPU path derives from the tensors above, shared by the layers of the step."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The tokens of a step whose results are wanted: the last layer computes no others once it has written its keys."""
+
+    rows: Tensor
+    """int64 [R], ascending."""
+    batch: AttentionBatch
+    """These tokens, as new tokens at the end of their sequences."""

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline_kernels import _attention_triton
-from plumbline_kernels._attention_batch import AttentionBatch
+from plumbline_kernels._attention_batch import AttentionBatch, Selection
 from plumbline_kernels._backend import cdiv, check, use_triton
 
-__all__ = ["AttentionBatch", "paged_attention"]
+__all__ = ["AttentionBatch", "Selection", "paged_attention"]
 
 
 def paged_attention(

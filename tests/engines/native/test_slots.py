@@ -81,8 +81,17 @@ def test_staged_inputs_are_those_of_the_requests(lengths: list[tuple[int, int]])
     assert inputs.batch.slot_mapping.tolist() == mapping
     assert inputs.batch.seq_lens.tolist() == [len(e.state.token_ids) for e in entries]
     assert inputs.batch.query_start_loc.tolist() == [0, *np.cumsum([e.count for e in entries]).tolist()]
-    # Every entry reaches the end of its sequence here, so its last row draws.
-    assert inputs.draw_rows.tolist() == (np.cumsum([e.count for e in entries]) - 1).tolist()
+    # Every entry reaches the end of its sequence here, so its last row draws, and no other result is wanted.
+    last = (np.cumsum([e.count for e in entries]) - 1).tolist()
+    rows = list(range(len(tokens))) if inputs.selection is None else inputs.selection.rows.tolist()
+    assert rows == last
+    assert inputs.draw_rows.tolist() == list(range(len(entries)))
+    if inputs.selection is not None:
+        chosen = inputs.selection.batch
+        assert chosen.positions.tolist() == [len(e.state.token_ids) - 1 for e in entries]
+        assert chosen.seq_lens.tolist() == inputs.batch.seq_lens.tolist()
+        assert chosen.query_start_loc.tolist() == list(range(len(entries) + 1))
+        assert chosen.num_decodes == len(entries)
     assert inputs.draw_states == [e.state for e in entries]
     for entry, row in zip(entries, inputs.batch.block_tables.tolist(), strict=True):
         used = entry.state.block_ids

@@ -24,6 +24,9 @@ from plumbline.engines.sampling.sampler import Sampler
 
 __all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]
 
+_SCORED_ROWS = 64
+"""Prompt tokens that are scored at a time: the fp32 logits of 1,024 tokens would take 600 MB with a large vocabulary."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -101,8 +104,8 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> None:
-        """Compute hidden states [num_tokens, hidden] and write K and V into the cache."""
-        self._hidden = self._model.forward(inputs.token_ids, inputs.batch, self._kv)
+        """Compute hidden states [num_selected, hidden] and write K and V into the cache."""
+        self._hidden = self._model.forward(inputs.token_ids, inputs.batch, self._kv, inputs.selection)
 
     @torch.inference_mode()
     def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
@@ -123,12 +126,14 @@ class ModelRunner:
     ) -> tuple[RequestState, int, list[TokenLogprob]]:
         """Return the logprobs that the rows [row, row + count) give to the prompt tokens after them."""
         following = state.token_ids[position + 1 : min(position + count + 1, state.num_prompt_tokens)]
-        if not following:
-            return state, position + 1, []
-        logits = self._model.compute_logits(hidden[row : row + len(following)])
-        chosen = torch.tensor(following, dtype=torch.int64, device=logits.device)
-        tops = [state.sampling.prompt_logprobs or 0] * len(following)
-        return state, position + 1, logprob_rows(torch.log_softmax(logits, dim=-1), chosen, tops, ranks=True)
+        entries: list[TokenLogprob] = []
+        for start in range(0, len(following), _SCORED_ROWS):
+            chosen = torch.tensor(following[start : start + _SCORED_ROWS], dtype=torch.int64)
+            logits = self._model.compute_logits(hidden[row + start : row + start + len(chosen)])
+            tops = [state.sampling.prompt_logprobs or 0] * len(chosen)
+            logprobs = torch.log_softmax(logits, dim=-1)
+            entries += logprob_rows(logprobs, chosen.to(logits.device), tops, ranks=True)
+        return state, position + 1, entries
 
 
 class NullRunner:

@@ -17,7 +17,7 @@ from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.scheduler import StepPlan
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.rows import SamplingRows
-from plumbline_kernels.attention import AttentionBatch
+from plumbline_kernels.attention import AttentionBatch, Selection
 
 __all__ = ["Slots", "StepInputs"]
 
@@ -30,15 +30,18 @@ class StepInputs:
         token_ids: int64 [num_tokens], the tokens to compute, request after request, decodes first.
         batch: where each of them sits (positions, block tables, lengths).
         states: the requests of the step, in the order of the rows.
-        draw_rows: int64 [num_draws], the row of `token_ids` whose logits draw a token.
+        selection: the tokens whose results are wanted, to draw or to score; None if all are.
+        draw_rows: int64 [num_draws], the row of these results whose logits draw a token.
         draw_states: the requests that draw, in the order of `draw_rows`.
         draw_slots: int64 [num_draws] (host), their slots.
-        prompt_rows: (request, first row, first position, count) for requests that want prompt logprobs.
+        prompt_rows: (request, first row of these results, first position, count) for requests that want prompt
+            logprobs.
     """
 
     token_ids: Tensor
     batch: AttentionBatch
     states: list[RequestState]
+    selection: Selection | None
     draw_rows: Tensor
     draw_states: list[RequestState]
     draw_slots: NDArray[np.int64]
@@ -86,6 +89,8 @@ class Slots(SamplingRows):
         positions = [starts[:num_decodes]]
         rows = [slots[:num_decodes]]
         prompt_rows: list[tuple[RequestState, int, int, int]] = []
+        wanted = np.ones(len(entries), dtype=np.int64)
+        num_wanted = num_decodes
         draw_rows = list(range(num_decodes))
         draw_states = states[:num_decodes]
         for index in range(num_decodes, len(entries)):
@@ -95,10 +100,13 @@ class Slots(SamplingRows):
             tokens.append(np.array(chunk, dtype=np.int64))
             positions.append(np.arange(entry.start, entry.start + entry.count, dtype=np.int64))
             rows.append(np.full(entry.count, state.slot, dtype=np.int64))
+            wanted[index] = int(entry.draws)
             if state.prompt_logprobs is not None and entry.start < state.num_prompt_tokens:
-                prompt_rows.append((state, int(query_start[index]), entry.start, entry.count))
+                prompt_rows.append((state, num_wanted, entry.start, entry.count))
+                wanted[index] = entry.count
+            num_wanted += int(wanted[index])
             if entry.draws:
-                draw_rows.append(int(query_start[index + 1]) - 1)
+                draw_rows.append(num_wanted - 1)
                 draw_states.append(state)
 
         position = np.concatenate(positions)
@@ -122,10 +130,38 @@ class Slots(SamplingRows):
             token_ids=self._tensor(np.concatenate(tokens)),
             batch=batch,
             states=states,
+            selection=None if num_wanted == plan.num_tokens else self._select(batch, query_start, wanted),
             draw_rows=self._tensor(np.array(draw_rows, dtype=np.int64)),
             draw_states=draw_states,
             draw_slots=np.fromiter((state.slot for state in draw_states), np.int64, len(draw_states)),
             prompt_rows=prompt_rows,
+        )
+
+    def _select(
+        self, batch: AttentionBatch, query_start: NDArray[np.int32], wanted: NDArray[np.int64]
+    ) -> Selection:
+        """Select the last `wanted` tokens of each sequence."""
+        kept = np.nonzero(wanted)[0]
+        counts = wanted[kept]
+        starts = np.zeros(len(kept) + 1, dtype=np.int32)
+        np.cumsum(counts, out=starts[1:])
+        # Row r of sequence i is r - starts[i] tokens after the first wanted one.
+        shift = query_start[1:][kept] - starts[1:]
+        rows = self._tensor(np.arange(starts[-1], dtype=np.int64) + np.repeat(shift, counts))
+        sequences = self._tensor(kept)
+        return Selection(
+            rows,
+            AttentionBatch(
+                query_start_loc=self._tensor(starts),
+                seq_lens=batch.seq_lens[sequences],
+                block_tables=batch.block_tables[sequences],
+                slot_mapping=batch.slot_mapping[rows],
+                positions=batch.positions[rows],
+                max_query_len=int(counts.max(initial=0)),
+                max_seq_len=batch.max_seq_len,
+                num_decodes=int(np.argmin(counts == 1)) if (counts != 1).any() else len(kept),
+                exact=self._exact,
+            ),
         )
 
     def _sync_blocks(self, state: RequestState) -> None:

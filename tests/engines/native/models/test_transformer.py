@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from plumbline.engines.native.models import Transformer, load_model, random_model
+from plumbline_kernels.cpu import load
 
 _spec = importlib.util.spec_from_file_location("models_driver", Path(__file__).with_name("driver.py"))
 assert _spec is not None
@@ -75,7 +76,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mistral-window": ("Mistral", {"sliding_window": 21, "head_dim": 8}),
     "mistral-full": ("Mistral", {"sliding_window": None, "head_dim": None}),
+    "compiled-llama-bias": (
+        "Llama",
+        {"head_dim": 32, "attention_bias": True, "mlp_bias": True, "rope_parameters": LLAMA3},
+    ),
+    "compiled-qwen3-tied-window": (
+        "Qwen3",
+        {
+            "head_dim": 32,
+            "num_key_value_heads": 1,
+            "tie_word_embeddings": True,
+            "use_sliding_window": True,
+            "sliding_window": 16,
+            "max_window_layers": 2,
+        },
+    ),
 }
+"""Families and changes of `BASE`; those that begin with "compiled" run on the compiled kernels."""
 
 
 @pytest.fixture(scope="module", params=CASES, ids=list(CASES))
@@ -92,7 +109,9 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     path = tmp_path_factory.mktemp(request.param)
     reference.save_pretrained(path, max_shard_size="40KB" if "tied" in request.param else "5GB")
     assert (path / "model.safetensors.index.json").exists() == ("tied" in request.param)
-    return reference, load_model(path, torch.float32)
+    model = load_model(path, torch.float32, library=load() if request.param.startswith("compiled") else None)
+    assert (model.lm_head.packed is not None) == request.param.startswith("compiled")
+    return reference, model
 
 
 def prompt(length: int, seed: int) -> list[int]:
@@ -149,7 +168,8 @@ def test_an_exact_prompt_has_the_same_bits_in_any_chunks(
     pair: tuple[Any, Transformer], dtype: torch.dtype
 ) -> None:
     """A prompt in one chunk, in odd chunks beside a decode, and token by token: the same logits to the bit."""
-    model = pair[1] if dtype == torch.float32 else random_model(pair[1].config, 5, dtype)
+    library = None if pair[1].lm_head.packed is None else load()
+    model = pair[1] if dtype == torch.float32 else random_model(pair[1].config, 5, dtype, library=library)
     tokens, outcomes = prompt(70, seed=2), []
     for chunks in ([70], [7, 1, 16, 30, 16], [1] * 70):
         driver = Driver(model, exact=True)

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from plumbline_kernels.cpu import Library, PackedWeight
+
 __all__ = ["Linear"]
 
 _ROWS = 16
@@ -23,15 +25,22 @@ _ROWS = 16
 class Linear:
     """y = x @ weight.T + bias."""
 
-    __slots__ = ("_packed", "_weight", "bias", "shape")
+    __slots__ = ("_library", "_packed", "_weight", "bias", "packed", "shape")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Take `weight` [out, in] and `bias` [out]; the weight may be kept in another layout."""
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, library: Library | None = None) -> None:
+        """Take `weight` [out, in] and `bias` [out]; the weight may be kept in another layout.
+
+        With a library of compiled kernels it is packed for them, and only `logits` can be called.
+        """
         self.shape = tuple(weight.shape)
         self.bias = bias
+        self.packed: PackedWeight | None = None
+        self._library = library
         self._packed: Any = None
         self._weight: Tensor | None = None
-        if _can_pack(weight):
+        if library is not None:
+            self.packed = library.pack(weight)
+        elif _can_pack(weight):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
         else:
             self._weight = weight.contiguous()
@@ -43,6 +52,12 @@ class Linear:
             return F.linear(x, self._weight, self.bias)
         y: Tensor = _linear(x, self._packed, self.bias, "none", [], "")
         return y
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Map [R, in] to fp32 [R, out]."""
+        if self._library is not None and self.packed is not None:
+            return self._library.logits(x, self.packed, self.bias)
+        return self(x).float()
 
 
 def _can_pack(weight: Tensor) -> bool:

@@ -20,6 +20,7 @@ from torch import Tensor
 from plumbline.engines.native.models.config import ModelConfig, load_config
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.transformer import Layer, Transformer
+from plumbline_kernels.cpu import Library
 
 __all__ = ["WeightsError", "load_model", "random_model"]
 
@@ -37,6 +38,7 @@ def load_model(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     max_model_len: int | None = None,
+    library: Library | None = None,
 ) -> Transformer:
     """Load a model folder.
 
@@ -46,6 +48,7 @@ def load_model(
         device: where they go.
         max_model_len: positions that the model needs; rotary embeddings can be computed for more than the config
             names.
+        library: compiled kernels to use where they support the model (`runs_compiled`).
 
     Raises:
         UnsupportedModelError: the transformer does not support the config.
@@ -64,7 +67,7 @@ def load_model(
         if config.tie_word_embeddings:
             # A tied model may come with the redundant copy.
             checkpoint.unused.discard("lm_head.weight")
-        model = build(config, checkpoint.fetch)
+        model = build(config, checkpoint.fetch, library)
         checkpoint.finish()
     return model
 
@@ -74,6 +77,7 @@ def random_model(
     seed: int = 0,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
+    library: Library | None = None,
 ) -> Transformer:
     """Make a model of this config with random weights, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
@@ -84,10 +88,15 @@ def random_model(
             return torch.ones(shape, dtype=kind, device=device)
         return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, kind)
 
-    return build(config, fetch)
+    return build(config, fetch, library)
 
 
-def build(config: ModelConfig, fetch: Fetch) -> Transformer:
+def runs_compiled(config: ModelConfig, dtype: torch.dtype, library: Library) -> bool:
+    """Return whether compiled kernels support a model."""
+    return library.supports(dtype, config.head_dim, (config.hidden_size, config.intermediate_size))
+
+
+def build(config: ModelConfig, fetch: Fetch, library: Library | None = None) -> Transformer:
     """Assemble the transformer; `fetch` returns tensors by their Hugging Face names and shapes."""
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_width, kv_width = config.num_heads * head_dim, config.num_kv_heads * head_dim
@@ -97,13 +106,17 @@ def build(config: ModelConfig, fetch: Fetch) -> Transformer:
         parts = tuple(parts)
         weights = [fetch(f"{prefix}.{name}.weight", (out, width)) for name, out in parts]
         biases = [fetch(f"{prefix}.{name}.bias", (out,)) for name, out in parts] if bias else []
-        return Linear(_merge(weights), _merge(biases) if biases else None)
+        return Linear(_merge(weights), _merge(biases) if biases else None, library)
 
     def head_norms(prefix: str) -> tuple[Tensor, Tensor]:
         q_norm = fetch(f"{prefix}.q_norm.weight", (head_dim,))
         return q_norm, fetch(f"{prefix}.k_norm.weight", (head_dim,))
 
     embedding = fetch("model.embed_tokens.weight", (config.vocab_size, hidden))
+    if library is not None and not (
+        embedding.device.type == "cpu" and runs_compiled(config, embedding.dtype, library)
+    ):
+        library = None
     layers = []
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}"
@@ -122,8 +135,8 @@ def build(config: ModelConfig, fetch: Fetch) -> Transformer:
             )
         )
     norm = fetch("model.norm.weight", (hidden,))
-    lm_head = None if config.tie_word_embeddings else fetch("lm_head.weight", (config.vocab_size, hidden))
-    return Transformer(config, embedding, layers, norm, lm_head)
+    head = embedding if config.tie_word_embeddings else fetch("lm_head.weight", embedding.shape)
+    return Transformer(config, embedding, layers, norm, Linear(head, library=library), library)
 
 
 def _merge(tensors: list[Tensor]) -> Tensor:

@@ -1,48 +1,37 @@
-"""Define the operations of a step besides the linear layers, as Triton kernels and as torch on a CPU.
+"""Define the operations of a forward pass, as Triton kernels and as torch on a CPU.
 
-The loop over layers (`transformer.py`) is written once and takes one of them.
+The loop over layers (`transformer.py`) is written once and takes one of them, or records them (`recorded.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.engines.native.models.config import ModelConfig
+from plumbline.engines.native.models.linear import Linear
 from plumbline_kernels import use_triton
-from plumbline_kernels.attention import AttentionBatch, paged_attention, paged_attention_torch
+from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
 from plumbline_kernels.norm import add_rms_norm, add_rms_norm_torch, rms_norm, rms_norm_torch, twice
-from plumbline_kernels.rope_kv import (
-    RopePlan,
-    merge_head_norms,
-    plan_rope,
-    rope_kv_write,
-    rope_kv_write_torch,
-)
+from plumbline_kernels.rope_kv import merge_head_norms, plan_rope, rope_kv_write, rope_kv_write_torch
 from plumbline_kernels.swiglu import silu_mul, silu_mul_torch
 
-__all__ = ["HeadNorms", "KVCache", "Operations", "operations_on"]
+__all__ = ["Backend", "HeadNorms", "KVCache", "Loop", "Operations", "eager_backend"]
 
 KVCache = tuple[Tensor, Tensor]
 """Keys and values of a layer, each [num_blocks, block_size, KV, head_dim]."""
 HeadNorms = tuple[Tensor, ...] | None
-"""The norm weights of query and key heads, as `Operations.head_norms` prepares them."""
+"""The norm weights of query and key heads, as `Backend.head_norms` prepares them."""
 
 
 class Operations(Protocol):
-    """The operations of a model. T are the tokens of a step, D the width, H and KV the query and key heads."""
+    """The operations of one step. T are its tokens, D the width, H and KV the query and key heads."""
 
-    def norm_weight(self, weight: Tensor) -> Tensor:
-        """Prepare the weight [D] of a norm, once per model."""
-        ...
-
-    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
-        """Prepare the weights of q and k norms, each [head_dim], once per model."""
-        ...
-
-    def begin(self, batch: AttentionBatch) -> RopePlan | None:
-        """Compute what all layers of a step share."""
+    def embed(self, table: Tensor) -> Tensor:
+        """Return the rows of `table` [V, D] of the step's tokens, [T, D]."""
         ...
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -53,14 +42,20 @@ class Operations(Protocol):
         """Return the RMS norm of x + residual, and the sum; both [T, D]."""
         ...
 
-    def rope_kv_write(
-        self, qkv: Tensor, batch: AttentionBatch, plan: RopePlan | None, cache: KVCache, norms: HeadNorms
-    ) -> Tensor:
-        """Rotate q and k of qkv [T, (H + 2 KV) * head_dim], write k and v to the cache, return q [T, H, head_dim]."""
+    def linear(self, x: Tensor, layer: Linear) -> Tensor:
+        """Map x [T, in] to [T, out]."""
         ...
 
-    def attend(self, q: Tensor, cache: KVCache, batch: AttentionBatch, sliding_window: int | None) -> Tensor:
-        """Return the attention of q over the cache, [T, H, head_dim]."""
+    def rope_kv_write(self, qkv: Tensor, cache: KVCache, norms: HeadNorms) -> Tensor:
+        """Rotate q and k of qkv [T, (H + 2 KV) * head_dim], write k and v to the cache, return q."""
+        ...
+
+    def select(self, q: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep the tokens whose results are wanted; the operations after this one compute no others."""
+        ...
+
+    def attend(self, q: Tensor, cache: KVCache, sliding_window: int | None) -> Tensor:
+        """Return the attention of q over the cache, [T, H * head_dim]."""
         ...
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
@@ -68,80 +63,148 @@ class Operations(Protocol):
         ...
 
 
-def operations_on(config: ModelConfig, cos_sin: Tensor) -> Operations:
+Loop = Callable[[Operations, list[KVCache]], Tensor]
+"""The loop over layers: returns the last result."""
+
+
+class Backend(Protocol):
+    """Prepare the weights of a model, and run its loop over the operations of each step."""
+
+    def norm_weight(self, weight: Tensor) -> Tensor:
+        """Prepare the weight [D] of a norm, once per model."""
+        ...
+
+    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
+        """Prepare the weights of q and k norms, each [head_dim], once per model."""
+        ...
+
+    def run(
+        self,
+        loop: Loop,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        caches: list[KVCache],
+        selection: Selection | None,
+    ) -> Tensor:
+        """Run a step: int64 [T] token ids to hidden states [R, D] of the selected tokens (None: of all)."""
+        ...
+
+
+def eager_backend(config: ModelConfig, cos_sin: Tensor) -> Backend:
     """Return the kernels for a model on a GPU, torch for one on a CPU; `cos_sin` is the table of `rope_table`."""
-    return _Kernels(config, cos_sin) if use_triton(cos_sin) else _Torch(config, cos_sin)
+    return _KernelBackend(config, cos_sin) if use_triton(cos_sin) else _TorchBackend(config, cos_sin)
 
 
-class _Kernels:
+class _Constants:
+    """What the operations of a model have in common."""
+
     def __init__(self, config: ModelConfig, cos_sin: Tensor) -> None:
-        self._heads, self._kv_heads, self._eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
-        self._scale = config.head_dim**-0.5
-        self._cos_sin = cos_sin
+        self.heads, self.kv_heads, self.eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
+        self.head_dim = config.head_dim
+        self.scale = config.head_dim**-0.5
+        self.cos_sin = cos_sin
 
+
+class _Step:
+    """The tokens of a step, with the operations that all eager implementations share."""
+
+    def __init__(
+        self, model: _Constants, token_ids: Tensor, batch: AttentionBatch, selection: Selection | None
+    ) -> None:
+        self._model, self._token_ids, self._batch, self._selection = model, token_ids, batch, selection
+
+    def embed(self, table: Tensor) -> Tensor:
+        return F.embedding(self._token_ids, table)
+
+    def linear(self, x: Tensor, layer: Linear) -> Tensor:
+        return layer(x)
+
+    def select(self, q: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        if self._selection is None:
+            return q, residual
+        self._batch, rows = self._selection.batch, self._selection.rows
+        return q.index_select(0, rows), residual.index_select(0, rows)
+
+
+class _KernelBackend(_Constants):
     def norm_weight(self, weight: Tensor) -> Tensor:
         return weight
 
     def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
         return weights
 
-    def begin(self, batch: AttentionBatch) -> RopePlan | None:
-        return None
+    def run(
+        self,
+        loop: Loop,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        caches: list[KVCache],
+        selection: Selection | None,
+    ) -> Tensor:
+        return loop(_Kernels(self, token_ids, batch, selection), caches)
 
+
+class _Kernels(_Step):
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm(x, weight, self._eps)
+        return rms_norm(x, weight, self._model.eps)
 
     def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, residual, weight, self._eps)
+        return add_rms_norm(x, residual, weight, self._model.eps)
 
-    def rope_kv_write(
-        self, qkv: Tensor, batch: AttentionBatch, plan: RopePlan | None, cache: KVCache, norms: HeadNorms
-    ) -> Tensor:
+    def rope_kv_write(self, qkv: Tensor, cache: KVCache, norms: HeadNorms) -> Tensor:
         q_norm, k_norm = norms or (None, None)
+        model, batch = self._model, self._batch
         return rope_kv_write(
-            qkv, self._cos_sin, batch.positions, batch.slot_mapping, *cache,
-            self._heads, self._kv_heads, q_norm, k_norm, self._eps,
+            qkv, model.cos_sin, batch.positions, batch.slot_mapping, *cache,
+            model.heads, model.kv_heads, q_norm, k_norm, model.eps,
         )  # fmt: skip
 
-    def attend(self, q: Tensor, cache: KVCache, batch: AttentionBatch, sliding_window: int | None) -> Tensor:
-        return paged_attention(q, *cache, batch, self._scale, sliding_window)
+    def attend(self, q: Tensor, cache: KVCache, sliding_window: int | None) -> Tensor:
+        return paged_attention(q, *cache, self._batch, self._model.scale, sliding_window).flatten(1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul(gate_up)
 
 
-class _Torch:
-    """Skips the checks of the kernels: on a CPU a call costs as much as its arithmetic, and the config fixes shapes."""
-
-    def __init__(self, config: ModelConfig, cos_sin: Tensor) -> None:
-        self._heads, self._kv_heads, self._eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
-        self._scale = config.head_dim**-0.5
-        self._cos_sin = cos_sin
-
+class _TorchBackend(_Constants):
     def norm_weight(self, weight: Tensor) -> Tensor:
         return twice(weight)
 
     def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
-        return None if weights is None else (merge_head_norms(*weights, self._heads, self._kv_heads),)
+        return None if weights is None else (merge_head_norms(*weights, self.heads, self.kv_heads),)
 
-    def begin(self, batch: AttentionBatch) -> RopePlan | None:
-        return plan_rope(self._cos_sin, batch.positions, batch.slot_mapping)
+    def run(
+        self,
+        loop: Loop,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        caches: list[KVCache],
+        selection: Selection | None,
+    ) -> Tensor:
+        return loop(_Torch(self, token_ids, batch, selection), caches)
+
+
+class _Torch(_Step):
+    """Skips the checks of the kernels: on a CPU a call costs as much as its arithmetic, and the config fixes shapes."""
+
+    def __init__(
+        self, model: _Constants, token_ids: Tensor, batch: AttentionBatch, selection: Selection | None
+    ) -> None:
+        super().__init__(model, token_ids, batch, selection)
+        self._plan = plan_rope(model.cos_sin, batch.positions, batch.slot_mapping)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm_torch(x, weight, self._eps)
+        return rms_norm_torch(x, weight, self._model.eps)
 
     def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return add_rms_norm_torch(x, residual, weight, self._eps)
+        return add_rms_norm_torch(x, residual, weight, self._model.eps)
 
-    def rope_kv_write(
-        self, qkv: Tensor, batch: AttentionBatch, plan: RopePlan | None, cache: KVCache, norms: HeadNorms
-    ) -> Tensor:
-        assert plan is not None, "from `begin`"
+    def rope_kv_write(self, qkv: Tensor, cache: KVCache, norms: HeadNorms) -> Tensor:
         (head_norms,) = norms or (None,)
-        return rope_kv_write_torch(qkv, plan, *cache, self._heads, head_norms, self._eps)
+        return rope_kv_write_torch(qkv, self._plan, *cache, self._model.heads, head_norms, self._model.eps)
 
-    def attend(self, q: Tensor, cache: KVCache, batch: AttentionBatch, sliding_window: int | None) -> Tensor:
-        return paged_attention_torch(q, *cache, batch, self._scale, sliding_window)
+    def attend(self, q: Tensor, cache: KVCache, sliding_window: int | None) -> Tensor:
+        return paged_attention_torch(q, *cache, self._batch, self._model.scale, sliding_window).flatten(1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul_torch(gate_up)

@@ -22,14 +22,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.engines.native.models.config import ModelConfig
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.operations import HeadNorms, KVCache, operations_on
+from plumbline.engines.native.models.operations import HeadNorms, KVCache, Operations, eager_backend
+from plumbline.engines.native.models.recorded import RecordedBackend
 from plumbline.engines.native.models.rope import rope_table
-from plumbline_kernels.attention import AttentionBatch
+from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.cpu import Library
 
 __all__ = ["KVCache", "Layer", "Transformer"]
 
@@ -67,21 +68,24 @@ class Transformer:
         embedding: Tensor,
         layers: list[Layer],
         norm: Tensor,
-        lm_head: Tensor | None,
+        lm_head: Linear,
+        library: Library | None = None,
     ) -> None:
-        """Take the weights; `lm_head` is None if it is tied to the embedding."""
+        """Take the weights; with a library of compiled kernels, linear layers must be packed for it."""
         self.config = config
         self.embedding = embedding
         self.layers = layers
-        self.lm_head = Linear(embedding if lm_head is None else lm_head)
+        self.lm_head = lm_head
         cos_sin = rope_table(config.rope, config.head_dim, config.max_model_len).to(embedding.device)
-        self._operations = operations_on(config, cos_sin)
-        prepared = self._operations.norm_weight
+        self._backend = (
+            eager_backend(config, cos_sin) if library is None else RecordedBackend(config, cos_sin, library)
+        )
+        prepared = self._backend.norm_weight
         self._first_norm, *following = (
             prepared(weight) for weight in (*(x.input_norm for x in layers), norm)
         )
         self._norms = [
-            _Norms(self._operations.head_norms(layer.head_norms), prepared(layer.post_attention_norm), after)
+            _Norms(self._backend.head_norms(layer.head_norms), prepared(layer.post_attention_norm), after)
             for layer, after in zip(layers, following, strict=True)
         ]
 
@@ -107,20 +111,43 @@ class Transformer:
 
         return [(zeros(), zeros()) for _ in self.layers]
 
-    def forward(self, token_ids: Tensor, batch: AttentionBatch, kv_caches: list[KVCache]) -> Tensor:
-        """Run one step: int64 [T] token ids to hidden states [T, D]; writes the new keys and values to the caches."""
-        operations = self._operations
-        plan = operations.begin(batch)
-        residual = F.embedding(token_ids, self.embedding)
+    def forward(
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        kv_caches: list[KVCache],
+        selection: Selection | None = None,
+    ) -> Tensor:
+        """Run one step and write the new keys and values to the caches.
+
+        Args:
+            token_ids: int64 [T].
+            batch: where the tokens sit.
+            kv_caches: keys and values of each layer.
+            selection: the tokens whose results are wanted; None for all.
+
+        Returns:
+            Hidden states [R, D] of the selected tokens, which the next step may overwrite.
+        """
+        return self._backend.run(self._run_layers, token_ids, batch, kv_caches, selection)
+
+    def _run_layers(self, operations: Operations, kv_caches: list[KVCache]) -> Tensor:
+        residual = operations.embed(self.embedding)
         x = operations.norm(residual, self._first_norm)
         for layer, norms, cache in zip(self.layers, self._norms, kv_caches, strict=True):
-            q = operations.rope_kv_write(layer.qkv(x), batch, plan, cache, norms.heads)
-            attended = operations.attend(q, cache, batch, layer.sliding_window)
-            x, residual = operations.add_norm(layer.o(attended.flatten(1)), residual, norms.post_attention)
-            x = layer.down(operations.silu_mul(layer.gate_up(x)))
-            x, residual = operations.add_norm(x, residual, norms.following)
+            q = operations.rope_kv_write(operations.linear(x, layer.qkv), cache, norms.heads)
+            if layer is self.layers[-1]:
+                q, residual = operations.select(q, residual)
+                if not len(q):
+                    return residual  # No result is wanted, and the keys are written.
+            attended = operations.attend(q, cache, layer.sliding_window)
+            x, residual = operations.add_norm(
+                operations.linear(attended, layer.o), residual, norms.post_attention
+            )
+            gated = operations.silu_mul(operations.linear(x, layer.gate_up))
+            x, residual = operations.add_norm(operations.linear(gated, layer.down), residual, norms.following)
         return x
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Map hidden states [R, D] to fp32 logits [R, V]."""
-        return self.lm_head(hidden).float()
+        return self.lm_head.logits(hidden)

@@ -1,0 +1,22 @@
+"""Run the operations of a model on CPUs as C++ kernels, compiled once for the machine at hand.
+
+`build` compiles the sources of this folder with the system's compiler and keeps the result in the user's cache;
+`library` wraps it; `program` records the operations of a forward pass and runs them in one call. The sources:
+
+    vector.h     sixteen floats at a time, conversions, exp2
+    product.h    products of a few rows with packed columns
+    linear.h     linear layers
+    rows.h       RMS norm, gated activation, rotation with the cache write
+    attention.h  attention over the paged cache
+    threads.h    the pool of threads that shares their work
+    program.cpp  the interpreter of recorded operations
+
+The reference implementations are those of the Triton kernels (`*_torch`). Every row of a result has the same bits in any
+batch, because each is summed in an order of its own.
+"""
+
+from plumbline_kernels.cpu.build import CompileError
+from plumbline_kernels.cpu.library import Library, PackedWeight, load
+from plumbline_kernels.cpu.program import Program
+
+__all__ = ["CompileError", "Library", "PackedWeight", "Program", "load"]

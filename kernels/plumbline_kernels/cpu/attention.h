@@ -1,0 +1,202 @@
+// Attention over the paged cache, with online softmax (FlashAttention-2, arXiv 2307.08691).
+//
+// The work is cut into parts: a tile of a sequence's queries, and one key head. The query heads that share the key head
+// are rows of one matrix. A tile walks over blocks of keys that begin at multiples of PANEL, so the bits of a row depend
+// on its query and on the keys up to its position alone: not on the batch, nor on how a prompt is cut. Scores and sums
+// are fp32; in bf16 the weights are rounded to bf16 for the second product.
+#pragma once
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "product.h"
+#include "threads.h"
+
+constexpr int MAX_DIM = 256;
+constexpr int TILE_ROWS = 64;     // More rows reuse a packed block of keys, and fewer wide heads fit the cache.
+constexpr float LOWEST = -1e30f;  // Finite, so that a row without a key so far has no NaN.
+
+template <typename T>
+struct Attention {
+  const T *q, *k_cache, *v_cache;
+  T* out;
+  const int32_t *query_start, *seq_lens, *tables;
+  long sequences, table_width, block_size, heads, kv_heads, dim;
+  long window;  // 0 for none
+  float scale;
+  int threads;
+};
+
+// Transpose 16 rows of 16 words in place.
+inline void transpose(U (&m)[LANES]) {
+  const U lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#pragma GCC unroll 4
+  for (uint32_t step = LANES / 2; step > 0; step /= 2) {
+    // Exchange the off-diagonal squares of size `step`.
+    U from_low = (lanes & step) ? (lanes ^ step) + LANES : lanes;
+    U from_high = (lanes & step) ? lanes + LANES : lanes ^ step;
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < LANES; i++)
+      if (!(i & step)) {
+        U low = m[i], high = m[i + step];
+        m[i] = __builtin_shuffle(low, high, from_low);
+        m[i + step] = __builtin_shuffle(low, high, from_high);
+      }
+  }
+}
+
+template <typename T>
+class Tile {
+  using A = Arithmetic<T>;
+  static constexpr int PER = A::PER_WORD;
+
+  alignas(64) T q_[TILE_ROWS * MAX_DIM];
+  alignas(64) T k_[MAX_DIM * PANEL];
+  alignas(64) T v_[PANEL * MAX_DIM];
+  alignas(64) T p_[TILE_ROWS * PANEL];
+  alignas(64) float s_[TILE_ROWS * PANEL];
+  alignas(64) float o_[TILE_ROWS * MAX_DIM];
+  alignas(64) F total_[TILE_ROWS];
+  float top_[TILE_ROWS];
+
+  static U words(const T* from) {
+    if constexpr (PER == 1) return (U)load(from);
+    else return load_as<U>(from);
+  }
+  static void put(T* to, U words) {
+    if constexpr (PER == 1) store(to, (F)words);
+    else store_as(to, words);
+  }
+
+  void pack_keys(const T* const* rows, long dim) {
+    for (int group = 0; group < GROUPS; group++)
+      for (long word = 0; word < dim / PER; word += LANES) {
+        U m[LANES];
+        for (int i = 0; i < LANES; i++) {
+          const T* row = rows[group * LANES + i];
+          m[i] = row ? words(row + word * PER) : U{};
+        }
+        transpose(m);
+        for (int i = 0; i < LANES; i++) put(k_ + ((word + i) * PANEL + group * LANES) * PER, m[i]);
+      }
+  }
+
+  void pack_values(const T* const* rows, long dim) {
+    if constexpr (PER == 1) {
+      for (int key = 0; key < PANEL; key++)
+        for (long i = 0; i < dim; i += LANES) store(v_ + key * dim + i, rows[key] ? load(rows[key] + i) : splat(0.0f));
+    } else {
+      const HH order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+      for (int key = 0; key < PANEL; key += 2)
+        for (long i = 0; i < dim; i += LANES) {
+          struct {
+            H even, odd;
+          } both = {};
+          if (rows[key]) both.even = load_as<H>(rows[key] + i);
+          if (rows[key + 1]) both.odd = load_as<H>(rows[key + 1] + i);
+          store_as(v_ + key * dim + 2 * i, __builtin_shuffle(load_as<HH>(&both), order));
+        }
+    }
+  }
+
+  void pack(const Attention<T>& a, const int32_t* table, long head, long first, long stop) {
+    const T *k[PANEL], *v[PANEL];
+    for (int i = 0; i < PANEL; i++) {
+      long position = first + i;
+      k[i] = v[i] = nullptr;
+      if (position >= stop) continue;  // What is past the sequence may be NaN, so it is not read.
+      long slot = table[position / a.block_size] * a.block_size + position % a.block_size;
+      k[i] = a.k_cache + (slot * a.kv_heads + head) * a.dim;
+      v[i] = a.v_cache + (slot * a.kv_heads + head) * a.dim;
+    }
+    pack_keys(k, a.dim);
+    pack_values(v, a.dim);
+  }
+
+  // Turn the scores of a block into weights. If the row's maximum grows, rescale what it has so far.
+  void weigh(int row, float scale, long lowest, long highest, long dim) {
+    const I lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    bool partly = lowest > 0 || highest < PANEL - 1;
+    F x[GROUPS], top = splat(LOWEST);
+    for (int g = 0; g < GROUPS; g++) {
+      x[g] = load(s_ + row * PANEL + g * LANES) * scale;
+      if (partly) {
+        I index = lanes + g * LANES;
+        x[g] = ((index >= (int)lowest) & (index <= (int)highest)) ? x[g] : splat(-INFINITY);
+      }
+      top = maximum(top, x[g]);
+    }
+    float now = largest(top);
+    if (now > top_[row]) {
+      float shrink = exp2(splat(top_[row] - now))[0];
+      total_[row] *= shrink;
+      for (long i = 0; i < dim; i += LANES) store(o_ + row * dim + i, load(o_ + row * dim + i) * shrink);
+      top_[row] = now;
+    }
+    for (int g = 0; g < GROUPS; g++) {
+      F weight = exp2(x[g] - top_[row]);
+      total_[row] += weight;
+      store(p_ + row * PANEL + g * LANES, weight);
+    }
+  }
+
+ public:
+  // Attend with the queries [first, stop) of a sequence's new tokens.
+  void run(const Attention<T>& a, long sequence, long head, long first, long stop) {
+    long base = a.query_start[sequence], seq_len = a.seq_lens[sequence];
+    long context = seq_len - (a.query_start[sequence + 1] - base);
+    long shared = a.heads / a.kv_heads, dim = a.dim;
+    int rows = (stop - first) * shared;
+    for (long i = first; i < stop; i++)
+      std::memcpy(q_ + (i - first) * shared * dim, a.q + ((base + i) * a.heads + head * shared) * dim,
+                  shared * dim * sizeof(T));
+    std::memset(o_, 0, sizeof(float) * rows * dim);
+    for (int r = 0; r < rows; r++) top_[r] = LOWEST, total_[r] = splat(0.0f);
+
+    long earliest = a.window ? context + first + 1 - a.window : 0;
+    for (long block = earliest > 0 ? earliest / PANEL * PANEL : 0; block < context + stop; block += PANEL) {
+      pack(a, a.tables + sequence * a.table_width, head, block, seq_len);
+      products<A, GROUPS>(rows, q_, dim, k_, PANEL * PER, dim / PER, s_, PANEL, false);
+      for (int r = 0; r < rows; r++) {
+        long position = context + first + r / shared - block;
+        weigh(r, a.scale * 1.4426950408889634f, a.window ? position - a.window + 1 : 0, position, dim);
+      }
+      long column = 0;
+      for (; column + PANEL <= dim; column += PANEL)
+        products<A, GROUPS>(rows, p_, PANEL, v_ + column * PER, dim * PER, PANEL / PER, o_ + column, dim, true);
+      for (; column < dim; column += LANES)
+        products<A, 1>(rows, p_, PANEL, v_ + column * PER, dim * PER, PANEL / PER, o_ + column, dim, true);
+    }
+    for (int r = 0; r < rows; r++) {
+      float share = 1.0f / sum(total_[r]);
+      T* to = a.out + ((base + first + r / shared) * a.heads + head * shared + r % shared) * dim;
+      for (long i = 0; i < dim; i += LANES) store(to + i, load(o_ + r * dim + i) * share);
+    }
+  }
+};
+
+template <typename T>
+void attend(const Attention<T>& a) {
+  long queries = TILE_ROWS * a.kv_heads / a.heads;
+  std::vector<long> tiles(a.sequences + 1, 0);  // How many tiles the sequences before each one have.
+  long pairs = 0;
+  for (long s = 0; s < a.sequences; s++) {
+    long count = a.query_start[s + 1] - a.query_start[s];
+    tiles[s + 1] = tiles[s] + (count + queries - 1) / queries;
+    pairs += count * a.seq_lens[s];
+  }
+  auto part = [&](uint32_t index) {
+    thread_local std::unique_ptr<Tile<T>> tile;
+    if (!tile) tile = std::make_unique<Tile<T>>();
+    // The last tiles of a prompt have the most keys; they go first, so that no thread ends late.
+    long number = tiles[a.sequences] - 1 - index / a.kv_heads, s = 0, end = a.sequences;
+    while (end - s > 1) {
+      long middle = (s + end) / 2;
+      (tiles[middle] <= number ? s : end) = middle;
+    }
+    long first = (number - tiles[s]) * queries, count = a.query_start[s + 1] - a.query_start[s];
+    tile->run(a, s, index % a.kv_heads, first, first + queries < count ? first + queries : count);
+  };
+  pool().run(tiles[a.sequences] * a.kv_heads, pairs * a.heads * a.dim > 1 << 16 ? a.threads : 1, part);
+}

@@ -1,0 +1,85 @@
+// A pool of threads that share the parts of one task.
+//
+// The caller works too, and waits only for parts that a helper has begun. A helper without a core at that moment (an
+// event loop runs beside the engine, often on two cores) therefore delays nothing, as it would at a barrier of OpenMP.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#if defined(__x86_64__)
+#include <immintrin.h>
+inline void relax() { _mm_pause(); }
+#else
+inline void relax() {}
+#endif
+
+class Pool {
+  // How many parts the task has (high half) and the next one (low half), in one word: whoever adds 1 learns whether the
+  // part is one of this task, even if another task is posted meanwhile.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<uint32_t> done_{0};
+  alignas(64) std::atomic<int> asleep_{0};
+  void (*part_)(const void*, uint32_t) = nullptr;
+  const void* task_ = nullptr;
+  std::mutex busy_, sleep_;
+  std::condition_variable wake_;
+  int helpers_ = 0;
+
+  static bool open(uint64_t ticket) { return (uint32_t)ticket < ticket >> 32; }
+
+  void work() {
+    while (open(ticket_.load(std::memory_order_relaxed))) {
+      uint64_t taken = ticket_.fetch_add(1, std::memory_order_acq_rel);
+      if (!open(taken)) return;
+      part_(task_, (uint32_t)taken);
+      done_.fetch_add(1, std::memory_order_release);
+    }
+  }
+
+  void help() {
+    constexpr int SPINS = 4000;  // About 100 us: the pause between two operations, not the one between two steps.
+    for (int idle = 0;;) {
+      if (open(ticket_.load(std::memory_order_relaxed))) {
+        work();
+        idle = 0;
+      } else if (++idle < SPINS) {
+        relax();
+      } else {
+        std::unique_lock<std::mutex> lock(sleep_);
+        asleep_.fetch_add(1);
+        wake_.wait(lock, [this] { return open(ticket_.load()); });
+        asleep_.fetch_sub(1);
+        idle = 0;
+      }
+    }
+  }
+
+ public:
+  // Call part(i) for all i below `parts`, on up to `threads` threads. Another caller at the same time works alone.
+  template <typename Part>
+  void run(uint32_t parts, int threads, const Part& part) {
+    std::unique_lock<std::mutex> mine(busy_, std::defer_lock);
+    if (parts < 2 || threads < 2 || !mine.try_lock()) {
+      for (uint32_t i = 0; i < parts; i++) part(i);
+      return;
+    }
+    for (; helpers_ < threads - 1; helpers_++) std::thread([this] { help(); }).detach();
+    part_ = [](const void* task, uint32_t i) { (*(const Part*)task)(i); };
+    task_ = &part;
+    done_.store(0, std::memory_order_relaxed);
+    ticket_.store((uint64_t)parts << 32);
+    if (asleep_.load() > 0) {
+      std::lock_guard<std::mutex> lock(sleep_);
+      wake_.notify_all();
+    }
+    work();
+    while (done_.load(std::memory_order_acquire) < parts) relax();
+  }
+};
+
+inline Pool& pool() {
+  static Pool* shared = new Pool;  // Never destroyed: its helpers run until the process ends.
+  return *shared;
+}

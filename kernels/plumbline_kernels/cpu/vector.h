@@ -1,0 +1,85 @@
+// Sixteen lanes of floats, and conversions from and to the element types of tensors.
+//
+// GCC's vector extensions compile to whatever the machine has (AVX-512, two AVX2 halves, four NEON quarters), so each
+// kernel is written once. Only the bf16 dot product is an intrinsic.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+constexpr int LANES = 16;
+typedef float F __attribute__((vector_size(64)));
+typedef int32_t I __attribute__((vector_size(64)));
+typedef uint32_t U __attribute__((vector_size(64)));
+typedef uint16_t H __attribute__((vector_size(32)));   // sixteen bf16
+typedef uint16_t HH __attribute__((vector_size(64)));  // thirty-two bf16
+
+struct bf16 {
+  uint16_t bits;
+};
+
+template <typename V, typename P>
+inline V load_as(const P* at) {
+  V v;
+  std::memcpy(&v, at, sizeof v);
+  return v;
+}
+template <typename V, typename P>
+inline void store_as(P* at, V v) {
+  std::memcpy(at, &v, sizeof v);
+}
+
+inline F splat(float x) { return F{} + x; }
+inline F load(const float* at) { return load_as<F>(at); }
+inline F load(const bf16* at) {
+  return (F)(__builtin_convertvector(load_as<H>(at), U) << 16);
+}
+inline void store(float* at, F x) { store_as(at, x); }
+inline float number(float x) { return x; }
+inline float number(bf16 x) {
+  uint32_t bits = (uint32_t)x.bits << 16;
+  return load_as<float>(&bits);
+}
+inline H to_bf16(F x) {
+#if defined(__AVX512BF16__)
+  return (H)_mm512_cvtneps_pbh((__m512)x);
+#else
+  U bits = (U)x;
+  U rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  U quiet = (bits >> 16) | 0x40;  // Rounding may turn a NaN into a number.
+  return __builtin_convertvector((U)((x == x) ? (I)rounded : (I)quiet), H);
+#endif
+}
+inline void store(bf16* at, F x) { store_as(at, to_bf16(x)); }
+
+inline F maximum(F a, F b) { return a > b ? a : b; }
+inline float sum(F x) {
+  // Halves are added in a fixed order, so that a sum has the same bits wherever it is computed.
+  const I lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (int step = LANES / 2; step > 0; step /= 2) x += __builtin_shuffle(x, lanes ^ step);
+  return x[0];
+}
+inline float largest(F x) {
+  const I lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (int step = LANES / 2; step > 0; step /= 2) x = maximum(x, __builtin_shuffle(x, lanes ^ step));
+  return x[0];
+}
+
+// 2^x for x <= 127; below -126 it is 0. The polynomial's relative error is below 2e-7 on [-0.5, 0.5].
+inline F exp2(F x) {
+  const F shift = splat(12582912.0f);  // Adding 1.5 * 2^23 rounds to an integer in the low bits of the mantissa.
+  F clamped = x < -127.0f ? splat(-127.0f) : x;  // NaN stays NaN.
+  F t = clamped + shift;
+  F f = clamped - (t - shift);
+  F p = splat(1.535336188319500e-4f);
+  p = p * f + 1.339887440266574e-3f;
+  p = p * f + 9.618437357674640e-3f;
+  p = p * f + 5.550332471162809e-2f;
+  p = p * f + 2.402264791363012e-1f;
+  p = p * f + 6.931472028550421e-1f;
+  p = p * f + 1.0f;
+  F result = (F)((I)p + ((I)t << 23));
+  return x < -126.0f ? splat(0.0f) : result;
+}

@@ -1,0 +1,84 @@
+"""Run the loop over layers as one call of the compiled CPU kernels, recorded at the first step."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from plumbline.engines.native.models.config import ModelConfig
+from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.operations import HeadNorms, KVCache, Loop
+from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.cpu import Library, Program
+
+__all__ = ["RecordedBackend"]
+
+_CAPACITY = 64
+"""Tokens that the first program has buffers for; a larger step records a larger one."""
+
+
+class RecordedBackend:
+    """Implement `Backend` with a program of compiled kernels."""
+
+    def __init__(self, config: ModelConfig, cos_sin: Tensor, library: Library) -> None:
+        self._config, self._cos_sin, self._library = config, cos_sin, library
+        self._program: tuple[Program, Tensor] | None = None
+        self._cache: Tensor | None = None
+
+    def norm_weight(self, weight: Tensor) -> Tensor:
+        """Keep the weight as it is."""
+        return weight
+
+    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
+        """Keep the weights as they are."""
+        return weights
+
+    def run(
+        self,
+        loop: Loop,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        caches: list[KVCache],
+        selection: Selection | None,
+    ) -> Tensor:
+        """Run a step; the next step overwrites the result."""
+        tokens = token_ids.shape[0]
+        if self._program is None or tokens > self._program[0].capacity or caches[0][0] is not self._cache:
+            self._program = self._record(loop, caches, max(tokens, _CAPACITY))
+        program, result = self._program
+        return result[: program.run(token_ids, batch, selection)]
+
+    def _record(self, loop: Loop, caches: list[KVCache], capacity: int) -> tuple[Program, Tensor]:
+        config = self._config
+        self._cache = caches[0][0]
+        program = Program(
+            self._library,
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            block_size=self._cache.shape[1],
+            cos_sin=self._cos_sin,
+            eps=config.rms_norm_eps,
+            dtype=self._cache.dtype,
+            capacity=capacity,
+        )
+        return program, loop(_Recorder(program), caches)
+
+
+class _Recorder:
+    """Adapt a program to `Operations`; the tensors that it returns are the buffers of the results."""
+
+    def __init__(self, program: Program) -> None:
+        self.embed = program.embed
+        self.norm = program.norm
+        self.add_norm = program.add_norm
+        self.select = program.select
+        self.attend = program.attend
+        self.silu_mul = program.silu_mul
+        self._program = program
+
+    def linear(self, x: Tensor, layer: Linear) -> Tensor:
+        assert layer.packed is not None, "the model was loaded for these kernels"
+        return self._program.linear(x, layer.packed, layer.bias)
+
+    def rope_kv_write(self, qkv: Tensor, cache: KVCache, norms: HeadNorms) -> Tensor:
+        return self._program.rope_kv_write(qkv, cache, norms)

@@ -1,0 +1,240 @@
+"""Laws of the compiled CPU kernels, against the reference implementations in torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from plumbline_kernels.attention import AttentionBatch, paged_attention_torch
+from plumbline_kernels.cpu import CompileError, Library, Program, build, load
+from plumbline_kernels.norm import add_rms_norm, rms_norm
+from plumbline_kernels.rope_kv import rope_kv_write
+from plumbline_kernels.swiglu import silu_mul
+
+torch.set_num_threads(1)
+SETTINGS = settings(max_examples=40, deadline=None)
+OLDER = {"native": (), "no bf16 products": ("-mno-avx512bf16",), "AVX2": ("-march=x86-64-v3",)}
+"""Processors to compile for: this one, and older ones that it can imitate."""
+TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(scope="module", params=OLDER, ids=list(OLDER))
+def library(request: pytest.FixtureRequest) -> Library:
+    if request.param != "native" and platform.machine() != "x86_64":
+        pytest.skip("the older processors are those of x86-64")
+    return load(*OLDER[request.param])
+
+
+DTYPES = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+
+
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def program(library: Library, dtype: torch.dtype, capacity: int = 300, **changes: Any) -> Program:
+    shape = {"heads": 4, "kv_heads": 2, "head_dim": 32, "block_size": 4, "cos_sin": angles(), "eps": 1e-5}
+    return Program(library, dtype=dtype, capacity=capacity, **(shape | changes))
+
+
+def angles() -> Tensor:
+    turns = randn(40, 16, seed=2)
+    return torch.cat((turns.cos(), turns.sin()), 1)
+
+
+def tokens(count: int, lens: list[tuple[int, int]] | None = None, block_size: int = 4) -> AttentionBatch:
+    """A batch of (context, new tokens) over scattered blocks, decodes first; by default one prompt."""
+    lens = sorted(lens or [(0, count)], key=lambda item: item[1] != 1)
+    blocks = [-(-(context + new) // block_size) for context, new in lens]
+    order = torch.randperm(sum(blocks), generator=torch.Generator().manual_seed(1)).int()
+    tables = torch.zeros(len(lens), max(blocks), dtype=torch.int32)
+    for row, part in enumerate(order.split(blocks)):
+        tables[row, : len(part)] = part
+    positions = [p for context, new in lens for p in range(context, context + new)]
+    return AttentionBatch(
+        query_start_loc=torch.tensor([0, *torch.tensor([new for _, new in lens]).cumsum(0)]).int(),
+        seq_lens=torch.tensor([context + new for context, new in lens]).int(),
+        block_tables=tables,
+        slot_mapping=torch.arange(len(positions)),
+        positions=torch.tensor(positions) % 40,
+        max_query_len=max(new for _, new in lens),
+        max_seq_len=max(context + new for context, new in lens),
+        num_decodes=sum(new == 1 for _, new in lens),
+    )
+
+
+def run(recorded: Program, result: Tensor, count: int) -> Tensor:
+    recorded.run(torch.zeros(count, dtype=torch.int64), tokens(count), None)
+    return result[:count].clone()
+
+
+lengths = st.lists(
+    st.tuples(st.integers(0, 150), st.sampled_from([1, 1, 1, 2, 9, 70])), min_size=1, max_size=4
+)
+
+
+@DTYPES
+@SETTINGS
+@given(
+    lens=lengths,
+    heads=st.sampled_from([(2, 2), (4, 2), (3, 1), (7, 1)]),
+    head_dim=st.sampled_from([32, 64, 96]),
+    block_size=st.sampled_from([1, 3, 16]),
+    window=st.none() | st.integers(1, 140),
+    seed=st.integers(0, 1000),
+)
+def test_any_mix_of_decodes_and_chunks_attends_as_the_reference(
+    library, dtype, lens, heads, head_dim, block_size, window, seed
+):
+    """Slots past the sequences are NaN, so one that is read shows."""
+    batch = tokens(0, lens, block_size)
+    count, (num_heads, kv_heads) = len(batch.positions), heads
+    q = randn(count, num_heads, head_dim, seed=seed, dtype=dtype)
+    num_blocks = int(batch.block_tables.max()) + 1
+    shape = (num_blocks, block_size, kv_heads, head_dim)
+    caches = [randn(*shape, seed=seed + n, dtype=dtype) for n in (1, 2)]
+    for table, length in zip(batch.block_tables, batch.seq_lens.tolist(), strict=True):
+        for position in range(length, -(-length // block_size) * block_size):
+            for cache in caches:
+                cache[int(table[position // block_size]), position % block_size] = float("nan")
+    scale = head_dim**-0.5
+    expected = paged_attention_torch(q.float(), *(c.float() for c in caches), batch, scale, window)
+
+    recorded = program(
+        library, dtype, heads=num_heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size
+    )
+    out = recorded.attend(q.flatten(1), (caches[0], caches[1]), window)
+    recorded.run(torch.zeros(count, dtype=torch.int64), batch, None)
+    torch.testing.assert_close(
+        out[:count].float(), expected.flatten(1), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype]
+    )
+
+
+@DTYPES
+@pytest.mark.parametrize(("outputs", "inputs"), [(64, 32), (199, 48), (5, 80), (320, 256)])
+def test_a_linear_layer_multiplies_and_adds_with_the_same_bits_in_any_batch(library, dtype, outputs, inputs):
+    weight, bias = randn(outputs, inputs, seed=1, dtype=dtype), randn(outputs, seed=2, dtype=dtype)
+    x = randn(110, inputs, seed=3, dtype=dtype)
+    packed = library.pack(weight)
+    logits = library.logits(x, packed, bias)
+    expected = F.linear(x.double(), weight.double(), bias.double())
+    torch.testing.assert_close(logits.double(), expected, atol=1e-4, rtol=1e-4)
+    for start, stop in ((0, 1), (1, 3), (3, 8), (8, 14), (14, 110)):
+        assert torch.equal(library.logits(x[start:stop], packed, bias), logits[start:stop])
+    recorded = program(library, dtype)
+    out = run(recorded, recorded.linear(x, packed, bias), len(x))
+    assert torch.equal(out, logits.to(dtype))
+    assert library.logits(x[:0], packed, None).shape == (0, outputs)
+
+
+@DTYPES
+def test_norms_and_the_gate_are_those_of_the_reference(library, dtype):
+    x, residual, weight = (
+        randn(70, 48, dtype=dtype) * 3,
+        randn(70, 48, seed=1, dtype=dtype),
+        randn(48, seed=2, dtype=dtype),
+    )
+    recorded = program(library, dtype)
+    normed = run(recorded, recorded.norm(x, weight), 70)
+    torch.testing.assert_close(normed, rms_norm(x, weight, 1e-5), atol=TOLERANCES[dtype], rtol=1e-2)
+
+    recorded, ours = program(library, dtype), residual.clone()
+    normed = run(recorded, recorded.add_norm(x, ours, weight)[0], 70)
+    expected, total = add_rms_norm(x, residual.clone(), weight, 1e-5)
+    assert torch.equal(ours, total)
+    torch.testing.assert_close(normed, expected, atol=TOLERANCES[dtype], rtol=1e-2)
+
+    gate_up = torch.cat((torch.linspace(-200, 200, 64).expand(3, 64), randn(3, 64)), 1).to(dtype)
+    recorded = program(library, dtype)
+    gated = run(recorded, recorded.silu_mul(gate_up), 3)
+    torch.testing.assert_close(gated, silu_mul(gate_up), atol=TOLERANCES[dtype], rtol=1e-2)
+
+
+@DTYPES
+@pytest.mark.parametrize("norms", [False, True])
+def test_rotated_keys_are_written_to_their_slots(library, dtype, norms):
+    qkv, weights = (
+        randn(5, 8 * 32, dtype=dtype),
+        (randn(32, seed=3, dtype=dtype), randn(32, seed=4, dtype=dtype)),
+    )
+    given = weights if norms else None
+    batch = tokens(5)
+    batch.slot_mapping[:] = torch.tensor([5, -1, 23, 0, -1])
+    ours, theirs = ([torch.full((6, 4, 2, 32), 99.0, dtype=dtype) for _ in "kv"] for _ in range(2))
+    recorded = program(library, dtype)
+    q = recorded.rope_kv_write(qkv, (ours[0], ours[1]), given)
+    recorded.run(torch.zeros(5, dtype=torch.int64), batch, None)
+    expected = rope_kv_write(
+        qkv,
+        angles(),
+        batch.positions,
+        batch.slot_mapping,
+        theirs[0],
+        theirs[1],
+        4,
+        2,
+        *(given or (None, None)),
+        1e-5,
+    )
+    for mine, reference in zip((q[:5], *ours), (expected.flatten(1), *theirs), strict=True):
+        torch.testing.assert_close(mine, reference, atol=2 * TOLERANCES[dtype], rtol=2e-2)
+
+
+def test_threads_and_callers_at_the_same_time_change_nothing():
+    """Callers that find the pool busy work alone; parts are never lost or computed for another task."""
+    library = load()
+    weight, x = library.pack(randn(1600, 256, seed=1)), randn(40, 256)
+    alone = library.logits(x, weight, None)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        call: Callable[[int], bool] = lambda _: torch.equal(library.logits(x, weight, None), alone)  # noqa: E731
+        with ThreadPoolExecutor(3) as callers:
+            assert all(callers.map(call, range(200)))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_without_a_compiler_the_error_names_what_to_install(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(CompileError, match=r"no C\+\+ compiler 'no-such-compiler' was found; install one"):
+        build.build()
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(CompileError, match="failed: .*no-such-option"):
+        build.build("-fno-such-option")
+    assert not list((tmp_path / "plumbline").iterdir())
+
+
+def test_compiled_code_is_kept_where_only_the_user_can_write(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiler = tmp_path / "c++"
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho compiled > "$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    first = build.build()
+    assert first.read_text() == "compiled\n"
+    assert stat.S_IMODE(first.parent.stat().st_mode) == 0o700
+    compiler.write_text(compiler.read_text())
+    os.utime(compiler, ns=(first.stat().st_atime_ns, compiler.stat().st_mtime_ns))
+    assert build.build().parent == first.parent
+
+    first.parent.chmod(0o777)
+    elsewhere = build.build()
+    assert elsewhere.parent != first.parent
+    elsewhere.unlink()
+    Path(elsewhere.parent).rmdir()
