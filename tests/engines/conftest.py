@@ -17,6 +17,7 @@ from plumbline.engines.native.models.loader import random_model
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.runner import ModelRunner, NullRunner
 from plumbline.engines.port import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
+from plumbline_kernels.cpu import load
 
 VOCAB = 96
 EOS = frozenset({1})
@@ -41,7 +42,7 @@ def model() -> Transformer:
             "torch_dtype": "float32",
         }
     )
-    return random_model(config, seed=3, dtype=torch.float32)
+    return random_model(config, seed=3, dtype=torch.float32, library=load())
 
 
 class Driver:

@@ -169,12 +169,12 @@ def test_rotated_keys_are_written_to_their_slots(library, dtype, norms):
         randn(5, 8 * 32, dtype=dtype),
         (randn(32, seed=3, dtype=dtype), randn(32, seed=4, dtype=dtype)),
     )
-    given = weights if norms else None
+    given = weights if norms else (None, None)
     batch = tokens(5)
     batch.slot_mapping[:] = torch.tensor([5, -1, 23, 0, -1])
     ours, theirs = ([torch.full((6, 4, 2, 32), 99.0, dtype=dtype) for _ in "kv"] for _ in range(2))
     recorded = program(library, dtype)
-    q = recorded.rope_kv_write(qkv, (ours[0], ours[1]), given)
+    q = recorded.rope_kv_write(qkv, (ours[0], ours[1]), *given)
     recorded.run(torch.zeros(5, dtype=torch.int64), batch, None)
     expected = rope_kv_write(
         qkv,
@@ -185,7 +185,7 @@ def test_rotated_keys_are_written_to_their_slots(library, dtype, norms):
         theirs[1],
         4,
         2,
-        *(given or (None, None)),
+        *given,
         1e-5,
     )
     for mine, reference in zip((q[:5], *ours), (expected.flatten(1), *theirs), strict=True):
@@ -197,14 +197,10 @@ def test_threads_and_callers_at_the_same_time_change_nothing():
     library = load()
     weight, x = library.pack(randn(1600, 256, seed=1)), randn(40, 256)
     alone = library.logits(x, weight, None)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        call: Callable[[int], bool] = lambda _: torch.equal(library.logits(x, weight, None), alone)  # noqa: E731
-        with ThreadPoolExecutor(3) as callers:
-            assert all(callers.map(call, range(200)))
-    finally:
-        torch.set_num_threads(before)
+    shared = Library(library.path, threads=3)
+    call: Callable[[int], bool] = lambda _: torch.equal(shared.logits(x, weight, None), alone)  # noqa: E731
+    with ThreadPoolExecutor(3) as callers:
+        assert all(callers.map(call, range(200)))
 
 
 def test_without_a_compiler_the_error_names_what_to_install(monkeypatch):
@@ -215,7 +211,7 @@ def test_without_a_compiler_the_error_names_what_to_install(monkeypatch):
 
 def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(CompileError, match="failed: .*no-such-option"):
+    with pytest.raises(CompileError, match=r"failed: .*no-such-option"):
         build.build("-fno-such-option")
     assert not list((tmp_path / "plumbline").iterdir())
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from plumbline.pocket import MODEL_DIR
+from plumbline.server.loading import engines
 from plumbline.server.loading.engines import EngineChoice, choose_engine
+from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings, SettingsError
 
 GGUF = Path("model.gguf")
@@ -62,3 +64,43 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
 def test_what_does_not_fit_is_refused(settings: Settings, gguf: Path | None, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         choose_engine(settings, MODEL_DIR, gguf)
+
+
+class _WeightsReachedError(Exception):
+    """The start came to the weights, with or without compiled kernels."""
+
+
+def compiled(settings: Settings) -> bool:
+    """Return whether the pocket model would run on compiled kernels with these settings."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def stop(*_: object, library: object, **__: object) -> None:
+            raise _WeightsReachedError(library is not None)
+
+        patch.setattr(engines, "load_model", stop)
+        with pytest.raises(_WeightsReachedError) as reached:
+            load(settings)
+    return bool(reached.value.args[0])
+
+
+@pytest.mark.parametrize(("choice", "expected"), [("auto", True), ("on", True), ("off", False)])
+def test_kernels_are_compiled_unless_the_operator_forbids_it(choice: str, expected: bool) -> None:
+    assert compiled(Settings(compile=choice)) is expected  # type: ignore[arg-type]
+
+
+def test_without_a_compiler_torch_runs_the_model_and_one_line_says_what_is_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engines.compiled_kernels.cache_clear()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    caplog.set_level("INFO", "plumbline.engines")
+    assert not compiled(Settings())
+    (line,) = [record.getMessage() for record in caplog.records if "compiled" in record.getMessage()]
+    assert "no C++ compiler 'no-such-compiler' was found; install one" in line
+    with pytest.raises(SettingsError, match=r"--compile is on, but .* install one"):
+        compiled(Settings(compile="on"))
+
+
+def test_kernels_that_do_not_support_the_type_of_the_weights_are_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match=r"--compile is on, but .*torch.float16"):
+        compiled(Settings(compile="on", dtype="float16"))

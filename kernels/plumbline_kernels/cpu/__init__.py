@@ -11,8 +11,8 @@
     threads.h    the pool of threads that shares their work
     program.cpp  the interpreter of recorded operations
 
-The reference implementations are those of the Triton kernels (`*_torch`). Every row of a result has the same bits in any
-batch, because each is summed in an order of its own.
+The reference implementations are those of the Triton kernels (`*_torch`). A row of a result has the same bits in any
+batch, because it is summed in an order of its own.
 """
 
 from plumbline_kernels.cpu.build import CompileError

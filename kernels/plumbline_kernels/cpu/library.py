@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,6 +19,7 @@ _PANEL = 64
 """Columns of a packed panel; `PANEL` in product.h."""
 _MAX_DIM = 256
 """The widest head; `MAX_DIM` in attention.h."""
+_DTYPES = (torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,13 @@ class PackedWeight:
 class Library:
     """The kernels of one compiled file."""
 
-    def __init__(self, path: str) -> None:
-        """Load the file.
+    def __init__(self, path: str, threads: int) -> None:
+        """Load the file; `threads` share the work of an operation that is worth it.
 
         Raises:
             OSError: it is not a library of this machine.
         """
+        self.path, self.threads = path, threads
         self._functions = ctypes.CDLL(path)
         self._functions.plumbline_run.argtypes = [
             ctypes.c_void_p,
@@ -51,14 +54,19 @@ class Library:
         self._logits.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3 + [ctypes.c_int32] * 2
         self._logits.restype = None
         self._per_word = {
-            dtype: int(self._functions.plumbline_per_word(int(dtype == torch.bfloat16)))
-            for dtype in (torch.bfloat16, torch.float32)
+            dtype: int(self._functions.plumbline_per_word(int(dtype == torch.bfloat16))) for dtype in _DTYPES
+        }
+        self._wide = {
+            dtype: bool(self._functions.plumbline_is_wide(int(dtype == torch.bfloat16))) for dtype in _DTYPES
         }
 
     def supports(self, dtype: torch.dtype, head_dim: int, widths: tuple[int, ...]) -> bool:
-        """Return whether models of this dtype, head size and these widths of rows can run."""
+        """Return whether models of this dtype, head size and these widths of rows run, and faster than with torch.
+
+        On processors without AVX-512, and in bf16 without its products of bf16, oneDNN is faster.
+        """
         return (
-            dtype in self._per_word
+            self._wide.get(dtype, False)
             and head_dim % 32 == 0
             and head_dim <= _MAX_DIM
             and all(width % 16 == 0 for width in widths)
@@ -78,7 +86,7 @@ class Library:
         out = torch.empty(x.shape[0], weight.outputs, dtype=torch.float32)
         self._logits(
             x.data_ptr(), weight.data.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr(),
-            x.shape[0], weight.outputs, weight.inputs, int(x.dtype == torch.bfloat16), torch.get_num_threads(),
+            x.shape[0], weight.outputs, weight.inputs, int(x.dtype == torch.bfloat16), self.threads,
         )  # fmt: skip
         return out
 
@@ -90,4 +98,4 @@ def load(*flags: str) -> Library:
     Raises:
         CompileError: they could not be compiled.
     """
-    return Library(str(build(*flags)))
+    return Library(str(build(*flags)), len(os.sched_getaffinity(0)))

@@ -99,6 +99,18 @@ int32_t plumbline_per_word(int32_t is_bf16) {
   return is_bf16 ? Arithmetic<bf16>::PER_WORD : Arithmetic<float>::PER_WORD;
 }
 
+// Whether the processor computes this type with the widest vectors that the kernels are written for.
+int32_t plumbline_is_wide(int32_t is_bf16) {
+#if defined(__AVX512BF16__)
+  return 1;
+#elif defined(__AVX512F__)
+  return !is_bf16;
+#else
+  (void)is_bf16;
+  return 0;
+#endif
+}
+
 // Logits: x [rows, inputs] to fp32 [rows, outputs].
 void plumbline_logits(const void* x, const void* packed, const void* bias, float* out, int64_t rows, int64_t outputs,
                       int64_t inputs, int32_t is_bf16, int32_t threads) {

@@ -112,7 +112,7 @@ class Program:
         self._heads, self._head_dim = heads, head_dim
         self._model = _Model(
             heads, kv_heads, head_dim, block_size, cos_sin.data_ptr(), eps, head_dim**-0.5,
-            int(dtype == torch.bfloat16), torch.get_num_threads(),
+            int(dtype == torch.bfloat16), library.threads,
         )  # fmt: skip
         self._ops: list[_Op] = []
         self._array: ctypes.Array[_Op] | None = None
@@ -138,10 +138,12 @@ class Program:
         return self._record(_LINEAR, weight.outputs, x, weight=weight.data, more=bias)
 
     def rope_kv_write(
-        self, qkv: Tensor, cache: tuple[Tensor, Tensor], norms: tuple[Tensor, Tensor] | None
+        self, qkv: Tensor, cache: tuple[Tensor, Tensor], q_norm: Tensor | None, k_norm: Tensor | None
     ) -> Tensor:
-        """Rotate q and k of qkv, write k and v to the cache, return q [T, H * head_dim]."""
-        q_norm, k_norm = norms or (None, None)
+        """Rotate q and k of qkv, write k and v to the cache, return q [T, H * head_dim].
+
+        With norm weights [head_dim], each head is normalised first.
+        """
         keys, values = cache
         width = self._heads * self._head_dim
         return self._record(_ROPE, width, qkv, weight=q_norm, more=k_norm, state=keys, values=values)

@@ -25,7 +25,7 @@ from plumbline.engines.sampling.sampler import Sampler
 __all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]
 
 _SCORED_ROWS = 64
-"""Prompt tokens that are scored at a time: the fp32 logits of 1,024 tokens would take 600 MB with a large vocabulary."""
+"""Prompt tokens that are scored at a time: fp32 logits of 1,024 tokens take 600 MB with a large vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)

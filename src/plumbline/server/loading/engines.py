@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,15 +16,18 @@ from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.config import ModelConfig, UnsupportedModelError, load_config
-from plumbline.engines.native.models.loader import load_model
+from plumbline.engines.native.models.loader import load_model, runs_compiled
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import Engine, EngineInfo, RefusedRequestError
 from plumbline.server.settings import OPTIONS, OptionError, Settings
 from plumbline.text.gguf import disagreement
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
+from plumbline_kernels.cpu import CompileError, Library
+from plumbline_kernels.cpu import load as compiled_kernels
 
 __all__ = ["EngineChoice", "build_engine", "choose_engine", "folder_vocabulary", "vocabulary"]
 
+_log = logging.getLogger("plumbline.engines")
 _NATIVE_CACHE = 256 * 1024 * 1024
 """Bytes of keys and values, allocated at the start."""
 _LLAMA_CPP_CACHE = 1024**3
@@ -137,7 +141,10 @@ def _native(
     described = load_config(folder)
     # Before the weights are read, and before tables of so many positions are made.
     config = _native_config(described, settings, dtype or described.dtype)
-    model = load_model(folder, dtype=dtype, device=device, max_model_len=settings.max_model_len)
+    library = _cpu_kernels(settings, described, dtype or described.dtype) if device.type == "cpu" else None
+    model = load_model(
+        folder, dtype=dtype, device=device, max_model_len=settings.max_model_len, library=library
+    )
     runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
     ends = model.config.eos_token_ids
     return NativeEngine(
@@ -147,6 +154,30 @@ def _native(
         eos_token_ids=ends,
         grammars=_compiler(tokenizer, ends, runner.vocab_size),
     )
+
+
+def _cpu_kernels(settings: Settings, model: ModelConfig, dtype: torch.dtype) -> Library | None:
+    """Return compiled kernels that run the model, or None if torch does.
+
+    Raises:
+        OptionError: `--compile on` cannot be honoured.
+    """
+    if settings.compile == "off":
+        return None
+    problem = None
+    library = None
+    try:
+        library = compiled_kernels()
+    except (CompileError, OSError) as error:
+        problem = str(error)
+    if library is not None and not runs_compiled(model, dtype, library):
+        problem = f"they do not support {dtype} with the shapes of this model on this processor"
+    if problem is None:
+        return library
+    if settings.compile == "on":
+        raise OptionError("--compile", f"is on, but kernels cannot be compiled: {problem}")
+    _log.info("runs without compiled kernels, which are 1.2 to 5 times as fast: %s", problem)
+    return None
 
 
 def _transformers(

@@ -151,10 +151,19 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             engines=("vllm",),
         ),
     ] = None
+    compile: Annotated[
+        Literal["auto", "on", "off"],
+        _engine(
+            "compile the kernels of a CPU once with the system's C++ compiler: where that is possible, always or "
+            "never",
+            engines=("plumbline",),
+        ),
+    ] = "auto"
     batch_invariant: Annotated[
         bool,
         _engine(
-            "on a CPU, compute the same bits for a request in any batch and any chunking; slower prefill",
+            "on a CPU, compute the same bits for a request in any batch and any chunking; slower prefill where "
+            "kernels are not compiled",
             engines=("plumbline",),
         ),
     ] = False

@@ -81,4 +81,5 @@ class _Recorder:
         return self._program.linear(x, layer.packed, layer.bias)
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, norms: HeadNorms) -> Tensor:
-        return self._program.rope_kv_write(qkv, cache, norms)
+        q_norm, k_norm = norms or (None, None)
+        return self._program.rope_kv_write(qkv, cache, q_norm, k_norm)
