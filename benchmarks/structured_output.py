@@ -128,7 +128,7 @@ async def _masks(model: ServedModel, grammar: str, answers: list[list[int]]) -> 
 
 def measure(folder: Path, *, rounds: int = 5) -> dict[str, Any]:
     """Measure the model in `folder`; returns one row."""
-    model = load(Settings(model=str(folder), enable_prefix_caching=False))
+    model = load(Settings(models=(("", str(folder)),), enable_prefix_caching=False))
     tokenizer: TextTokenizer = model.renderer.tokenizer
     builder = GrammarBuilder(tokenizer.added, tokenizer.special_ids)
     return asyncio.run(_rounds(model, builder.build(builder.json(SCHEMA)), rounds))

@@ -78,7 +78,7 @@ def loaded(folder: Path) -> ServedModel:
     """The model in vLLM."""
     return load(
         Settings(
-            model=str(folder),
+            models=(("", str(folder)),),
             served_model_names=("audio",),
             engine="vllm",
             engine_args=("enforce_eager=true",),

@@ -127,7 +127,7 @@ def loaded(folder: Path, options: dict[str, Any]) -> ServedModel:
     """The model in an engine."""
     return load(
         Settings(
-            model=str(folder),
+            models=(("", str(folder)),),
             served_model_names=("video",),
             device="auto" if options.get("engine") == "vllm" else "cpu",
             dtype="float32",

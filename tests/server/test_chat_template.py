@@ -59,7 +59,7 @@ def written(path: Path, text: str = SAYS) -> str:
 
 def loaded(folder: Path, **options: Any) -> ServedModel:
     engine = scripted(lambda request: text_chunks(request, "yes"))
-    return load(Settings(model=str(folder), **options), engine)
+    return load(Settings(models=(("", str(folder)),), **options), engine)
 
 
 def prompt(model: ServedModel, tools: tuple[Tool, ...] = ()) -> str:

@@ -233,7 +233,7 @@ def test_constrained_calls_are_those_of_the_template(template: str, number: int,
     shutil.copytree(MODEL_DIR, folder)
     source = Path(__file__).parent.parent / "text" / "templates" / f"{template}.jinja"
     shutil.copy(source, folder / "chat_template.jinja")
-    served = load(Settings(model=str(folder)))
+    served = load(Settings(models=(("", str(folder)),)))
     tool = served.dialect.choice.tool
     assert tool is not None
     assert tool.sections[0] == TOOL_DIALECTS[tool.name].sections[number]
@@ -259,7 +259,7 @@ def test_a_template_for_tools_alone_chooses_the_dialect(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_text(
         "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
     )
-    served = load(Settings(model=str(folder)))
+    served = load(Settings(models=(("", str(folder)),)))
     assert served.dialect.choice.tool == TOOL_DIALECTS["hermes"]
 
 

@@ -17,18 +17,33 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.asgi import Answer, Exchange, Server, serving
 from support.bodies import BODIES, each_api
 from support.live import live
-from support.models import GatedEngine, answer_with, scripted, served, until
+from support.models import GatedEngine, answer_with, scripted_info, served, until
 from websockets.sync.client import connect
 
+from plumbline.engines.port import EngineStats
+from plumbline.engines.scripted import Script, ScriptedEngine
 from plumbline.server.loading.catalog import Catalog, Source
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+
+
+class Mortal(ScriptedEngine):
+    """A scripted engine that may die."""
+
+    dead = False
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(scripted_info(), script)
+
+    def stats(self) -> EngineStats:
+        return msgspec.structs.replace(super().stats(), alive=not self.dead)
 
 
 class Shelf:
@@ -48,9 +63,7 @@ class Shelf:
         assert self.open.wait(20)
         if name in self.broken:
             raise ValueError(f"/secret/{name} has no weights")
-        engine = (GatedEngine if self.gated else lambda script: scripted(script))(
-            answer_with(f"I am {name}.")
-        )
+        engine = (GatedEngine if self.gated else Mortal)(answer_with(f"I am {name}."))
         self.engines[name].append(engine)
         return served(engine, names=(name,))
 
@@ -61,6 +74,16 @@ class Shelf:
             default=None if default is None else sources[default],
             capacity=capacity,
         )
+
+
+def listed(shelf: Shelf) -> Catalog:
+    """The catalog of a server that says which of its models are loaded."""
+    return msgspec.structs.replace(shelf.catalog(), shows_status=True)
+
+
+async def statuses(server: Server) -> dict[str, tuple[str, bool | None]]:
+    models = (await server.get("/v1/models")).json["data"]
+    return {model["id"]: (model["status"]["value"], model["status"].get("failed")) for model in models}
 
 
 def body(path: str, model: str, **more: Any) -> dict[str, Any]:
@@ -134,6 +157,76 @@ async def test_an_unknown_model_is_a_404() -> None:
             answer = await server.post(path, body(path, "c"))
             assert (answer.status, answer.error["code"]) == (404, "model_not_found"), path
         assert (await server.get("/v1/models/c")).status == 404
+
+
+async def test_an_unknown_model_is_told_which_ones_there_are() -> None:
+    names = [f"model-{number:02}" for number in range(12)]
+    async with serving(listed(Shelf(*names))) as server:
+        message = (await server.post(CHAT, body(CHAT, "x"))).error["message"]
+        assert message.endswith(f"This server has {', '.join(names[:10])} and 2 more.")
+
+
+async def test_the_list_of_models_has_their_status() -> None:
+    shelf = Shelf("a", "b", "c")
+    shelf.broken = {"c"}
+    async with serving(listed(shelf)) as server:
+        assert await statuses(server) == {
+            "a": ("unloaded", None),
+            "b": ("unloaded", None),
+            "c": ("unloaded", None),
+        }
+        await server.post(CHAT, body(CHAT, "a"))
+        await server.post(CHAT, body(CHAT, "c"))
+        shelf.open.clear()
+        loading = server.open("POST", CHAT, body(CHAT, "b"))
+        assert await waits(loading)
+        assert await statuses(server) == {
+            "a": ("unloaded", None),
+            "b": ("loading", None),
+            "c": ("unloaded", True),
+        }
+        shelf.open.set()
+        await loading.answer()
+        shelf.broken = set()
+        await server.post(CHAT, body(CHAT, "c"))
+        assert await statuses(server) == {
+            "a": ("unloaded", None),
+            "b": ("unloaded", None),
+            "c": ("loaded", None),
+        }
+        (found,) = [model for model in (await server.get("/v1/models")).json["data"] if model["id"] == "c"]
+        assert found == (await server.get("/v1/models/c")).json
+        assert found["max_model_len"] == 2048
+
+
+async def test_health_and_metrics_are_there_while_models_load() -> None:
+    shelf = Shelf("a", "b")
+    async with serving(shelf.catalog(2)) as server:
+        await server.post(CHAT, body(CHAT, "a"))
+        shelf.open.clear()
+        loading = server.open("POST", CHAT, body(CHAT, "b"))
+        assert await waits(loading)
+        assert (await server.get("/health")).json == {"status": "ok"}
+        assert b'plumbline_engine_alive{model_name="a"} 1.0' in (await server.get("/metrics")).body
+        shelf.open.set()
+        await loading.answer()
+        found = (await server.get("/metrics")).body.decode()
+        for name in "ab":
+            assert f'plumbline_engine_alive{{model_name="{name}"}} 1.0' in found
+            assert (
+                f'plumbline_request_success_total{{finished_reason="stop",model_name="{name}"}} 1.0' in found
+            )
+        shelf.engines["b"][0].dead = True
+        assert (await server.get("/health")).status == 503
+
+
+async def test_a_model_that_loads_again_goes_on_counting() -> None:
+    async with serving(Shelf("a", "b").catalog()) as server:
+        for name in "aba":
+            await server.post(CHAT, body(CHAT, name))
+        found = (await server.get("/metrics")).body.decode()
+        assert 'plumbline_request_success_total{finished_reason="stop",model_name="a"} 2.0' in found
+        assert 'plumbline_engine_alive{model_name="b"}' not in found
 
 
 @each_api

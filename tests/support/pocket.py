@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from plumbline.server.settings import Settings
+from plumbline.server.settings.values import read_models
 
 __all__ = ["pocket_settings"]
 
@@ -23,7 +24,7 @@ def pocket_settings() -> Settings:
     PLUMBLINE_TEST_ENGINE names the engine. PLUMBLINE_TEST_MODEL is the model that it runs, for llama_cpp a GGUF file.
     """
     return Settings(
-        model=os.environ.get("PLUMBLINE_TEST_MODEL", ""),
+        models=read_models((os.environ.get("PLUMBLINE_TEST_MODEL", ""),)),
         served_model_names=("plumbline-pocket",),
         **_SETTINGS[os.environ.get("PLUMBLINE_TEST_ENGINE", "plumbline")],
     )

@@ -76,7 +76,7 @@ def by_transformers(folder: Path, scripts: ScriptSet) -> list[str]:
 
 async def by_our_engine(folder: Path, scripts: ScriptSet) -> list[str]:
     """Return the answers of the native engine to all prompts in one batch, loaded as by `plumbline serve`."""
-    model = load(Settings(model=str(folder)))
+    model = load(Settings(models=(("", str(folder)),)))
     engine, renderer = model.engine, model.renderer
     await engine.start()
 

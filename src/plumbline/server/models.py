@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from plumbline._generated.models import Model
+from plumbline._generated.models import Model, ModelStatus
 from plumbline.engines.port import Engine
 from plumbline.protocols.common.ids import now
 from plumbline.server.admission import client_of
@@ -135,12 +135,21 @@ class Models(Generic[M]):
 
     def _describe(self, name: str, source: Source) -> Model:
         loaded = self._pool.model(source.names[0])
+        status: ModelStatus | UnsetType = UNSET
+        if self._catalog.shows_status:
+            value = self._pool.statuses()[source.names[0]]
+            failed = True if self._pool.failed(source.names[0]) else UNSET
+            status = ModelStatus(value="loaded" if value == "unloading" else value, failed=failed)
         return Model(
             id=name,
-            created=self._created if loaded is None else loaded.generation.model.created,
+            # Where models come and go, the time of their last load would change the list.
+            created=self._created
+            if loaded is None or self._catalog.shows_status
+            else loaded.generation.model.created,
             owned_by="plumbline",
             max_model_len=UNSET if loaded is None else loaded.generation.model.engine.info.max_model_len,
             parent=UNSET if name in source.names else source.names[0],
+            status=status,
         )
 
     async def answer(
@@ -201,7 +210,7 @@ class Models(Generic[M]):
             for model in self._pool.loaded:
                 if name in model.generation.adapters.names:
                     return self._sources[model.generation.model.names[0]]
-            raise model_not_found(name)
+            raise model_not_found(name, list(self._sources) if self._catalog.shows_status else ())
         return found
 
     async def _lease_for_request(self, source: Source, call: Call) -> Lease[M]:

@@ -6,7 +6,7 @@ match on text, code, status and `param`, so one constructor sets all four (ERR-0
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -200,9 +200,16 @@ def invalid_api_key() -> ApiError:
     return ApiError(401, message, INVALID_REQUEST, None, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
 
 
-def model_not_found(model: str) -> ApiError:
-    """Return the 404 for an unknown model (MOD-03, ERR-06)."""
+_MAX_NAMES = 10
+"""Names of models in a message."""
+
+
+def model_not_found(model: str, known: Sequence[str] = ()) -> ApiError:
+    """Return the 404 for an unknown model (MOD-03, ERR-06); it lists the first of the known ones, if any are given."""
     message = f"The model `{_cut(model)}` does not exist or you do not have access to it."
+    if known:
+        more = f" and {len(known) - _MAX_NAMES} more" if len(known) > _MAX_NAMES else ""
+        message += f" This server has {', '.join(known[:_MAX_NAMES])}{more}."
     return ApiError(404, message, INVALID_REQUEST, None, "model_not_found")
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -25,14 +27,23 @@ from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 from plumbline_kernels.cpu import CompileError, Library
 from plumbline_kernels.cpu import load as compiled_kernels
 
-__all__ = ["EngineChoice", "build_engine", "choose_engine", "folder_vocabulary", "vocabulary"]
+__all__ = [
+    "CACHE_BYTES",
+    "EngineChoice",
+    "build_engine",
+    "choose_engine",
+    "device_of",
+    "folder_vocabulary",
+    "vocabulary",
+]
 
 _log = logging.getLogger("plumbline.engines")
-_NATIVE_CACHE = 256 * 1024 * 1024
-"""Bytes of keys and values, allocated at the start."""
-_LLAMA_CPP_CACHE = 1024**3
-_TRANSFORMERS_CACHE = 4 * 1024**3
-"""Bytes of keys and values at most; only what requests need is allocated."""
+
+CACHE_BYTES: Mapping[str, int] = MappingProxyType(
+    {"plumbline": 256 * 1024**2, "llama_cpp": 1024**3, "transformers": 4 * 1024**3, "vllm": 4 * 1024**3}
+)
+"""Bytes of keys and values by engine, unless `--kv-cache-bytes` is given. Ours and llama.cpp allocate them at the
+start, transformers what requests need. vLLM takes as many on a CPU, and on a GPU what its weights leave."""
 _BLOCK_SIZE = 16
 """Tokens in a block of our engine's cache."""
 _NUM_BATCHED_TOKENS = 1024
@@ -119,7 +130,7 @@ def build_engine(
         OptionError: the settings and the model do not fit.
         UnsupportedModelError, UnsupportedTokenizerError, WeightsError, LlamaCppError: the model cannot be served.
     """
-    device = _device(settings.device)
+    device = device_of(settings.device)
     if device.type == "cpu":
         # Two intra-op threads are slower than one for the small matrices of a decode step, and the event loop needs
         # a core of its own.
@@ -195,7 +206,7 @@ def _transformers(
         max_num_running=settings.max_num_seqs,
         max_num_waiting=settings.max_num_waiting,
         max_seqs_per_client=settings.client_limit,
-        cache_bytes=settings.kv_cache_bytes or _TRANSFORMERS_CACHE,
+        cache_bytes=settings.kv_cache_bytes or CACHE_BYTES["transformers"],
         grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
     )
 
@@ -275,7 +286,7 @@ def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Pa
         max_num_waiting=settings.max_num_waiting,
         max_batch=max(settings.max_num_batched_tokens or _NUM_BATCHED_TOKENS, settings.max_num_seqs),
         max_seqs_per_client=settings.client_limit,
-        cache_bytes=settings.kv_cache_bytes or _LLAMA_CPP_CACHE,
+        cache_bytes=settings.kv_cache_bytes or CACHE_BYTES["llama_cpp"],
         shares_prefixes=settings.enable_prefix_caching,
         options=[*_LLAMA_CPP_DTYPES[settings.dtype], *_offload(settings.device), *settings.engine_args],
         markers=frozenset(tokenizer.added.values()),
@@ -322,7 +333,7 @@ def _native_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -
     block_size = settings.block_size or _BLOCK_SIZE
     block_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * block_size
     blocks_per_sequence = -(-max_model_len // block_size)
-    cache_bytes = settings.kv_cache_bytes or _NATIVE_CACHE
+    cache_bytes = settings.kv_cache_bytes or CACHE_BYTES["plumbline"]
     num_blocks = min(cache_bytes // block_bytes, blocks_per_sequence * settings.max_num_seqs)
     if num_blocks < blocks_per_sequence:
         needed = blocks_per_sequence * block_bytes
@@ -346,7 +357,12 @@ def _native_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -
     )
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """Return the device that `--device` names.
+
+    Raises:
+        OptionError: torch does not know it, or does not find it here.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

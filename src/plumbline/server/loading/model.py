@@ -34,7 +34,7 @@ from plumbline.text.shown_call import shown_call
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
-__all__ = ["ServedModel", "load"]
+__all__ = ["ServedModel", "find_files", "load", "model_name", "weight_bytes"]
 
 _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 """transformers' class for a folder that names none."""
@@ -66,7 +66,7 @@ def load(settings: Settings, engine: Engine | None = None) -> ServedModel:
     """Load the model and build its engine; the caller starts it.
 
     Args:
-        settings: the settings.
+        settings: the settings, with one model.
         engine: the engine, if it runs elsewhere; then only the text side of the model is loaded.
 
     Raises:
@@ -75,17 +75,38 @@ def load(settings: Settings, engine: Engine | None = None) -> ServedModel:
         UnsupportedModelError, UnsupportedTokenizerError, WeightsError, LlamaCppError, TemplateError: the model cannot
             be served.
     """
-    try:
-        gguf = resolve_gguf(settings.model)
-        found = resolve_model(settings.model) if settings.model and gguf is None else MODEL_DIR
-    except FileNotFoundError as error:
-        raise OptionError("--model", f"cannot be used: {error}") from error
+    found, gguf = find_files(settings)
     if gguf is None:
         with named_files(found):
             return _load(settings, found, None, engine)
     with TemporaryDirectory() as folder:
         write_text_folder(gguf, Path(folder))
         return _load(settings, Path(folder), gguf, engine)
+
+
+def find_files(settings: Settings) -> tuple[Path, Path | None]:
+    """Return the folder of the only model of the settings, and its GGUF file if it is one.
+
+    Raises:
+        OptionError: it is neither a folder, nor a GGUF file, nor a hub id that can be reached.
+    """
+    _, path = _only(settings)
+    try:
+        gguf = resolve_gguf(path)
+        return resolve_model(path) if path and gguf is None else MODEL_DIR, gguf
+    except FileNotFoundError as error:
+        raise OptionError("--model", f"cannot be used: {error}") from error
+
+
+def weight_bytes(folder: Path, gguf: Path | None) -> int:
+    """Return the size of the files with a model's weights."""
+    weights = [gguf] if gguf is not None else folder.glob("*.safetensors")
+    return sum(path.stat().st_size for path in weights)
+
+
+def _only(settings: Settings) -> tuple[str, str]:
+    """Return the name and the path of the only model of the settings; both are empty for the pocket model."""
+    return settings.models[0] if settings.models else ("", "")
 
 
 def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | None) -> ServedModel:
@@ -96,7 +117,7 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
         from plumbline.server.loading.engines import build_engine, choose_engine
 
         choice = choose_engine(settings, folder, gguf)
-    names = settings.served_model_names or (_name(folder, gguf, settings),)
+    names = settings.served_model_names or (model_name(folder, gguf, settings),)
     tokenizer = TextTokenizer.from_folder(folder)
     template = load_template(settings, folder, tokenizer)
     chosen = _dialects(settings, folder, tokenizer, template)
@@ -106,7 +127,6 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
         engine, reason = build_engine(choice, settings, names[0], tokenizer, folder, gguf), choice.reason
     tokenizer.pad_table(engine.info.vocab_size)
     digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
-    weights = [gguf] if gguf is not None else folder.glob("*.safetensors")
     return ServedModel(
         engine=engine,
         engine_reason=reason,
@@ -119,7 +139,7 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
         tokenizer_info=_tokenizer_info(folder, template),
         dialect=build_dialect(chosen, tokenizer),
         names=names,
-        weight_bytes=sum(path.stat().st_size for path in weights),
+        weight_bytes=weight_bytes(folder, gguf),
         defaults=_defaults(folder, settings, engine.info.vocab_size),
         created=int(time.time()),
         fingerprint=f"fp_{digest.hexdigest()[:10]}",
@@ -144,12 +164,12 @@ def _dialects(
         raise SettingsError(str(error)) from error
 
 
-def _name(folder: Path, gguf: Path | None, settings: Settings) -> str:
-    if gguf is not None:
-        return gguf.stem
-    if not settings.model:
-        return "plumbline-pocket"
-    return folder.name if Path(settings.model).expanduser().is_dir() else settings.model
+def model_name(folder: Path, gguf: Path | None, settings: Settings) -> str:
+    """Return the name of the only model of the settings: the one it is given, or that of its folder, file or hub id."""
+    name, path = _only(settings)
+    if name or not path:
+        return name or "plumbline-pocket"
+    return gguf.stem if gguf is not None else folder.name if Path(path).expanduser().is_dir() else path
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:

@@ -70,6 +70,8 @@ class _Slot(Generic[M]):
         self.waiters: list[asyncio.Future[Lease[M]]] = []
         self.loading: asyncio.Task[None] | None = None
         self.leaving: asyncio.Task[None] | None = None
+        self.failed = False
+        """Whether the last load failed."""
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -117,6 +119,10 @@ class ModelPool(Generic[M]):
     def loaded(self) -> list[M]:
         """The models that requests may be using."""
         return [slot.model for slot in self._slots.values() if slot.model is not None]
+
+    def failed(self, name: str) -> bool:
+        """Return whether the last load of a model failed."""
+        return self._slots[name].failed
 
     def model(self, name: str) -> M | None:
         """Return a model if it is loaded."""
@@ -246,8 +252,9 @@ class ModelPool(Generic[M]):
                     return
                 slot.status = "loading"
                 slot.model = await self._load(slot.name)
-                slot.status = "loaded"
+                slot.status, slot.failed = "loaded", False
         except Exception as error:
+            slot.failed = True
             refusal = ModelLoadError(slot.name, str(error) or type(error).__name__)
             refusal.__cause__ = error
             self._refuse(slot, refusal)

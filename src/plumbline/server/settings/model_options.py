@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from plumbline.server.settings.kinds import AtLeastOne, Count, Texts
 from plumbline.server.settings.options import Describe
-from plumbline.server.settings.values import read_loras
+from plumbline.server.settings.values import read_loras, read_models
 
 __all__ = ["ModelOptions"]
 
@@ -23,14 +23,35 @@ _dialect = partial(Describe, "dialect")
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options about the model; `Declaration` adds those about the server."""
 
-    model: Annotated[
+    models: Annotated[
+        tuple[tuple[str, str], ...],
+        _model(
+            "model to serve: a folder, a GGUF file or a Hugging Face id; repeatable, and requests then choose by NAME. "
+            "The first is the model of requests that name none",
+            "[NAME=]PATH_OR_HUB_ID",
+            name="model",
+            default="the pocket model, which comes with plumbline",
+            parse=read_models,
+            whole=True,
+        ),
+    ] = ()
+    model_dir: Annotated[
         str,
         _model(
-            "model to serve: a folder, a GGUF file or a Hugging Face id",
-            "PATH_OR_HUB_ID",
-            default="the pocket model, which comes with plumbline",
+            "let requests name any model of this folder, a subfolder or a GGUF file; it is loaded when it is named",
+            "DIR",
+            default="none",
         ),
     ] = ""
+    models_memory_bytes: Annotated[
+        AtLeastOne | None,
+        _model(
+            "memory for all models that are loaded, weights and KV caches; the least recently used one leaves for one "
+            "that does not fit beside it",
+            "BYTES",
+            default="nine tenths of the memory of the device",
+        ),
+    ] = None
     served_model_names: Annotated[
         Texts,
         _model(

@@ -68,6 +68,8 @@ class Describe(msgspec.Struct, frozen=True):
     """Whether the command line has that further option only, because others can read command lines."""
     spread: bool = False
     """Whether one flag takes several values; otherwise a list's flag is repeated."""
+    whole: bool = False
+    """Whether a text is a list of one, commas included; several come as a JSON array."""
     adds: bool = False
     """Whether the values of all sources count, instead of the first source's."""
 

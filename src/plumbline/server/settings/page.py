@@ -35,6 +35,7 @@ served_model_name = ["qwen", "default"]
 | text, number | `--port 8001` | `PLUMBLINE_PORT=8001`; an empty variable counts as not set | `port = 8001` |
 | switch | `--strict`, `--no-strict` | `PLUMBLINE_STRICT=true`, `false`, `1` or `0` | `strict = true` |
 | list | `--lora a=./a --lora b=./b` | `PLUMBLINE_LORA=a=./a,b=./b` or a JSON array | `lora = ["a=./a", "b=./b"]` |
+| models | `--model a=./a --model b=./b` | `PLUMBLINE_MODEL=./a` or a JSON array | `model = "./a"` or a list |
 
 - `--engine-args` takes several values at once, all other lists repeat the option.
 - Lists are not merged: the first place that has one counts. API keys are the exception: those of all places count.

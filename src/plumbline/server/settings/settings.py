@@ -23,6 +23,11 @@ class Settings(Declaration, frozen=True, kw_only=True):
     """
 
     @property
+    def several_models(self) -> bool:
+        """Whether requests choose among models."""
+        return len(self.models) > 1 or bool(self.model_dir)
+
+    @property
     def client_limit(self) -> int:
         """The sequences that one client may have; 0 means no limit."""
         if self.max_seqs_per_client is None:
@@ -34,7 +39,7 @@ class Settings(Declaration, frozen=True, kw_only=True):
             problem = option.problem(getattr(self, option.field))
             if problem is not None:
                 raise OptionError(option.label, problem)
-        for rule in (_check_processes, _check_adapters, _check_tls, _check_access):
+        for rule in (_check_processes, _check_models, _check_adapters, _check_tls, _check_access):
             rule(self)
 
 
@@ -45,6 +50,26 @@ OPTIONS = options_of(Settings)
 def _check_processes(settings: Settings) -> None:
     if settings.api_servers > 1 and sys.platform == "win32":
         raise OptionError("--api-servers", "must be 1 on Windows: several processes need Unix sockets")
+
+
+def _check_models(settings: Settings) -> None:
+    if settings.model_dir and not Path(settings.model_dir).expanduser().is_dir():
+        raise OptionError("--model-dir", f"must be a directory, and {settings.model_dir} is not one")
+    if not settings.several_models:
+        if settings.models_memory_bytes is not None:
+            raise OptionError(
+                "--models-memory-bytes", "needs several models: repeat --model, or give --model-dir"
+            )
+        return
+    if settings.api_servers > 1:
+        raise OptionError("--api-servers", "must be 1 with several models: processes share one engine")
+    if settings.served_model_names:
+        raise OptionError("--served-model-name", "names one model: give --model NAME=PATH for each")
+    for option, value in (("--lora", settings.loras), ("--lora-dir", settings.lora_dir)):
+        if value:
+            raise OptionError(
+                option, "needs one model: leave it out, or serve one --model without --model-dir"
+            )
 
 
 def _check_adapters(settings: Settings) -> None:

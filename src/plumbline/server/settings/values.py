@@ -12,7 +12,15 @@ import msgspec
 
 from plumbline.server.settings.options import Option, OptionError, shown
 
-__all__ = ["checked", "from_text", "read_bounded", "read_loras", "read_value_file", "reason_of"]
+__all__ = [
+    "checked",
+    "from_text",
+    "read_bounded",
+    "read_loras",
+    "read_models",
+    "read_value_file",
+    "reason_of",
+]
 
 _MAX_FILE_BYTES = 1024**2
 """Bytes of a configuration file or a file with keys."""
@@ -24,6 +32,8 @@ def from_text(option: Option, text: str) -> Any:
 
     A list is comma-separated, or a JSON array if it begins with `[`.
     """
+    if option.about.whole and not text.lstrip().startswith("["):
+        return [text]
     try:
         if option.basic is int:
             return int(text)
@@ -49,6 +59,8 @@ def checked(option: Option, value: Any, origin: str) -> Any:
         OptionError: the value is of another type or out of its range.
     """
     if option.basic is tuple:
+        if option.about.whole and isinstance(value, str):
+            value = [value]
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
             got = "" if option.about.secret else f", got {shown(value)}"
             raise OptionError(option.label, f"must be {option.expected}{got}", origin)
@@ -113,6 +125,25 @@ def read_loras(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
             raise OptionError("--lora", f"must be NAME=PATH with a name of its own, got {text!r}")
         found[name] = os.path.expanduser(path)
     return tuple(found.items())
+
+
+def read_models(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Read the `[NAME=]PATH_OR_HUB_ID` texts of `--model`; a model without a name has an empty one.
+
+    Raises:
+        OptionError: one has no path, or a name comes twice.
+    """
+    found: list[tuple[str, str]] = []
+    for text in filter(None, given):
+        name, separator, path = text.partition("=")
+        if not separator or name.startswith((".", "/", "~")) or os.path.exists(text):
+            name, path = "", text
+        elif not name or not path or name in dict(found):
+            raise OptionError(
+                "--model", f"must be a path, a hub id or NAME=PATH with a name of its own, got {shown(text)}"
+            )
+        found.append((name, path))
+    return tuple(found)
 
 
 def reason_of(error: Exception) -> str:

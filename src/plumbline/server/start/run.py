@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 
-from plumbline.server.loading.catalog import only
+from plumbline.server.loading.catalog import Catalog, only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
@@ -33,27 +33,50 @@ def run(settings: Settings) -> int:
 
 
 def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]) -> int:
-    model = load(settings)
-    info = model.engine.info
-    names = ", ".join(model.names)
-    print(
-        f"Serving {names} with the {info.name} engine ({model.engine_reason}; {info.max_model_len} tokens of context) "
-        f"on {_address(settings)}",
-        file=sys.stderr,
-        flush=True,
-    )
-    print(model.dialect.choice.describe(), file=sys.stderr, flush=True)
-    if model.dialect.choice.reasoning is not None and (dropped := dropped_thinking(model.renderer)):
-        print(dropped, file=sys.stderr, flush=True)
-    stored = "not stored (--store none)" if store is None else f"stored in {store.description} (--store)"
-    print(f"Responses are {stored}", file=sys.stderr, flush=True)
+    catalog = _catalog(settings)
+    for model in catalog.loaded.values():
+        info = model.engine.info
+        names = ", ".join(model.names)
+        _print(
+            f"Serving {names} with the {info.name} engine ({model.engine_reason}; {info.max_model_len} tokens of "
+            f"context) on {_address(settings)}"
+        )
+        _print(model.dialect.choice.describe())
+        if model.dialect.choice.reasoning is not None and (dropped := dropped_thinking(model.renderer)):
+            _print(dropped)
+    if settings.several_models:
+        others = sum(source.names[0] not in catalog.loaded for source in catalog.sources)
+        _print(
+            f"{others} models are loaded when requests name them, on {_address(settings)}; all may take "
+            f"{catalog.capacity / 1024**3:.1f} GiB (--models-memory-bytes)"
+        )
+    _print(f"Responses are {_storage(store)}")
     make_collections_rare()
     if settings.api_servers > 1:
-        print(f"{settings.api_servers} API servers share the engine", file=sys.stderr, flush=True)
+        _print(f"{settings.api_servers} API servers share the engine")
+        (model,) = catalog.loaded.values()
         return supervise(model.engine, settings, settings.api_servers, sockets)
-    server = listener(only(model), settings, store, host=settings.host, port=settings.port)
+    server = listener(catalog, settings, store, host=settings.host, port=settings.port)
     server.run(sockets=sockets)
     return 0 if server.started else 1
+
+
+def _catalog(settings: Settings) -> Catalog:
+    """Load the models of the start."""
+    if not settings.several_models:
+        return only(load(settings), lambda: load(settings))
+    # It imports torch, which takes seconds: not before the certificates and the address are checked.
+    from plumbline.server.loading.several import several
+
+    return several(settings, lambda name: _print(f"Loading {name}"))
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _storage(store: Store | None) -> str:
+    return "not stored (--store none)" if store is None else f"stored in {store.description} (--store)"
 
 
 def _address(settings: Settings) -> str:
