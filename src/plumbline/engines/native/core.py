@@ -1,16 +1,18 @@
 """Run the steps of the native engine: schedule, forward, sample, return chunks.
 
-The core is synchronous and has no clock, so tests drive it directly and runs are reproducible.
+The core is synchronous, so tests drive it directly. Its clock decides only how prompts are cut into steps (`pace.py`).
 `plumbline.engines.threaded` runs it on a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 
 import numpy as np
 
 from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.pace import Pace
 from plumbline.engines.native.runner import Drawn, Runner
 from plumbline.engines.native.scheduler import Scheduler, StepPlan
 from plumbline.engines.native.slots import Slots
@@ -24,8 +26,16 @@ __all__ = ["EngineCore"]
 class EngineCore(RequestCore):
     """Schedule requests onto a runner. One thread owns it."""
 
-    def __init__(self, config: EngineConfig, runner: Runner, eos_token_ids: frozenset[int]) -> None:
-        self.scheduler = Scheduler(config)
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        eos_token_ids: frozenset[int],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._pace = Pace(runner.attention_share)
+        self._clock = clock
+        self.scheduler = Scheduler(config, self._pace)
         super().__init__(self.scheduler, eos_token_ids=eos_token_ids, max_model_len=config.max_model_len)
         self.config = config
         self._runner = runner
@@ -34,6 +44,7 @@ class EngineCore(RequestCore):
 
     def _step(self) -> None:
         """Plan a step and run it."""
+        began = self._clock()
         plan = self.scheduler.plan()
         self._release(plan.preempted)
         if not plan.entries:
@@ -47,6 +58,7 @@ class EngineCore(RequestCore):
         self._runner.forward(inputs)
         self._settle(plan, self._runner.sample(inputs, self._slots, self._masks.wait()))
         self.num_steps += 1
+        self._pace.observe(plan.prompt_units, plan.scores, self._clock() - began)
 
     def check_integrity(self) -> None:
         """Assert that every block is free, or in as many block tables as its reference count."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.engines.native.models.transformer import Transformer
+from plumbline.engines.native.pace import attention_share
 from plumbline.engines.native.slots import Slots, StepInputs
 from plumbline.engines.port import TokenLogprob
 from plumbline.engines.request import RequestState
@@ -57,6 +58,11 @@ class Runner(Protocol):
         """The device that inputs must be on."""
         ...
 
+    @property
+    def attention_share(self) -> float:
+        """What a token's attention to one other costs, as a part of all else that a token costs."""
+        ...
+
     def admit(self, state: RequestState) -> None:
         """Prepare for a request that has got a slot."""
         ...
@@ -93,6 +99,11 @@ class ModelRunner:
     def device(self) -> torch.device:
         """Where the weights are."""
         return self._device
+
+    @property
+    def attention_share(self) -> float:
+        """See `pace.attention_share`."""
+        return attention_share(self._model.config)
 
     def admit(self, state: RequestState) -> None:
         """Prepare the sampler for a request."""
@@ -152,6 +163,11 @@ class NullRunner:
     def device(self) -> torch.device:
         """The CPU."""
         return torch.device("cpu")
+
+    @property
+    def attention_share(self) -> float:
+        """There is no attention."""
+        return 0.0
 
     def admit(self, state: RequestState) -> None:
         """Nothing to prepare."""

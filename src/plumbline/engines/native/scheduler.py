@@ -3,7 +3,7 @@
 A step spends its budget in this order:
 
 1. decodes: requests that need exactly one token, so that a long prompt never stalls a stream;
-2. chunks: requests that need more (prefill, recomputation after a preemption);
+2. chunks: requests that need more (prefill, recomputation after a preemption), as far as the time allows (`pace.py`);
 3. admissions: waiting requests in order of (priority, arrival), from the client with the fewest running ones first.
 
 A request is admitted while the predicted peak of used blocks fits the pool (LightLLM's estimate, ASPLOS 2025). When the
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.kv_blocks import BlockPool, root_hash
+from plumbline.engines.native.pace import Pace
 from plumbline.engines.request import RequestState
 from plumbline.engines.request_queues import RequestQueues
 
@@ -46,6 +47,10 @@ class StepPlan:
     entries: list[Scheduled]
     num_decodes: int
     num_tokens: int
+    prompt_units: float = 0.0
+    """What the entries after the decodes cost, in the units of `Pace`."""
+    scores: bool = False
+    """Whether one of them wants the logprobs of its prompt."""
     preempted: list[RequestState] = field(default_factory=list)
     """Requests that lost their blocks (and their slot) while this plan was made."""
 
@@ -53,9 +58,13 @@ class StepPlan:
 class Scheduler(RequestQueues):
     """Own the block pool besides the queues, and plan steps. Not thread-safe: the engine thread owns it."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, pace: Pace | None = None) -> None:
+        """Take the limits; without a pace the time of a step is not bounded."""
         super().__init__()
         self.config = config
+        self._pace = pace
+        self._units = 0.0
+        self._scores = False
         self.pool = BlockPool(
             config.num_blocks, config.block_size, enable_caching=config.enable_prefix_caching
         )
@@ -81,10 +90,12 @@ class Scheduler(RequestQueues):
         self._make_room(preempted)
         budget = self._plan_decodes(entries, preempted, self.config.max_num_batched_tokens)
         num_decodes = len(entries)
+        self._units, self._scores = 0.0, False
         budget = self._plan_chunks(entries, preempted, budget)
         if not preempted:
             budget = self._admit(entries, budget)
-        return StepPlan(entries, num_decodes, self.config.max_num_batched_tokens - budget, preempted)
+        spent = self.config.max_num_batched_tokens - budget
+        return StepPlan(entries, num_decodes, spent, self._units, self._scores, preempted)
 
     def advance(self, entry: Scheduled) -> None:
         """Record the computed tokens of an entry and hash the blocks that became full."""
@@ -158,12 +169,15 @@ class Scheduler(RequestQueues):
             state = self.running[position]
             needed = state.num_tokens - state.num_computed_tokens
             if needed > 1:
-                count = min(needed, budget)
+                count = self._affordable(state, state.num_computed_tokens, min(needed, budget), entries)
+                if count == 0:
+                    break
                 grown = self._grow(state, count)
                 while not grown and not entries and self.running[-1] is not state:
                     self._preempt(self.running[-1], preempted)
                     grown = self._grow(state, count)
                 if grown:
+                    self._spend(state, state.num_computed_tokens, count)
                     entries.append(Scheduled(state, state.num_computed_tokens, count, draws=count == needed))
                     budget -= count
             position += 1
@@ -183,19 +197,38 @@ class Scheduler(RequestQueues):
             if self.running and not self._fits(state):
                 self._lacked_blocks = True
                 break
+            needed = state.num_tokens - cached
+            count = self._affordable(state, cached, min(needed, budget), entries)
+            if count == 0:
+                break
             self.pool.acquire(blocks)
             state.block_ids, state.block_hashes = blocks, hashes
             state.num_computed_tokens = cached
-            needed = state.num_tokens - cached
-            count = min(needed, budget)
             if not self._grow(state, count):
                 self._release(state)
                 self._lacked_blocks = True
                 break
             self.start(state, cached)
+            self._spend(state, cached, count)
             entries.append(Scheduled(state, cached, count, draws=count == needed))
             budget -= count
         return budget
+
+    def _affordable(self, state: RequestState, start: int, count: int, entries: list[Scheduled]) -> int:
+        """Return how many of `count` prompt tokens the step has time for; the first prompt of a step gets some."""
+        if self._pace is None:
+            return count
+        streams = bool(entries) and entries[0].count == 1 and entries[0].draws
+        scores = self._scores or state.prompt_logprobs is not None
+        left = self._pace.allowance(streams, scores) - self._units
+        if left <= 0 and self._units > 0:
+            return 0
+        return min(count, self._pace.tokens(start, max(left, 0.0)))
+
+    def _spend(self, state: RequestState, start: int, count: int) -> None:
+        if self._pace is not None:
+            self._units += self._pace.cost(start, count)
+        self._scores = self._scores or state.prompt_logprobs is not None
 
     def _fits(self, candidate: RequestState) -> bool:
         """Return whether the predicted peak of used tokens fits the pool if this request is admitted.

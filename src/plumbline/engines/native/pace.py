@@ -1,0 +1,79 @@
+"""Bound the prompt tokens of a step by the time that they take, so that running streams do not wait for long prompts.
+
+The cost of prompt tokens is counted in units; one unit is what a token costs outside of attention. The time of a unit
+is learned from the steps. Tokens do not depend on it, because they do not depend on how a prompt is cut.
+"""
+
+from __future__ import annotations
+
+import math
+
+from plumbline.engines.native.models.config import ModelConfig
+
+__all__ = ["Pace", "attention_share"]
+
+_SHARED_SECONDS = 0.08
+"""Time for prompt tokens in a step with running streams; less than half of the gap that is allowed, 0.2 s."""
+_ALONE_SECONDS = 1.0
+"""Time for prompt tokens in a step without streams: a request that arrives meanwhile waits for it."""
+_FIRST_UNITS = 64.0
+"""Units of the first steps, while the time of a unit is unknown."""
+_LEAST_TOKENS = 8
+"""Every step advances a prompt by this many tokens, however slow the machine is."""
+_WEIGHT = 0.3
+"""Weight of the last step in the moving averages."""
+
+
+class Pace:
+    """Decide how many prompt tokens a step computes.
+
+    Args:
+        attention_share: the cost of a token's attention to one earlier token, in units.
+    """
+
+    def __init__(self, attention_share: float) -> None:
+        self._attention_share = attention_share
+        self._seconds: dict[bool, float | None] = {False: None, True: None}
+        """Seconds of a unit, by whether the prompt is scored."""
+        self._decode_seconds = 0.0
+        """Seconds of a step without prompt tokens."""
+
+    def allowance(self, streams: bool, scored: bool) -> float:
+        """Return the units that a step may spend on prompts.
+
+        Args:
+            streams: whether the step decodes for running streams.
+            scored: whether a prompt wants logprobs, which cost more.
+        """
+        seconds = self._seconds[scored]
+        if seconds is None:
+            return _FIRST_UNITS
+        return (_SHARED_SECONDS if streams else _ALONE_SECONDS) / seconds
+
+    def cost(self, start: int, count: int) -> float:
+        """Return the units of `count` tokens from position `start`."""
+        return count + self._attention_share * count * (start + count / 2)
+
+    def tokens(self, start: int, units: float) -> int:
+        """Return how many tokens from position `start` cost at most `units`, at least a few."""
+        # count + share * (start * count + count² / 2) = units
+        share = self._attention_share
+        linear = 1 + share * start
+        count = units / linear if share == 0 else (math.sqrt(linear**2 + 2 * share * units) - linear) / share
+        return max(int(count), _LEAST_TOKENS)
+
+    def observe(self, units: float, scored: bool, seconds: float) -> None:
+        """Learn from a step that took `seconds` and spent `units` on prompts."""
+        if units == 0:
+            self._decode_seconds += _WEIGHT * (seconds - self._decode_seconds)
+        elif units >= _LEAST_TOKENS:
+            measured = max(seconds - self._decode_seconds, 1e-6) / units
+            before = self._seconds[scored]
+            self._seconds[scored] = measured if before is None else before + _WEIGHT * (measured - before)
+
+
+def attention_share(model: ModelConfig) -> float:
+    """Return the multiplications of a token's attention to one other, divided by those of its linear layers."""
+    attention = 2 * model.num_heads * model.head_dim
+    heads = (2 * model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    return attention / (model.hidden_size * (heads + 3 * model.intermediate_size))

@@ -1,0 +1,84 @@
+"""Laws of the pace: running streams wait a bounded time for the prompts of others, whatever the machine."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.pace import Pace
+from plumbline.engines.native.scheduler import Scheduler
+from plumbline.engines.port import GenerateRequest, SamplingParams
+from plumbline.engines.request import RequestState
+
+shares = st.sampled_from([0.0, 1e-4, 1e-3, 0.1])
+
+
+@given(share=shares, start=st.integers(0, 100_000), units=st.floats(0, 1e6))
+def test_the_tokens_of_an_allowance_are_the_most_that_it_pays_for(
+    share: float, start: int, units: float
+) -> None:
+    pace = Pace(share)
+    count = pace.tokens(start, units)
+    assert count >= 8
+    assert count == 8 or pace.cost(start, count) <= units * (1 + 1e-6) + 1e-6
+    assert pace.cost(start, count + 2) > units
+
+
+def state(number: int, tokens: int, scored: bool = False) -> RequestState:
+    request = GenerateRequest(
+        request_id=str(number),
+        prompt_token_ids=[1] * tokens,
+        sampling=SamplingParams(max_tokens=50, prompt_logprobs=1 if scored else None),
+    )
+    return RequestState(request, arrival=number, eos_token_ids=frozenset(), max_model_len=20_000)
+
+
+@settings(deadline=None)
+@given(
+    unit=st.floats(1e-6, 2e-3),
+    scoring=st.floats(1, 5),
+    share=shares.filter(lambda share: share < 0.01),
+    prompts=st.lists(st.tuples(st.integers(1, 9000), st.booleans()), min_size=1, max_size=4),
+)
+def test_a_stream_waits_a_bounded_time_beside_any_prompts(
+    unit: float, scoring: float, share: float, prompts: list[tuple[int, bool]]
+) -> None:
+    """On a machine whose units take `unit` seconds, and `scoring` times as long where a prompt is scored."""
+    pace = Pace(share)
+    config = EngineConfig(
+        max_model_len=20_000, num_blocks=10_000, max_num_batched_tokens=1024, max_num_seqs=8
+    )
+    scheduler = Scheduler(config, pace)
+    stream = state(0, 1)
+    scheduler.add(stream)
+    for number, (tokens, scored) in enumerate(prompts, start=1):
+        scheduler.add(state(number, tokens, scored))
+    steps = unknown = 0
+    while any(
+        each.num_tokens - each.num_computed_tokens > 1 for each in (*scheduler.running, *scheduler.waiting)
+    ):
+        plan = scheduler.plan()
+        seconds = plan.prompt_units * unit * (scoring if plan.scores else 1)
+        if stream.num_computed_tokens:
+            assert any(entry.state is stream for entry in plan.entries)
+        least = 8 * (1 + share * 20_000) * len(plan.entries) * unit * scoring
+        if seconds > 0.1 + least:
+            unknown += 1
+        pace.observe(plan.prompt_units, plan.scores, seconds + 1e-4)
+        for entry in plan.entries:
+            scheduler.advance(entry)
+            if entry.draws:
+                entry.state.append(1)
+                entry.state.finish_reason = None
+        steps += 1
+    # Only the first steps of each kind, whose time is unknown, may take longer.
+    assert unknown <= 2
+    assert steps < 20_000
+
+
+def test_without_streams_a_prompt_takes_whole_steps() -> None:
+    pace = Pace(0.0)
+    pace.observe(64.0, False, 0.0064)
+    assert pace.allowance(streams=False, scored=False) > 9000
+    assert 700 < pace.allowance(streams=True, scored=False) < 1000
