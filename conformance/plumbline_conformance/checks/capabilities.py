@@ -224,13 +224,18 @@ def stored_chat(target: Target) -> Probing:
     return None if listed else "GET /chat/completions returns no list"
 
 
-def _client_tool(target: Target, tool: dict[str, Any]) -> Probing:
+def _client_tool(target: Target, *tools: dict[str, Any], choice: object = "required") -> Probing:
     """Force a call of a tool that the client runs.
 
     A server that takes it for a hosted tool refuses the choice, or accepts the request and makes no call.
+
+    Args:
+        target: the server.
+        tools: the tool, and others that belong to it.
+        choice: what forces the call; some tools have no choice of their own.
     """
-    kind = tool["type"]
-    body = {"model": target.model, "input": f"Use {kind}.", "tools": [tool], "tool_choice": {"type": kind}}
+    kind = tools[0]["type"]
+    body = {"model": target.model, "input": f"Use {kind}.", "tools": tools, "tool_choice": choice}
     found = yield Request(path="/responses", json={**body, "max_output_tokens": 128, "temperature": 0})
     if (reason := _missing(found)) is not None or found.status >= 500:
         return reason
@@ -244,12 +249,22 @@ def _client_tool(target: Target, tool: dict[str, Any]) -> Probing:
 
 @capability("shell", "A shell that the client runs")
 def shell(target: Target) -> Probing:
-    return (yield from _client_tool(target, samples.SHELL))
+    return (yield from _client_tool(target, samples.SHELL, choice={"type": "shell"}))
+
+
+@capability("local-shell", "Single commands that the client runs")
+def local_shell(target: Target) -> Probing:
+    return (yield from _client_tool(target, samples.LOCAL_SHELL))
+
+
+@capability("tool-search", "A search for tools that the client runs")
+def tool_search(target: Target) -> Probing:
+    return (yield from _client_tool(target, samples.SEARCH, samples.DEFERRED))
 
 
 @capability("apply-patch", "Patches that the client applies")
 def apply_patch(target: Target) -> Probing:
-    return (yield from _client_tool(target, samples.PATCH))
+    return (yield from _client_tool(target, samples.PATCH, choice={"type": "apply_patch"}))
 
 
 @capability("conversations", "Conversations")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "DEFERRED",
     "FLIP",
+    "LOCAL_SHELL",
     "MARKUP",
     "NOTE",
     "PATCH",
     "PLACES",
+    "SEARCH",
     "SHELL",
     "flat",
     "flipping",
@@ -30,7 +33,9 @@ NOTE = (
 )
 """A question that should lead to a call with a long string."""
 SHELL: dict[str, Any] = {"type": "shell", "environment": {"type": "local"}}
+LOCAL_SHELL: dict[str, Any] = {"type": "local_shell"}
 PATCH: dict[str, Any] = {"type": "apply_patch"}
+SEARCH: dict[str, Any] = {"type": "tool_search", "execution": "client"}
 MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
 """The markup of calls that servers fail to take out of the text."""
 
@@ -60,6 +65,8 @@ def flat(tool: dict[str, Any]) -> dict[str, Any]:
 weather = function("get_weather", schema("city"))
 time = function("get_time", schema("zone"))
 ping = function("ping", {"type": "object", "properties": {}})
+DEFERRED: dict[str, Any] = {**flat(weather), "defer_loading": True}
+"""A function that a search loads."""
 words = {
     "type": "custom",
     "custom": {

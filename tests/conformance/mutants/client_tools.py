@@ -44,13 +44,18 @@ def _late(found: list[Event]) -> list[Event]:
     return moved
 
 
+ONE_CALL = ("tool-shell", "tool-local-shell", "tool-patch", "tool-search")
 Row = tuple[str, str, Mutation, str]
 _BOTH: list[Row] = [
     (slug, name, mutation, tripped)
-    for slug, more in (("tool-shell", " commands"), ("tool-patch", ""))
+    for slug in ONE_CALL
     for name, mutation, tripped in (
         ("a function call", _whole_function(), "called call-id"),
-        ("a streamed function call", of_items(_as_function), f"stream-called call-id{more}"),
+        (
+            "a streamed function call",
+            of_items(_as_function),
+            f"stream-called call-id{' commands' * (slug == 'tool-shell')}",
+        ),
         ("a call_id of 65 characters", item(0, "call_id", "x" * 65), "call-id"),
         (
             "a streamed call_id of 65 characters",
@@ -79,9 +84,30 @@ _ROWS: list[Row] = [
     ),
     ("tool-patch", "no path", item(0, "operation", "path", ""), "called"),
     ("tool-patch", "no streamed path", of_items(_no_path), "stream-called"),
+    ("tool-local-shell", "no command", item(0, "action", "command", []), "called"),
+    (
+        "tool-local-shell",
+        "no streamed command",
+        of_items(lambda one: one["action"].update(command=[])),
+        "stream-called",
+    ),
+    ("tool-search", "a search by the server", item(0, "execution", "server"), "called"),
+    ("tool-search", "a search for nothing", item(0, "arguments", {}), "called"),
+    (
+        "tool-search",
+        "a streamed search by the server",
+        of_items(lambda one: one.update(execution="server")),
+        "stream-called",
+    ),
+    (
+        "tool-search-loaded",
+        "a call of the search",
+        body(lambda answer: answer["output"][0].update(name="tool_search")),
+        "called",
+    ),
     *(
         row
-        for slug in ("tool-shell-round", "tool-patch-round")
+        for slug in (f"{one}-round" for one in ONE_CALL)
         for row in (
             (slug, "its own call refused", status(400, "output"), "answered"),
             (slug, "outputs for nothing", body(counted("input_tokens", 1), "longer_output"), "read"),

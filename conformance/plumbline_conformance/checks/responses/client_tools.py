@@ -1,4 +1,4 @@
-"""Check the tools that the client runs: a shell, and patches of files (TOOL-20)."""
+"""Check the tools that the client runs: shells, patches of files (TOOL-20), and a search for tools (TOOL-22)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from plumbline_conformance.checks import tools
-from plumbline_conformance.checks.common import follow_up_accepted, longer_prompt
+from plumbline_conformance.checks.common import accepted, follow_up_accepted, longer_prompt, only
 from plumbline_conformance.checks.laws import both, either, stream
+from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair
 from plumbline_conformance.checks.responses.tools import calls_of
-from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.model import NotRequested, Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Json = dict[str, Any]
@@ -22,8 +23,15 @@ class _Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that the client runs, and what its scenarios send."""
 
     slug: str
+    need: str
+    """The capability that its scenarios need."""
     title: str
     tool: Json
+    others: tuple[Json, ...] = ()
+    """Tools that belong to it."""
+    choice: object = "required"
+    """What forces a call."""
+    rule: str = "TOOL-20"
     question: str
     call: Json
     """The fields of a call that a client makes up if the server made none."""
@@ -37,15 +45,21 @@ class _Tool(msgspec.Struct, frozen=True, kw_only=True):
         """Return the type of the items with calls."""
         return f"{self.tool['type']}_call"
 
+    @property
+    def output_kind(self) -> str:
+        """Return the type of the items with outputs."""
+        return "tool_search_output" if self.kind == "tool_search_call" else f"{self.kind}_output"
+
     def request(self, target: Target) -> dict[str, object]:
         """Return a request that forces a call."""
-        choice = {"type": self.tool["type"]}
-        return create_response(target, self.question, tools=[self.tool], tool_choice=choice)
+        return create_response(
+            target, self.question, tools=[self.tool, *self.others], tool_choice=self.choice
+        )
 
 
 def _commands(call: Json) -> list[Any]:
     action = call.get("action")
-    found = action.get("commands") if isinstance(action, dict) else None
+    found = action.get("commands", action.get("command")) if isinstance(action, dict) else None
     return found if isinstance(found, list) else []
 
 
@@ -64,8 +78,16 @@ def _printed(text: str) -> Json:
     return {"output": [{"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]}
 
 
+def _no_arguments(call: Json) -> str:
+    found = call.get("execution"), call.get("arguments")
+    good = found[0] == "client" and isinstance(found[1], dict) and found[1]
+    return "" if good else f"execution {found[0]!r} with the arguments {found[1]!r}"
+
+
 SHELL = _Tool(
     slug="responses/tool-shell",
+    need="shell",
+    choice={"type": "shell"},
     title="A shell that the client runs",
     tool=tools.SHELL,
     question="Use shell with commands ls.",
@@ -73,8 +95,20 @@ SHELL = _Tool(
     output=_printed,
     fault=_no_commands,
 )
+LOCAL_SHELL = _Tool(
+    slug="responses/tool-local-shell",
+    need="local-shell",
+    title="Single commands that the client runs",
+    tool=tools.LOCAL_SHELL,
+    question="Use local_shell with command pwd.",
+    call={"id": "lsh_1", "action": {"type": "exec", "command": ["ls"], "env": {}}},
+    output=lambda text: {"id": "lsho_1", "output": text},
+    fault=_no_commands,
+)
 PATCH = _Tool(
     slug="responses/tool-patch",
+    need="apply-patch",
+    choice={"type": "apply_patch"},
     title="Patches that the client applies",
     tool=tools.PATCH,
     question="Use apply_patch with type create_file, path a.txt and diff +hello.",
@@ -82,19 +116,45 @@ PATCH = _Tool(
     output=lambda text: {"status": "completed", "output": text},
     fault=_no_path,
 )
+SEARCH = _Tool(
+    slug="responses/tool-search",
+    need="tool-search",
+    title="A search for tools that the client runs",
+    tool=tools.SEARCH,
+    others=(tools.DEFERRED,),
+    rule="TOOL-22",
+    question="Use tool_search with query weather.",
+    call={"execution": "client", "arguments": {"query": "weather"}},
+    output=lambda text: {"execution": "client", "tools": [{**tools.DEFERRED, "description": text}]},
+    fault=_no_arguments,
+)
 _SHORT, _LONG = "one", "one two three four five six seven eight nine ten"
 """Outputs; the second one begins with the first."""
 
 
-def _register(one: _Tool, need: str) -> None:
-    pair(one.slug, f"{one.title}, and a forced call of it", one.request, needs=(need,))
+def _forced(exchange: Exchange, one: _Tool) -> None:
+    """Raise NotRequested unless the request forces a call of this tool, because laws apply to any client's requests."""
+    given = request_fields(exchange)
+    found = given.get("tools")
+    offered = [tool for tool in found if isinstance(tool, dict)] if isinstance(found, list) else []
+    at_once = [tool for tool in offered if tool.get("defer_loading") is not True]
+    if not any({**tool, **one.tool} == tool for tool in at_once):
+        raise NotRequested(f"the request has no {one.tool['type']} of the client")
+    alone = given.get("tool_choice") == "required" and len(at_once) == 1
+    if not alone and given.get("tool_choice") != {"type": one.tool["type"]}:
+        raise NotRequested(f"the request forces no call of {one.tool['type']}")
+
+
+def _register(one: _Tool) -> None:
+    pair(one.slug, f"{one.title}, and a forced call", one.request, needs=(one.need,))
 
     @both(
         f"{one.slug}/called",
-        ("Call a tool of the client by the item of its type", "TOOL-20"),
-        ("Stream a call of a tool of the client as the item of its type", "TOOL-20"),
+        ("Call a tool of the client by the item of its type", one.rule),
+        ("Stream a call of a tool of the client as the item of its type", one.rule),
     )
     def called(exchange: Exchange) -> Iterator[Problem]:
+        _forced(exchange, one)
         if functions := items(exchange, "function_call"):
             shown = f"a function_call of {functions[0].get('name')!r}"[:200]
             yield Problem(expected=f"a call of the type {one.kind}", actual=shown, pointer="output")
@@ -109,6 +169,7 @@ def _register(one: _Tool, need: str) -> None:
         "TOOL-09",
     )
     def call_id(exchange: Exchange) -> Iterator[Problem]:
+        _forced(exchange, one)
         calls = calls_of(exchange, one.kind, forced=True)
         for call in calls:
             name = call.get("call_id")
@@ -118,7 +179,9 @@ def _register(one: _Tool, need: str) -> None:
         if len({repr(call.get("call_id")) for call in calls}) != len(calls):
             yield Problem(expected="ids that differ", actual="the same", pointer="item.call_id")
 
-    @scenario(f"{one.slug}-round", f"{one.title}: a call and its output", needs=("responses", "tools", need))
+    @scenario(
+        f"{one.slug}-round", f"{one.title}: a call and its output", needs=("responses", "tools", one.need)
+    )
     def round_(target: Target) -> Generator[Request, Exchange, None]:
         """Send the server's items back unchanged, or a made-up call if it made no call."""
         first = yield Request(name="call", path="/responses", json=one.request(target))
@@ -129,11 +192,10 @@ def _register(one: _Tool, need: str) -> None:
             made, calls = [], []
         if not calls:
             made = calls = [{"type": one.kind, "call_id": "call_1", "status": "completed", **one.call}]
-        asked = {**one.request(target), "tool_choice": "none"}
+        asked = {**one.request(target), "tool_choice": "auto"}
         for name, text in (("output", _SHORT), ("longer_output", _LONG)):
             outputs = [
-                {"type": f"{one.kind}_output", "call_id": call["call_id"], **one.output(text)}
-                for call in calls
+                {"type": one.output_kind, "call_id": call["call_id"], **one.output(text)} for call in calls
             ]
             given = [{"role": "user", "content": one.question}, *made, *outputs]
             yield Request(name=name, path="/responses", json={**asked, "input": given})
@@ -144,18 +206,42 @@ def _register(one: _Tool, need: str) -> None:
     def answered(seen: Transcript) -> Iterator[Problem]:
         yield from follow_up_accepted(seen, "call", "output")
 
-    @check(f"{one.slug}-round/read", "Give the model the output of the client", "TOOL-20")
+    @check(f"{one.slug}-round/read", "Give the model the output of the client", one.rule)
     def read(seen: Transcript) -> Iterator[Problem]:
         yield from longer_prompt(seen, "output", "longer_output")
 
 
-_register(SHELL, "shell")
-_register(PATCH, "apply-patch")
+for _one in (SHELL, LOCAL_SHELL, PATCH, SEARCH):
+    _register(_one)
+
+
+@scenario(
+    "responses/tool-search-loaded",
+    "A function that a search has loaded, and a forced call of it",
+    needs=("responses", SEARCH.need),
+)
+def loaded(target: Target) -> Generator[Request, Exchange, None]:
+    search = {"type": SEARCH.kind, "call_id": "call_1", "status": "completed", **SEARCH.call}
+    found = {"type": SEARCH.output_kind, "call_id": "call_1", **SEARCH.output(_SHORT)}
+    question = {"role": "user", "content": "Use get_weather with city Paris."}
+    choice = {"type": "function", "name": tools.DEFERRED["name"]}
+    asked = {**SEARCH.request(target), "tool_choice": choice}
+    yield Request(path="/responses", json={**asked, "input": [question, search, found]})
+
+
+@check("responses/tool-search-loaded/called", "Call a function that a search has loaded", "TOOL-22")
+def loaded_called(seen: Transcript) -> Iterator[Problem]:
+    names = [call.get("name") for call in calls_of(accepted(only(seen)), forced=True)]
+    if set(names) != {tools.DEFERRED["name"]}:
+        yield Problem(
+            expected=f"a call of {tools.DEFERRED['name']}", actual=repr(names)[:200], pointer="output"
+        )
 
 
 @stream("responses/tool-shell/commands", "Stream each command of a call by its events, in order", "TOOL-20")
 def _command_events(exchange: Exchange) -> Iterator[Problem]:
     """Compare the commands that the events describe with those of the items."""
+    _forced(exchange, SHELL)
     calls_of(exchange, SHELL.kind, forced=True)
     streamed: dict[Any, _Commands] = {}
     for number, event in enumerate(events(exchange)):

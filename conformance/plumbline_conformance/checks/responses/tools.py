@@ -9,10 +9,11 @@ from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import parsed
 from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, either, stream, whole
-from plumbline_conformance.checks.request_reader import allowed_tools, requested_tools
+from plumbline_conformance.checks.request_reader import allowed_tools, request_fields, requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
 from plumbline_conformance.suite.model import (
     Inconclusive,
+    NotRequested,
     Problem,
     Target,
     Untestable,
@@ -243,7 +244,8 @@ pair("responses/tool-required", "A call that is required", _required, needs=NEED
     ("Stream at least one call if `tool_choice` is `required`", "TOOL-04"),
 )
 def _any_call(exchange: Exchange) -> Iterator[Problem]:
-    if not _called_names(exchange):
+    kinds = [str(item.get("type")) for item in items(exchange)]
+    if not _called_names(exchange) and not any(kind.endswith("_call") for kind in kinds):
         yield Problem(expected="a call of some tool", actual="[]", pointer="output")
 
 
@@ -287,6 +289,10 @@ pair("responses/tool-named", "A function that is named", _named, needs=NEEDS)
     ("Stream a call of exactly the tool that is named", "TOOL-05"),
 )
 def _only_allowed(exchange: Exchange) -> Iterator[Problem]:
+    choice = request_fields(exchange).get("tool_choice")
+    allowed = choice.get("tools") if isinstance(choice, dict) else None
+    if isinstance(allowed, list) and not all(isinstance(one, dict) and "name" in one for one in allowed):
+        raise NotRequested("the choice allows tools without names, which are called by items of their own")
     wanted, found = allowed_tools(exchange), _called_names(exchange)
     if not found or not set(map(repr, found)) <= set(map(repr, wanted)):
         shown = " or ".join(sorted(wanted))

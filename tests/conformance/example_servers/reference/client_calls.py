@@ -18,8 +18,15 @@ _SHELL: Json = {
 
 
 def begun(kind: str, text: str) -> Json:
-    """Return the fields of a call as it is added; a patch is whole at once."""
-    return _SHELL if kind == "shell" else {"operation": json.loads(text)}
+    """Return the fields of a call as it is added; all but the shell's are whole at once."""
+    match kind:
+        case "shell":
+            return _SHELL
+        case "local_shell":
+            return {"action": {"type": "exec", "env": {}, **json.loads(text)}}
+        case "tool_search":
+            return {"execution": "client", "arguments": json.loads(text)}
+    return {"operation": json.loads(text)}
 
 
 def command_events(item: Json, text: str) -> Iterator[tuple[str, Json]]:
@@ -34,6 +41,6 @@ def command_events(item: Json, text: str) -> Iterator[tuple[str, Json]]:
 
 def filled(item: Json, text: str) -> Json:
     """Return the call with its commands."""
-    if item["type"] == "apply_patch_call":
+    if item["type"] != "shell_call":
         return item
     return {**item, "action": {**item["action"], "commands": json.loads(text)["commands"]}}

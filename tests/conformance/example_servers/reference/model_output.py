@@ -15,6 +15,8 @@ THOUGHT = "Hm 🌊."
 WRITTEN = {
     "custom": "2024",
     "shell": '{"commands": ["ls -l", "echo Grüße"]}',
+    "local_shell": '{"command": ["echo", "Grüße"]}',
+    "tool_search": '{"query": "Grüße"}',
     "apply_patch": '{"type": "create_file", "path": "a.txt", "diff": "+Grüße"}',
 }
 """What the model writes to call a tool that is not a function."""

@@ -12,7 +12,7 @@ from example_servers.reference.schema_faults import faults
 
 __all__ = ["CLIENT_TOOLS", "Refused", "authorised", "check_chat", "check_completion", "check_response"]
 
-CLIENT_TOOLS = ("shell", "apply_patch")
+CLIENT_TOOLS = ("shell", "local_shell", "apply_patch", "tool_search")
 WINDOW = 4096
 
 
@@ -171,8 +171,8 @@ def check_response(body: Any, model: str) -> None:
 
 def check_calls(items: list[dict[str, Any]]) -> None:
     """Refuse outputs without a call of their `call_id`, and calls without outputs (TOOL-11, TOOL-12)."""
-    calls = [item["call_id"] for item in items if str(item.get("type")).endswith("_call")]
-    outputs = [item["call_id"] for item in items if str(item.get("type")).endswith("_call_output")]
+    calls = [_joint(item) for item in items if str(item.get("type")).endswith("_call")]
+    outputs = [_joint(item) for item in items if str(item.get("type")).endswith("_output")]
     for output in outputs:
         if output not in calls:
             message = f"No tool call found for function call output with call_id {output}."
@@ -180,3 +180,8 @@ def check_calls(items: list[dict[str, Any]]) -> None:
     for call in calls:
         if call not in outputs:
             raise Refused(f"No tool output found for function call {call}.", "input", None)
+
+
+def _joint(item: dict[str, Any]) -> Any:
+    """Return what joins a call to its output; an output of a local shell may have it as its id."""
+    return item.get("call_id") or item.get("id")

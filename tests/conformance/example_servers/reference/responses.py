@@ -197,6 +197,8 @@ def _count(context: list[Json], body: Json) -> int:
 
 def _text(item: Json) -> str:
     content = item.get("content", item.get("output", ""))
+    if item["type"] == "tool_search_output":
+        return str(item["tools"])
     if isinstance(content, str):
         return content
     return "".join(part.get("text", part.get("stdout", "")) for part in content)
@@ -212,7 +214,7 @@ def _output(body: Json, context: list[Json]) -> Output:
     }
     tools = [
         {"kind": tool["type"], "name": tool["type"], **tool}
-        for tool in body.get("tools") or []
+        for tool in _shown(body, context)
         if "name" in tool or tool["type"] in CLIENT_TOOLS
     ]
     return output(
@@ -224,6 +226,14 @@ def _output(body: Json, context: list[Json]) -> Output:
         constraint=schema.get(output_format.get("type", "text")),
         limit=body.get("max_output_tokens"),
     )
+
+
+def _shown(body: Json, context: list[Json]) -> list[Json]:
+    """Return the tools that are not deferred, and those that searches have loaded (TOOL-22)."""
+    at_once = [tool for tool in body.get("tools") or [] if not tool.get("defer_loading")]
+    return at_once + [
+        tool for item in context if item["type"] == "tool_search_output" for tool in item["tools"]
+    ]
 
 
 def _frame(body: Json, number: int) -> Json:
@@ -353,6 +363,6 @@ def _filled(item: Json, text: str, wanted: bool, body: Json) -> Json:
             return {**item, "arguments": text}
         case "custom_tool_call":
             return {**item, "input": text}
-        case "shell_call" | "apply_patch_call":
+        case "shell_call" | "local_shell_call" | "apply_patch_call" | "tool_search_call":
             return client_calls.filled(item, text)
     return {**item, "content": [_part(item, text, wanted, body)]}
