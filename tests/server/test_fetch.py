@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.server.media.fetch import Fetcher, FetchError, is_public
+from plumbline.addresses import is_public
+from plumbline.server.media.fetch import Fetcher, FetchError
 
 PRIVATE = [
     "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "169.254.0.0/16", "0.0.0.0/8", "100.64.0.0/10",

@@ -7,38 +7,20 @@ to the checked address and not to what a second look-up returns, and redirects a
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import socket
 import ssl
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-__all__ = ["FetchError", "Fetcher", "is_public"]
+from plumbline.addresses import WEB_PORTS, ForbiddenAddressError, Resolver, is_public
+
+__all__ = ["FetchError", "Fetcher"]
 
 _MAX_REDIRECTS = 3
-_MAX_RESOLVERS = 8
-_PORTS = {"http": 80, "https": 443}
-_REFUSED_NETWORKS = tuple(
-    ipaddress.ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
-)
-"""IPv6 networks whose addresses contain an IPv4 address, which a gateway may connect to (NAT64, 6to4, Teredo)."""
 
 
 class FetchError(Exception):
     """A file could not be fetched; the message is fit for the client."""
-
-
-def is_public(address: str, port: int) -> bool:
-    """Return whether a URL may lead to this address: it is public, and the port is the one of http or https."""
-    found = ipaddress.ip_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            found = found.ipv4_mapped
-        elif any(found in network for network in _REFUSED_NETWORKS):
-            return False
-    return found.is_global and not found.is_multicast and not found.is_reserved and port in _PORTS.values()
 
 
 class Fetcher:
@@ -51,9 +33,7 @@ class Fetcher:
 
     def __init__(self, timeout: float, allowed: Callable[[str, int], bool] = is_public) -> None:
         self._timeout = timeout
-        self._allowed = allowed
-        # A name server that does not answer must not hold up other work in threads.
-        self._resolvers = ThreadPoolExecutor(_MAX_RESOLVERS, thread_name_prefix="resolve")
+        self._resolver = Resolver(allowed)
         self._tls: ssl.SSLContext | None = None
 
     async def fetch(self, url: str, max_bytes: int) -> bytes:
@@ -89,9 +69,9 @@ class Fetcher:
 
     async def _once(self, url: httpx.URL, max_bytes: int) -> bytes | httpx.URL:
         """Make one request; returns the body, or where it redirects to."""
-        if url.scheme not in _PORTS or not url.host or url.userinfo:
+        if url.scheme not in WEB_PORTS or not url.host or url.userinfo:
             raise FetchError("leads to a URL that is not http or https, or has a password")
-        address = await self._address(url.host, url.port or _PORTS[url.scheme])
+        address = await self._address(url.host, url.port or WEB_PORTS[url.scheme])
         headers = {"host": url.netloc.decode("ascii"), "accept": "image/*", "accept-encoding": "identity"}
         client = httpx.AsyncClient(verify=self._tls or True, trust_env=False, timeout=self._timeout)
         async with (
@@ -119,12 +99,7 @@ class Fetcher:
             return b"".join(parts)
 
     async def _address(self, host: str, port: int) -> str:
-        """Return an address of a host, after checking that all its addresses are allowed."""
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            self._resolvers, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )
-        addresses = [str(entry[4][0]) for entry in found]
-        if not addresses or not all(self._allowed(address, port) for address in addresses):
-            raise FetchError("is at an address that this server does not connect to")
-        return addresses[0]
+        try:
+            return await self._resolver.address(host, port)
+        except ForbiddenAddressError:
+            raise FetchError("is at an address that this server does not connect to") from None
