@@ -10,18 +10,26 @@ from typing import Literal
 
 import msgspec
 
+from plumbline.remote_tools import RemoteError, RemoteTool
+
 __all__ = [
+    "ApprovalNeeded",
     "ChoiceEvent",
     "Finish",
     "Logprob",
+    "MessageEnd",
     "OutputEvent",
     "Progress",
     "ReasoningDelta",
+    "RemoteCallEnd",
+    "RemoteCallStart",
     "TextDelta",
     "TokenIds",
     "ToolCallDelta",
     "ToolCallEnd",
     "ToolCallStart",
+    "ToolsListed",
+    "ToolsListing",
     "Usage",
 ]
 
@@ -101,6 +109,52 @@ class ToolCallEnd(_Event, frozen=True):
     complete: bool = True
 
 
+class ToolsListing(_Event, frozen=True):
+    """The server asks a remote server for its tools. `ToolsListed` follows."""
+
+    server: str
+    """Its label."""
+
+
+class ToolsListed(_Event, frozen=True):
+    """The tools of that remote server."""
+
+    tools: tuple[RemoteTool, ...]
+    error: str | None = None
+    """Why there are none."""
+
+
+class RemoteCallStart(_Event, frozen=True):
+    """A call of a remote server's tool begins. Deltas and `ToolCallEnd` follow as for any call, then `RemoteCallEnd`
+    with its result; a call that the token limit cuts has none."""
+
+    server: str
+    """The label of the remote server."""
+    name: str
+    """The name of the tool, as the remote server has it."""
+    approval_id: str | None = None
+    """The approval request that the client answered."""
+
+
+class RemoteCallEnd(_Event, frozen=True):
+    """The result of a remote call."""
+
+    output: str | None = None
+    error: RemoteError | None = None
+
+
+class ApprovalNeeded(_Event, frozen=True):
+    """The model wants to call a remote server's tool, and the client must approve it first."""
+
+    server: str
+    name: str
+    arguments: str
+
+
+class MessageEnd(_Event, frozen=True):
+    """What the model wrote so far is whole: it goes on in another round."""
+
+
 class Finish(_Event, frozen=True):
     """The choice has ended."""
 
@@ -117,7 +171,20 @@ class Progress(_Event, frozen=True):
 
 
 OutputEvent = (
-    TokenIds | TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | Progress | Finish
+    TokenIds
+    | TextDelta
+    | ReasoningDelta
+    | ToolCallStart
+    | ToolCallDelta
+    | ToolCallEnd
+    | ToolsListing
+    | ToolsListed
+    | RemoteCallStart
+    | RemoteCallEnd
+    | ApprovalNeeded
+    | MessageEnd
+    | Progress
+    | Finish
 )
 
 ChoiceEvent = tuple[int, OutputEvent]

@@ -6,12 +6,13 @@ not support.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from plumbline.engines.port import MediaItem, Modality, SamplingParams
+from plumbline.remote_tools import Offered, RemoteTools
 
 __all__ = [
     "ChatPrompt",
@@ -34,8 +35,10 @@ __all__ = [
     "ToolChoice",
     "Turn",
     "begun_text",
+    "choice_among",
     "media_of",
     "with_media",
+    "with_remote_tools",
 ]
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -156,6 +159,8 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
     """`required`: at least one call, and no text but reasoning before it."""
     names: tuple[str, ...] | None = None
     """Only these tools may be called (a named tool or `allowed_tools`); None means all."""
+    servers: tuple[str, ...] = ()
+    """With `names`: all tools of the remote servers with these labels may be called, too."""
     parallel: bool = True
     """False: at most one call in an answer."""
     forbidden: bool = False
@@ -272,5 +277,41 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Words that the answer must not contain, as sequences of their tokens."""
     report_progress: bool = False
     """Send `Progress` events with the number of tokens so far."""
+    remote: RemoteTools | None = None
+    """Remote servers; `with_remote_tools` shows the model their tools."""
     truncate_prompt: bool = False
     """Drop the oldest messages rather than refuse a prompt that does not fit (R-18, `truncation: auto`)."""
+
+
+def with_remote_tools(prompt: ChatPrompt, offered: Offered) -> ChatPrompt:
+    """Return a prompt that has the tools of remote servers, too."""
+    shown: list[Tool] = []
+    introduced: set[str] = set()
+    for name, (server, tool) in offered.items():
+        description = tool.description or ""
+        if server.description and server.label not in introduced:
+            description = f"{description}\n\nAbout all tools {server.label}__*: {server.description}".strip()
+        introduced.add(server.label)
+        shown.append(Tool(name=name, description=description or None, parameters=tool.input_schema))
+    return msgspec.structs.replace(prompt, tools=(*prompt.tools, *shown))
+
+
+def choice_among(choice: ToolChoice, tools: Sequence[Tool], offered: Offered) -> ToolChoice:
+    """Return a choice among the tools that are there.
+
+    If it names none of them, nothing is called: a remote server that does not answer must not end the answer.
+
+    Args:
+        choice: the choice, which may name tools that were not known yet.
+        tools: all tools of the prompt.
+        offered: those of remote servers.
+    """
+    if choice.mode == "none":
+        return choice
+    if choice.names is not None:
+        wanted = {*choice.names, *(name for name, (one, _) in offered.items() if one.label in choice.servers)}
+        names = tuple(tool.name for tool in tools if tool.name in wanted)
+        choice = msgspec.structs.replace(choice, names=names, servers=())
+    if not tools or choice.names == ():
+        return ToolChoice(mode="none", parallel=choice.parallel, forbidden=bool(tools))
+    return choice

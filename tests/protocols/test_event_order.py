@@ -18,18 +18,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.events import (
+    ApprovalNeeded,
     Finish,
     OutputEvent,
     ReasoningDelta,
+    RemoteCallEnd,
+    RemoteCallStart,
     TextDelta,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
+    ToolsListed,
+    ToolsListing,
     Usage,
 )
 from plumbline.protocols.responses.compaction import Compacted
 from plumbline.protocols.responses.event_order import EVENT_ORDER, StepError, transition
 from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS
+from plumbline.remote_tools import RemoteError, RemoteTool
 from plumbline.wire.errors import server_error
 
 from .test_writers import answers, as_json, response_writer
@@ -123,6 +129,17 @@ def test_every_transition_occurs() -> None:
         ToolCallStart("apply_patch", "call_4"),
         ToolCallDelta('{"type": "delete_file", "path": "a"}'),
         ToolCallEnd(complete=True),
+        ToolsListing("box"),
+        ToolsListed((RemoteTool("f", None, {}),)),
+        ToolsListing("bag"),
+        ToolsListed((), "dead"),
+        RemoteCallStart("box", "f"),
+        *call,
+        RemoteCallEnd("done"),
+        RemoteCallStart("box", "f"),
+        *call,
+        RemoteCallEnd(error=RemoteError("tool", "no")),
+        ApprovalNeeded("box", "f", "{}"),
     ]
     streams = [sent([*items, Finish(reason, Usage(1, 1))]) for reason in ("stop", "length")]
     streams += [sent(items, begin, end) for begin in BEGINS for end in ENDS]

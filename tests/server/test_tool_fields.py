@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,41 +190,22 @@ async def test_wrong_namespaces_are_refused(change: Any, param: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_hosted_tools_are_named_as_unavailable(stream: bool) -> None:
     """TOOL-15."""
-    tools = [{"type": "web_search"}, {"type": "mcp", "server_label": "a"}, {"type": "web_search"}, NAMESPACE]
+    tools = [{"type": "web_search"}, {"type": "file_search"}, {"type": "web_search"}, NAMESPACE]
     body = {"model": "test-model", "input": "hi", "stream": stream}
     async with serving(speaking("Hello.", grammars=True)) as server:
         answer = await server.post("/v1/responses", {**body, "tools": tools})
         plain = await server.post("/v1/responses", {**body, "tools": [NAMESPACE]})
         forced = await server.post(
-            "/v1/responses", {**body, "tools": tools, "tool_choice": {"type": "mcp", "server_label": "a"}}
+            "/v1/responses", {**body, "tools": tools, "tool_choice": {"type": "file_search"}}
         )
-    assert answer.header("x-plumbline-unavailable-tools") == "web_search, mcp"
+    assert answer.header("x-plumbline-unavailable-tools") == "web_search, file_search"
     assert plain.header("x-plumbline-unavailable-tools") is None
     assert forced.status == 400
     assert forced.error["param"] == "tool_choice.type"
 
 
-def _bytes_of(folder: Path) -> bytes:
-    return b"".join(file.read_bytes() for file in folder.iterdir())
-
-
-async def test_credentials_of_an_mcp_tool_are_neither_echoed_nor_stored(tmp_path: Path) -> None:
-    secret = "credential-of-the-client"
-    tool = {"type": "mcp", "server_label": "a", "server_url": "https://mcp.example/mcp"}
-    sent = {**tool, "authorization": secret, "headers": {"x-key": secret}}
-    async with serving(speaking("Hello."), store=str(tmp_path / "s.db")) as server:
-        body = await respond(server, tools=[sent], store=True)
-        stored = await server.get(f"/v1/responses/{body['id']}")
-        request = {"model": "test-model", "input": "hi", "tools": [sent], "stream": True}
-        stream = await server.post("/v1/responses", request)
-    assert body["tools"] == stored.json["tools"] == [tool]
-    assert b"mcp.example" in stream.body
-    assert secret.encode() not in stream.body
-    assert secret.encode() not in _bytes_of(tmp_path)
-
-
-async def test_max_tool_calls_bounds_hosted_calls_only_and_is_echoed() -> None:
-    """TOOL-17: the server makes no hosted calls, so the limit never ends an answer."""
+async def test_max_tool_calls_does_not_bound_calls_of_the_client_and_is_echoed() -> None:
+    """TOOL-17."""
     two = CALL % "f" + "\n" + CALL % "f"
     async with serving(speaking(two)) as server:
         body = await respond(server, tools=[{"type": "function", **FUNCTION}], max_tool_calls=1)

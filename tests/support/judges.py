@@ -254,7 +254,7 @@ def fold_response(events: list[Json]) -> Json:
     done: list[Json] = []
     while stream.peek() == "response.output_item.added":
         done.append(_item(stream, len(done)))
-        assert stream.peek() == "error" or all(i.get("status") == "completed" for i in done[:-1]), "R-07"
+        assert stream.peek() == "error" or all(_ended(item) for item in done[:-1]), "R-07"
     if stream.peek() == "error":
         error = stream.take("error")
         assert error["error"]["message"] == error["message"], "ERR-11"
@@ -276,6 +276,8 @@ def _item(stream: _Events, index: int) -> Json:
     added = stream.take("response.output_item.added")
     item = added["item"]
     assert added["output_index"] == index, "RS-06"
+    if item["type"].startswith("mcp_"):
+        return _remote_item(stream, item, {"item_id": item["id"], "output_index": index})
     assert item["status"] == "in_progress", "RS-05"
     where = {"item_id": item["id"], "output_index": index}
     parts: list[Json] = []
@@ -320,6 +322,44 @@ def _item(stream: _Events, index: int) -> Json:
     return done
 
 
+def _ended(item: Json) -> bool:
+    """Whether an item is whole; a call of an MCP server may have failed, and its other items have no status."""
+    return item.get("status", "completed") == "completed" or (
+        item["type"] == "mcp_call" and item["status"] == "failed"
+    )
+
+
+def _remote_item(stream: _Events, item: Json, where: Json) -> Json:
+    """TOOL-21: one item of an MCP server, from `added` to `done`."""
+    kind, arguments = item["type"], ""
+    told: Json = {}
+    if kind != "mcp_approval_request":
+        assert where.items() <= stream.take(f"response.{kind}.in_progress").items()
+    if kind == "mcp_call":
+        assert (item["status"], item["arguments"]) == ("in_progress", ""), "RS-05"
+        while stream.peek() == "response.mcp_call_arguments.delta":
+            arguments += stream.take("response.mcp_call_arguments.delta")["delta"]
+        event = stream.take("response.mcp_call_arguments.done")
+        assert {**where, "arguments": arguments}.items() <= event.items()
+        told = {"arguments": arguments}
+    ended = stream.peek().removeprefix(f"response.{kind}.")
+    if ended in ("completed", "failed"):
+        assert where.items() <= stream.take(f"response.{kind}.{ended}").items()
+    finished = stream.take("response.output_item.done")
+    assert finished["output_index"] == where["output_index"], "RS-06"
+    done: Json = finished["item"]
+    if kind == "mcp_list_tools":
+        told = {"tools": done["tools"], "error": done["error"]}
+        assert ended == ("completed" if done["error"] is None else "failed")
+    elif kind == "mcp_call":
+        told |= {name: done[name] for name in ("output", "error", "status")}
+        assert done["status"] == (ended if ended in ("completed", "failed") else "incomplete")
+        assert (done["output"] is None) == (done["status"] != "completed")
+        assert (done["error"] is None) == (done["status"] != "failed")
+    assert done == {**item, **told}, "RS-05"
+    return done
+
+
 def _part(stream: _Events, where: Json, content_index: int) -> Json:
     """RS-08, RS-09, RS-12: one part, from `added` to `done`."""
     where = {**where, "content_index": content_index}
@@ -359,9 +399,8 @@ def check_response(response: Json) -> None:
         assert response["error"] is None
         assert response["incomplete_details"] is None
         # A stop string, which this API does not know, may have cut a call at the end (SO-05).
-        states = [(item["type"], item["status"]) for item in response["output"]]
-        assert all(status == "completed" for _, status in states[:-1]), "R-07"
-        assert all(status == "completed" or kind.endswith("_call") for kind, status in states), "R-07"
+        assert all(_ended(item) for item in response["output"][:-1]), "R-07"
+        assert all(_ended(item) or item["type"].endswith("_call") for item in response["output"]), "R-07"
     else:
         assert response["completed_at"] is None, "R-03"
     if response["status"] == "incomplete":

@@ -25,18 +25,25 @@ class _TrustedScript(ScriptedEngine):
         """Accept every grammar."""
 
 
-def speaking(*texts: str, grammars: bool = False) -> ServedModel:
+def speaking(*texts: str, grammars: bool = False, prompts: list[str] | None = None) -> ServedModel:
     """Return a model that answers with these texts in turn, and writes Hermes calls and thinking.
 
     Args:
         texts: the answers.
         grammars: accept constrained requests. The texts have to follow the grammars.
+        prompts: gets the prompt of each answer.
     """
     scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
     features = frozenset({"grammar"}) if grammars else frozenset[str]()
     kind = _TrustedScript if grammars else ScriptedEngine
     info = scripted_info(features=features)
-    model = served(kind(info, lambda request: _limited(request, next(scripts))))
+
+    def play(request: GenerateRequest) -> Iterator[TokenChunk]:
+        if prompts is not None:
+            prompts.append(TOKENIZER.decode(request.prompt_token_ids))
+        return _limited(request, next(scripts))
+
+    model = served(kind(info, play))
     return ServedModel(
         engine=model.engine,
         renderer=model.renderer,

@@ -15,6 +15,8 @@ from plumbline_kernels.cpu.build import build
 
 __all__ = ["Library", "PackedWeight", "load"]
 
+_PANEL = 64
+"""Columns of a packed panel; `PANEL` in product.h."""
 _MAX_DIM = 256
 """The widest head; `MAX_DIM` in attention.h."""
 _DTYPES = (torch.bfloat16, torch.float32)
@@ -54,14 +56,17 @@ class Library:
         self._per_word = {
             dtype: int(self._functions.plumbline_per_word(int(dtype == torch.bfloat16))) for dtype in _DTYPES
         }
-        self._fast = bool(self._functions.plumbline_is_fast())
-        self._panel = int(self._functions.plumbline_panel())
+        self._wide = {
+            dtype: bool(self._functions.plumbline_is_wide(int(dtype == torch.bfloat16))) for dtype in _DTYPES
+        }
 
     def supports(self, dtype: torch.dtype, head_dim: int, widths: tuple[int, ...]) -> bool:
-        """Return whether models of this dtype, head size and these widths of rows run, and faster than with torch."""
+        """Return whether models of this dtype, head size and these widths of rows run, and faster than with torch.
+
+        On processors without AVX-512, and in bf16 without its products of bf16, oneDNN is faster.
+        """
         return (
-            self._fast
-            and dtype in self._per_word
+            self._wide.get(dtype, False)
             and head_dim % 32 == 0
             and head_dim <= _MAX_DIM
             and all(width % 16 == 0 for width in widths)
@@ -71,8 +76,8 @@ class Library:
         """Pack a weight [out, in] for `Program.linear`; outputs are padded to whole panels with zeros."""
         outputs, inputs = weight.shape
         word = self._per_word[weight.dtype]
-        padded = F.pad(weight, (0, 0, 0, -outputs % self._panel))
-        panels = padded.view(-1, self._panel, inputs // word, word).permute(0, 2, 1, 3).contiguous()
+        padded = F.pad(weight, (0, 0, 0, -outputs % _PANEL))
+        panels = padded.view(-1, _PANEL, inputs // word, word).permute(0, 2, 1, 3).contiguous()
         return PackedWeight(panels, outputs, inputs)
 
     def logits(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:

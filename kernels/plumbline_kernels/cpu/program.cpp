@@ -99,14 +99,14 @@ int32_t plumbline_per_word(int32_t is_bf16) {
   return is_bf16 ? Arithmetic<bf16>::PER_WORD : Arithmetic<float>::PER_WORD;
 }
 
-// How many columns a panel has.
-int32_t plumbline_panel() { return PANEL; }
-
-// Whether the vectors of the processor are wide enough to be faster than torch.
-int32_t plumbline_is_fast() {
-#if defined(__AVX__) || defined(__aarch64__)
+// Whether the processor computes this type with the widest vectors that the kernels are written for.
+int32_t plumbline_is_wide(int32_t is_bf16) {
+#if defined(__AVX512BF16__)
   return 1;
+#elif defined(__AVX512F__)
+  return !is_bf16;
 #else
+  (void)is_bf16;
   return 0;
 #endif
 }

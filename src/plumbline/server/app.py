@@ -29,6 +29,7 @@ from plumbline.server.middleware.front import Front
 from plumbline.server.models import Models
 from plumbline.server.observe.metrics import Metrics, ModelMetrics
 from plumbline.server.observe.request_log import RequestLog
+from plumbline.server.remote_access import RemoteAccess
 from plumbline.server.replies import Replies
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.memory import Memory, remembering
@@ -79,12 +80,14 @@ def create_app(
     metrics = Metrics(store)
     replies = Replies(settings, metrics)
     media = MediaLoader(settings)
+    remote = RemoteAccess(settings)
     runs = BackgroundRuns(settings.max_num_waiting, claims)
     sealer = Sealer(settings.sealing_key)
     memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys), claims=claims)
 
     def build(model: ServedModel, counts: ModelMetrics) -> ModelService:
-        return ModelService(Generation(model, settings, counts, replies, media), sealer, memory, runs)
+        generation = Generation(model, settings, counts, replies, media)
+        return ModelService(generation, sealer, memory, runs, remote)
 
     models = Models(catalog, settings, metrics, replies, build)
     prompts = load_prompts(settings.prompts)

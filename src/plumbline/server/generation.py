@@ -88,16 +88,16 @@ class Generation:
         Raises:
             ApiError: 400 naming the field that cannot be honoured; 429 while too many grammars are compiled.
         """
+        return await until_disconnect(call, self.prepared(request, turns, param))
 
-        async def run() -> list[PreparedTurn]:
-            loaded = await self.loaded(turns, call)
+    async def prepared(self, request: FormatRequest, turns: Sequence[Turn], param: str) -> list[PreparedTurn]:
+        """Prepare turns as `prepare` does, whether or not the client is still connected."""
+        try:
+            loaded = await self.loaded(turns)
             adapter = self.admission.adapter(request.model)
             return [
                 await self.road.prepare(msgspec.structs.replace(turn, adapter=adapter)) for turn in loaded
             ]
-
-        try:
-            return await until_disconnect(call, run())
         except PromptTooLongError as error:  # ERR-09
             raise context_length_exceeded(
                 error.max_model_len, error.prompt_tokens, error.output_tokens, param, _limit_field(request)
@@ -119,7 +119,7 @@ class Generation:
         except RefusedRequestError as error:
             raise invalid_request(str(error), error.param or param) from error
 
-    async def loaded(self, turns: Sequence[Turn], call: Call) -> list[Turn]:
+    async def loaded(self, turns: Sequence[Turn]) -> list[Turn]:
         """Return turns with the files that they name.
 
         Raises:

@@ -207,8 +207,6 @@ class ChatWriter:
                 else:
                     call.function = ChatCompletionFunctionCallDelta(arguments=event.arguments)
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(tool_calls=[call]))]
-            case ToolCallEnd():
-                return []
             case Progress():
                 self._progress[index] = event.completion_tokens
                 return []
@@ -218,6 +216,8 @@ class ChatWriter:
                 self._usage = add_usage(self._usage, event.usage)
                 # CS-03: the reason comes with an empty delta, which is the last of the choice.
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(), finish=event)]
+            case _:
+                return []  # Chunks have no ends of calls, and only Responses have tools of remote servers.
 
     def end(self) -> list[CreateChatCompletionStreamResponse]:
         """Return the usage chunk, the last of the stream, if the client wants it (CS-06, CS-07, CS-08)."""

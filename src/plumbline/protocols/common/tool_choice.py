@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from plumbline.protocols.common.fields import or_default
@@ -131,7 +131,13 @@ def named_choice(name: str, kind: str, tools: Sequence[Tool], param: str) -> Too
 
 
 def allowed_choice(
-    mode: str, allowed: Sequence[Mapping[str, Any]], tools: Sequence[Tool], *, parallel: bool, param: str
+    mode: str,
+    allowed: Sequence[Mapping[str, Any]],
+    tools: Sequence[Tool],
+    *,
+    parallel: bool,
+    param: str,
+    others: Collection[str] = (),
 ) -> ToolChoice:
     """Allow or require calls of some tools (TOOL-06). The prompt shows all tools, so that its prefix stays cached.
 
@@ -141,6 +147,7 @@ def allowed_choice(
         tools: the tools of the request.
         parallel: whether the answer may have more than one call.
         param: the field with the entries.
+        others: types of entries that the caller reads itself.
 
     Raises:
         ApiError: 400 for entries that name no tool of the request (TOOL-08), and for an empty list.
@@ -148,6 +155,8 @@ def allowed_choice(
     names: list[str] = []
     for index, entry in enumerate(allowed):
         kind = entry.get("type")
+        if kind in others:
+            continue
         if kind not in ("function", "custom"):
             raise unsupported_value(
                 f"{param}[{index}].type", kind, "is not supported: only 'function' and 'custom'"
@@ -159,12 +168,12 @@ def allowed_choice(
                 f"'{param}[{index}]' names a tool that is not in 'tools'.", f"{param}[{index}]"
             )
         names.append(str(name))
-    if not names:
+    if not allowed:
         raise invalid_request(
             f"'{param}' must not be empty; send 'none' to forbid calls.", param, "invalid_value"
         )
-    found = plain_choice(mode, tools, parallel=parallel)
-    return ToolChoice(mode=found.mode, names=tuple(dict.fromkeys(names)), parallel=parallel)
+    checked: Any = "required" if mode == "required" else "auto"
+    return ToolChoice(mode=checked, names=tuple(dict.fromkeys(names)), parallel=parallel)
 
 
 def wants_parallel(value: Any) -> bool:

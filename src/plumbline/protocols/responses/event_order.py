@@ -7,6 +7,7 @@ its states, the steps that are allowed there, the state that a step leads to, an
                new ─ queue ─► queued ─ start ─► open     in background mode
     item       new ─ add ───► open ─ delta … ─ finish ──────────────► done
     shell      new ─ add ───► open ─ delta … ─ show ─ command … ─ finish ─► done
+    mcp_call   new ─ add ───► open ─ delta … ─ run ─ succeed | fail ─ finish ─► done     cut: ─ run ─ finish
 
 Items do not overlap: one is done before the next one is added (RS-07).
 """
@@ -26,11 +27,26 @@ Machine = Literal[
     "custom_tool_call",
     "shell_call",
     "whole_call",
+    "mcp_list_tools",
+    "mcp_call",
+    "mcp_approval_request",
     "compaction",
 ]
 State = Literal["new", "queued", "open", "done"]
 Step = Literal[
-    "start", "queue", "complete", "cut", "fail", "cancel", "add", "delta", "show", "command", "finish"
+    "start",
+    "queue",
+    "complete",
+    "cut",
+    "fail",
+    "cancel",
+    "add",
+    "delta",
+    "show",
+    "command",
+    "run",
+    "succeed",
+    "finish",
 ]
 
 
@@ -132,6 +148,34 @@ EVENT_ORDER: Mapping[Machine, Mapping[State, Mapping[Step, Transition]]] = {
             "delta": Transition("open", ()),
             "finish": Transition("done", ("response.output_item.added", "response.output_item.done")),
         },
+        "done": {},
+    },
+    # TOOL-21: the server asks an MCP server, and calls it once the arguments are whole
+    "mcp_list_tools": {
+        "new": {
+            "add": Transition("open", ("response.output_item.added", "response.mcp_list_tools.in_progress"))
+        },
+        "open": {
+            "succeed": Transition("open", ("response.mcp_list_tools.completed",)),
+            "fail": Transition("open", ("response.mcp_list_tools.failed",)),
+            "finish": Transition("done", ("response.output_item.done",)),
+        },
+        "done": {},
+    },
+    "mcp_call": {
+        "new": {"add": Transition("open", ("response.output_item.added", "response.mcp_call.in_progress"))},
+        "open": {
+            "delta": Transition("open", ("response.mcp_call_arguments.delta",)),
+            "run": Transition("open", ("response.mcp_call_arguments.done",)),
+            "succeed": Transition("open", ("response.mcp_call.completed",)),
+            "fail": Transition("open", ("response.mcp_call.failed",)),
+            "finish": Transition("done", ("response.output_item.done",)),
+        },
+        "done": {},
+    },
+    "mcp_approval_request": {
+        "new": {"add": Transition("open", ("response.output_item.added",))},
+        "open": {"finish": Transition("done", ("response.output_item.done",))},
         "done": {},
     },
     # ST-15: sealed content comes in one piece

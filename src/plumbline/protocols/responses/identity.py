@@ -47,7 +47,8 @@ class Fresh:
         """The ids so far, by output index."""
 
     def item_id(self, index: int, prefix: str) -> str:
-        self.item_ids.append(new_id(prefix))
+        # An item that the answer left out gave its place to this one.
+        self.item_ids[index:] = [new_id(prefix)]
         return self.item_ids[-1]
 
     def sealed(self, index: int, text: str) -> str | UnsetType:

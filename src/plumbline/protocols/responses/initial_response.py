@@ -20,6 +20,7 @@ from plumbline._generated.responses import (
 from plumbline._generated.tools import FunctionTool, FunctionToolParam, MCPTool, ResponseTool
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.ids import new_id, now
+from plumbline.protocols.responses.mcp.declared import public_url
 from plumbline.turn import Turn
 
 __all__ = ["initial_response"]
@@ -88,7 +89,8 @@ def initial_response(
 def _echo_tool(tool: Any) -> ResponseTool:
     """Echo a tool; of function tools `description`, `parameters` and `strict` are present, null where absent.
 
-    The credentials of an MCP tool are left out: the response is stored, and others than the sender may read it.
+    The credentials of an MCP tool are left out: the response is stored, and others than the sender may read it. They
+    may be in the path or the query of its URL, too.
     """
     if isinstance(tool, FunctionToolParam):
         return FunctionTool(
@@ -101,6 +103,7 @@ def _echo_tool(tool: Any) -> ResponseTool:
             allowed_callers=tool.allowed_callers,
         )
     if isinstance(tool, MCPTool):
-        tool = replace(tool, authorization=UNSET, headers=UNSET)
+        url = public_url(tool.server_url) if isinstance(tool.server_url, str) else tool.server_url
+        tool = replace(tool, authorization=UNSET, headers=UNSET, server_url=url)
     echoed: ResponseTool = tool
     return echoed

@@ -38,6 +38,7 @@ from plumbline.protocols.responses.client_tools.history import (
 )
 from plumbline.protocols.responses.client_tools.namespaces import joined_name
 from plumbline.protocols.responses.compaction import cannot_open, opened, since_compaction
+from plumbline.protocols.responses.mcp.history import RemoteItem, RemotePast, read_past, remote_messages
 from plumbline.turn import MediaReference, Message, Part, ToolCall
 from plumbline.wire.errors import (
     invalid_request,
@@ -79,7 +80,8 @@ def read_input(
         ApiError: 400 for items that this server does not support, for encrypted content that it cannot open, and for
             calls and outputs without a counterpart (TOOL-12).
     """
-    return read_messages(read_entries(items, sealer, earlier), instructions, sealer, modalities)
+    entries = read_entries(items, sealer, earlier)
+    return read_messages(entries, read_past(entries), instructions, sealer, modalities)
 
 
 def read_entries(
@@ -99,11 +101,12 @@ def read_entries(
 
 def read_messages(
     entries: Sequence[Entry],
+    past: RemotePast,
     instructions: str | None,
     sealer: Sealer | None,
     modalities: Collection[str],
 ) -> tuple[Message, ...]:
-    """Return the messages of a context.
+    """Return the messages of a context; `past` is what it says about MCP servers.
 
     Raises:
         ApiError: 400 as for `read_input`.
@@ -115,6 +118,9 @@ def read_messages(
     for where, item in entries:
         if isinstance(item, ReasoningItemParam):
             conversation.think(_reasoning(item, where, sealer))
+        elif isinstance(item, RemoteItem):  # TOOL-21
+            for message in remote_messages(item, past.requests):
+                conversation.add(message)
         else:
             conversation.add(_message(item, where, modalities))
     return conversation.joined()

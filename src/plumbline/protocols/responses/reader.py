@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -16,21 +16,11 @@ from plumbline._generated.responses import (
     ResponseConversation,
     TokenCountsBody,
 )
-from plumbline._generated.tools import (
-    CustomGrammarFormatParam,
-    FunctionToolParam,
-    HostedToolChoiceApplyPatch,
-    HostedToolChoiceShell,
-    ToolChoiceAllowed,
-    ToolChoiceCustom,
-    ToolChoiceFunction,
-)
 from plumbline.protocols.common.fields import (
     check_stream_options,
     given,
     or_default,
     refuse_given,
-    tag_of,
     template_variables,
 )
 from plumbline.protocols.common.output_formats import read_format
@@ -44,20 +34,13 @@ from plumbline.protocols.common.sampling.parameters import (
     read_stop,
 )
 from plumbline.protocols.common.sealing import Sealer
-from plumbline.protocols.common.tool_choice import (
-    allowed_choice,
-    check_parameters,
-    custom_tool,
-    named_choice,
-    plain_choice,
-    wants_parallel,
-)
 from plumbline.protocols.common.unsupported import UNSUPPORTED
-from plumbline.protocols.responses.client_tools.declared import client_names
-from plumbline.protocols.responses.client_tools.namespaces import Member
 from plumbline.protocols.responses.client_tools.search import shown_tools
 from plumbline.protocols.responses.input import read_entries, read_messages
-from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
+from plumbline.protocols.responses.mcp.history import read_past
+from plumbline.protocols.responses.tools import read_remote, read_tools
+from plumbline.remote_tools import RemoteTools, offered_tools
+from plumbline.turn import ChatPrompt, ToolChoice, Turn, with_remote_tools
 from plumbline.wire.errors import (
     invalid_request,
     missing_required_parameter,
@@ -129,11 +112,12 @@ def read_response(
     check_stream_options(request)
     num_probs = read_num_probs(request)
     wants_logprobs = LOGPROBS in or_default(request.include, []) or num_probs is not None
-    prompt, tool_choice = _read_prompt(request, sealer, context, modalities)
+    prompt, tool_choice, remote = _read_prompt(request, sealer, context, modalities)
     return Turn(
         prompt=prompt,
         output_format=read_format(request),
         tool_choice=tool_choice,
+        remote=remote,
         sampling=read_sampling(
             request,
             defaults,
@@ -159,14 +143,16 @@ def read_response_prompt(
     context: Context | None = None,
     modalities: Collection[str] = (),
 ) -> ChatPrompt:
-    """Read what the model sees of a request: instructions, input items and tools.
+    """Read what the model sees of a request: instructions, input items and tools, also those of MCP servers whose
+    tools are listed in the context.
 
     Raises:
         ApiError: 400 as for `read_response`.
     """
     if context is None:
         check_storeless(request)
-    return _read_prompt(request, sealer, context, modalities)[0]
+    prompt, _, remote = _read_prompt(request, sealer, context, modalities)
+    return prompt if remote is None else with_remote_tools(prompt, offered_tools(remote, remote.listed))
 
 
 def check_continued(request: Continuing) -> None:
@@ -240,7 +226,7 @@ def _read_prompt(
     sealer: Sealer | None,
     context: Context | None,
     modalities: Collection[str],
-) -> tuple[ChatPrompt, ToolChoice]:
+) -> tuple[ChatPrompt, ToolChoice, RemoteTools | None]:
     if isinstance(request, TokenCountsBody):
         refuse_given(request, {"personality": "is not supported by this server"})
     items = own_input(request) if context is None else context.own
@@ -253,99 +239,18 @@ def _read_prompt(
         kwargs = or_default(request.chat_template_kwargs, {})
         budget = or_default(request.thinking_token_budget, None)
     entries = read_entries(items, sealer, earlier)
-    tools, choice = _read_tools(request, shown_tools(or_default(request.tools, []), entries))
+    past = read_past(entries)
+    tools, servers, choice = read_tools(request, shown_tools(or_default(request.tools, []), entries))
     prompt = ChatPrompt(
-        messages=read_messages(entries, or_default(request.instructions, None), sealer, modalities),
+        messages=read_messages(entries, past, or_default(request.instructions, None), sealer, modalities),
         tools=tools,
         template_kwargs=template_variables(kwargs),
         effort=or_default(reasoning.effort, None),
         thinking_budget=budget,
     )
-    return prompt, choice
+    return prompt, choice, read_remote(request, servers, past)
 
 
 def own_input(request: Continuing) -> str | Sequence[InputItem]:
     """Return a request's own input; empty if it has no input."""
     return request.input if given(request.input) else []  # type: ignore[return-value]
-
-
-def _read_tools(
-    request: CreateResponse | TokenCountsBody, members: Sequence[Member]
-) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """Read the tools for the prompt, and which of them the model may or must call.
-
-    Hosted tools are accepted, echoed and never called (TOOL-15): Codex always sends some. The server names them in the
-    header `x-plumbline-unavailable-tools`. With `tool_choice: none` the prompt has no tools, so the model calls none
-    (TOOL-03).
-    """
-    tools = tuple(map(_read_tool, members))
-    choice = _read_choice(
-        or_default(request.tool_choice, "auto" if tools else "none"), tools, request, members
-    )
-    return (() if choice.mode == "none" else tools), choice
-
-
-def _read_tool(member: Member) -> Tool:
-    where, namespace, tool = member
-    pair = None if namespace is None else (namespace, tool.name)
-    callers = or_default(tool.allowed_callers, None)
-    if callers is not None and "direct" not in callers:
-        raise unsupported_value(f"{where}.allowed_callers", callers, "must contain 'direct'")
-    if isinstance(tool, FunctionToolParam):
-        read = Tool(
-            name=member.shown_name,
-            member=pair,
-            description=or_default(tool.description, None),
-            parameters=or_default(tool.parameters, None),
-            strict=or_default(tool.strict, None),
-        )
-        check_parameters(read, f"{where}.parameters")
-        return read
-    input_format = or_default(tool.format, None)
-    grammar = input_format if isinstance(input_format, CustomGrammarFormatParam) else None
-    custom = custom_tool(
-        member.shown_name,
-        or_default(tool.description, None),
-        None if grammar is None else grammar.syntax,
-        "" if grammar is None else grammar.definition,
-    )
-    return msgspec.structs.replace(custom, member=pair)
-
-
-def _shown_name(name: str, members: Sequence[Member]) -> str:
-    """Return the name that the model sees of a tool that a choice names, which may be in a namespace."""
-    found = [member.shown_name for member in members if member.tool.name == name]
-    return name if name in found or len(found) != 1 else found[0]
-
-
-def _client_names(request: CreateResponse | TokenCountsBody) -> frozenset[str]:
-    return client_names(or_default(request.tools, []))
-
-
-def _read_choice(
-    choice: Any,
-    tools: tuple[Tool, ...],
-    request: CreateResponse | TokenCountsBody,
-    members: Sequence[Member],
-) -> ToolChoice:
-    parallel = wants_parallel(request.parallel_tool_calls)
-    match choice:
-        case str():
-            return plain_choice(choice, tools, parallel=parallel)
-        case ToolChoiceFunction():
-            return named_choice(_shown_name(choice.name, members), "function", tools, "tool_choice.name")
-        case ToolChoiceCustom():
-            return named_choice(_shown_name(choice.name, members), "custom", tools, "tool_choice.name")
-        case HostedToolChoiceShell() | HostedToolChoiceApplyPatch() if tag_of(choice) in _client_names(
-            request
-        ):
-            return named_choice(tag_of(choice), "function", tools, "tool_choice.type")
-        case ToolChoiceAllowed():
-            named = _client_names(request)
-            entries = [
-                {"type": "function", "name": entry["type"]} if entry.get("type") in named else entry
-                for entry in choice.tools
-            ]
-            return allowed_choice(choice.mode, entries, tools, parallel=parallel, param="tool_choice.tools")
-        case _:
-            raise unsupported_value("tool_choice.type", tag_of(choice), "is not supported by this server")

@@ -43,6 +43,7 @@ from plumbline._generated.items import (
     ItemReferenceParam,
     Message,
 )
+from plumbline._generated.mcp import MCPApprovalResponse, MCPApprovalResponseResource
 from plumbline._generated.tool_search import (
     ToolSearchCall,
     ToolSearchCallItemParam,
@@ -73,10 +74,21 @@ _PREFIXES = {
     "local_shell_call_output": "lsho_",
     "tool_search_call": "tsc_",
     "tool_search_output": "tso_",
+    "mcp_list_tools": "mcpl_",
+    "mcp_call": "mcp_",
+    "mcp_approval_request": "mcpr_",
+    "mcp_approval_response": "mcpa_",
     "reasoning": "rs_",
     "compaction": "cmp_",
 }
-_CALLS = ("function_call", "custom_tool_call", "shell_call", "local_shell_call", "tool_search_call")
+_CALLS = (
+    "function_call",
+    "custom_tool_call",
+    "shell_call",
+    "local_shell_call",
+    "tool_search_call",
+    "mcp_call",
+)
 _LISTED: dict[type, Any] = {
     FunctionShellCallItemParam: FunctionShellCall,
     FunctionShellCallOutputItemParam: FunctionShellCallOutput,
@@ -86,6 +98,7 @@ _LISTED: dict[type, Any] = {
     LocalShellToolCallOutputParam: LocalShellToolCallOutput,
     ToolSearchCallItemParam: ToolSearchCall,
     ToolSearchOutputItemParam: ToolSearchOutput,
+    MCPApprovalResponse: MCPApprovalResponseResource,
 }
 """The types of items as they are listed, which have members that clients may leave out, also in their parts."""
 _WITH_STATUS = (

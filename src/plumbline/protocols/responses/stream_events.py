@@ -19,6 +19,14 @@ from plumbline._generated.events import (
     ResponseFunctionCallArgumentsDoneEvent,
     ResponseIncompleteEvent,
     ResponseInProgressEvent,
+    ResponseMCPCallArgumentsDeltaEvent,
+    ResponseMCPCallArgumentsDoneEvent,
+    ResponseMCPCallCompletedEvent,
+    ResponseMCPCallFailedEvent,
+    ResponseMCPCallInProgressEvent,
+    ResponseMCPListToolsCompletedEvent,
+    ResponseMCPListToolsFailedEvent,
+    ResponseMCPListToolsInProgressEvent,
     ResponseOutputItemAddedEvent,
     ResponseOutputItemDoneEvent,
     ResponseQueuedEvent,
@@ -42,6 +50,7 @@ from plumbline.protocols.responses.items import (
     TextItem,
     delta_logprobs,
 )
+from plumbline.protocols.responses.mcp.calls import RemoteCallItem
 from plumbline.wire.errors import ApiError
 
 __all__ = ["ITEM_EVENTS", "RESPONSE_EVENTS", "failure_code"]
@@ -149,6 +158,42 @@ def _command_done(number: int, index: int, item: ShellCallItem) -> ResponseShell
     )
 
 
+def _list_in_progress(number: int, index: int, item: OpenItem) -> ResponseMCPListToolsInProgressEvent:
+    return ResponseMCPListToolsInProgressEvent(sequence_number=number, item_id=item.id, output_index=index)
+
+
+def _list_completed(number: int, index: int, item: OpenItem) -> ResponseMCPListToolsCompletedEvent:
+    return ResponseMCPListToolsCompletedEvent(sequence_number=number, item_id=item.id, output_index=index)
+
+
+def _list_failed(number: int, index: int, item: OpenItem) -> ResponseMCPListToolsFailedEvent:
+    return ResponseMCPListToolsFailedEvent(sequence_number=number, item_id=item.id, output_index=index)
+
+
+def _remote_in_progress(number: int, index: int, item: OpenItem) -> ResponseMCPCallInProgressEvent:
+    return ResponseMCPCallInProgressEvent(sequence_number=number, item_id=item.id, output_index=index)
+
+
+def _remote_delta(number: int, index: int, item: RemoteCallItem) -> ResponseMCPCallArgumentsDeltaEvent:
+    return ResponseMCPCallArgumentsDeltaEvent(
+        sequence_number=number, item_id=item.id, output_index=index, delta=item.fragments[-1]
+    )
+
+
+def _remote_done(number: int, index: int, item: RemoteCallItem) -> ResponseMCPCallArgumentsDoneEvent:
+    return ResponseMCPCallArgumentsDoneEvent(
+        sequence_number=number, item_id=item.id, output_index=index, arguments="".join(item.fragments)
+    )
+
+
+def _remote_completed(number: int, index: int, item: OpenItem) -> ResponseMCPCallCompletedEvent:
+    return ResponseMCPCallCompletedEvent(sequence_number=number, item_id=item.id, output_index=index)
+
+
+def _remote_failed(number: int, index: int, item: OpenItem) -> ResponseMCPCallFailedEvent:
+    return ResponseMCPCallFailedEvent(sequence_number=number, item_id=item.id, output_index=index)
+
+
 def _part_done(number: int, index: int, item: ContentItem) -> ResponseContentPartDoneEvent:
     return ResponseContentPartDoneEvent(
         sequence_number=number, item_id=item.id, output_index=index, content_index=0, part=item.part
@@ -173,6 +218,14 @@ ITEM_EVENTS: Mapping[str, Callable[[int, int, Any], ResponseStreamEvent]] = {
     "response.shell_call_command.added": _command_added,
     "response.shell_call_command.delta": _command_delta,
     "response.shell_call_command.done": _command_done,
+    "response.mcp_list_tools.in_progress": _list_in_progress,
+    "response.mcp_list_tools.completed": _list_completed,
+    "response.mcp_list_tools.failed": _list_failed,
+    "response.mcp_call.in_progress": _remote_in_progress,
+    "response.mcp_call_arguments.delta": _remote_delta,
+    "response.mcp_call_arguments.done": _remote_done,
+    "response.mcp_call.completed": _remote_completed,
+    "response.mcp_call.failed": _remote_failed,
     "response.content_part.done": _part_done,
     "response.output_item.done": _item_done,
 }

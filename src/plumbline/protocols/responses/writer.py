@@ -19,13 +19,19 @@ from plumbline._generated.responses import (
     ResponseUsage,
 )
 from plumbline.events import (
+    ApprovalNeeded,
     Finish,
+    MessageEnd,
     OutputEvent,
     ReasoningDelta,
+    RemoteCallEnd,
+    RemoteCallStart,
     TextDelta,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
+    ToolsListed,
+    ToolsListing,
     Usage,
 )
 from plumbline.protocols.responses.client_tools.calls import CLIENT_CALLS
@@ -43,6 +49,7 @@ from plumbline.protocols.responses.items import (
     ReasoningTextItem,
     TextItem,
 )
+from plumbline.protocols.responses.mcp.calls import ApprovalItem, ListItem, RemoteCallItem
 from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS, failure_code
 from plumbline.wire.errors import ApiError
 
@@ -116,16 +123,22 @@ class ResponsesWriter:
                 self._add_item(kind(event))
             case ToolCallDelta():
                 call = self._item
-                if not isinstance(call, CallItem):
+                if not isinstance(call, CallItem | RemoteCallItem):
                     raise StepError("arguments of a call come before the call")
                 call.append(event.arguments)
                 self._step_item(call, "delta")
             case ToolCallEnd(complete=True):
-                self._finish_item("completed")
+                self._end_call()
             case ToolCallEnd():
                 # R-07: only the last item may be incomplete. If another item follows, the model broke this call off
                 # and went on: then it is `completed`, and its arguments are not valid JSON.
                 self._call_broke_off = True
+            case ToolsListing() | RemoteCallStart() | ApprovalNeeded():
+                self._begin_remote(event)
+            case ToolsListed() | RemoteCallEnd():
+                self._end_remote(event)
+            case MessageEnd():
+                self._finish_item("completed")
             case Finish():
                 self._finish(event)
         return self._take_emitted()
@@ -181,7 +194,38 @@ class ResponsesWriter:
             response.completed_at = max(ended_at or 0, response.created_at)  # R-03
             self._step_response("complete")
 
+    # Tools of MCP servers (TOOL-21)
+
+    def _begin_remote(self, event: ToolsListing | RemoteCallStart | ApprovalNeeded) -> None:
+        self._finish_item("completed")
+        match event:
+            case ToolsListing():
+                self._add_item(ListItem(event))
+            case RemoteCallStart():
+                self._add_item(RemoteCallItem(event))
+            case ApprovalNeeded():
+                self._add_item(ApprovalItem(event))
+                self._finish_item("completed")
+
+    def _end_remote(self, event: ToolsListed | RemoteCallEnd) -> None:
+        match self._item, event:
+            case ListItem() as item, ToolsListed():
+                item.listed = event
+            case RemoteCallItem() as item, RemoteCallEnd():
+                item.result = event
+            case _:
+                raise StepError("a list or a result comes before its beginning")
+        self._finish_item("completed")
+
     # Items
+
+    def _end_call(self) -> None:
+        """End a call of the client; one of an MCP server is made now, and its result ends it."""
+        if isinstance(self._item, RemoteCallItem):
+            self._item.runs = True
+            self._step_item(self._item, "run")
+        else:
+            self._finish_item("completed")
 
     def _open_item(self, kind: type[ItemKind]) -> ItemKind:
         """Return the open item if it is of this kind; otherwise finish it and add a new one (RS-07)."""

@@ -29,6 +29,10 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _HEADERS = re.compile(r'("headers"\s*:\s*)\{[^}]*\}?')
+_SERVER_URL = re.compile(
+    r'("server_url"\s*:\s*"[a-z]{1,8}:\\?/\\?/)(?:[^"/?#@]*@)?([^"/?#@]*)(?:[^"\\]|\\.)*'
+)
+"""The URL of an MCP server, of which all but the host may be a credential."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}=*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
@@ -142,6 +146,7 @@ def shown(data: bytes, size: int, max_chars: int) -> str:
     text = data.decode("utf-8", "replace")
     text = _SECRET.sub(r'\1"…"', text)
     text = _HEADERS.sub(r"\1{…}", text)
+    text = _SERVER_URL.sub(r"\1\2…", text)
     text = _BASE64.sub(lambda found: f"…({len(found[0])} characters)", text)
     text = _CONTROL.sub(" ", text)
     if len(text) <= max_chars and size <= len(data):

@@ -10,6 +10,7 @@ from plumbline.protocols.responses.prompt_templates import PromptTemplates
 from plumbline.server.generation import Generation
 from plumbline.server.models import Models
 from plumbline.server.observe.metrics import Metrics
+from plumbline.server.remote_access import RemoteAccess
 from plumbline.server.replies import Replies
 from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.compactor import Compactor
@@ -24,7 +25,12 @@ class ModelOperations:
     """A group of operations of one loaded model."""
 
     def __init__(
-        self, generation: Generation, sealer: Sealer, memory: Memory | None, runs: BackgroundRuns
+        self,
+        generation: Generation,
+        sealer: Sealer,
+        memory: Memory | None,
+        runs: BackgroundRuns,
+        remote: RemoteAccess,
     ) -> None:
         """Share what the operations work with.
 
@@ -33,11 +39,13 @@ class ModelOperations:
             sealer: seals reasoning for clients, and opens it.
             memory: what was stored; None if nothing is.
             runs: the responses in the background.
+            remote: the MCP servers that requests may use.
         """
         self.generation = generation
         self._sealer = sealer
         self._memory = memory
         self._runs = runs
+        self._remote = remote
         self._compactor = Compactor(generation, sealer)
         self._model = generation.model
         self._settings = generation.settings

@@ -50,6 +50,7 @@ from plumbline.server.responses.conversations import Hold
 from plumbline.server.responses.foreground import streamed, whole
 from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.server.responses.memory import Keeper
+from plumbline.server.responses.rounds import answer_in_rounds
 from plumbline.server.streams import close_with_request, until_disconnect
 from plumbline.turn import ChatPrompt, Prompt, Turn
 from plumbline.wire.call import Call
@@ -152,6 +153,8 @@ class ResponseOperations(ModelOperations):
         """
         self._admission.check_optional_model(request.model)
         turn = self._read(request, context)
+        if turn.remote is not None:
+            self._remote.check(turn.remote)
         if request.background is True:
             self._runs.check_room()
         wants_logprobs = turn.sampling.logprobs is not None
@@ -187,8 +190,12 @@ class ResponseOperations(ModelOperations):
         if compaction is not None:
             short = CompactionSummaryItemParam(encrypted_content=compaction.item.encrypted_content)
             turn = self._read(request, Context(earlier=[short]))
-        (prepared,) = await self.generation.prepare(call, request, [turn], "input")
-        answer: AsyncGenerator[AnswerEvent, None] = self.generation.answer(prepared, call)
+        answer: AsyncGenerator[AnswerEvent, None]
+        if turn.remote is not None:
+            answer = await answer_in_rounds(self.generation, self._remote.caller, request, call, turn)
+        else:
+            (prepared,) = await self.generation.prepare(call, request, [turn], "input")
+            answer = self.generation.answer(prepared, call)
         return turn, answer if compaction is None else _with_compaction(compaction, answer)
 
     async def _compaction(

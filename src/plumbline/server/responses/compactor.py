@@ -82,7 +82,7 @@ class Compactor:
             truncate_prompt=True,  # Of a conversation that does not fit, the newest messages are summarised.
         )
         try:
-            (turn,) = await self._generation.loaded([turn], call)
+            (turn,) = await self._generation.loaded([turn])
             prepared = await self._generation.road.prepare(turn)
         except (PromptTooLongError, EmptyPromptError, TemplateError, RefusedRequestError) as error:
             _log.warning("request %s: a conversation cannot be summarised: %s", call.request_id, error)

@@ -93,6 +93,15 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
         ),
     ] = False
 
+    allow_mcp: Annotated[
+        Texts,
+        _access(
+            "call MCP servers of this host where requests have tools of type mcp; repeatable. Without a port, the "
+            "ports of http and https are meant; a private address must be named itself",
+            "HOST[:PORT]",
+        ),
+    ] = ()
+
     enable_log_requests: Annotated[
         bool,
         _access(

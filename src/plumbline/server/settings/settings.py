@@ -39,7 +39,14 @@ class Settings(Declaration, frozen=True, kw_only=True):
             problem = option.problem(getattr(self, option.field))
             if problem is not None:
                 raise OptionError(option.label, problem)
-        for rule in (_check_processes, _check_models, _check_adapters, _check_tls, _check_access):
+        for rule in (
+            _check_processes,
+            _check_models,
+            _check_adapters,
+            _check_tls,
+            _check_access,
+            _check_hosts,
+        ):
             rule(self)
 
 
@@ -110,6 +117,17 @@ def _check_access(settings: Settings) -> None:
         raise OptionError("--sealing-key-file", f"must give at least {_MIN_SEALING_KEY} characters")
     if any(not key for key in settings.api_keys):
         raise OptionError("--api-key", "must not be empty")
+
+
+def _check_hosts(settings: Settings) -> None:
+    if settings.allow_mcp:
+        # `serve --help` needs none of this, and imports little.
+        from plumbline.tools.mcp.hosts import AllowedHosts
+
+        try:
+            AllowedHosts(settings.allow_mcp)
+        except ValueError as error:
+            raise OptionError("--allow-mcp", str(error)) from None
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from plumbline._generated.tools import CustomToolParam, FunctionToolParam, HostedTool, MCPTool
+from plumbline._generated.tools import CustomToolParam, FunctionToolParam, HostedTool
 from plumbline.protocols.common.fields import tag_of
 from plumbline.protocols.responses.client_tools.declared import client_function
 from plumbline.wire.errors import invalid_request, invalid_type, missing_required_parameter
@@ -70,11 +70,7 @@ def joined_name(namespace: str | None, name: str) -> str:
 
 def unavailable_tools(tools: Sequence[Any]) -> tuple[str, ...]:
     """Return the types of the hosted tools of a request, each once. The server runs none of them."""
-    kinds = [
-        tag_of(tool)
-        for tool in tools
-        if isinstance(tool, HostedTool | MCPTool) and client_function(tool) is None
-    ]
+    kinds = [tag_of(tool) for tool in tools if isinstance(tool, HostedTool) and client_function(tool) is None]
     return tuple(dict.fromkeys(kind for kind in kinds if kind != "namespace"))
 
 

@@ -1,0 +1,62 @@
+"""Decide which MCP servers requests may use, and give access to them (`--allow-mcp`)."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+from plumbline.remote_tools import RemoteTools
+from plumbline.server.settings import Settings, SettingsError
+from plumbline.tools.mcp.hosts import AllowedHosts
+from plumbline.tools.port import RemoteCaller
+from plumbline.wire.errors import invalid_request
+
+__all__ = ["RemoteAccess"]
+
+_INSTALL = "--allow-mcp needs the MCP client: install Plumbline with the extra [mcp], or `pip install mcp`"
+
+
+class RemoteAccess:
+    """The MCP servers that requests may use.
+
+    Raises:
+        SettingsError: hosts are allowed, and the client of MCP is not installed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._hosts = AllowedHosts(settings.allow_mcp)
+        if self._hosts and find_spec("mcp") is None:
+            raise SettingsError(_INSTALL)
+        self._caller = self._built()
+
+    @property
+    def caller(self) -> RemoteCaller:
+        """What calls the servers that `check` has let pass."""
+        assert self._caller is not None
+        return self._caller
+
+    def _built(self) -> RemoteCaller | None:
+        if not self._hosts:
+            return None
+        # Importing the client takes half a second, which a server without MCP does not pay.
+        from plumbline.tools.mcp.sessions import McpCaller
+
+        return McpCaller(self._hosts)
+
+    def check(self, remote: RemoteTools) -> None:
+        """Refuse servers that are not allowed (TOOL-21).
+
+        Raises:
+            ApiError: 400 naming the field and the option.
+        """
+        for server in remote.servers:
+            if not self._hosts.allows(server.url):
+                parts = urlsplit(server.url)
+                host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+                field = f"{server.field}.server_url"
+                raise invalid_request(
+                    f"'{field}' names the host '{host}', whose MCP servers this server does not call. Whoever runs it "
+                    f"can allow that with --allow-mcp {host}.",
+                    field,
+                    "unsupported_value",
+                )

@@ -1,0 +1,73 @@
+"""Answer a response with the tools of MCP servers: each round takes the road as an answer of its own (TOOL-21)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+from plumbline._generated.responses import CreateResponse
+from plumbline.events import ChoiceEvent, OutputEvent
+from plumbline.protocols.responses.compaction import AnswerEvent
+from plumbline.road.prepare import PreparedTurn
+from plumbline.server.generation import Generation
+from plumbline.tools.port import RemoteCaller
+from plumbline.tools.rounds import NoRoomError, Rounds
+from plumbline.turn import Turn
+from plumbline.wire.call import Call
+from plumbline.wire.errors import ApiError
+
+__all__ = ["answer_in_rounds"]
+
+
+async def answer_in_rounds(
+    generation: Generation, caller: RemoteCaller, request: CreateResponse, call: Call, turn: Turn
+) -> AsyncGenerator[AnswerEvent, None]:
+    """Prepare an answer in rounds; it begins when it is read.
+
+    The turn is prepared once before, with the tools that are known, so that a request which cannot be answered is
+    refused before the answer begins.
+
+    Raises:
+        ApiError: for a request that cannot be answered.
+    """
+    number = 0
+    first: PreparedTurn | None = None
+
+    async def generate(turn: Turn) -> AsyncGenerator[OutputEvent, None]:
+        nonlocal number, first
+        number += 1
+        prepared, first = first, None
+        if prepared is None:
+            try:
+                # Nobody may be waiting any more: a response in the background goes on.
+                (prepared,) = await generation.prepared(request, [turn], "input")
+            except ApiError as error:
+                if error.code == "context_length_exceeded":
+                    raise NoRoomError from error
+                raise
+        own = (
+            call
+            if number == 1
+            else replace(call, work_id=f"{call.work_id}-r{number}", arrived=time.perf_counter())
+        )
+        return _events(generation.answer(prepared, own))
+
+    rounds = Rounds(turn, caller, generate)
+    (prepared,) = await generation.prepare(call, request, [rounds.first_turn()], "input")
+    if rounds.knows_its_first_turn:
+        first = prepared
+    return _indexed(rounds.run())
+
+
+async def _events(answer: AsyncGenerator[ChoiceEvent, None]) -> AsyncGenerator[OutputEvent, None]:
+    async with aclosing(answer):
+        async for _, event in answer:
+            yield event
+
+
+async def _indexed(events: AsyncGenerator[OutputEvent, None]) -> AsyncGenerator[AnswerEvent, None]:
+    async with aclosing(events):
+        async for event in events:
+            yield 0, event

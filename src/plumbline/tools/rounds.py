@@ -1,0 +1,381 @@
+"""Answer a turn in rounds: generate, call the tools of remote servers that the answer asks for, generate again.
+
+All rounds are one answer: one sequence of events that ends with one `Finish`, whose usage is their sum. A call is made
+when its arguments are whole, and its result is written before anything else, so that items never overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+
+import msgspec
+
+from plumbline.events import (
+    ApprovalNeeded,
+    Finish,
+    MessageEnd,
+    OutputEvent,
+    ReasoningDelta,
+    RemoteCallEnd,
+    RemoteCallStart,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    ToolsListed,
+    ToolsListing,
+    Usage,
+)
+from plumbline.remote_tools import (
+    ApprovedCall,
+    Offered,
+    RemoteError,
+    RemoteResult,
+    RemoteServer,
+    RemoteTool,
+    RemoteTools,
+    offered_tools,
+    result_text,
+    shown_name,
+)
+from plumbline.tools.port import RemoteCaller, RemoteFailureError, RemoteSessions
+from plumbline.turn import (
+    ChatPrompt,
+    Message,
+    ToolCall,
+    ToolChoice,
+    Turn,
+    choice_among,
+    with_remote_tools,
+)
+
+__all__ = ["MAX_CALLS", "NoRoomError", "Rounds"]
+
+MAX_CALLS = 128
+"""Calls of one answer. Afterwards the model answers without these tools."""
+
+_INVALID_PARAMS = -32602
+
+_LIMIT_REACHED = RemoteError("protocol", "The limit of calls in one answer was reached.", _INVALID_PARAMS)
+_BROKE_OFF = RemoteError("protocol", "The arguments of the call broke off.", _INVALID_PARAMS)
+_NO_OBJECT = RemoteError("protocol", "The arguments of the call are not a JSON object.", _INVALID_PARAMS)
+
+Generate = Callable[[Turn], Awaitable[AsyncGenerator[OutputEvent, None]]]
+
+
+class NoRoomError(Exception):
+    """The prompt of a round does not fit the context; the cause is the error for a first round."""
+
+
+class Rounds:
+    """One answer with the tools of remote servers.
+
+    Args:
+        turn: the turn, with `remote` and a prompt of messages.
+        caller: calls the tools.
+        generate: prepares one round and returns its events; it raises `NoRoomError` if the prompt does not fit.
+    """
+
+    def __init__(self, turn: Turn, caller: RemoteCaller, generate: Generate) -> None:
+        assert turn.remote is not None
+        assert isinstance(turn.prompt, ChatPrompt)
+        self._turn = turn
+        self._prompt = turn.prompt
+        self._remote: RemoteTools = turn.remote
+        self._caller = caller
+        self._generate = generate
+        self._left = MAX_CALLS if self._remote.max_calls is None else min(self._remote.max_calls, MAX_CALLS)
+        self._usage = Usage(0, 0)
+        self._offered: Offered = {}
+        self._messages = _Messages(turn.prompt.messages)
+        self._any_calls = False
+
+    def first_turn(self) -> Turn:
+        """Return the first round as far as it is known."""
+        self._offer(self._remote.listed)
+        return self._next_turn()
+
+    @property
+    def knows_its_first_turn(self) -> bool:
+        """Whether `first_turn` is all of the first round: nothing is listed or called before it."""
+        listed = self._remote.listed
+        return not self._remote.approved and all(server.label in listed for server in self._remote.servers)
+
+    async def run(self) -> AsyncGenerator[OutputEvent, None]:
+        """Yield the events of the answer.
+
+        Raises:
+            Exception: what `generate` raises.
+        """
+        async with self._caller.sessions() as sessions:
+            listed = dict(self._remote.listed)
+            async with aclosing(self._list(sessions, listed)) as events:
+                async for event in events:
+                    yield event
+            self._offer(listed)
+            for call in self._remote.approved:
+                async with aclosing(self._approved(call, sessions)) as events:
+                    async for event in events:
+                        yield event
+            while True:
+                try:
+                    source = await self._generate(self._next_turn())
+                except NoRoomError as error:
+                    if not self._any_calls:
+                        raise error.__cause__ or error from None
+                    yield Finish("length", self._usage)
+                    return
+                one = _Round()
+                async with aclosing(source), aclosing(self._round(one, source, sessions)) as events:
+                    async for event in events:
+                        yield event
+                finish = one.finish
+                self._usage = _sum(self._usage, finish.usage)
+                goes_on = (
+                    one.calls and not one.waits and finish.reason != "length" and finish.stop_match is None
+                )
+                if goes_on and not self._tokens_left():
+                    goes_on, finish = False, msgspec.structs.replace(finish, reason="length")
+                if not goes_on:
+                    yield msgspec.structs.replace(finish, usage=self._usage)
+                    return
+                self._messages.end_text()
+                yield MessageEnd()
+
+    def _offer(self, listed: Mapping[str, tuple[RemoteTool, ...]]) -> None:
+        """Offer the tools that are listed, but for those with the name of a function of the request."""
+        own = {tool.name for tool in self._prompt.tools}
+        found = offered_tools(self._remote, listed)
+        self._offered = {name: tool for name, tool in found.items() if name not in own}
+
+    async def _list(
+        self, sessions: RemoteSessions, listed: dict[str, tuple[RemoteTool, ...]]
+    ) -> AsyncGenerator[OutputEvent, None]:
+        """List the tools that are not in the context: of all servers at once, one after the other in the answer."""
+        missing = [server for server in self._remote.servers if server.label not in listed]
+        tasks = [asyncio.ensure_future(sessions.tools(server)) for server in missing]
+        own = {tool.name for tool in self._prompt.tools}
+        try:
+            for server, task in zip(missing, tasks, strict=True):
+                yield ToolsListing(server.label)
+                try:
+                    tools = await task
+                except RemoteFailureError as failure:
+                    yield ToolsListed((), failure.error.message)
+                    continue
+                twice = next((tool for tool in tools if shown_name(server.label, tool.name) in own), None)
+                if twice is not None:
+                    name = shown_name(server.label, twice.name)
+                    yield ToolsListed(
+                        (), f"A function of the request has the name '{name}' of a tool of this server."
+                    )
+                    continue
+                listed[server.label] = tools
+                yield ToolsListed(tools)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _approved(
+        self, call: ApprovedCall, sessions: RemoteSessions
+    ) -> AsyncGenerator[OutputEvent, None]:
+        """Make a call that the client has approved."""
+        name = shown_name(call.server, call.name)
+        yield RemoteCallStart(call.server, call.name, call.approval_id)
+        yield ToolCallDelta(call.arguments)
+        yield ToolCallEnd()
+        if name not in self._offered:
+            text = f"The MCP server '{call.server}' has no tool '{call.name}' that the request allows."
+            result = RemoteResult(error=RemoteError("protocol", text, _INVALID_PARAMS))
+        elif self._left < 1:
+            result = RemoteResult(error=_LIMIT_REACHED)
+        else:
+            self._left -= 1
+            result = await _called(sessions, self._offered[name][0], call.name, call.arguments)
+        self._any_calls = True
+        self._messages.add_call(ToolCall(call.approval_id, name, call.arguments), result)
+        yield RemoteCallEnd(result.output, result.error)
+
+    async def _round(
+        self, one: _Round, source: AsyncGenerator[OutputEvent, None], sessions: RemoteSessions
+    ) -> AsyncGenerator[OutputEvent, None]:
+        """Yield the events of one round, with calls of remote tools made; its `Finish` is kept in `one`."""
+        async for event in source:
+            if one.broken is not None and not (isinstance(event, Finish) and event.reason == "length"):
+                yield self._end(one.broken, RemoteResult(error=_BROKE_OFF))
+                one.broken = None
+            match event:
+                case Finish():
+                    one.finish = event
+                case ToolCallStart() if event.name in self._offered:
+                    one.call = self._begin(event)
+                    if one.call.mode == "run":
+                        yield RemoteCallStart(one.call.server.label, one.call.tool.name)
+                case ToolCallDelta() if one.call is not None:
+                    one.call.fragments.append(event.arguments)
+                    if one.call.mode == "run":
+                        yield event
+                case ToolCallEnd() if one.call is not None:
+                    call, one.call = one.call, None
+                    if call.mode == "run":
+                        yield event
+                        one.calls = True
+                        if event.complete:
+                            result = await _called(sessions, call.server, call.tool.name, call.arguments)
+                            yield self._end(call, result)
+                        else:
+                            one.broken = call
+                    elif call.mode == "ask" and event.complete:
+                        one.waits = True
+                        yield ApprovalNeeded(call.server.label, call.tool.name, call.arguments)
+                    else:
+                        one.calls = (
+                            True  # It is left out, and the model has another round without these tools.
+                        )
+                case _:
+                    one.waits = one.waits or isinstance(event, ToolCallStart)
+                    self._messages.add(event)
+                    yield event
+
+    def _begin(self, start: ToolCallStart) -> _Call:
+        server, tool = self._offered[start.name]
+        if server.needs_approval(tool):
+            return _Call(start, server, tool, "ask")
+        if self._left < 1:
+            return _Call(start, server, tool, "ignore")
+        self._left -= 1
+        return _Call(start, server, tool, "run")
+
+    def _end(self, call: _Call, result: RemoteResult) -> RemoteCallEnd:
+        self._any_calls = True
+        self._messages.add_call(ToolCall(call.start.id, call.start.name, call.arguments), result)
+        return RemoteCallEnd(result.output, result.error)
+
+    def _tokens_left(self) -> bool:
+        limit = self._turn.sampling.max_tokens
+        return limit is None or limit > self._usage.completion_tokens
+
+    def _next_turn(self) -> Turn:
+        """Return the turn of the next round."""
+        used = self._usage.completion_tokens
+        sampling = self._turn.sampling
+        if used and sampling.max_tokens is not None:
+            sampling = msgspec.structs.replace(sampling, max_tokens=sampling.max_tokens - used)
+        if used and sampling.min_tokens:
+            sampling = msgspec.structs.replace(sampling, min_tokens=max(0, sampling.min_tokens - used))
+        prompt = with_remote_tools(self._prompt, self._offered)
+        prompt = msgspec.structs.replace(prompt, messages=tuple(self._messages.all))
+        choice = choice_among(self._turn.tool_choice, prompt.tools, self._offered)
+        if self._any_calls and choice.mode == "required":
+            choice = msgspec.structs.replace(
+                choice, mode="auto"
+            )  # It was followed; it must not be followed for ever.
+        if self._left < 1 and choice.mode != "none":
+            own = [
+                tool.name for tool in self._prompt.tools if choice.names is None or tool.name in choice.names
+            ]
+            choice = (
+                msgspec.structs.replace(choice, names=tuple(own))
+                if own
+                else ToolChoice(mode="none", parallel=choice.parallel, forbidden=True)
+            )
+        return msgspec.structs.replace(
+            self._turn, prompt=prompt, tool_choice=choice, sampling=sampling, remote=None
+        )
+
+
+class _Call(msgspec.Struct):
+    """A call that the model is writing."""
+
+    start: ToolCallStart
+    server: RemoteServer
+    tool: RemoteTool
+    mode: Literal["run", "ask", "ignore"]
+    fragments: list[str] = []
+
+    @property
+    def arguments(self) -> str:
+        """The arguments so far."""
+        return "".join(self.fragments)
+
+
+class _Round(msgspec.Struct):
+    """What one round has come to."""
+
+    finish: Finish = Finish("stop", Usage(0, 0))
+    call: _Call | None = None
+    """The call that the model is writing."""
+    broken: _Call | None = None
+    """A call that broke off, until it is known whether the token limit cut it."""
+    calls: bool = False
+    """Whether the model asked for a call that was made, or left out."""
+    waits: bool = False
+    """Whether the client has to act before the model can go on."""
+
+
+class _Messages:
+    """The messages of the prompt and of the rounds: the same as those that the items of the answer are read as."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.all = list(messages)
+        self._text: list[str] = []
+        self._before: list[str] = []
+        """Reasoning before the text."""
+        self._after: list[str] = []
+        """Reasoning after the text. It belongs to what follows."""
+
+    def add(self, event: OutputEvent) -> None:
+        """Add an event, if it is part of a message."""
+        if isinstance(event, TextDelta):
+            if self._after:
+                self.end_text()
+            self._text.append(event.text)
+        elif isinstance(event, ReasoningDelta):
+            (self._after if self._text else self._before).append(event.text)
+
+    def add_call(self, call: ToolCall, result: RemoteResult) -> None:
+        """Add a call with what the model wrote before it, and its result."""
+        self.end_text()
+        reasoning = "".join(self._before) or None
+        self._before = []
+        message = Message(role="assistant", reasoning=reasoning, tool_calls=(call,))
+        if self.all and self.all[-1].role == "assistant":  # The call belongs to the text before it.
+            last = self.all.pop()
+            message = msgspec.structs.replace(
+                last, reasoning=last.reasoning or reasoning, tool_calls=(*last.tool_calls, call)
+            )
+        self.all.append(message)
+        self.all.append(Message(role="tool", content=result_text(result), tool_call_id=call.id))
+
+    def end_text(self) -> None:
+        """End the message that the model was writing."""
+        if self._text:
+            text = "".join(self._text)
+            reasoning = "".join(self._before) or None
+            self.all.append(Message(role="assistant", content=text, parts=(text,), reasoning=reasoning))
+            self._text, self._before, self._after = [], self._after, []
+
+
+async def _called(sessions: RemoteSessions, server: RemoteServer, name: str, arguments: str) -> RemoteResult:
+    """Make a call with arguments that are JSON text."""
+    try:
+        values: Any = json.loads(arguments)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        return RemoteResult(error=_NO_OBJECT)
+    return await sessions.call(server, name, values)
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.prompt_tokens + other.prompt_tokens,
+        one.completion_tokens + other.completion_tokens,
+        cached_tokens=one.cached_tokens + other.cached_tokens,
+        reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
+    )

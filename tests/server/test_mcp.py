@@ -1,0 +1,612 @@
+"""Responses with the tools of MCP servers, against a server of the official SDK (TOOL-21).
+
+- Tools are listed once, calls are made and their results read by the model, whole and streamed alike.
+- A context gives the model the same messages, wherever its items are kept.
+- A call that needs approval waits for it; a call that fails, and a server that is dead, end in items with an error.
+- Only hosts that are allowed are called, and credentials are neither stored, nor logged, nor sent back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
+from pydantic import TypeAdapter
+from support.asgi import Server, serving
+from support.judges import check_response, fold_response, without_names
+from support.mcp_server import McpHost, running_mcp_server
+from support.models import TOKENIZER
+from support.speaking import speaking
+
+Json = dict[str, Any]
+RESPONSES = "/v1/responses"
+OFFICIAL: TypeAdapter[Any] = TypeAdapter(ResponseOutputItem)
+OFFICIAL_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+USER = {"role": "user", "content": "hi"}
+SECRET = "credential-of-the-client"
+
+
+def call(name: str, arguments: Any) -> str:
+    """Return a call as the model writes it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+ADD = call("box__add", {"a": 1, "b": 2})
+
+
+@asynccontextmanager
+async def running(
+    *texts: str, prompts: list[str] | None = None, **settings: Any
+) -> AsyncIterator[tuple[Server, McpHost]]:
+    """Run an MCP server, and a server that may call it with a model that says these texts in turn."""
+    async with running_mcp_server() as host:
+        settings = {"allow_mcp": (host.host,), **settings}
+        async with serving(speaking(*texts, grammars=True, prompts=prompts), **settings) as server:
+            yield server, host
+
+
+async def respond(server: Server, stream: bool = False, **fields: Any) -> Json:
+    answer = await server.post(
+        RESPONSES, {"model": "test-model", "input": [USER], "stream": stream, **fields}
+    )
+    assert answer.status == 200, answer.body
+    if stream:
+        events = [event.json for event in answer.events if event.data != "[DONE]"]
+        for event in events:
+            assert OFFICIAL_EVENT.validate_python(event).type == event["type"]
+        final = fold_response(events)
+    else:
+        final = answer.json
+        check_response(final)
+    for item in final["output"]:
+        assert OFFICIAL.validate_python(item).type == item["type"]
+    return final
+
+
+async def refused(server: Server, **fields: Any) -> Json:
+    answer = await server.post(RESPONSES, {"model": "test-model", "input": "hi", **fields})
+    assert answer.status == 400, answer.body
+    return answer.error
+
+
+def kinds(response: Json) -> list[str]:
+    return [item["type"] for item in response["output"]]
+
+
+def calls_of(response: Json) -> list[Json]:
+    return [item for item in response["output"] if item["type"] == "mcp_call"]
+
+
+# The rounds
+
+
+async def test_a_tool_is_listed_and_called_and_its_result_is_read_whole_and_streamed_alike() -> None:
+    prompts: list[str] = []
+    texts = (f"<think>hm</think>Let me see. {ADD}", "It is 3.")
+    async with running(*texts, prompts=prompts) as (server, host):
+        whole = await respond(server, tools=[host.tool()])
+        streamed = await respond(server, stream=True, tools=[host.tool()])
+        left = await server.tasks_left()
+    listed, _, said, made, answered = whole["output"]
+    assert kinds(whole) == ["mcp_list_tools", "reasoning", "message", "mcp_call", "message"]
+    assert [tool["name"] for tool in listed["tools"]] == ["add", "fail", "long", "slow", "secrets"]
+    assert listed["tools"][0]["annotations"] == {"readOnlyHint": True}
+    assert (listed["id"][:5], made["id"][:4]) == ("mcpl_", "mcp_")
+    assert (said["content"][0]["text"], answered["content"][0]["text"]) == ("Let me see.", "It is 3.")
+    assert {name: made[name] for name in ("server_label", "name", "status", "output", "error")} == {
+        "server_label": "box", "name": "add", "status": "completed", "output": "3", "error": None,
+    }  # fmt: skip
+    assert json.loads(made["arguments"]) == {"a": 1, "b": 2}
+    assert host.calls == [("add", {"a": 1, "b": 2})] * 2
+    assert without_names(whole) == without_names(streamed)
+    assert "Add two numbers." in prompts[0]
+    assert prompts[1].startswith(prompts[0]), "the prefix cache has the first round"
+    assert "Let me see." in prompts[1]
+    assert "<|im_start|>tool\n3<|im_end|>" in prompts[1]
+    assert not left
+
+
+async def test_the_usage_is_the_sum_of_all_rounds() -> None:
+    prompts: list[str] = []
+    async with running(ADD, "Done.", prompts=prompts) as (server, host):
+        whole = await respond(server, tools=[host.tool()])
+    counted = [len(TOKENIZER.encode_rendered(prompt)) for prompt in prompts]
+    assert whole["usage"]["input_tokens"] == sum(counted)
+    assert whole["usage"]["output_tokens"] > len(TOKENIZER.encode_rendered(ADD))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_calls_of_one_answer_are_made_in_their_order(stream: bool) -> None:
+    two = f"{ADD}\n{call('box__add', {'a': 3, 'b': 4})}"
+    async with running(two, call("box__add", {"a": 5, "b": 6}), "Done.") as (server, host):
+        final = await respond(server, stream, tools=[host.tool()])
+    assert kinds(final) == ["mcp_list_tools", "mcp_call", "mcp_call", "mcp_call", "message"]
+    assert [item["output"] for item in calls_of(final)] == ["3", "7", "11"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_of_the_client_ends_the_answer_after_calls_of_the_server(stream: bool) -> None:
+    function = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+    prompts: list[str] = []
+    async with running(f"{ADD}\n{call('f', {})}", "Done.", prompts=prompts) as (server, host):
+        final = await respond(server, stream, tools=[function, host.tool()])
+        output = {"type": "function_call_output", "call_id": final["output"][-1]["call_id"], "output": "yes"}
+        again = await respond(
+            server, stream, tools=[function, host.tool()], input=[USER, *final["output"], output]
+        )
+    assert kinds(final) == ["mcp_list_tools", "mcp_call", "function_call"]
+    assert kinds(again) == ["message"]
+    assert prompts[1].index("tool\n3<") < prompts[1].index("tool\nyes<")
+
+
+async def test_a_limit_of_tokens_is_for_all_rounds_together() -> None:
+    used = len(TOKENIZER.encode_rendered(ADD)) + 1
+    async with running(ADD, "A long answer.", ADD) as (server, host):
+        cut = await respond(server, tools=[host.tool()], max_output_tokens=used + 5)
+        exact = await respond(server, tools=[host.tool()], max_output_tokens=used)
+    assert cut["status"] == exact["status"] == "incomplete"
+    assert (cut["usage"]["output_tokens"], exact["usage"]["output_tokens"]) == (used + 5, used)
+    assert kinds(cut) == ["mcp_list_tools", "mcp_call", "message"]
+    assert kinds(exact) == ["mcp_list_tools", "mcp_call"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_is_cut_is_not_made(stream: bool) -> None:
+    async with running(ADD) as (server, host):
+        final = await respond(server, stream, tools=[host.tool()], max_output_tokens=len(ADD) - 25)
+    [made] = calls_of(final)
+    assert (final["status"], made["status"], made["output"]) == ("incomplete", "incomplete", None)
+    assert not host.calls
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_max_tool_calls_bounds_the_calls_of_the_server(stream: bool) -> None:
+    """TOOL-17: further calls are left out, and the model goes on without these tools."""
+    prompts: list[str] = []
+    async with running(f"{ADD}\n{ADD}\n{ADD}", "Done.", prompts=prompts) as (server, host):
+        final = await respond(server, stream, tools=[host.tool()], max_tool_calls=2)
+    assert kinds(final) == ["mcp_list_tools", "mcp_call", "mcp_call", "message"]
+    assert len(host.calls) == 2
+    assert final["max_tool_calls"] == 2
+    assert "Add two numbers." in prompts[1], "the prompt stays the same, for the prefix cache"
+
+
+# Failures
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        (call("box__fail", {"reason": "no luck"}), "mcp_tool_execution_error", "no luck"),
+        (call("box__add", {"a": "x", "b": 2}), "mcp_tool_execution_error", "integer"),
+        (call("box__long", {"size": 1_100_000}), "mcp_protocol_error", "1048576 characters"),
+        (call("box__long", {"size": 5_000_000}), "http_error", "more than 4194304 bytes"),
+    ],
+)
+async def test_a_call_that_fails_is_an_item_with_an_error_that_the_model_reads(
+    stream: bool, text: str, kind: str, words: str
+) -> None:
+    prompts: list[str] = []
+    async with running(text, "Sorry.", prompts=prompts) as (server, host):
+        final = await respond(server, stream, tools=[host.tool()])
+    [made] = calls_of(final)
+    assert (final["status"], made["status"], made["output"]) == ("completed", "failed", None)
+    assert made["error"]["type"] == kind
+    assert words in json.dumps(made["error"])
+    assert words in prompts[1]
+    assert kinds(final)[-1] == "message"
+
+
+def _closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_dead_server_ends_in_an_item_with_an_error_and_not_in_a_dead_response(stream: bool) -> None:
+    port = _closed_port()
+    async with running("Hello.", allow_mcp=(f"127.0.0.1:{port}",)) as (server, host):
+        dead = host.tool(server_url=f"http://127.0.0.1:{port}/mcp")
+        final = await respond(server, stream, tools=[dead], tool_choice="required")
+    listed, said = final["output"]
+    assert listed["tools"] == []
+    assert listed["error"] == "The MCP server 'box' cannot be reached."
+    assert said["content"][0]["text"] == "Hello."
+
+
+async def test_a_server_that_dies_between_two_calls_ends_in_a_failed_call() -> None:
+    async with running_mcp_server() as host:
+        model = speaking("Yes.", ADD, "It is gone.", grammars=True)
+        async with serving(model, allow_mcp=(host.host,)) as server:
+            tool = host.tool()
+            first = await respond(server, tools=[tool])
+            listed = first["output"][0]
+            async with running_mcp_server():
+                pass  # Another server may end.
+            tool["server_url"] = f"http://127.0.0.1:{host.port}/nowhere"
+            final = await respond(server, tools=[tool], input=[listed, USER])
+    [made] = calls_of(final)
+    assert made["status"] == "failed"
+    assert made["error"]["type"] == "http_error"
+    assert made["error"]["code"] == 404
+
+
+async def test_a_client_that_leaves_stops_a_call() -> None:
+    async with running(call("box__slow", {}), "Done.") as (server, host):
+        host.delay = 30.0
+        body = {"model": "test-model", "input": "hi", "tools": [host.tool()], "stream": True}
+        exchange = server.open("POST", RESPONSES, body)
+        async for write in exchange.writes():
+            if b"mcp_call_arguments.done" in write:
+                break
+        while not host.calls:
+            await asyncio.sleep(0.01)
+        exchange.leave()
+        await exchange.finished()
+        async with asyncio.timeout(10):
+            while any("_Session" in str(task) for task in asyncio.all_tasks()):
+                await asyncio.sleep(0.01)
+    assert host.calls == [("slow", {})]
+
+
+# Contexts
+
+
+async def test_a_context_gives_the_model_the_same_messages_wherever_its_items_are_kept(
+    tmp_path: Path,
+) -> None:
+    """ST-04, ST-09, ST-15: sent back, chained, in a conversation, and compacted. No tools are listed again."""
+    prompts: list[str] = []
+    texts = (f"<think>hm</think>Let me see. {ADD}", "It is 3.", "Again.", "Again.", "Again.", "Again.")
+    async with running(*texts, prompts=prompts, store=str(tmp_path / "s.db"), compaction="lossless") as (
+        server,
+        host,
+    ):
+        first = await respond(server, tools=[host.tool()], store=True)
+        more = {"role": "user", "content": "Sure?"}
+        sent = await respond(server, tools=[host.tool()], input=[USER, *first["output"], more], store=False)
+        chained = await respond(
+            server, tools=[host.tool()], input=[more], previous_response_id=first["id"], store=True
+        )
+        kept = await server.post("/v1/conversations", {"items": [USER, *first["output"]]})
+        assert kept.status == 200, kept.body
+        conversed = await respond(
+            server, tools=[host.tool()], input=[more], conversation=kept.json["id"], store=True
+        )
+        compacted = await server.post(
+            f"{RESPONSES}/compact", {"model": "test-model", "input": [USER, *first["output"], more]}
+        )
+        assert compacted.status == 200, compacted.body
+        opened = await respond(
+            server, tools=[host.tool()], input=[*compacted.json["output"], more], store=False
+        )
+        counted = await server.post(
+            f"{RESPONSES}/input_tokens",
+            {"model": "test-model", "tools": [host.tool()], "input": [USER, *first["output"], more]},
+        )
+        items = (await server.get(f"{RESPONSES}/{chained['id']}/input_items")).json["data"]
+        listed = (await server.get(f"/v1/conversations/{kept.json['id']}/items")).json["data"]
+    last = prompts[2]
+    assert [kinds(one) for one in (sent, chained, conversed, opened)] == [["message"]] * 4
+    assert prompts[3] == prompts[4] == last
+    assert prompts[5].startswith(last[: last.index("Sure?")])
+    assert last.startswith(prompts[1] + "It is 3.")
+    assert counted.json["input_tokens"] == sent["usage"]["input_tokens"]
+    assert [item["type"] for item in items] == ["message"]
+    assert {"mcp_list_tools", "mcp_call"} <= {item["type"] for item in listed}
+    for item in listed:
+        if item["type"].startswith("mcp_"):
+            assert OFFICIAL.validate_python(item).type == item["type"]
+
+
+async def test_a_stored_stream_is_the_same_again(tmp_path: Path) -> None:
+    """RS-20."""
+    async with running(ADD, "It is 3.", store=str(tmp_path / "s.db")) as (server, host):
+        body = {"model": "test-model", "input": "hi", "tools": [host.tool()], "stream": True, "store": True}
+        answer = await server.post(RESPONSES, body)
+        events = [event.json for event in answer.events if event.data != "[DONE]"]
+        found = await server.get(f"{RESPONSES}/{events[-1]['response']['id']}?stream=true")
+    assert [event.json for event in found.events if event.data != "[DONE]"] == events
+    assert len(host.calls) == 1
+
+
+async def test_a_response_in_the_background_calls_tools(tmp_path: Path) -> None:
+    """ST-10: also after its client has left."""
+    async with running(call("box__slow", {}), "Done.", store=str(tmp_path / "s.db")) as (server, host):
+        host.delay = 0.2
+        body = {"model": "test-model", "input": "hi", "tools": [host.tool()], "background": True}
+        queued = (await server.post(RESPONSES, body)).json
+        path = f"{RESPONSES}/{queued['id']}"
+        followed = await server.get(f"{path}?stream=true")
+        found = (await server.get(path)).json
+    assert queued["status"] == "queued"
+    assert kinds(found) == ["mcp_list_tools", "mcp_call", "message"]
+    assert found["output"][1]["output"] == "done"
+    assert followed.events[-2].json["response"] == found
+
+
+async def test_another_list_replaces_that_of_the_context_where_it_failed() -> None:
+    failed = {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "box", "tools": [], "error": "dead"}
+    async with running("Hello.") as (server, host):
+        final = await respond(server, tools=[host.tool()], input=[failed, USER])
+    assert kinds(final) == ["mcp_list_tools", "message"]
+
+
+# Approval
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("chained", [False, True])
+async def test_a_call_waits_for_approval_and_is_then_made(
+    stream: bool, chained: bool, tmp_path: Path
+) -> None:
+    prompts: list[str] = []
+    async with running(
+        f"Let me see. {ADD}", "It is 3.", "Bye.", prompts=prompts, store=str(tmp_path / "s.db")
+    ) as (
+        server,
+        host,
+    ):
+        tools = [host.tool(require_approval="always")]
+        first = await respond(server, stream, tools=tools, store=True)
+        asked = first["output"][-1]
+        assert kinds(first) == ["mcp_list_tools", "message", "mcp_approval_request"]
+        assert not host.calls
+        approval = {"type": "mcp_approval_response", "approval_request_id": asked["id"], "approve": True}
+
+        def continued(before: Json, *items: Json) -> Json:
+            if chained:
+                return {"previous_response_id": before["id"], "input": list(items), "store": True}
+            return {"input": [USER, *first["output"], *items], "store": False}
+
+        second = await respond(server, stream, tools=tools, **continued(first, approval))
+        made = second["output"][0]
+        rest = [] if chained else [approval, *second["output"]]
+        third = await respond(server, stream, tools=tools, **continued(second, *rest, USER))
+    assert (asked["name"], asked["server_label"], json.loads(asked["arguments"])) == (
+        "add",
+        "box",
+        {"a": 1, "b": 2},
+    )
+    assert kinds(second) == ["mcp_call", "message"]
+    assert (made["approval_request_id"], made["output"]) == (asked["id"], "3")
+    assert kinds(third) == ["message"], "what was made is not made again"
+    assert len(host.calls) == 1
+    assert prompts[2].startswith(prompts[1] + "It is 3.")
+
+
+async def test_a_call_that_is_declined_is_not_made_and_the_model_is_told() -> None:
+    prompts: list[str] = []
+    async with running(ADD, "As you wish.", prompts=prompts) as (server, host):
+        tools = [host.tool(require_approval=None)]
+        first = await respond(server, tools=tools)
+        approval = {
+            "type": "mcp_approval_response",
+            "approval_request_id": first["output"][-1]["id"],
+            "approve": False,
+            "reason": "I can add.",
+        }
+        second = await respond(server, tools=tools, input=[USER, *first["output"], approval])
+    assert kinds(first) == ["mcp_list_tools", "mcp_approval_request"]
+    assert kinds(second) == ["message"]
+    assert "I can add." in prompts[1]
+    assert "box__add" in prompts[1][prompts[1].index("hi<|im_end|>") :]
+    assert not host.calls
+
+
+@pytest.mark.parametrize(
+    ("policy", "asks"),
+    [
+        ("always", True),
+        ("never", False),
+        ({"never": {"tool_names": ["add"]}}, False),
+        ({"always": {"tool_names": ["add"]}}, True),
+        ({"always": {"tool_names": ["add"]}, "never": {"read_only": True}}, True),
+    ],
+)
+async def test_a_policy_chooses_the_calls_that_need_approval(policy: Any, asks: bool) -> None:
+    async with running(ADD, "Done.") as (server, host):
+        final = await respond(server, tools=[host.tool(require_approval=policy)])
+    assert ("mcp_approval_request" in kinds(final)) == asks
+    assert bool(host.calls) != asks
+
+
+async def test_an_approval_needs_its_request_once_and_its_server() -> None:
+    request = {
+        "type": "mcp_approval_request", "id": "mcpr_1", "server_label": "box", "name": "add", "arguments": "{}",
+    }  # fmt: skip
+    answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+    async with running("Hello.") as (server, host):
+        unknown = await refused(server, input=[USER, answer], tools=[host.tool()])
+        twice = await refused(server, input=[USER, request, answer, answer], tools=[host.tool()])
+        without = await refused(server, input=[USER, request, answer])
+        ignored = await respond(server, input=[USER, request], tools=[])
+    assert unknown["param"] == "input[1].approval_request_id"
+    assert twice["param"] == "input[3].approval_request_id"
+    assert without["param"] == "tools"
+    assert kinds(ignored) == ["message"]
+
+
+# Tools
+
+
+async def test_the_model_sees_the_tools_that_the_request_allows() -> None:
+    prompts: list[str] = []
+    async with running("Hello.", prompts=prompts) as (server, host):
+        for allowed in (["add"], {"tool_names": ["add", "fail"], "read_only": True}, {"read_only": True}):
+            tool = host.tool(allowed_tools=allowed, server_description="A box of sums.")
+            final = await respond(server, tools=[tool])
+            assert [one["name"] for one in final["output"][0]["tools"]] == ["add"]
+    assert all("A box of sums." in prompt and "box__fail" not in prompt for prompt in prompts)
+
+
+async def test_two_servers_may_have_tools_of_the_same_name() -> None:
+    async with running(call("two__add", {"a": 1, "b": 1}), "Done.") as (server, host):
+        async with running_mcp_server() as other:
+            two = {**other.tool(), "server_label": "two"}
+            answer = await refused(server, tools=[host.tool(), two])
+            assert answer["param"] == "tools[1].server_url"
+        one = host.tool(allowed_tools=["add"])
+        final = await respond(server, tools=[one, {**one, "server_label": "two"}])
+    assert kinds(final) == ["mcp_list_tools", "mcp_list_tools", "mcp_call", "message"]
+    assert calls_of(final)[0]["server_label"] == "two"
+
+
+async def test_a_function_with_the_name_of_a_tool_is_not_replaced() -> None:
+    function = {"type": "function", "name": "box__add", "parameters": {"type": "object", "properties": {}}}
+    async with running(call("box__add", {})) as (server, host):
+        final = await respond(server, tools=[function, host.tool()])
+    assert kinds(final) == ["mcp_list_tools", "function_call"]
+    assert "box__add" in final["output"][0]["error"]
+    assert not host.calls
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "mcp", "server_label": "box"},
+        {"type": "mcp", "server_label": "box", "name": "add"},
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp", "server_label": "box"}]},
+    ],
+)
+async def test_a_choice_forces_the_first_round_only(choice: Any) -> None:
+    """TOOL-06: a forced call would be followed by forced calls for ever."""
+    async with running(ADD, "Done.") as (server, host):
+        final = await respond(server, tools=[host.tool()], tool_choice=choice)
+        wrong = await refused(
+            server, tools=[host.tool()], tool_choice={"type": "mcp", "server_label": "other"}
+        )
+    assert kinds(final) == ["mcp_list_tools", "mcp_call", "message"]
+    assert wrong["param"] == "tool_choice"
+
+
+async def test_without_a_choice_no_server_is_called() -> None:
+    async with running(ADD) as (server, host):
+        final = await respond(server, tools=[host.tool()], tool_choice="none")
+    assert kinds(final) == ["message"]
+    assert not host.methods
+
+
+# Access
+
+
+async def test_no_host_is_called_that_is_not_allowed() -> None:
+    async with running("Hello.", allow_mcp=()) as (server, host):
+        off = await refused(server, tools=[host.tool()])
+        assert not host.methods
+    assert off["param"] == "tools[0].server_url"
+    assert f"--allow-mcp {host.host}" in off["message"]
+
+
+async def test_a_private_address_behind_an_allowed_name_is_not_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_mcp_server() as host:
+        name = f"mcp.example:{host.port}"
+        private = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", host.port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: private)
+        tool = host.tool(server_url=f"http://{name}/mcp")
+        for allowed, works in (((name,), False), ((name, "127.0.0.1"), True)):
+            async with serving(speaking("Hello."), allow_mcp=allowed) as server:
+                final = await respond(server, tools=[tool])
+            error = final["output"][0]["error"]
+            assert ("address that this server does not connect to" in error) != works
+            assert ("status 421" in error) == works, "the server of the SDK does not know the name"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"server_url": None}, None),
+        ({"server_url": "ftp://127.0.0.1/"}, "server_url"),
+        ({"server_url": "http://user:word@127.0.0.1/"}, "server_url"),
+        ({"server_url": "http://127.0.0.1:99999/"}, "server_url"),
+        ({"server_url": "nothing"}, "server_url"),
+        ({"connector_id": "connector_gmail"}, "connector_id"),
+        ({"tunnel_id": "tunnel_" + "a" * 32}, "tunnel_id"),
+        ({"server_label": ""}, "server_label"),
+        ({"defer_loading": True}, "defer_loading"),
+        ({"allowed_callers": ["programmatic"]}, "allowed_callers"),
+        ({"headers": {"Host": "other.example"}}, "headers"),
+        ({"headers": {"mcp-session-id": "1"}}, "headers"),
+        ({"headers": {"a b": "1"}}, "headers"),
+        ({"headers": {"a": "1\r\nb: 2"}}, "headers"),
+        ({"headers": {"a": "1", "A": "2"}}, "headers"),
+        ({"authorization": "a\nb"}, "authorization"),
+        ({"authorization": "a", "headers": {"Authorization": "b"}}, "authorization"),
+    ],
+)
+async def test_what_cannot_be_honoured_is_refused_by_name(change: Json, field: str | None) -> None:
+    async with running("Hello.") as (server, host):
+        error = await refused(server, tools=[host.tool(**change)])
+        assert not host.methods
+    if field is not None:
+        assert error["param"] == f"tools[0].{field}"
+
+
+async def test_no_two_servers_have_one_label_and_their_number_is_bounded() -> None:
+    async with running("Hello.") as (server, host):
+        twice = await refused(server, tools=[host.tool(), host.tool()])
+        many = await refused(server, tools=[host.tool(server_label=f"s{n}") for n in range(17)])
+        missing = await refused(server, tools=[{"type": "mcp", "server_label": "box"}])
+    assert twice["param"] == "tools[1].server_label"
+    assert many["param"] == "tools"
+    assert missing["param"] == "tools[0].server_url"
+
+
+# Credentials
+
+
+def _bytes_of(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_credentials_reach_the_server_and_nobody_else(
+    stream: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are neither echoed, stored nor logged, even if the MCP server sends them back."""
+    caplog.set_level(logging.DEBUG)
+    key, query = f"key-{SECRET}", f"query-{SECRET}"
+    settings: Json = {
+        "store": str(tmp_path / "s.db"),
+        "enable_log_requests": True,
+        "enable_log_outputs": True,
+    }
+    async with running(
+        call("box__secrets", {}), call("box__fail", {"reason": SECRET}), "Done.", **settings
+    ) as (
+        server,
+        host,
+    ):
+        tool = host.tool(
+            authorization=SECRET, headers={"X-Key": key}, server_url=f"http://{host.host}/mcp?token={query}"
+        )
+        body = {"model": "test-model", "input": "hi", "tools": [tool], "stream": stream, "store": True}
+        answer = await server.post(RESPONSES, body)
+        assert answer.status == 200, answer.body
+        shown = answer.events[-2].json["response"] if stream else answer.json
+        stored = await server.get(f"{RESPONSES}/{shown['id']}")
+        tool["server_url"] = f"http://user:{SECRET}@{host.host}/mcp"
+        wrong = await server.post(RESPONSES, body)
+    assert {header.get("authorization") for header in host.headers} == {f"Bearer {SECRET}"}
+    assert {header.get("x-key") for header in host.headers} == {key}
+    assert shown["output"][1]["output"].count("[redacted]") >= 2
+    echoed = {name: tool[name] for name in ("type", "server_label", "require_approval")}
+    assert shown["tools"] == [{**echoed, "server_url": f"http://{host.host}"}]
+    for text in (stored.body, wrong.body, _bytes_of(tmp_path), caplog.text.encode()):
+        # The model, which is scripted here, wrote the word itself as the reason.
+        assert key.encode() not in text
+        assert query.encode() not in text
+        assert f"Bearer {SECRET}".encode() not in text
