@@ -72,7 +72,8 @@ def _event_schema(content: Json) -> str | None:
     stream = content.get("text/event-stream")
     if stream is None:
         return None
-    payload = stream["schema"]["properties"]["data"]["oneOf"][1]["contentSchema"]
+    data = stream["schema"]["properties"]["data"]
+    payload = (data["oneOf"][1] if "oneOf" in data else data)["contentSchema"]
     ref = payload.get("$ref") or payload["anyOf"][0]["$ref"]
     return str(ref).removeprefix(SCHEMA_REF)
 

@@ -37,6 +37,9 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "detokenize": {"tokens": [1]},
     "loadLoraAdapter": {"lora_name": "a", "lora_path": "b"},
     "unloadLoraAdapter": {"lora_name": "a"},
+    "loadModel": {"model": "a"},
+    "unloadModel": {"model": "a"},
+    "streamModelLoad": {"name": "a"},
 }
 
 

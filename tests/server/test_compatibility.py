@@ -17,6 +17,11 @@ from plumbline.server.settings import OPTIONS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
 CHAT = "/v1/chat/completions"
+LOADS = {
+    "/v1/model/load": {"name": "test-model"},
+    "/models/load": {"model": "test-model"},
+    "/models/unload": {"model": "test-model"},
+}
 
 
 def table(title: str, part: str = "") -> list[list[str]]:
@@ -47,9 +52,14 @@ def endpoints() -> list[Any]:
 
 @pytest.mark.parametrize(("method", "path", "here"), endpoints())
 async def test_an_endpoint_is_answered_or_refused(method: str, path: str, here: str, tmp_path: Path) -> None:
-    async with serving(served(scripted()), store=str(tmp_path / "s.db")) as server:
-        body = BODIES.get(path, {"model": "test-model", "input": "hi"}) if method == "POST" else None
-        answer = await server.request(method, path, body)
+    settings: dict[str, Any] = {"admin_api_keys": ("root",)} if "admin key" in here else {}
+    async with serving(served(scripted()), store=str(tmp_path / "s.db"), **settings) as server:
+        body = (
+            {**BODIES, **LOADS}.get(path, {"model": "test-model", "input": "hi"})
+            if method == "POST"
+            else None
+        )
+        answer = await server.request(method, path, body, headers={"x-admin-key": "root"})
 
     if "test-model" in path and "store" in here:
         # Nothing has this id. tests/server/test_stored_responses.py and others use ids that exist.

@@ -292,7 +292,13 @@ def test_close_refuses_those_who_wait_and_cancels_the_load() -> None:
         await pool.close()
         with pytest.raises(EngineClosedError):
             await first
+        with pytest.raises(EngineClosedError):
+            await pool.load("a")
         assert loader.live == []
+        loader.gate.set()
+        pool.open()
+        await pool.load("a")
+        assert loader.live == ["a"]
 
     asyncio.run(run())
 

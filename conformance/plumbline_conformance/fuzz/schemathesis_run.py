@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from plumbline_conformance.console.streams import put
 from plumbline_conformance.console.terminal import INTERRUPTED
+from plumbline_conformance.fuzz.strategies import OPERATORS
 from plumbline_conformance.recording.redaction import concealed
 from plumbline_conformance.suite.contract import document
 from plumbline_conformance.suite.model import Target
@@ -95,7 +96,7 @@ def _contract(model: str) -> dict[str, Any]:
     found["paths"] = {
         path.removeprefix("/v1"): methods
         for path, methods in found["paths"].items()
-        if path.startswith("/v1/")
+        if path.startswith("/v1/") and methods.get("post", {}).get("operationId") not in OPERATORS
     }
     schemas = found["components"]["schemas"]
     for methods in found["paths"].values():

@@ -130,7 +130,8 @@ def create_app(
         served = RequestLog(served, outputs=settings.enable_log_outputs, max_chars=settings.max_log_len)
     front = Front(
         served,
-        keys=KeyRing(settings.api_keys),
+        keys=KeyRing((*settings.api_keys, *settings.admin_api_keys) if settings.api_keys else ()),
+        admin_keys=KeyRing(settings.admin_api_keys),
         metrics=metrics,
         max_body_bytes=settings.max_body_bytes,
         body_timeout=settings.body_timeout,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -36,6 +36,7 @@ from plumbline.wire.errors import (
     ApiError,
     engine_unavailable,
     envelope,
+    invalid_request,
     missing_required_parameter,
     model_not_found,
 )
@@ -86,7 +87,9 @@ class Models(Generic[M]):
         self._replies = replies
         self._build = build
         self._created = now()
+        self._at_start = tuple(catalog.loaded)
         self._closing = False
+        self._tasks: set[asyncio.Task[None]] = set()
         self._sources = {name: source for source in catalog.sources for name in source.names}
         self._pool: ModelPool[M] = ModelPool(
             {source.names[0]: source.size for source in catalog.sources},
@@ -98,12 +101,14 @@ class Models(Generic[M]):
         )
 
     async def start(self) -> None:
-        """Start the models that are loaded already.
+        """Start the models that are loaded at the start, also again after `close`.
 
         Raises:
             Exception: an engine or an adapter does not start.
         """
-        for name in list(self._catalog.loaded):
+        self._closing = False
+        self._pool.open()
+        for name in self._at_start:
             try:
                 await self._pool.load(name)
             except ModelLoadError as error:
@@ -113,6 +118,7 @@ class Models(Generic[M]):
         """Refuse requests that wait, and abort all others. Idempotent."""
         self._closing = True
         await self._pool.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def engines(self) -> list[Engine]:
@@ -151,6 +157,55 @@ class Models(Generic[M]):
             parent=UNSET if name in source.names else source.names[0],
             status=status,
         )
+
+    def current(self) -> Model:
+        """Describe the loaded model that was used last.
+
+        Raises:
+            ApiError: 400 if no model is loaded.
+        """
+        name = self._pool.latest()
+        if name is None:
+            raise invalid_request("No model is loaded.", None, "model_not_loaded")
+        return self._describe(name, self._sources[name])
+
+    async def load(self, name: str) -> None:
+        """Load a model.
+
+        Raises:
+            ApiError: 404 for an unknown model, 503 with the reason if it cannot be loaded.
+        """
+        try:
+            await api_errors(self._pool.load(self._source(name).names[0]))
+        except ModelLoadError as error:
+            raise engine_unavailable(str(error)) from error
+
+    async def unload(self, name: str | None = None) -> None:
+        """Unload a model, or all, once its requests have ended.
+
+        Raises:
+            ApiError: 404 for an unknown model.
+        """
+        sources = self._catalog.sources if name is None else (self._source(name),)
+        await asyncio.gather(*(self._pool.unload(source.names[0]) for source in sources))
+
+    def begin(self, name: str, work: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+        """Begin to load or to unload a model, and do not wait for the end of it.
+
+        Raises:
+            ApiError: 404 for an unknown model.
+        """
+
+        async def run() -> None:
+            try:
+                await work(name)
+            except ApiError as error:  # The list of models shows it, too.
+                _log.warning("%s", error.message)
+
+        self._source(name)
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def answer(
         self,
@@ -253,11 +308,7 @@ class Models(Generic[M]):
         """Load a model and start its engine."""
         model = self._catalog.loaded.pop(name, None)
         if model is None:
-            try:
-                model = await in_daemon_thread(self._sources[name].load)
-            except Exception as error:
-                _log.error("the model '%s' could not be loaded: %s", name, error)
-                raise
+            model = await in_daemon_thread(self._sources[name].load)
         built = self._build(model, self._metrics.begin_model(name, model.engine))
         try:
             await model.engine.start()

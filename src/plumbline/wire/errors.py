@@ -24,6 +24,7 @@ __all__ = [
     "from_status",
     "integer_above_max_value",
     "integer_below_min_value",
+    "invalid_admin_key",
     "invalid_api_key",
     "invalid_json_schema",
     "invalid_request",
@@ -34,6 +35,7 @@ __all__ = [
     "listed",
     "missing_required_parameter",
     "model_not_found",
+    "no_admin_keys",
     "no_store",
     "previous_response_not_found",
     "prompt_not_found",
@@ -198,6 +200,25 @@ def previous_response_not_found(response_id: str) -> ApiError:
 def invalid_api_key() -> ApiError:
     message = "Incorrect API key provided. Send the key as 'Authorization: Bearer KEY'."
     return ApiError(401, message, INVALID_REQUEST, None, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+
+
+def invalid_admin_key() -> ApiError:
+    """Return the 401 for a wrong or missing admin key."""
+    message = (
+        "Incorrect admin key provided. Send the key as 'x-admin-key: KEY' or 'Authorization: Bearer KEY'."
+    )
+    return ApiError(401, message, INVALID_REQUEST, None, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+
+
+def no_admin_keys() -> ApiError:
+    """Return the 403 for an operation of admins, on a server without admin keys."""
+    return ApiError(
+        403,
+        "Requests cannot load or unload models: this server has no admin key. Start it with --admin-api-key-file.",
+        INVALID_REQUEST,
+        None,
+        "unsupported_operation",
+    )
 
 
 _MAX_NAMES = 10

@@ -120,6 +120,11 @@ class ModelPool(Generic[M]):
         """The models that requests may be using."""
         return [slot.model for slot in self._slots.values() if slot.model is not None]
 
+    def latest(self) -> str | None:
+        """Return the name of the loaded model that was used last."""
+        loaded = [slot for slot in self._slots.values() if slot.status == "loaded"]
+        return max(loaded, key=lambda slot: slot.last_used).name if loaded else None
+
     def failed(self, name: str) -> bool:
         """Return whether the last load of a model failed."""
         return self._slots[name].failed
@@ -189,6 +194,10 @@ class ModelPool(Generic[M]):
         if slot.status in {"loaded", "unloading"}:
             await asyncio.shield(self._leave(slot))
 
+    def open(self) -> None:
+        """Take requests again after `close`."""
+        self._closed = False
+
     async def close(self) -> None:
         """Refuse those who wait, cancel loads, and unload every model, also those with leases. Idempotent."""
         self._closed = True
@@ -257,6 +266,7 @@ class ModelPool(Generic[M]):
             slot.failed = True
             refusal = ModelLoadError(slot.name, str(error) or type(error).__name__)
             refusal.__cause__ = error
+            _log.error("%s", refusal)
             self._refuse(slot, refusal)
         finally:
             slot.loading = None

@@ -18,7 +18,14 @@ from plumbline.server.middleware.auth import KeyRing
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, new_request_id
-from plumbline.wire.errors import ApiError, envelope, from_status, invalid_api_key
+from plumbline.wire.errors import (
+    ApiError,
+    envelope,
+    from_status,
+    invalid_admin_key,
+    invalid_api_key,
+    no_admin_keys,
+)
 from plumbline.wire.incoming import FORMS, IGNORED
 
 __all__ = ["Front"]
@@ -31,6 +38,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _OPEN_PATHS = frozenset({"/health", "/version", "/metrics", "/openapi.json", "/openapi.yaml"})
 """Need no key, for probes and scrapers. They reveal nothing about requests."""
+
+_ADMIN_PATHS = frozenset({"/models/load", "/models/unload", "/v1/model/load", "/v1/model/unload"})
+"""Need an admin key, also where other requests need no key: any page or program of the machine could reach them."""
 
 _SOCKET_PATHS = frozenset({"/v1/responses"})
 
@@ -46,15 +56,26 @@ _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 """An id that a client may give its request; others are replaced."""
 
 
+_NO_KEYS = KeyRing(())
+
+
 class Front:
     """The outermost ASGI application."""
 
     def __init__(
-        self, app: App, *, keys: KeyRing, metrics: Metrics, max_body_bytes: int, body_timeout: float = 0.0
+        self,
+        app: App,
+        *,
+        keys: KeyRing,
+        admin_keys: KeyRing = _NO_KEYS,
+        metrics: Metrics,
+        max_body_bytes: int,
+        body_timeout: float = 0.0,
     ) -> None:
         self._app = app
         self._body_timeout = body_timeout
         self._keys = keys
+        self._admin_keys = admin_keys
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
 
@@ -125,9 +146,16 @@ class Front:
 
     def _key_error(self, scope: Scope) -> ApiError | None:
         """Return the error of a request without one of the keys (HTTP-06)."""
-        authorization = dict(scope["headers"]).get(b"authorization")
-        given = None if authorization is None else authorization.decode("utf-8", "surrogateescape")
-        return None if self._keys.accepts(given) else invalid_api_key()
+        headers = {name: value.decode("utf-8", "surrogateescape") for name, value in scope["headers"]}
+        given = headers.get(b"authorization")
+        if scope["path"] not in _ADMIN_PATHS:
+            return None if self._keys.accepts(given) else invalid_api_key()
+        if self._admin_keys.open:
+            return no_admin_keys() if self._keys.accepts(given) else invalid_api_key()
+        found = self._admin_keys.has(headers.get(b"x-admin-key", "").strip()) or self._admin_keys.accepts(
+            given
+        )
+        return None if found else invalid_admin_key()
 
     def _in_time(self, receive: Receive) -> Receive:
         """Wrap `receive` so that a body that is silent for `body_timeout`, or late by as much, is a 408."""

@@ -1,18 +1,32 @@
-"""Describe the served models."""
+"""Describe the served models, load and unload them."""
 
 from __future__ import annotations
 
-from plumbline._generated.models import ListModelsResponse
+from collections.abc import AsyncGenerator
+
+from plumbline._generated.models import (
+    ListModelsResponse,
+    LoadModelRequest,
+    ModelChangeResponse,
+    ModelLoadProgress,
+    ModelNameRequest,
+)
+from plumbline.server.models import chunk_error
 from plumbline.server.operations.base import ServerOperations
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
+from plumbline.wire.errors import ApiError
 from plumbline.wire.reply import JsonReply, Reply
+from plumbline.wire.sse import frame
 
 __all__ = ["ModelListOperations"]
 
 
 class ModelListOperations(ServerOperations):
-    """Operations on models."""
+    """Operations on models: OpenAI's, those of llama.cpp's router and those of TabbyAPI.
+
+    `server.middleware.front` asks for an admin key where models are loaded and unloaded.
+    """
 
     async def list_models(self, call: Call) -> Reply:
         """List the served names and the adapters (MOD-01)."""
@@ -21,3 +35,48 @@ class ModelListOperations(ServerOperations):
     async def retrieve_model(self, call: Call, *, model: str) -> Reply:
         """Describe a served model (MOD-02, MOD-03)."""
         return JsonReply(encode(self._models.described(model)[0]))
+
+    async def list_router_models(self, call: Call) -> Reply:
+        """List the models, at the path of llama.cpp's router."""
+        return await self.list_models(call)
+
+    async def load_model(self, request: ModelNameRequest, call: Call) -> Reply:
+        """Begin to load a model; llama.cpp's router does not wait either."""
+        self._models.begin(request.model, self._models.load)
+        return _done()
+
+    async def unload_model(self, request: ModelNameRequest, call: Call) -> Reply:
+        """Begin to unload a model; llama.cpp's router does not wait either."""
+        self._models.begin(request.model, self._models.unload)
+        return _done()
+
+    async def get_current_model(self, call: Call) -> Reply:
+        """Describe the loaded model that was used last, at TabbyAPI's path."""
+        return JsonReply(encode(self._models.current()))
+
+    async def list_folder_models(self, call: Call) -> Reply:
+        """List the models, at TabbyAPI's path."""
+        return await self.list_models(call)
+
+    async def stream_model_load(self, request: LoadModelRequest, call: Call) -> Reply:
+        """Load a model and follow its load, at TabbyAPI's path."""
+        self._models.described(request.name)  # An unknown one is a 404 and not an event.
+        return self._replies.as_they_are(self._progress(request.name))
+
+    async def unload_models(self, call: Call) -> Reply:
+        """Unload every model once its requests have ended, at TabbyAPI's path."""
+        await self._models.unload()
+        return _done()
+
+    async def _progress(self, name: str) -> AsyncGenerator[bytes, None]:
+        yield frame(encode(ModelLoadProgress(module=1, modules=1, status="processing")))
+        try:
+            await self._models.load(name)
+        except ApiError as error:
+            yield chunk_error(error)
+            return
+        yield frame(encode(ModelLoadProgress(module=1, modules=1, status="finished")))
+
+
+def _done() -> Reply:
+    return JsonReply(encode(ModelChangeResponse()))

@@ -63,6 +63,18 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             adds=True,
         ),
     ] = ()
+    admin_api_keys: Annotated[
+        Texts,
+        _access(
+            "key of clients that may load and unload models, sent as x-admin-key or as an API key, which it is too; "
+            "repeatable. Without one these operations are refused",
+            "KEY",
+            name="admin_api_key",
+            secret=True,
+            in_file="file with one admin key a line; # begins a comment",
+            adds=True,
+        ),
+    ] = ()
     sealing_key: Annotated[
         str,
         _access(

@@ -60,6 +60,10 @@ def _check_processes(settings: Settings) -> None:
 
 
 def _check_models(settings: Settings) -> None:
+    if settings.admin_api_keys and settings.api_servers > 1:
+        raise OptionError(
+            "--admin-api-key", "needs --api-servers 1: processes share the model that it would unload"
+        )
     if settings.model_dir and not Path(settings.model_dir).expanduser().is_dir():
         raise OptionError("--model-dir", f"must be a directory, and {settings.model_dir} is not one")
     if not settings.several_models:
@@ -115,8 +119,9 @@ def _check_access(settings: Settings) -> None:
         )
     if settings.sealing_key and len(settings.sealing_key) < _MIN_SEALING_KEY:
         raise OptionError("--sealing-key-file", f"must give at least {_MIN_SEALING_KEY} characters")
-    if any(not key for key in settings.api_keys):
-        raise OptionError("--api-key", "must not be empty")
+    for option, keys in (("--api-key", settings.api_keys), ("--admin-api-key", settings.admin_api_keys)):
+        if any(not key for key in keys):
+            raise OptionError(option, "must not be empty")
 
 
 def _check_hosts(settings: Settings) -> None:
