@@ -220,6 +220,7 @@ async def test_a_load_that_fails_fails_its_requests_and_the_next_tries_again(
         whole = await bad[0].answer()
         assert (whole.status, whole.error["code"]) == (503, "engine_unavailable")
         assert whole.error["message"].startswith("The model 'b' could not be loaded.")
+        assert whole.header("x-should-retry") == "false"
         writes = b"".join([write async for write in bad[1].writes()])
         streamed = Answer(bad[1].status, bad[1].headers, writes)
         assert b"secret" not in whole.body + writes

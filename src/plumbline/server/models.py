@@ -34,11 +34,11 @@ from plumbline.server.streams import close_with_request, until_disconnect
 from plumbline.wire.call import Call
 from plumbline.wire.errors import (
     ApiError,
-    engine_unavailable,
     envelope,
     invalid_request,
     missing_required_parameter,
     model_not_found,
+    model_not_loaded,
 )
 from plumbline.wire.reply import EventReply, Reply
 from plumbline.wire.sse import DONE, frame
@@ -143,7 +143,7 @@ class Models(Generic[M]):
         loaded = self._pool.model(source.names[0])
         status: ModelStatus | UnsetType = UNSET
         if self._catalog.shows_status:
-            value = self._pool.statuses()[source.names[0]]
+            value = self._pool.status(source.names[0])
             failed = True if self._pool.failed(source.names[0]) else UNSET
             status = ModelStatus(value="loaded" if value == "unloading" else value, failed=failed)
         return Model(
@@ -178,7 +178,7 @@ class Models(Generic[M]):
         try:
             await api_errors(self._pool.load(self._source(name).names[0]))
         except ModelLoadError as error:
-            raise engine_unavailable(str(error)) from error
+            raise model_not_loaded(str(error)) from error
 
     async def unload(self, name: str | None = None) -> None:
         """Unload a model, or all, once its requests have ended.
@@ -231,7 +231,7 @@ class Models(Generic[M]):
         """
         source = self._source(name)
         patience = self._settings.keep_alive_interval
-        loaded = self._pool.statuses()[source.names[0]] == "loaded"
+        loaded = self._pool.status(source.names[0]) == "loaded"
         if loaded or late_error is None or patience <= 0:
             return await handle(await self._lease_for_request(source, call))
 
@@ -281,12 +281,12 @@ class Models(Generic[M]):
         name, client = source.names[0], client_of(call, self._settings)
         acquired = self._pool.acquire(name, client)
         try:
-            if self._pool.statuses()[name] == "loaded":  # It does not wait.
+            if self._pool.status(name) == "loaded":  # It does not wait.
                 return await acquired
             return await api_errors(until_disconnect(call, acquired))
         except ModelLoadError as error:
             # Its message may have paths: it goes to the log, not to the client (ERR-13).
-            raise engine_unavailable(
+            raise model_not_loaded(
                 f"The model '{name}' could not be loaded. The log of the server has the reason."
             ) from error
 

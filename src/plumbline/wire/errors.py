@@ -35,6 +35,7 @@ __all__ = [
     "listed",
     "missing_required_parameter",
     "model_not_found",
+    "model_not_loaded",
     "no_admin_keys",
     "no_store",
     "previous_response_not_found",
@@ -351,6 +352,11 @@ def server_error(message: str = "The server had an error while processing your r
 
 def engine_unavailable(message: str = "The engine is not ready.") -> ApiError:
     return ApiError(503, message, SERVER_ERROR, None, "engine_unavailable")
+
+
+def model_not_loaded(message: str) -> ApiError:
+    """Return the 503 for a model that could not be loaded. Official clients would try again at once, in vain."""
+    return ApiError(503, message, SERVER_ERROR, None, "engine_unavailable", {"x-should-retry": "false"})
 
 
 def from_status(status: int, message: str, headers: Mapping[str, str] | None = None) -> ApiError:

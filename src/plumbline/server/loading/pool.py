@@ -115,6 +115,10 @@ class ModelPool(Generic[M]):
         """Return the status of each model by name."""
         return {name: slot.status for name, slot in self._slots.items()}
 
+    def status(self, name: str) -> ModelStatus:
+        """Return the status of one model."""
+        return self._slots[name].status
+
     @property
     def loaded(self) -> list[M]:
         """The models that requests may be using."""
