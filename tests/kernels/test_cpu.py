@@ -140,6 +140,44 @@ def test_a_linear_layer_multiplies_and_adds_with_the_same_bits_in_any_batch(libr
 
 
 @DTYPES
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("outputs", "inputs"), [(64, 32), (199, 48), (70, 384)])
+def test_a_rounded_layer_multiplies_rounded_weights_and_inputs(library, dtype, bits, outputs, inputs):
+    """Each group of weights and of inputs is rounded by a scale of its own; all else is exact, in any batch."""
+    weight, bias = randn(outputs, inputs, seed=1, dtype=dtype), randn(outputs, seed=2, dtype=dtype)
+    weight[3] = 0
+    x = randn(40, inputs, seed=3, dtype=dtype)
+    packed = library.pack(weight, bits)
+    assert packed.data.dtype == torch.uint8
+    assert packed.data.numel() * 8 // bits >= outputs * inputs
+
+    parts = weight.float().unflatten(1, (-1, packed.group))
+    most = parts.gather(2, parts.abs().argmax(2, keepdim=True))
+    scales = (most.abs() / 127 if bits == 8 else most / -8).bfloat16().float()
+    levels = (parts / scales).nan_to_num(0.0).round().clamp(-(1 << bits - 1), (1 << bits - 1) - 1)
+    rows = x.float().unflatten(1, (-1, packed.group))
+    row_scales = rows.abs().amax(2, keepdim=True) / 127
+    expected = F.linear(
+        ((rows / row_scales).round() * row_scales).flatten(1).double(),
+        (levels * scales).flatten(1).double(),
+        bias.double(),
+    )
+    logits = library.logits(x, packed, bias)
+    # An input in the middle between two levels may be rounded to either.
+    torch.testing.assert_close(logits.double(), expected, atol=0.3, rtol=1e-3)
+    assert (logits.double() - expected).abs().median() < 1e-4
+    for start, stop in ((0, 1), (1, 3), (3, 8), (8, 40)):
+        assert torch.equal(library.logits(x[start:stop], packed, bias), logits[start:stop])
+    recorded = program(library, dtype)
+    assert torch.equal(run(recorded, recorded.linear(x, packed, bias), len(x)), logits.to(dtype))
+
+
+def test_inputs_that_no_group_divides_are_refused():
+    with pytest.raises(ValueError, match="40 inputs cannot have 8 bits"):
+        load().pack(randn(4, 40), 8)
+
+
+@DTYPES
 def test_norms_and_the_gate_are_those_of_the_reference(library, dtype):
     x, residual, weight = (
         randn(70, 48, dtype=dtype) * 3,

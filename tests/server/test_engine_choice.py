@@ -104,3 +104,10 @@ def test_without_a_compiler_torch_runs_the_model_and_one_line_says_what_is_lost(
 def test_kernels_that_do_not_support_the_type_of_the_weights_are_refused_by_name() -> None:
     with pytest.raises(SettingsError, match=r"--compile is on, but .*torch.float16"):
         compiled(Settings(compile="on", dtype="float16"))
+
+
+def test_rounded_weights_need_compiled_kernels() -> None:
+    with pytest.raises(SettingsError, match="--quantization is int8, which needs compiled kernels"):
+        compiled(Settings(quantization="int8", compile="off"))
+    with pytest.raises(SettingsError, match=r"--quantization is an option of plumbline.*--engine-args"):
+        choose_engine(Settings(quantization="int4", engine="vllm"), MODEL_DIR, None)

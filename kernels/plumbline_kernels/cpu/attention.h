@@ -1,7 +1,7 @@
 // Attention over the paged cache, with online softmax (FlashAttention-2, arXiv 2307.08691).
 //
 // The work is cut into parts: a tile of a sequence's queries, and one key head. The query heads that share the key head
-// are rows of one matrix. A tile walks over blocks of keys that begin at multiples of PANEL, so the bits of a row depend
+// are rows of one matrix. A tile walks over blocks of keys that begin at multiples of KEYS, so the bits of a row depend
 // on its query and on the keys up to its position alone: not on the batch, nor on how a prompt is cut. Scores and sums
 // are fp32; in bf16 the weights are rounded to bf16 for the second product.
 #pragma once
@@ -13,6 +13,7 @@
 #include "threads.h"
 
 constexpr int MAX_DIM = 256;
+constexpr int KEYS = 64;
 constexpr int TILE_ROWS = 64;     // More rows reuse a packed block of keys, and fewer wide heads fit the cache.
 constexpr float LOWEST = -1e30f;  // Finite, so that a row without a key so far has no NaN.
 
@@ -27,9 +28,9 @@ struct Attention {
   int threads;
 };
 
-// Transpose 16 rows of 16 words in place.
+// Transpose LANES rows of as many words in place.
 inline void transpose(U (&m)[LANES]) {
-  const U lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const U lanes = (U)numbers();
 #pragma GCC unroll 4
   for (uint32_t step = LANES / 2; step > 0; step /= 2) {
     // Exchange the off-diagonal squares of size `step`.
@@ -51,10 +52,10 @@ class Tile {
   static constexpr int PER = A::PER_WORD;
 
   alignas(64) T q_[TILE_ROWS * MAX_DIM];
-  alignas(64) T k_[MAX_DIM * PANEL];
-  alignas(64) T v_[PANEL * MAX_DIM];
-  alignas(64) T p_[TILE_ROWS * PANEL];
-  alignas(64) float s_[TILE_ROWS * PANEL];
+  alignas(64) T k_[MAX_DIM * KEYS];  // Panels of keys.
+  alignas(64) T v_[KEYS * MAX_DIM];  // The values of a block side by side.
+  alignas(64) T p_[TILE_ROWS * KEYS];
+  alignas(64) float s_[TILE_ROWS * KEYS];
   alignas(64) float o_[TILE_ROWS * MAX_DIM];
   alignas(64) F total_[TILE_ROWS];
   float top_[TILE_ROWS];
@@ -69,26 +70,26 @@ class Tile {
   }
 
   void pack_keys(const T* const* rows, long dim) {
-    for (int group = 0; group < GROUPS; group++)
+    for (int key = 0; key < KEYS; key += LANES)
       for (long word = 0; word < dim / PER; word += LANES) {
         U m[LANES];
-        for (int i = 0; i < LANES; i++) {
-          const T* row = rows[group * LANES + i];
-          m[i] = row ? words(row + word * PER) : U{};
-        }
+        for (int i = 0; i < LANES; i++) m[i] = rows[key + i] ? words(rows[key + i] + word * PER) : U{};
         transpose(m);
-        for (int i = 0; i < LANES; i++) put(k_ + ((word + i) * PANEL + group * LANES) * PER, m[i]);
+        T* to = k_ + key / PANEL * PANEL * dim + key % PANEL * PER;
+        for (int i = 0; i < LANES; i++) put(to + (word + i) * PANEL * PER, m[i]);
       }
   }
 
   void pack_values(const T* const* rows, long dim) {
     if constexpr (PER == 1) {
-      for (int key = 0; key < PANEL; key++)
+      for (int key = 0; key < KEYS; key++)
         for (long i = 0; i < dim; i += LANES) store(v_ + key * dim + i, rows[key] ? load(rows[key] + i) : splat(0.0f));
-    } else {
+    }
+#if defined(__AVX512BF16__)
+    else {
       const HH order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-      for (int key = 0; key < PANEL; key += 2)
+      for (int key = 0; key < KEYS; key += 2)
         for (long i = 0; i < dim; i += LANES) {
           struct {
             H even, odd;
@@ -98,11 +99,12 @@ class Tile {
           store_as(v_ + key * dim + 2 * i, __builtin_shuffle(load_as<HH>(&both), order));
         }
     }
+#endif
   }
 
   void pack(const Attention<T>& a, const int32_t* table, long head, long first, long stop) {
-    const T *k[PANEL], *v[PANEL];
-    for (int i = 0; i < PANEL; i++) {
+    const T *k[KEYS], *v[KEYS];
+    for (int i = 0; i < KEYS; i++) {
       long position = first + i;
       k[i] = v[i] = nullptr;
       if (position >= stop) continue;  // What is past the sequence may be NaN, so it is not read.
@@ -116,16 +118,17 @@ class Tile {
 
   // Turn the scores of a block into weights. If the row's maximum grows, rescale what it has so far.
   void weigh(int row, float scale, long lowest, long highest, long dim) {
-    const I lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    bool partly = lowest > 0 || highest < PANEL - 1;
-    F x[GROUPS], top = splat(LOWEST);
-    for (int g = 0; g < GROUPS; g++) {
-      x[g] = load(s_ + row * PANEL + g * LANES) * scale;
+    const I lanes = numbers();
+    constexpr int VECTORS = KEYS / LANES;
+    bool partly = lowest > 0 || highest < KEYS - 1;
+    F x[VECTORS], top = splat(LOWEST);
+    for (int i = 0; i < VECTORS; i++) {
+      x[i] = load(s_ + row * KEYS + i * LANES) * scale;
       if (partly) {
-        I index = lanes + g * LANES;
-        x[g] = ((index >= (int)lowest) & (index <= (int)highest)) ? x[g] : splat(-INFINITY);
+        I index = lanes + i * LANES;
+        x[i] = ((index >= (int)lowest) & (index <= (int)highest)) ? x[i] : splat(-INFINITY);
       }
-      top = maximum(top, x[g]);
+      top = maximum(top, x[i]);
     }
     float now = largest(top);
     if (now > top_[row]) {
@@ -134,10 +137,10 @@ class Tile {
       for (long i = 0; i < dim; i += LANES) store(o_ + row * dim + i, load(o_ + row * dim + i) * shrink);
       top_[row] = now;
     }
-    for (int g = 0; g < GROUPS; g++) {
-      F weight = exp2(x[g] - top_[row]);
+    for (int i = 0; i < VECTORS; i++) {
+      F weight = exp2(x[i] - top_[row]);
       total_[row] += weight;
-      store(p_ + row * PANEL + g * LANES, weight);
+      store(p_ + row * KEYS + i * LANES, weight);
     }
   }
 
@@ -155,18 +158,19 @@ class Tile {
     for (int r = 0; r < rows; r++) top_[r] = LOWEST, total_[r] = splat(0.0f);
 
     long earliest = a.window ? context + first + 1 - a.window : 0;
-    for (long block = earliest > 0 ? earliest / PANEL * PANEL : 0; block < context + stop; block += PANEL) {
+    for (long block = earliest > 0 ? earliest / KEYS * KEYS : 0; block < context + stop; block += KEYS) {
       pack(a, a.tables + sequence * a.table_width, head, block, seq_len);
-      products<A, GROUPS>(rows, q_, dim, k_, PANEL * PER, dim / PER, s_, PANEL, false);
+      for (int key = 0; key < KEYS; key += PANEL)
+        products<A, GROUPS>(rows, q_, dim, k_ + key * dim, PANEL * PER, dim / PER, s_ + key, KEYS, false);
       for (int r = 0; r < rows; r++) {
         long position = context + first + r / shared - block;
         weigh(r, a.scale * 1.4426950408889634f, a.window ? position - a.window + 1 : 0, position, dim);
       }
       long column = 0;
       for (; column + PANEL <= dim; column += PANEL)
-        products<A, GROUPS>(rows, p_, PANEL, v_ + column * PER, dim * PER, PANEL / PER, o_ + column, dim, true);
+        products<A, GROUPS>(rows, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, o_ + column, dim, true);
       for (; column < dim; column += LANES)
-        products<A, 1>(rows, p_, PANEL, v_ + column * PER, dim * PER, PANEL / PER, o_ + column, dim, true);
+        products<A, 1>(rows, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, o_ + column, dim, true);
     }
     for (int r = 0; r < rows; r++) {
       float share = 1.0f / sum(total_[r]);

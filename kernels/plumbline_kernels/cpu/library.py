@@ -13,22 +13,47 @@ from torch import Tensor
 
 from plumbline_kernels.cpu.build import build
 
-__all__ = ["Library", "PackedWeight", "load"]
+__all__ = ["Library", "Op", "PackedWeight", "load"]
 
-_PANEL = 64
-"""Columns of a packed panel; `PANEL` in product.h."""
 _MAX_DIM = 256
 """The widest head; `MAX_DIM` in attention.h."""
 _DTYPES = (torch.bfloat16, torch.float32)
+_BYTES = 4
+"""Bytes of a word of a rounded weight; `WORD` in quantized.h."""
+_GROUPS = {8: (128, 64, 32, 16), 4: (32, 16)}
+"""Inputs that share a scale, by the bits of a weight: the first number that divides the inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """A weight [out, in] in the layout of product.h."""
+    """A weight [out, in] in the layout of product.h, or of quantized.h if it has scales."""
 
     data: Tensor
     outputs: int
     inputs: int
+    bits: int = 0
+    """8 or 4; 0 for the type of the model."""
+    group: int = 0
+    """Inputs that share a scale."""
+    scales: Tensor | None = None
+
+
+class Op(ctypes.Structure):
+    """One operation of a program; `Op` in program.cpp."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("bits", ctypes.c_int32),
+        ("input", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("weight", ctypes.c_void_p),
+        ("more", ctypes.c_void_p),
+        ("state", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("inputs", ctypes.c_int64),
+        ("outputs", ctypes.c_int64),
+        ("window", ctypes.c_int64),
+    )
 
 
 class Library:
@@ -51,44 +76,86 @@ class Library:
         self._functions.plumbline_run.restype = None
         self.run = self._functions.plumbline_run
         self._logits = self._functions.plumbline_logits
-        self._logits.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 3 + [ctypes.c_int32] * 2
+        self._logits.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32]
         self._logits.restype = None
         self._per_word = {
             dtype: int(self._functions.plumbline_per_word(int(dtype == torch.bfloat16))) for dtype in _DTYPES
         }
-        self._wide = {
-            dtype: bool(self._functions.plumbline_is_wide(int(dtype == torch.bfloat16))) for dtype in _DTYPES
-        }
+        self._fast = bool(self._functions.plumbline_is_fast())
+        self._panel = int(self._functions.plumbline_panel())
 
     def supports(self, dtype: torch.dtype, head_dim: int, widths: tuple[int, ...]) -> bool:
-        """Return whether models of this dtype, head size and these widths of rows run, and faster than with torch.
-
-        On processors without AVX-512, and in bf16 without its products of bf16, oneDNN is faster.
-        """
+        """Return whether models of this dtype, head size and these widths of rows run, and faster than with torch."""
         return (
-            self._wide.get(dtype, False)
+            self._fast
+            and dtype in self._per_word
             and head_dim % 32 == 0
             and head_dim <= _MAX_DIM
             and all(width % 16 == 0 for width in widths)
         )
 
-    def pack(self, weight: Tensor) -> PackedWeight:
-        """Pack a weight [out, in] for `Program.linear`; outputs are padded to whole panels with zeros."""
+    def pack(self, weight: Tensor, bits: int = 0) -> PackedWeight:
+        """Pack a weight [out, in] for `Program.linear`; outputs are padded to whole panels with zeros.
+
+        Args:
+            weight: bf16 or fp32.
+            bits: 8 or 4 to round it to so many; 0 keeps its type.
+
+        Raises:
+            ValueError: the inputs of a rounded weight are not a multiple of 16.
+        """
         outputs, inputs = weight.shape
-        word = self._per_word[weight.dtype]
-        padded = F.pad(weight, (0, 0, 0, -outputs % _PANEL))
-        panels = padded.view(-1, _PANEL, inputs // word, word).permute(0, 2, 1, 3).contiguous()
-        return PackedWeight(panels, outputs, inputs)
+        padded = F.pad(weight, (0, 0, 0, -outputs % self._panel))
+        if bits == 0:
+            return PackedWeight(self._panels(padded, self._per_word[weight.dtype]), outputs, inputs)
+        group = next((size for size in _GROUPS[bits] if inputs % size == 0), None)
+        if group is None:
+            raise ValueError(
+                f"a weight of {inputs} inputs cannot have {bits} bits: they are no multiple of 16"
+            )
+        values, scales = _rounded(padded.float().view(-1, inputs // group, group), bits)
+        panels = self._panels(values.view(-1, inputs), _BYTES)
+        if bits == 4:
+            pairs = panels.view(panels.shape[0], -1, 2, self._panel, _BYTES)
+            panels = pairs[:, :, 0] | pairs[:, :, 1] << 4
+        scales = scales.view(-1, self._panel, inputs // group).transpose(1, 2).contiguous()
+        return PackedWeight(panels.contiguous(), outputs, inputs, bits, group, scales)
+
+    def _panels(self, rows: Tensor, word: int) -> Tensor:
+        """Lay rows [N, in] out as [panels, words, PANEL, word]."""
+        return rows.view(-1, self._panel, rows.shape[1] // word, word).permute(0, 2, 1, 3).contiguous()
 
     def logits(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         """Map x [R, in] to fp32 x @ weight.T + bias, [R, out]."""
         x = x.contiguous()
         out = torch.empty(x.shape[0], weight.outputs, dtype=torch.float32)
-        self._logits(
-            x.data_ptr(), weight.data.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr(),
-            x.shape[0], weight.outputs, weight.inputs, int(x.dtype == torch.bfloat16), self.threads,
-        )  # fmt: skip
+        op = Op(
+            bits=weight.bits,
+            input=x.data_ptr(),
+            out=out.data_ptr(),
+            weight=weight.data.data_ptr(),
+            more=None if bias is None else bias.data_ptr(),
+            state=None if weight.scales is None else weight.scales.data_ptr(),
+            inputs=weight.inputs,
+            outputs=weight.outputs,
+            window=weight.group,
+        )
+        self._logits(ctypes.byref(op), x.shape[0], int(x.dtype == torch.bfloat16), self.threads)
         return out
+
+
+def _rounded(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Round fp32 weights [N, groups, group] to unsigned bytes, with bf16 scales [N, groups].
+
+    The value of a byte b is (b - 2**(bits - 1)) * scale. With 4 bits the weight of the largest magnitude becomes the
+    lowest value, -8, which has no positive counterpart; its sign is the scale's.
+    """
+    zero = 1 << (bits - 1)
+    most = weight.gather(2, weight.abs().argmax(2, keepdim=True))
+    scales = (most.abs() / (zero - 1) if bits == 8 else most / -zero).bfloat16()
+    divisor = scales.float()
+    values = torch.where(divisor == 0, 0.0, weight / divisor).round_().clamp_(-zero, zero - 1).add_(zero)
+    return values.to(torch.uint8), scales.squeeze(2)
 
 
 @cache

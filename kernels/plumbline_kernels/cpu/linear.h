@@ -5,33 +5,47 @@
 
 constexpr long WORTH_THREADS = 1 << 17;  // Multiplications below which waking a helper costs more than it saves.
 
+constexpr long ROW_BLOCK = 96;  // Rows whose inputs stay in the second-level cache with a panel.
+
+// Add the bias to sums [count, PANEL] and write those of the panel's outputs, from `column` on.
+template <typename T, typename Out>
+void write_panel(const float* sums, const T* bias, Out* out, long count, long outputs, long column) {
+  long width = outputs - column < PANEL ? outputs - column : PANEL;
+  for (long r = 0; r < count; r++) {
+    Out* to = out + r * outputs + column;
+    long n = 0;
+    for (; n + LANES <= width; n += LANES) {
+      F y = load(sums + r * PANEL + n);
+      store(to + n, bias ? y + load(bias + column + n) : y);
+    }
+    for (; n < width; n++) {
+      Out lanes[LANES];
+      store(lanes, splat(sums[r * PANEL + n] + (bias ? number(bias[column + n]) : 0.0f)));
+      to[n] = lanes[0];
+    }
+  }
+}
+
+// Call part(first row, rows, first output, sums) for blocks of rows and panels of outputs, and write the sums.
+template <typename T, typename Out, typename Part>
+void each_panel(const T* bias, Out* out, long rows, long outputs, long inputs, int threads, const Part& part) {
+  long panels = (outputs + PANEL - 1) / PANEL, blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
+  auto task = [&](uint32_t index) {
+    long column = index / blocks * PANEL, first = index % blocks * ROW_BLOCK;
+    long count = rows - first < ROW_BLOCK ? rows - first : ROW_BLOCK;
+    alignas(64) float sums[ROW_BLOCK * PANEL];
+    part(first, count, column, sums);
+    write_panel(sums, bias, out + first * outputs, count, outputs, column);
+  };
+  pool().run(panels * blocks, rows * outputs * inputs > WORTH_THREADS ? threads : 1, task);
+}
+
 // out[m][n] = sum over k of x[m][k] * weight[n][k], + bias[n].
 template <typename T, typename Out>
 void linear(const T* x, const T* packed, const T* bias, Out* out, long rows, long outputs, long inputs, int threads) {
   using A = Arithmetic<T>;
-  constexpr long BLOCK = 96;  // Rows whose inputs stay in the second-level cache with the panel.
-  long panels = (outputs + PANEL - 1) / PANEL, blocks = (rows + BLOCK - 1) / BLOCK;
-  auto part = [&](uint32_t index) {
-    long panel = index / blocks, first = index % blocks * BLOCK;
-    long count = rows - first < BLOCK ? rows - first : BLOCK;
-    long column = panel * PANEL, width = outputs - column < PANEL ? outputs - column : PANEL;
-    alignas(64) float sums[BLOCK * PANEL];
-    products<A, GROUPS>(count, x + first * inputs, inputs, packed + panel * inputs * PANEL, PANEL * A::PER_WORD,
+  each_panel(bias, out, rows, outputs, inputs, threads, [&](long first, long count, long column, float* sums) {
+    products<A, GROUPS>(count, x + first * inputs, inputs, packed + column * inputs, PANEL * A::PER_WORD,
                         inputs / A::PER_WORD, sums, PANEL, false);
-    for (long r = 0; r < count; r++) {
-      Out* to = out + (first + r) * outputs + column;
-      long n = 0;
-      for (; n + LANES <= width; n += LANES) {
-        F y = load(sums + r * PANEL + n);
-        store(to + n, bias ? y + load(bias + column + n) : y);
-      }
-      for (; n < width; n++) {
-        F y = splat(sums[r * PANEL + n] + (bias ? number(bias[column + n]) : 0.0f));
-        Out lanes[LANES];
-        store(lanes, y);
-        to[n] = lanes[0];
-      }
-    }
-  };
-  pool().run(panels * blocks, rows * outputs * inputs > WORTH_THREADS ? threads : 1, part);
+  });
 }

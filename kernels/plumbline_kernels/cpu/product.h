@@ -1,17 +1,19 @@
 // Products of a few rows with packed columns, the one loop of linear layers and of attention.
 //
-// A matrix is packed in panels of 64 columns: for each word of the summed dimension 64 columns lie side by side. A word
-// is one number, or two bf16 where `vdpbf16ps` multiplies pairs. Each result is summed in the order of the words by one
+// A matrix is packed in panels of columns: for each word of the summed dimension the columns of a panel lie side by
+// side. A word is one number, or two bf16 where `vdpbf16ps` multiplies pairs. Each result is summed in the order of the words by one
 // accumulator, so its bits do not depend on how many rows are computed together.
 #pragma once
 #include "vector.h"
 
-constexpr int PANEL = 64, GROUPS = PANEL / LANES;
 #if defined(__AVX512F__)
-constexpr int MOST_ROWS = 6;  // 24 accumulators and 4 columns fit 32 registers.
+constexpr int GROUPS = 4, MOST_ROWS = 6;  // 24 accumulators and 4 columns fit 32 registers.
+#elif defined(__AVX__)
+constexpr int GROUPS = 2, MOST_ROWS = 6;  // 12 accumulators and 2 columns fit 16 registers.
 #else
-constexpr int MOST_ROWS = 1;  // A group of sixteen takes two of 16 registers.
+constexpr int GROUPS = 4, MOST_ROWS = 4;
 #endif
+constexpr int PANEL = GROUPS * LANES;
 
 // One number per word; sums are fp32.
 template <typename T>
@@ -52,7 +54,7 @@ struct ArithmeticOf<bf16> {
 template <typename T>
 using Arithmetic = typename ArithmeticOf<T>::type;
 
-// out[r][0 .. 16 N) = sum over words of rows[r][word] * columns[word], added to what is there if `add`.
+// out[r][0 .. N * LANES) = sum over words of rows[r][word] * columns[word], added to what is there if `add`.
 template <typename A, int R, int N>
 inline void product(const typename A::Element* rows, long row_stride, const typename A::Element* columns,
                     long column_stride, long words, float* out, long out_stride, bool add) {

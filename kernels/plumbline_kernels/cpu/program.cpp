@@ -2,21 +2,22 @@
 //
 // `program.py` builds the list of operations once and mirrors these structures. Buffers are the caller's.
 #include "attention.h"
-#include "linear.h"
+#include "quantized.h"
 #include "rows.h"
 
 enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, SILU_MUL };
 
 struct Op {
   Kind kind;
+  int32_t bits;        // LINEAR: of the weight; 0 for the model's type
   const void* in;      // [tokens, inputs]
   void* out;           // [tokens, outputs]
   const void* weight;  // NORM, LINEAR (packed), EMBED (the table), ROPE (of query heads)
   const void* more;    // LINEAR: bias; ROPE: norm weight of key heads
-  void* state;         // NORM, SELECT: the residual, or null; ROPE, ATTEND: keys
+  void* state;         // NORM, SELECT: the residual, or null; ROPE, ATTEND: keys; LINEAR: scales, or null
   void* values;        // ROPE, ATTEND: values
   int64_t inputs, outputs;
-  int64_t window;      // ATTEND: 0 for none
+  int64_t window;      // ATTEND: 0 for none; LINEAR: inputs that share a scale
 };
 
 struct Model {
@@ -49,6 +50,14 @@ void select(T* values, const int64_t* rows, long count, long width) {
   for (long i = 0; i < count; i++) std::memmove(values + i * width, values + rows[i] * width, width * sizeof(T));
 }
 
+template <typename T, typename Out>
+void multiply(const Op& op, const T* bias, Out* out, long rows, int threads) {
+  const T* in = (const T*)op.in;
+  if (op.bits == 0) return linear(in, (const T*)op.weight, bias, out, rows, op.outputs, op.inputs, threads);
+  Quantized weight{(const uint8_t*)op.weight, (const bf16*)op.state, op.window, op.bits};
+  linear(in, weight, bias, out, rows, op.outputs, op.inputs, threads);
+}
+
 template <typename T>
 void run(const Model& m, const Op* ops, long count, const Step& step) {
   long tokens = step.tokens;
@@ -66,7 +75,7 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
         norm(in, (T*)op.state, weight, out, tokens, op.outputs, m.eps, m.threads);
         break;
       case LINEAR:
-        linear(in, weight, more, out, tokens, op.outputs, op.inputs, m.threads);
+        multiply(op, more, out, tokens, m.threads);
         break;
       case ROPE:
         rope(Rope<T>{in, weight, more, m.cos_sin, step.positions, step.slots, out, (T*)op.state, (T*)op.values,
@@ -99,25 +108,24 @@ int32_t plumbline_per_word(int32_t is_bf16) {
   return is_bf16 ? Arithmetic<bf16>::PER_WORD : Arithmetic<float>::PER_WORD;
 }
 
-// Whether the processor computes this type with the widest vectors that the kernels are written for.
-int32_t plumbline_is_wide(int32_t is_bf16) {
-#if defined(__AVX512BF16__)
+// How many columns a panel has.
+int32_t plumbline_panel() { return PANEL; }
+
+// Whether the vectors of the processor are wide enough to be faster than torch.
+int32_t plumbline_is_fast() {
+#if defined(__AVX__) || defined(__aarch64__)
   return 1;
-#elif defined(__AVX512F__)
-  return !is_bf16;
 #else
-  (void)is_bf16;
   return 0;
 #endif
 }
 
-// Logits: x [rows, inputs] to fp32 [rows, outputs].
-void plumbline_logits(const void* x, const void* packed, const void* bias, float* out, int64_t rows, int64_t outputs,
-                      int64_t inputs, int32_t is_bf16, int32_t threads) {
+// Logits: one LINEAR whose outputs are fp32.
+void plumbline_logits(const Op* op, int64_t rows, int32_t is_bf16, int32_t threads) {
   if (is_bf16)
-    linear((const bf16*)x, (const bf16*)packed, (const bf16*)bias, out, rows, outputs, inputs, threads);
+    multiply(*op, (const bf16*)op->more, (float*)op->out, rows, threads);
   else
-    linear((const float*)x, (const float*)packed, (const float*)bias, out, rows, outputs, inputs, threads);
+    multiply(*op, (const float*)op->more, (float*)op->out, rows, threads);
 }
 
 void plumbline_run(const Model* model, const Op* ops, int64_t count, const Step* step) {

@@ -8,26 +8,11 @@ import torch
 from torch import Tensor
 
 from plumbline_kernels._attention_batch import AttentionBatch, Selection
-from plumbline_kernels.cpu.library import Library, PackedWeight
+from plumbline_kernels.cpu.library import Library, Op, PackedWeight
 
 __all__ = ["Program"]
 
 _EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _SILU_MUL = range(7)
-
-
-class _Op(ctypes.Structure):
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("input", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("weight", ctypes.c_void_p),
-        ("more", ctypes.c_void_p),
-        ("state", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("inputs", ctypes.c_int64),
-        ("outputs", ctypes.c_int64),
-        ("window", ctypes.c_int64),
-    )
 
 
 class _Model(ctypes.Structure):
@@ -114,8 +99,8 @@ class Program:
             heads, kv_heads, head_dim, block_size, cos_sin.data_ptr(), eps, head_dim**-0.5,
             int(dtype == torch.bfloat16), library.threads,
         )  # fmt: skip
-        self._ops: list[_Op] = []
-        self._array: ctypes.Array[_Op] | None = None
+        self._ops: list[Op] = []
+        self._array: ctypes.Array[Op] | None = None
         self._buffers: dict[tuple[int, int], Tensor] = {}
         self._kept: list[object] = [cos_sin]
         """What the operations point to."""
@@ -135,7 +120,17 @@ class Program:
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         """Map x [T, in] to x @ weight.T + bias, [T, out]."""
-        return self._record(_LINEAR, weight.outputs, x, weight=weight.data, more=bias)
+        out = self._record(
+            _LINEAR,
+            weight.outputs,
+            x,
+            weight=weight.data,
+            more=bias,
+            state=weight.scales,
+            window=weight.group,
+        )
+        self._ops[-1].bits = weight.bits
+        return out
 
     def rope_kv_write(
         self, qkv: Tensor, cache: tuple[Tensor, Tensor], q_norm: Tensor | None, k_norm: Tensor | None
@@ -150,7 +145,7 @@ class Program:
 
     def select(self, q: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """Keep the rows of the step's `Selection` from here on."""
-        op = _Op(kind=_SELECT, out=q.data_ptr(), outputs=q.shape[1], state=residual.data_ptr())
+        op = Op(kind=_SELECT, out=q.data_ptr(), outputs=q.shape[1], state=residual.data_ptr())
         op.inputs = residual.shape[1]
         self._ops.append(op)
         return q, residual
@@ -180,7 +175,7 @@ class Program:
         out = self._buffers.get((kind, width))
         if out is None:
             out = self._buffers[kind, width] = torch.empty(self.capacity, width, dtype=self._dtype)
-        op = _Op(kind=kind, out=out.data_ptr(), outputs=width, window=window)
+        op = Op(kind=kind, out=out.data_ptr(), outputs=width, window=window)
         op.inputs = 0 if x is None else x.shape[1]
         for name, tensor in (
             ("input", x),
@@ -206,7 +201,7 @@ class Program:
             How many rows of the last buffer are results.
         """
         if self._array is None:
-            self._array = (_Op * len(self._ops))(*self._ops)
+            self._array = (Op * len(self._ops))(*self._ops)
         step = self._step
         step.tokens = rows = token_ids.shape[0]
         step.token_ids = token_ids.data_ptr()

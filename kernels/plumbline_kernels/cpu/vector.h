@@ -1,7 +1,7 @@
-// Sixteen lanes of floats, and conversions from and to the element types of tensors.
+// As many floats as a register of this processor has, and conversions from and to the element types of tensors.
 //
-// GCC's vector extensions compile to whatever the machine has (AVX-512, two AVX2 halves, four NEON quarters), so each
-// kernel is written once. Only the bf16 dot product is an intrinsic.
+// The vector extensions of GCC and Clang compile to AVX-512, AVX or NEON, so each kernel is written once. Only the
+// products of bf16 are intrinsics.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -9,12 +9,18 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__AVX512F__)
 constexpr int LANES = 16;
-typedef float F __attribute__((vector_size(64)));
-typedef int32_t I __attribute__((vector_size(64)));
-typedef uint32_t U __attribute__((vector_size(64)));
-typedef uint16_t H __attribute__((vector_size(32)));   // sixteen bf16
-typedef uint16_t HH __attribute__((vector_size(64)));  // thirty-two bf16
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+typedef float F __attribute__((vector_size(4 * LANES)));
+typedef int32_t I __attribute__((vector_size(4 * LANES)));
+typedef uint32_t U __attribute__((vector_size(4 * LANES)));
+typedef uint16_t H __attribute__((vector_size(2 * LANES)));   // bf16
+typedef uint16_t HH __attribute__((vector_size(4 * LANES)));  // twice as many bf16
 
 struct bf16 {
   uint16_t bits;
@@ -31,6 +37,12 @@ inline void store_as(P* at, V v) {
   std::memcpy(at, &v, sizeof v);
 }
 
+// 0, 1, 2, …
+inline I numbers() {
+  I lanes{};
+  for (int i = 0; i < LANES; i++) lanes[i] = i;
+  return lanes;
+}
 inline F splat(float x) { return F{} + x; }
 inline F load(const float* at) { return load_as<F>(at); }
 inline F load(const bf16* at) {
@@ -57,12 +69,12 @@ inline void store(bf16* at, F x) { store_as(at, to_bf16(x)); }
 inline F maximum(F a, F b) { return a > b ? a : b; }
 inline float sum(F x) {
   // Halves are added in a fixed order, so that a sum has the same bits wherever it is computed.
-  const I lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const I lanes = numbers();
   for (int step = LANES / 2; step > 0; step /= 2) x += __builtin_shuffle(x, lanes ^ step);
   return x[0];
 }
 inline float largest(F x) {
-  const I lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const I lanes = numbers();
   for (int step = LANES / 2; step > 0; step /= 2) x = maximum(x, __builtin_shuffle(x, lanes ^ step));
   return x[0];
 }

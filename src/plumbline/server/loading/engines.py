@@ -48,6 +48,7 @@ _BLOCK_SIZE = 16
 """Tokens in a block of our engine's cache."""
 _NUM_BATCHED_TOKENS = 1024
 """Tokens in a step of our engine and llama.cpp."""
+_BITS = {"none": 0, "int8": 8, "int4": 4}
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _LLAMA_CPP_DTYPES: dict[str, tuple[str, ...]] = {
@@ -153,8 +154,18 @@ def _native(
     # Before the weights are read, and before tables of so many positions are made.
     config = _native_config(described, settings, dtype or described.dtype)
     library = _cpu_kernels(settings, described, dtype or described.dtype) if device.type == "cpu" else None
+    if library is None and settings.quantization != "none":
+        raise OptionError(
+            "--quantization",
+            f"is {settings.quantization}, which needs compiled kernels, and they are for a CPU: see --compile",
+        )
     model = load_model(
-        folder, dtype=dtype, device=device, max_model_len=settings.max_model_len, library=library
+        folder,
+        dtype=dtype,
+        device=device,
+        max_model_len=settings.max_model_len,
+        library=library,
+        bits=_BITS[settings.quantization],
     )
     runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
     ends = model.config.eos_token_ids

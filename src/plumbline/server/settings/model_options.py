@@ -180,6 +180,15 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             engines=("plumbline",),
         ),
     ] = "auto"
+    quantization: Annotated[
+        Literal["none", "int8", "int4"],
+        _engine(
+            "round the weights to 8 or 4 bits while they are loaded, and the inputs of linear layers to 8 bits; needs "
+            "compiled kernels",
+            engines=("plumbline",),
+            advice="vLLM takes --engine-args quantization=NAME",
+        ),
+    ] = "none"
     batch_invariant: Annotated[
         bool,
         _engine(

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from plumbline.engines.native.models import Transformer, load_model, random_model
+from plumbline.engines.native.models import ModelConfig, Transformer, load_model, random_model
 from plumbline_kernels.cpu import load
 
 _spec = importlib.util.spec_from_file_location("models_driver", Path(__file__).with_name("driver.py"))
@@ -180,6 +180,23 @@ def test_an_exact_prompt_has_the_same_bits_in_any_chunks(
         outcomes.append(torch.stack(sequence.logits))
     assert torch.equal(outcomes[0], outcomes[1])
     assert torch.equal(outcomes[0], outcomes[2])
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_rounded_weights_change_little_and_nothing_by_chunks(bits: int) -> None:
+    """Chunks give the same bits; the logits stay close to those of the exact weights."""
+    config = ModelConfig.from_hf(BASE | {"model_type": "qwen3", "head_dim": 32})
+    exact, model = (random_model(config, 5, torch.float32, library=load(), bits=n) for n in (0, bits))
+    tokens, outcomes = prompt(70, seed=2), []
+    for chosen, chunks in ((exact, [70]), (model, [70]), (model, [7, 1, 16, 46])):
+        driver = Driver(chosen)
+        sequence = driver.add(tokens, 80)
+        for count in chunks:
+            driver.step([(sequence, count)])
+        outcomes.append(torch.stack(sequence.logits))
+    assert torch.equal(outcomes[1], outcomes[2])
+    error = (outcomes[1] - outcomes[0]).norm() / outcomes[0].norm()
+    assert 0 < error < (0.05 if bits == 8 else 0.3)
 
 
 def test_chunked_prefill_beside_decodes_changes_nothing(pair: tuple[Any, Transformer]) -> None:

@@ -39,6 +39,7 @@ def load_model(
     device: torch.device | str = "cpu",
     max_model_len: int | None = None,
     library: Library | None = None,
+    bits: int = 0,
 ) -> Transformer:
     """Load a model folder.
 
@@ -49,6 +50,7 @@ def load_model(
         max_model_len: positions that the model needs; rotary embeddings can be computed for more than the config
             names.
         library: compiled kernels to use where they support the model (`runs_compiled`).
+        bits: 8 or 4 to round the weights of linear layers, with a library; the output layer has 8 at least.
 
     Raises:
         UnsupportedModelError: the transformer does not support the config.
@@ -67,7 +69,7 @@ def load_model(
         if config.tie_word_embeddings:
             # A tied model may come with the redundant copy.
             checkpoint.unused.discard("lm_head.weight")
-        model = build(config, checkpoint.fetch, library)
+        model = build(config, checkpoint.fetch, library, bits)
         checkpoint.finish()
     return model
 
@@ -78,6 +80,7 @@ def random_model(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     library: Library | None = None,
+    bits: int = 0,
 ) -> Transformer:
     """Make a model of this config with random weights, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
@@ -88,7 +91,7 @@ def random_model(
             return torch.ones(shape, dtype=kind, device=device)
         return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, kind)
 
-    return build(config, fetch, library)
+    return build(config, fetch, library, bits)
 
 
 def runs_compiled(config: ModelConfig, dtype: torch.dtype, library: Library) -> bool:
@@ -96,7 +99,7 @@ def runs_compiled(config: ModelConfig, dtype: torch.dtype, library: Library) -> 
     return library.supports(dtype, config.head_dim, (config.hidden_size, config.intermediate_size))
 
 
-def build(config: ModelConfig, fetch: Fetch, library: Library | None = None) -> Transformer:
+def build(config: ModelConfig, fetch: Fetch, library: Library | None = None, bits: int = 0) -> Transformer:
     """Assemble the transformer; `fetch` returns tensors by their Hugging Face names and shapes."""
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     q_width, kv_width = config.num_heads * head_dim, config.num_kv_heads * head_dim
@@ -106,7 +109,7 @@ def build(config: ModelConfig, fetch: Fetch, library: Library | None = None) -> 
         parts = tuple(parts)
         weights = [fetch(f"{prefix}.{name}.weight", (out, width)) for name, out in parts]
         biases = [fetch(f"{prefix}.{name}.bias", (out,)) for name, out in parts] if bias else []
-        return Linear(_merge(weights), _merge(biases) if biases else None, library)
+        return Linear(_merge(weights), _merge(biases) if biases else None, library, bits)
 
     def head_norms(prefix: str) -> tuple[Tensor, Tensor]:
         q_norm = fetch(f"{prefix}.q_norm.weight", (head_dim,))
@@ -136,7 +139,9 @@ def build(config: ModelConfig, fetch: Fetch, library: Library | None = None) -> 
         )
     norm = fetch("model.norm.weight", (hidden,))
     head = embedding if config.tie_word_embeddings else fetch("lm_head.weight", embedding.shape)
-    return Transformer(config, embedding, layers, norm, Linear(head, library=library), library)
+    return Transformer(
+        config, embedding, layers, norm, Linear(head, None, library, 8 if bits else 0), library
+    )
 
 
 def _merge(tensors: list[Tensor]) -> Tensor:

@@ -1,0 +1,144 @@
+// Linear layers with weights of 8 or 4 bits, and inputs that are rounded to 8 bits on the way.
+//
+// Weights and inputs have a scale for each group of consecutive inputs. Products of a group are summed in int32, exactly;
+// groups are summed in fp32 in their order, so a result has the same bits in any batch. Weights are unsigned, with a zero
+// point in the middle, as the instruction that multiplies four pairs of bytes (`vpdpbusd`) takes them.
+#pragma once
+#include <vector>
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#include <immintrin.h>
+#endif
+
+#include "linear.h"
+
+constexpr int WORD = 4;  // Bytes that are multiplied at once.
+typedef int8_t B __attribute__((vector_size(LANES)));
+
+struct Quantized {
+  const uint8_t* data;  // [panels][groups][words][PANEL][4]; of 4 bits, a byte has those of two consecutive words.
+  const bf16* scales;   // [panels][groups][PANEL]
+  int64_t group;        // Inputs that share a scale; a multiple of 16.
+  int32_t bits;         // 8 or 4
+};
+
+// sum[i] + the products of four unsigned bytes of columns[i] and four signed ones of row[i].
+inline I dot_bytes(I sum, U columns, U row) {
+#if defined(__AVX512VNNI__)
+  return (I)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)columns, (__m512i)row);
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+  return (I)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)columns, (__m256i)row);
+#else
+  for (int shift = 0; shift < 32; shift += 8)
+    sum += (I)((columns >> shift) & 0xff) * ((I)(row << (24 - shift)) >> 24);
+  return sum;
+#endif
+}
+
+// Rows of inputs as bytes, with a scale and the sum of the bytes for each group.
+struct Bytes {
+  std::vector<int8_t> values;
+  std::vector<float> scales;
+  std::vector<int32_t> sums;
+
+  template <typename T>
+  void take(const T* x, long rows, long inputs, long group, int threads) {
+    long groups = inputs / group;
+    values.resize(rows * inputs);
+    scales.resize(rows * groups);
+    sums.resize(rows * groups);
+    auto part = [&](uint32_t row) {
+      for (long g = 0; g < groups; g++) {
+        long at = row * inputs + g * group;
+        take_group(x + at, group, at, row * groups + g);
+      }
+    };
+    pool().run(rows, rows * inputs > WORTH_THREADS ? threads : 1, part);
+  }
+
+ private:
+  template <typename T>
+  void take_group(const T* x, long count, long at, long group) {
+    F top = splat(0.0f);
+    for (long i = 0; i < count; i += LANES) {
+      F v = load(x + i);
+      top = maximum(top, v < 0.0f ? -v : v);
+    }
+    float most = largest(top), inverse = most > 0 ? 127.0f / most : 0.0f;
+    const float shift = 12582912.0f;  // Adding 1.5 * 2^23 rounds to an integer in the low bits of the mantissa.
+    I total{};
+    for (long i = 0; i < count; i += LANES) {
+      I rounded = (I)(load(x + i) * inverse + shift) - 0x4b400000;
+      total += rounded;
+      store_as(values.data() + at + i, __builtin_convertvector(rounded, B));
+    }
+    int32_t sum = 0;
+    for (int i = 0; i < LANES; i++) sum += total[i];
+    sums[group] = sum;
+    scales[group] = most / 127.0f;
+  }
+};
+
+// sums [R, PANEL] of R rows and one panel.
+template <int R>
+void bytes_product(const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
+                   const bf16* scales, float* sums) {
+  long groups = inputs / w.group;
+  int zero = w.bits == 8 ? 128 : 8;
+  const int8_t* values = x.values.data() + row * inputs;
+  for (long g = 0; g < groups; g++, scales += PANEL) {
+    I total[R][GROUPS];
+    for (int r = 0; r < R; r++)
+      for (int n = 0; n < GROUPS; n++) total[r][n] = I{} - zero * x.sums[(row + r) * groups + g];
+    auto add = [&](const U (&column)[GROUPS], long at) {
+      for (int r = 0; r < R; r++) {
+        U value = U{} + load_as<uint32_t>(values + r * inputs + at);
+        for (int n = 0; n < GROUPS; n++) total[r][n] = dot_bytes(total[r][n], column[n], value);
+      }
+    };
+    U low[GROUPS], high[GROUPS];
+    if (w.bits == 8)
+      for (long k = g * w.group; k < (g + 1) * w.group; k += WORD, columns += PANEL * WORD) {
+        for (int n = 0; n < GROUPS; n++) low[n] = load_as<U>(columns + n * LANES * WORD);
+        add(low, k);
+      }
+    else
+      for (long k = g * w.group; k < (g + 1) * w.group; k += 2 * WORD, columns += PANEL * WORD) {
+        for (int n = 0; n < GROUPS; n++) {
+          U both = load_as<U>(columns + n * LANES * WORD);
+          low[n] = both & 0x0f0f0f0f;
+          high[n] = (both >> 4) & 0x0f0f0f0f;
+        }
+        add(low, k);
+        add(high, k + WORD);
+      }
+    for (int r = 0; r < R; r++)
+      for (int n = 0; n < GROUPS; n++) {
+        float* to = sums + r * PANEL + n * LANES;
+        F scale = load(scales + n * LANES) * x.scales[(row + r) * groups + g];
+        // One multiply-add for every group, the first one included, so that compilers round all cases the same way.
+        F before = g ? load(to) : splat(0.0f);
+        store(to, before + __builtin_convertvector(total[r][n], F) * scale);
+      }
+  }
+}
+
+template <int R = MOST_ROWS>
+void bytes_products(long count, const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
+                    const bf16* scales, float* sums) {
+  for (; count >= R; count -= R, row += R, sums += R * PANEL)
+    bytes_product<R>(x, row, inputs, w, columns, scales, sums);
+  if constexpr (R > 1)
+    if (count) bytes_products<R - 1>(count, x, row, inputs, w, columns, scales, sums);
+}
+
+template <typename T, typename Out>
+void linear(const T* x, const Quantized& w, const T* bias, Out* out, long rows, long outputs, long inputs, int threads) {
+  thread_local Bytes bytes;
+  const Bytes& shared = bytes;  // A lambda on another thread would name that thread's own.
+  bytes.take(x, rows, inputs, w.group, threads);
+  each_panel(bias, out, rows, outputs, inputs, threads, [&](long first, long count, long column, float* sums) {
+    long bytes_of_panels = column * inputs * w.bits / 8;
+    bytes_products(count, shared, first, inputs, w, w.data + bytes_of_panels,
+                   w.scales + column * (inputs / w.group), sums);
+  });
+}
