@@ -30,6 +30,13 @@ CLIENTS = (
     Client("ai-sdk", ("ai@7.0.173", "@ai-sdk/openai@4.0.118", "zod@4.6.7"), "ai_sdk.mjs"),
     Client("openai-agents", ("openai-agents==0.24.0",), "openai_agents.py"),
     Client("agents-tools", ("openai-agents==0.24.0",), "openai_agents_tools.py", scripted=True),
+    Client("agents-mcp", ("openai-agents==0.24.0", "mcp==2.3.0"), "openai_agents_mcp.py", scripted=True),
+    Client(
+        "mcp-everything",
+        ("openai@6.49.0", "@modelcontextprotocol/server-everything@2026.8.31"),
+        "mcp_everything.mjs",
+        scripted=True,
+    ),
     Client("langchain", ("langchain-openai==1.7.3",), "langchain_openai_.py"),
     Client("litellm", ("litellm==1.106.2", "mcp"), "litellm_.py"),
     Client("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",), "pydantic_ai_.py"),

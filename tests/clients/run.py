@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -36,6 +37,7 @@ def run(names: Sequence[str]) -> int:
         return 2
     chosen = [client for client in CLIENTS if not names or client.name in names]
     results: list[tuple[Client, str]] = []
+    os.environ["PLUMBLINE_MCP_PORT"] = str(_free_port())
     try:
         for scripted in (False, True):
             same = [client for client in chosen if client.scripted == scripted]
@@ -50,6 +52,13 @@ def run(names: Sequence[str]) -> int:
     for client, result in results:
         print(f"{client.name:16}{result:28}{', '.join(client.packages)}")
     return int(any(result != "works" for _, result in results))
+
+
+def _free_port() -> int:
+    """Return a port for the MCP servers that programs start, which the server must allow before."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def _server(scripted: bool) -> AbstractContextManager[str]:

@@ -1,4 +1,4 @@
-"""Serve a model that calls the agent's shell, or its patches, once and then answers, with 65,536 tokens of context.
+"""Serve a model that calls the agent's shell, patches or MCP server once, and answers, with 65,536 tokens of context.
 
 It has the pocket model's tokenizer, chat template and dialects, so that only the choice of tokens is scripted. Agents
 send instructions and tools of 15,000 tokens and more, and a small model could not be trusted to use them.
@@ -7,6 +7,7 @@ send instructions and tools of 15,000 tokens and more, and a small model could n
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -28,6 +29,7 @@ CALLS = {
     "shell_command": {"command": f"echo {PRINTED}"},
     "apply_patch": {"type": "create_file", "path": "a.txt", "diff": "+a"},
     "look_up": {"word": "a"},
+    "box__echo": {"message": PRINTED},
     "local_shell": {"command": ["echo", PRINTED], "working_directory": None, "timeout_ms": None},
     "shell": {"commands": [f"echo {PRINTED}"], "timeout_ms": None, "max_output_length": None},
 }
@@ -43,7 +45,9 @@ class Scripted(ScriptedEngine):
 
 def main(port: int, store: str) -> None:
     """Serve until a signal."""
-    settings = Settings(host="127.0.0.1", port=port, store=store)
+    settings = Settings(
+        host="127.0.0.1", port=port, store=store, allow_mcp=(f"127.0.0.1:{os.environ['PLUMBLINE_MCP_PORT']}",)
+    )
     pocket = load(settings)
     tokenizer = pocket.renderer.tokenizer
     info = msgspec.structs.replace(pocket.engine.info, name="scripted", max_model_len=65_536, num_blocks=0)
