@@ -120,7 +120,7 @@ def body(parts: list[Any], **more: Any) -> dict[str, Any]:
 def loaded(folder: Path, changes: dict[str, Any]) -> ServedModel:
     """The model of a folder."""
     options = {
-        "model": str(folder),
+        "models": (("", str(folder)),),
         "served_model_names": ("vision",),
         # vLLM has the device of its build, and refuses the option.
         "device": "auto" if changes.get("engine") == "vllm" else "cpu",

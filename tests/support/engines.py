@@ -190,7 +190,7 @@ def started(kind: EngineKind, folder: Path) -> Iterator[Harness]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     settings: dict[str, Any] = {
-        "model": kind.model(folder),
+        "models": (("", str(kind.model(folder))),),
         "dtype": "float32",
         "device": "auto" if kind.settings.get("engine") == "vllm" else "cpu",
         "max_model_len": MAX_MODEL_LEN,
