@@ -308,7 +308,9 @@ add("MCP servers", RESPONSES, lambda: {"tools": [{
     "require_approval": {"always": {"tool_names": ["n" * 1_000] * 1_024}, "never": {"tool_names": ["n"] * 1_024}},
 }] + [{"type": "mcp", "server_label": f"s{n}", "server_url": "https://mcp.example"} for n in range(900)]},
    "MCPTool.*", "MCPToolFilter.*")  # fmt: skip
-add("tools of MCP servers", RESPONSES, lambda: {"input": [{
+add("tools of MCP servers", RESPONSES, lambda: {"tools": [
+    {"type": "mcp", "server_label": f"s{n}", "server_url": "https://mcp.example"} for n in range(4)
+], "input": [{
     "type": "mcp_list_tools", "id": f"l{n}", "server_label": f"s{n}", "error": "e" * 1_000_000 if n == 0 else None,
     "tools": [{
         "name": f"n{m}", "description": "d" * 1_000, "input_schema": wide(4_000) if m == n == 0 else {},

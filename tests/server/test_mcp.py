@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,14 @@ from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 from support.asgi import Server, serving
 from support.judges import check_response, fold_response, without_names
+from support.live import live
 from support.mcp_server import McpHost, running_mcp_server
 from support.models import TOKENIZER
 from support.speaking import speaking
+from websockets.asyncio.client import connect
+
+from plumbline.engines.port import EngineFullError, GenerateRequest, TokenChunk
+from plumbline.server.settings import Settings
 
 Json = dict[str, Any]
 RESPONSES = "/v1/responses"
@@ -342,6 +347,83 @@ async def test_another_list_replaces_that_of_the_context_where_it_failed() -> No
     assert kinds(final) == ["mcp_list_tools", "message"]
 
 
+@pytest.mark.parametrize(
+    ("tools", "param"),
+    [
+        ([{"name": "add", "input_schema": {"type": "nonsense"}}], "input[0].tools[0].input_schema"),
+        ([{"name": "f", "input_schema": {}}, {"name": "add", "input_schema": {}}], "tools"),
+    ],
+)
+async def test_a_list_that_no_server_sent_is_checked(tools: list[Json], param: str) -> None:
+    listed = {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "box", "tools": tools}
+    function = {"type": "function", "name": "box__add", "parameters": {"type": "object", "properties": {}}}
+    async with running("Hello.") as (server, host):
+        error = await refused(server, tools=[host.tool(), function], input=[listed, USER])
+        without = await respond(server, tools=[function], input=[listed, USER])
+        left_out = await respond(
+            server, tools=[host.tool(allowed_tools=["f"]), function], input=[listed, USER]
+        )
+    assert error["param"] == param
+    assert kinds(without) == kinds(left_out) == ["message"]
+
+
+async def test_a_turn_of_a_websocket_calls_tools_and_the_next_one_has_their_list() -> None:
+    """WS-05: also where nothing is stored."""
+    texts = (ADD, "It is 3.", "Again.")
+    async with running_mcp_server() as host:
+        settings = Settings(allow_mcp=(host.host,))
+        with live(lambda: speaking(*texts, grammars=True), settings) as server:
+            url = f"ws://127.0.0.1:{server.port}/v1/responses"
+            async with connect(url) as socket:
+
+                async def turn(**fields: Any) -> Json:
+                    body = {"type": "response.create", "model": "test-model", "tools": [host.tool()]}
+                    await socket.send(json.dumps({**body, "input": [USER], "store": False, **fields}))
+                    events = [json.loads(await socket.recv())]
+                    while events[-1]["type"] not in ("response.completed", "error"):
+                        events.append(json.loads(await socket.recv()))
+                    return fold_response(events)
+
+                first = await turn()
+                second = await turn(previous_response_id=first["id"])
+    assert kinds(first) == ["mcp_list_tools", "mcp_call", "message"]
+    assert kinds(second) == ["message"]
+
+
+async def test_a_context_that_is_compacted_before_the_answer_keeps_the_tools() -> None:
+    """ST-15."""
+    prompts: list[str] = []
+    managed = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+    async with running(ADD, "It is 3.", "Again.", prompts=prompts, compaction="lossless") as (server, host):
+        tools = [host.tool(allowed_tools=["add"])]
+        first = await respond(server, tools=tools)
+        more = {"role": "user", "content": "Sure? " * 200}
+        items = [USER, *first["output"], more]
+        second = await respond(server, tools=tools, input=items, **managed)
+    assert kinds(second) == ["compaction", "message"]
+    assert "box__add" in prompts[2]
+    assert "<|im_start|>tool\n3<|im_end|>" in prompts[2]
+
+
+async def test_a_round_waits_for_an_engine_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls before it have been made: they must not be lost."""
+    monkeypatch.setattr("plumbline.server.responses.rounds._PAUSE", 0.0)
+    model = speaking(ADD, "It is 3.", grammars=True)
+    generate, refusals = model.engine.generate, iter([False, True, True, False])
+
+    async def full_at_times(request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
+        if next(refusals):
+            raise EngineFullError("full")
+        async for chunk in generate(request):
+            yield chunk
+
+    monkeypatch.setattr(model.engine, "generate", full_at_times)
+    async with running_mcp_server() as host, serving(model, allow_mcp=(host.host,)) as server:
+        final = await respond(server, tools=[host.tool()])
+    assert kinds(final) == ["mcp_list_tools", "mcp_call", "message"]
+    assert len(host.calls) == 1
+
+
 # Approval
 
 
@@ -370,6 +452,9 @@ async def test_a_call_waits_for_approval_and_is_then_made(
             return {"input": [USER, *first["output"], *items], "store": False}
 
         second = await respond(server, stream, tools=tools, **continued(first, approval))
+        if chained:
+            listed = (await server.get(f"{RESPONSES}/{second['id']}/input_items")).json["data"]
+            assert [(item["id"][:5], item["approve"]) for item in listed] == [("mcpa_", True)]
         made = second["output"][0]
         rest = [] if chained else [approval, *second["output"]]
         third = await respond(server, stream, tools=tools, **continued(second, *rest, USER))

@@ -248,7 +248,7 @@ def _read_prompt(
         effort=or_default(reasoning.effort, None),
         thinking_budget=budget,
     )
-    return prompt, choice, read_remote(request, servers, past)
+    return prompt, choice, read_remote(request, tools, servers, past)
 
 
 def own_input(request: Continuing) -> str | Sequence[InputItem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ from plumbline.protocols.responses.client_tools.declared import client_names
 from plumbline.protocols.responses.client_tools.namespaces import Member
 from plumbline.protocols.responses.mcp.declared import read_servers, remote_choice
 from plumbline.protocols.responses.mcp.history import RemotePast
-from plumbline.remote_tools import RemoteServer, RemoteTools
+from plumbline.remote_tools import RemoteServer, RemoteTool, RemoteTools, shown_name
 from plumbline.turn import Tool, ToolChoice
 from plumbline.wire.errors import invalid_request, unsupported_value
 
@@ -55,9 +55,17 @@ def read_tools(
 
 
 def read_remote(
-    request: CreateResponse | TokenCountsBody, servers: tuple[RemoteServer, ...], past: RemotePast
+    request: CreateResponse | TokenCountsBody,
+    tools: Sequence[Tool],
+    servers: tuple[RemoteServer, ...],
+    past: RemotePast,
 ) -> RemoteTools | None:
-    """Return what a request says about MCP servers; None if it uses none (TOOL-21)."""
+    """Return what a request says about MCP servers; None if it uses none (TOOL-21).
+
+    Raises:
+        ApiError: 400 for an approved call without its server, and for a tool that the context lists with a wrong schema
+            or with the name of another tool.
+    """
     labels = {server.label for server in servers}
     for call in past.approved:
         if call.server not in labels:
@@ -68,8 +76,26 @@ def read_remote(
             )
     if not servers:
         return None
+    names = {tool.name for tool in tools}
+    for server in servers:
+        for index, tool in enumerate(past.listed.get(server.label, ())):
+            if server.allowed.matches(tool):
+                _check_listed(server, tool, names, f"{past.fields[server.label]}[{index}]")
     limit = or_default(request.max_tool_calls, None) if isinstance(request, CreateResponse) else None
     return RemoteTools(servers=servers, listed=past.listed, approved=past.approved, max_calls=limit)
+
+
+def _check_listed(server: RemoteServer, tool: RemoteTool, names: Collection[str], where: str) -> None:
+    """Check a tool of a list in the context: clients can send any list."""
+    name = shown_name(server.label, tool.name)
+    check_parameters(Tool(name=name, parameters=tool.input_schema), f"{where}.input_schema")
+    if name in names:
+        raise invalid_request(
+            f"'tools' has a tool with the name '{name}', by which the model calls '{tool.name}' of the MCP server "
+            f"'{server.label}'. Rename it, or leave the other out with 'allowed_tools'.",
+            "tools",
+            "invalid_value",
+        )
 
 
 def _read_tool(member: Member) -> Tool:

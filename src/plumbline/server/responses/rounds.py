@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
 from plumbline._generated.responses import CreateResponse
-from plumbline.events import ChoiceEvent, OutputEvent
+from plumbline.engines.port import EngineFullError
+from plumbline.events import OutputEvent
 from plumbline.protocols.responses.compaction import AnswerEvent
 from plumbline.road.prepare import PreparedTurn
 from plumbline.server.generation import Generation
@@ -19,6 +21,10 @@ from plumbline.wire.call import Call
 from plumbline.wire.errors import ApiError
 
 __all__ = ["answer_in_rounds"]
+
+_TRIES = 60
+_PAUSE = 1.0
+"""Seconds between two tries of a round after the first."""
 
 
 async def answer_in_rounds(
@@ -52,7 +58,7 @@ async def answer_in_rounds(
             if number == 1
             else replace(call, work_id=f"{call.work_id}-r{number}", arrived=time.perf_counter())
         )
-        return _events(generation.answer(prepared, own))
+        return _events(generation, prepared, own, _TRIES if number > 1 else 1)
 
     rounds = Rounds(turn, caller, generate)
     (prepared,) = await generation.prepare(call, request, [rounds.first_turn()], "input")
@@ -61,10 +67,20 @@ async def answer_in_rounds(
     return _indexed(rounds.run())
 
 
-async def _events(answer: AsyncGenerator[ChoiceEvent, None]) -> AsyncGenerator[OutputEvent, None]:
-    async with aclosing(answer):
-        async for _, event in answer:
-            yield event
+async def _events(
+    generation: Generation, prepared: PreparedTurn, call: Call, tries: int
+) -> AsyncGenerator[OutputEvent, None]:
+    """Yield the events of a round. If the engine is full, it is tried again: the calls before it have been made."""
+    for left in range(tries - 1, -1, -1):
+        try:
+            async with aclosing(generation.answer(prepared, call)) as answer:
+                async for _, event in answer:
+                    yield event
+            return
+        except EngineFullError:  # Raised before the first event only.
+            if not left:
+                raise
+        await asyncio.sleep(_PAUSE)
 
 
 async def _indexed(events: AsyncGenerator[OutputEvent, None]) -> AsyncGenerator[AnswerEvent, None]:

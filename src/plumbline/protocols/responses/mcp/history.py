@@ -39,6 +39,8 @@ class RemotePast(NamedTuple):
 
     listed: Mapping[str, tuple[RemoteTool, ...]]
     """The tools that are listed, by the label of their server; the last list of a server counts."""
+    fields: Mapping[str, str]
+    """The field of each of these lists, by the same labels."""
     requests: Mapping[str, MCPApprovalRequest]
     """The requests for approval, by their ids."""
     approved: tuple[ApprovedCall, ...]
@@ -55,6 +57,7 @@ def read_past(entries: Sequence[tuple[str, Any]]) -> RemotePast:
         ApiError: 400 for an approval without its request, and for a second answer to one.
     """
     listed: dict[str, tuple[RemoteTool, ...]] = {}
+    fields: dict[str, str] = {}
     requests: dict[str, MCPApprovalRequest] = {}
     answers: dict[str, bool] = {}
     made: set[str] = set()
@@ -62,6 +65,7 @@ def read_past(entries: Sequence[tuple[str, Any]]) -> RemotePast:
         match item:
             case MCPListTools():
                 if not or_default(item.error, None):
+                    fields[item.server_label] = f"{where}.tools"
                     listed[item.server_label] = tuple(
                         RemoteTool(
                             tool.name,
@@ -85,6 +89,7 @@ def read_past(entries: Sequence[tuple[str, Any]]) -> RemotePast:
     approved = [requests[wanted] for wanted, approve in answers.items() if approve and wanted not in made]
     return RemotePast(
         listed,
+        fields,
         requests,
         tuple(ApprovedCall(one.server_label, one.name, one.arguments, one.id) for one in approved),
     )
