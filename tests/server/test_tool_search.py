@@ -19,6 +19,8 @@ from support.speaking import speaking
 from plumbline._generated.tool_search import ToolSearchOutputItemParam
 from plumbline._generated.tools import Tool
 from plumbline.protocols.responses.client_tools.search import shown_tools
+from plumbline.protocols.responses.mcp.declared import read_servers
+from plumbline.wire.errors import ApiError
 
 Json = dict[str, Any]
 RESPONSES = "/v1/responses"
@@ -171,6 +173,19 @@ async def test_where_the_server_would_search_every_tool_is_shown(search: Json) -
     assert (call["type"], call["name"], call["namespace"]) == ("function_call", "get_weather", "get_weather")
     assert answer.json["usage"]["input_tokens"] == shown["usage"]["input_tokens"]
     assert replayed["usage"]["input_tokens"] == shown["usage"]["input_tokens"]
+
+
+@pytest.mark.parametrize("execution", ["server", "client"])
+def test_tools_of_an_mcp_server_wait_for_no_search(execution: str) -> None:
+    """They are listed when the server answers; only a search by the server, which shows all tools, may defer them."""
+    remote = {"type": "mcp", "server_label": "a", "server_url": "https://mcp.example/", "defer_loading": True}
+    tools = msgspec.convert([{"type": "tool_search", "execution": execution}, remote], list[Tool])
+    if execution == "server":
+        assert [server.label for server in read_servers(tools)] == ["a"]
+    else:
+        with pytest.raises(ApiError) as refused:
+            read_servers(tools)
+        assert refused.value.param == "tools[1].defer_loading"
 
 
 MANY = [{**LATER, "name": f"f{number}"} for number in range(1024)]

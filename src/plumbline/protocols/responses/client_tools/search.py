@@ -20,7 +20,7 @@ from plumbline.protocols.common.tool_choice import check_names
 from plumbline.protocols.responses.client_tools.namespaces import Member, callable_tools
 from plumbline.wire.errors import invalid_request, unsupported_value
 
-__all__ = ["loaded_tools", "shown_tools"]
+__all__ = ["loaded_tools", "shown_tools", "shows_at_once"]
 
 _LOADABLE = FunctionToolParam | CustomToolParam | HostedToolNamespace
 _MOST_TOOLS = 1024
@@ -43,15 +43,14 @@ def shown_tools(tools: Sequence[Any], entries: Sequence[tuple[str, InputItem]]) 
     """
     declared = list(callable_tools(tools))
     check_names([(member.shown_name, f"{member.where}.name") for member in declared])
-    searches = [tool for tool in tools if isinstance(tool, HostedToolToolSearch)]
     waiting = [member for member in declared if member.tool.defer_loading is True]
-    if waiting and not searches:
+    if waiting and not any(isinstance(tool, HostedToolToolSearch) for tool in tools):
         reason = "needs a tool of the type 'tool_search' in 'tools', which loads the tool"
         raise unsupported_value(f"{waiting[0].where}.defer_loading", True, reason)
-    if any(tool.execution == "client" for tool in searches):
-        declared = [_telling(one, tools, waiting) for one in declared if one.tool.defer_loading is not True]
-    else:
+    if shows_at_once(tools):
         declared = [_loaded_by_server(one) for one in declared]
+    else:
+        declared = [_telling(one, tools, waiting) for one in declared if one.tool.defer_loading is not True]
     found = {member.shown_name: member for member in declared}
     loaded: dict[str, Member] = {}
     for where, item in entries:
@@ -63,6 +62,12 @@ def shown_tools(tools: Sequence[Any], entries: Sequence[tuple[str, InputItem]]) 
             f"A prompt has at most {_MOST_TOOLS} tools; searches have loaded more.", "input"
         )
     return [*found.values(), *(member for name, member in loaded.items() if name not in found)]
+
+
+def shows_at_once(tools: Sequence[Any]) -> bool:
+    """Return whether deferred tools are shown at once, because the server is to search them."""
+    searches = [tool for tool in tools if isinstance(tool, HostedToolToolSearch)]
+    return bool(searches) and all(tool.execution != "client" for tool in searches)
 
 
 def _loaded_by_server(member: Member) -> Member:

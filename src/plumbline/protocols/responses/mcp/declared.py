@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from plumbline._generated.tools import MCPTool, MCPToolApprovalFilter, MCPToolFilter
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.tool_choice import check_names
+from plumbline.protocols.responses.client_tools.search import shows_at_once
 from plumbline.remote_tools import ANY_TOOL, RemoteServer, ToolFilter, shown_name
 from plumbline.turn import ToolChoice
 from plumbline.wire.errors import (
@@ -54,8 +55,11 @@ def read_servers(tools: Sequence[Any]) -> tuple[RemoteServer, ...]:
     Raises:
         ApiError: 400 naming the field of a server that is not described well, or of what this server does not support.
     """
+    at_once = shows_at_once(tools)
     found = [
-        _server(tool, f"tools[{index}]") for index, tool in enumerate(tools) if isinstance(tool, MCPTool)
+        _server(tool, f"tools[{index}]", at_once)
+        for index, tool in enumerate(tools)
+        if isinstance(tool, MCPTool)
     ]
     if len(found) > MAX_SERVERS:
         raise invalid_request(
@@ -100,15 +104,16 @@ def public_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def _server(tool: MCPTool, where: str) -> RemoteServer:
+def _server(tool: MCPTool, where: str, at_once: bool) -> RemoteServer:
     for name in ("connector_id", "tunnel_id"):
         if given(getattr(tool, name)):
             raise unsupported_parameter(
                 f"{where}.{name}",
                 "is not supported: it belongs to OpenAI's service. Send 'server_url' instead",
             )
-    if tool.defer_loading is True:
-        raise unsupported_value(f"{where}.defer_loading", True)
+    if tool.defer_loading is True and not at_once:
+        reason = "needs a 'tool_search' without 'execution: client', which shows the tools at once"
+        raise unsupported_value(f"{where}.defer_loading", True, reason)
     callers = or_default(tool.allowed_callers, None)
     if callers is not None and "direct" not in callers:
         raise unsupported_value(f"{where}.allowed_callers", callers, "must contain 'direct'")
