@@ -34,7 +34,7 @@ def model() -> Transformer:
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
-            "head_dim": 16,
+            "head_dim": 32,
             "intermediate_size": 64,
             "vocab_size": VOCAB,
             "max_position_embeddings": 512,

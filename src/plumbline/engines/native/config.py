@@ -29,6 +29,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     batch_invariant: bool = False
     """On a CPU, compute every token with the same bits whatever else is in the step; prefill is slower then."""
+    speculation: bool = True
+    """Propose tokens from the prompt and the answer, where the runner is exact."""
     expected_output_len: int = 256
     """The output length that admission assumes at first; a moving average of finished requests replaces it."""
 

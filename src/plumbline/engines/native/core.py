@@ -14,8 +14,9 @@ import numpy as np
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.pace import Pace
 from plumbline.engines.native.runner import Drawn, Runner
-from plumbline.engines.native.scheduler import Scheduler, StepPlan
+from plumbline.engines.native.scheduler import Scheduled, Scheduler, StepPlan
 from plumbline.engines.native.slots import Slots
+from plumbline.engines.port import TokenLogprob
 from plumbline.engines.request import RequestState
 from plumbline.engines.request_core import RequestCore
 from plumbline.engines.sampling.masks import MaskWorker
@@ -35,7 +36,7 @@ class EngineCore(RequestCore):
     ) -> None:
         self._pace = Pace(runner.attention_share)
         self._clock = clock
-        self.scheduler = Scheduler(config, self._pace)
+        self.scheduler = Scheduler(config, self._pace, speculates=config.speculation and runner.is_exact)
         super().__init__(self.scheduler, eos_token_ids=eos_token_ids, max_model_len=config.max_model_len)
         self.config = config
         self._runner = runner
@@ -75,17 +76,33 @@ class EngineCore(RequestCore):
         draws = zip(drawn.token_ids.tolist(), drawn.logprobs, strict=True)
         for entry in plan.entries:
             state = entry.state
-            self.scheduler.advance(entry)
+            if not entry.proposal:
+                self.scheduler.advance(entry)
             if not entry.draws:
                 continue
-            token, logprob = next(draws)
-            self._take(state, token, logprob)
+            token = self._take_draws(entry, [next(draws) for _ in range(1 + len(entry.proposal))])
             if state.finish_reason is None:
                 slots.append(state.slot)
                 last_tokens.append(token)
             else:
                 self._end([state])
         self._slots.set_last_tokens(np.array(slots, dtype=np.int64), np.array(last_tokens, dtype=np.int64))
+
+    def _take_draws(self, entry: Scheduled, draws: list[tuple[int, TokenLogprob | None]]) -> int:
+        """Take the drawn tokens up to the first that was proposed otherwise; returns the last one."""
+        state = entry.state
+        accepted = 0
+        for token, logprob in draws:
+            self._take(state, token, logprob)
+            if state.finish_reason is not None or accepted == len(entry.proposal):
+                break
+            if token != entry.proposal[accepted]:
+                break
+            accepted += 1
+        if entry.proposal:
+            self.scheduler.advance(entry, wrong=len(entry.proposal) - accepted)
+            self.scheduler.verified(entry, accepted)
+        return token
 
     def _release(self, states: Collection[RequestState]) -> None:
         """Free the slots; the scheduler has freed the blocks."""

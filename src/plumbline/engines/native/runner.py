@@ -63,6 +63,11 @@ class Runner(Protocol):
         """What a token's attention to one other costs, as a part of all else that a token costs."""
         ...
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether a row has the same bits in any batch."""
+        ...
+
     def admit(self, state: RequestState) -> None:
         """Prepare for a request that has got a slot."""
         ...
@@ -105,6 +110,11 @@ class ModelRunner:
         """See `pace.attention_share`."""
         return attention_share(self._model.config)
 
+    @property
+    def is_exact(self) -> bool:
+        """Compiled kernels are."""
+        return self._model.is_compiled
+
     def admit(self, state: RequestState) -> None:
         """Prepare the sampler for a request."""
         self._sampler.admit(state)
@@ -129,7 +139,9 @@ class ModelRunner:
             return Drawn(np.zeros(0, dtype=np.int64), [], prompt)
         all_rows_draw = len(inputs.draw_states) == hidden.shape[0]
         logits = self._model.compute_logits(hidden if all_rows_draw else hidden[inputs.draw_rows])
-        token_ids, logprobs = self._sampler.draw(logits, inputs.draw_states, inputs.draw_slots, slots, masks)
+        token_ids, logprobs = self._sampler.draw(
+            logits, inputs.draw_states, inputs.draw_slots, slots, masks, inputs.draw_offsets
+        )
         return Drawn(token_ids, logprobs, prompt)
 
     def _score_prompt(
@@ -168,6 +180,11 @@ class NullRunner:
     def attention_share(self) -> float:
         """There is no attention."""
         return 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        """Draws are random."""
+        return False
 
     def admit(self, state: RequestState) -> None:
         """Nothing to prepare."""

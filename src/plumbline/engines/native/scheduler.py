@@ -2,7 +2,8 @@
 
 A step spends its budget in this order:
 
-1. decodes: requests that need exactly one token, so that a long prompt never stalls a stream;
+1. decodes: requests that need exactly one token, so that a long prompt never stalls a stream; with few of them, tokens
+   that are proposed to follow are verified as well (`speculation.py`);
 2. chunks: requests that need more (prefill, recomputation after a preemption), as far as the time allows (`pace.py`);
 3. admissions: waiting requests in order of (priority, arrival), from the client with the fewest running ones first.
 
@@ -19,6 +20,7 @@ from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.kv_blocks import BlockPool, root_hash
 from plumbline.engines.native.pace import Pace
+from plumbline.engines.native.speculation import PromptLookup
 from plumbline.engines.request import RequestState
 from plumbline.engines.request_queues import RequestQueues
 
@@ -28,6 +30,8 @@ _OUTPUT_AVERAGE_WEIGHT = 0.05
 """Weight of a finished request in the moving average of output lengths: about the last 20 requests count."""
 _OUTPUT_SAFETY = 1.5
 """Admission expects outputs this many times as long as the average, because a preemption costs a recomputation."""
+_MOST_SPECULATING = 8
+"""Running requests beyond which a step is bound by arithmetic, so that further rows cost what they save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,13 @@ class Scheduled:
     start: int
     count: int
     draws: bool
+    proposal: tuple[int, ...] = ()
+    """The last of these tokens, if they are proposed; a token is drawn after each of them and before the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The entries of one step. The first `num_decodes` compute one token each."""
+    """The entries of one step. The first `num_decodes` compute one token each; those with proposals follow."""
 
     entries: list[Scheduled]
     num_decodes: int
@@ -58,10 +64,14 @@ class StepPlan:
 class Scheduler(RequestQueues):
     """Own the block pool besides the queues, and plan steps. Not thread-safe: the engine thread owns it."""
 
-    def __init__(self, config: EngineConfig, pace: Pace | None = None) -> None:
+    def __init__(self, config: EngineConfig, pace: Pace | None = None, speculates: bool = False) -> None:
         """Take the limits; without a pace the time of a step is not bounded."""
         super().__init__()
         self.config = config
+        self._speculates = speculates
+        self._lookups: dict[str, PromptLookup] = {}
+        self.num_proposed = 0
+        self.num_accepted = 0
         self._pace = pace
         self._units = 0.0
         self._scores = False
@@ -88,8 +98,10 @@ class Scheduler(RequestQueues):
         entries: list[Scheduled] = []
         preempted: list[RequestState] = []
         self._make_room(preempted)
-        budget = self._plan_decodes(entries, preempted, self.config.max_num_batched_tokens)
+        speculating: list[Scheduled] = []
+        budget = self._plan_decodes(entries, speculating, preempted, self.config.max_num_batched_tokens)
         num_decodes = len(entries)
+        entries += speculating
         self._units, self._scores = 0.0, False
         budget = self._plan_chunks(entries, preempted, budget)
         if not preempted:
@@ -97,10 +109,10 @@ class Scheduler(RequestQueues):
         spent = self.config.max_num_batched_tokens - budget
         return StepPlan(entries, num_decodes, spent, self._units, self._scores, preempted)
 
-    def advance(self, entry: Scheduled) -> None:
-        """Record the computed tokens of an entry and hash the blocks that became full."""
+    def advance(self, entry: Scheduled, wrong: int = 0) -> None:
+        """Record the computed tokens of an entry, but the `wrong` last ones, and hash the blocks that became full."""
         state = entry.state
-        state.num_computed_tokens = entry.start + entry.count
+        state.num_computed_tokens = entry.start + entry.count - wrong
         size = self.config.block_size
         full = state.num_computed_tokens // size
         hashes = state.block_hashes
@@ -110,9 +122,18 @@ class Scheduler(RequestQueues):
             tokens = state.token_ids[index * size : (index + 1) * size]
             hashes.append(self.pool.remember(state.block_ids[index], parent, tokens))
 
+    def verified(self, entry: Scheduled, accepted: int) -> None:
+        """Record how many proposed tokens of an entry were right; the request has the drawn tokens by now."""
+        self._lookups[entry.state.request.request_id].observe(
+            entry.state.num_tokens, len(entry.proposal), accepted
+        )
+        self.num_proposed += len(entry.proposal)
+        self.num_accepted += accepted
+
     def remove(self, state: RequestState) -> None:
         """Forget a request and free its blocks, whichever queue it is in."""
         super().remove(state)
+        self._lookups.pop(state.request.request_id, None)
         self._release(state)
         if state.finish_reason in ("stop", "length"):
             self._mean_output += _OUTPUT_AVERAGE_WEIGHT * (state.num_output_tokens - self._mean_output)
@@ -138,8 +159,14 @@ class Scheduler(RequestQueues):
             self._lacked_blocks = False
             self._preempt(victim, preempted)
 
-    def _plan_decodes(self, entries: list[Scheduled], preempted: list[RequestState], budget: int) -> int:
-        """Give one token to each request that needs one; returns the budget left.
+    def _plan_decodes(
+        self,
+        entries: list[Scheduled],
+        speculating: list[Scheduled],
+        preempted: list[RequestState],
+        budget: int,
+    ) -> int:
+        """Give one token to each request that needs one, and those that are proposed to some; returns the budget left.
 
         The preempted request is the last in order, so it is never one that has got its token in this step.
         """
@@ -153,10 +180,25 @@ class Scheduler(RequestQueues):
                     if victim is state:
                         break
                 else:
-                    entries.append(Scheduled(state, state.num_computed_tokens, 1, draws=True))
-                    budget -= 1
+                    proposal = self._propose(state, budget - 1)
+                    entry = Scheduled(
+                        state, state.num_computed_tokens, 1 + len(proposal), draws=True, proposal=proposal
+                    )
+                    (speculating if proposal else entries).append(entry)
+                    budget -= entry.count
             position += 1
         return budget
+
+    def _propose(self, state: RequestState, budget: int) -> tuple[int, ...]:
+        """Return tokens that may follow a request's, with blocks for them."""
+        if not self._speculates or len(self.running) > _MOST_SPECULATING or not _is_plain(state):
+            return ()
+        lookup = self._lookups.setdefault(state.request.request_id, PromptLookup())
+        # One token is drawn in any case, and no more than the request may have.
+        proposal = lookup.propose(state.token_ids, min(budget, state.max_len - state.num_tokens - 1))
+        if not proposal or not self._grow(state, 1 + len(proposal)):
+            return ()
+        return tuple(proposal)
 
     def _plan_chunks(self, entries: list[Scheduled], preempted: list[RequestState], budget: int) -> int:
         """Give chunks to requests that need more than one token; returns the budget left.
@@ -218,7 +260,7 @@ class Scheduler(RequestQueues):
         """Return how many of `count` prompt tokens the step has time for; the first prompt of a step gets some."""
         if self._pace is None:
             return count
-        streams = bool(entries) and entries[0].count == 1 and entries[0].draws
+        streams = bool(entries) and entries[0].count == 1 + len(entries[0].proposal) and entries[0].draws
         scores = self._scores or state.prompt_logprobs is not None
         left = self._pace.allowance(streams, scores) - self._units
         if left <= 0 and self._units > 0:
@@ -272,3 +314,16 @@ class Scheduler(RequestQueues):
         state.block_ids = []
         state.block_hashes = []
         state.num_computed_tokens = 0
+
+
+def _is_plain(state: RequestState) -> bool:
+    """Return whether a draw depends on the logits, the seed and the position alone."""
+    sampling = state.sampling
+    return (
+        state.matcher is None
+        and state.chain is None
+        and not sampling.min_tokens
+        and sampling.repetition_penalty == 1.0
+        and sampling.frequency_penalty == 0.0
+        and sampling.presence_penalty == 0.0
+    )

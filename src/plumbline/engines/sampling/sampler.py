@@ -82,6 +82,7 @@ class Sampler:
         slots: NDArray[np.int64],
         arrays: SamplingRows,
         masks: StepMasks | None = None,
+        offsets: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.int64], list[TokenLogprob | None]]:
         """Draw one token per row.
 
@@ -91,6 +92,7 @@ class Sampler:
             slots: int64 [num_rows], their slots.
             arrays: the sampling numbers by slot.
             masks: the grammar masks of the rows that have one.
+            offsets: int64 [num_rows], how many tokens after the next one a row draws; None for none.
 
         Returns:
             The token ids, int64 [num_rows], and a logprob entry for each row that asked for one.
@@ -106,6 +108,8 @@ class Sampler:
             drawn = torch.argmax(logits, dim=-1)
         else:
             positions = np.fromiter((state.num_tokens for state in states), np.int64, len(states))
+            if offsets is not None:
+                positions += offsets
             drawn = sample(
                 logits,
                 self._tensor(temperature),

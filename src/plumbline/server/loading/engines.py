@@ -365,6 +365,7 @@ def _native_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -
         max_seqs_per_client=settings.client_limit,
         enable_prefix_caching=settings.enable_prefix_caching,
         batch_invariant=settings.batch_invariant,
+        speculation=settings.speculation,
     )
 
 

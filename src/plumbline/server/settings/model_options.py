@@ -189,6 +189,14 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             advice="vLLM takes --engine-args quantization=NAME",
         ),
     ] = "none"
+    speculation: Annotated[
+        bool,
+        _engine(
+            "propose tokens that followed the last ones before, and verify several in one step; the answers stay the "
+            "same. Needs compiled kernels",
+            engines=("plumbline",),
+        ),
+    ] = True
     batch_invariant: Annotated[
         bool,
         _engine(

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.config import ModelConfig
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.operations import HeadNorms, KVCache, Operations, eager_backend
+from plumbline.engines.native.models.operations import Backend, HeadNorms, KVCache, Operations, eager_backend
 from plumbline.engines.native.models.recorded import RecordedBackend
 from plumbline.engines.native.models.rope import rope_table
 from plumbline_kernels.attention import AttentionBatch, Selection
@@ -77,7 +77,7 @@ class Transformer:
         self.layers = layers
         self.lm_head = lm_head
         cos_sin = rope_table(config.rope, config.head_dim, config.max_model_len).to(embedding.device)
-        self._backend = (
+        self._backend: Backend = (
             eager_backend(config, cos_sin) if library is None else RecordedBackend(config, cos_sin, library)
         )
         prepared = self._backend.norm_weight
@@ -88,6 +88,11 @@ class Transformer:
             _Norms(self._backend.head_norms(layer.head_norms), prepared(layer.post_attention_norm), after)
             for layer, after in zip(layers, following, strict=True)
         ]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether compiled kernels run it, so that a token has the same bits in any batch."""
+        return isinstance(self._backend, RecordedBackend)
 
     @property
     def device(self) -> torch.device:
