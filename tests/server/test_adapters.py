@@ -93,6 +93,13 @@ async def test_no_path_leads_out_of_the_folder(folder: Path) -> None:
         assert len(messages) == 1, "what there is outside of the folder does not change the answer"
 
 
+async def test_a_model_that_was_unloaded_is_loaded_again_for_its_adapter(folder: Path) -> None:
+    settings = {"loras": (("one", str(folder / "inside" / "one")),), "admin_api_keys": ("root",)}
+    async with serving(naming(), **settings) as server:
+        assert (await server.post("/v1/model/unload", headers={"x-admin-key": "root"})).status == 200
+        assert await text(server, CHAT, "one") == ("one", "one")
+
+
 async def test_names_that_are_taken_are_refused(folder: Path) -> None:
     async with serving(naming(), lora_dir=str(folder / "inside")) as server:
         assert (await server.post(LOAD, {"lora_name": "a", "lora_path": "one"})).status == 200

@@ -227,7 +227,7 @@ class Models(Generic[M]):
 
         Raises:
             ApiError: 404 for an unknown model, 400 if no model is named and there is no default; 429 if too many
-                requests wait for models; 500 if the model cannot be loaded; those of `handle`.
+                requests wait for models; 503 if the model cannot be loaded; those of `handle`.
         """
         source = self._source(name)
         patience = self._settings.keep_alive_interval
@@ -265,6 +265,8 @@ class Models(Generic[M]):
             for model in self._pool.loaded:
                 if name in model.generation.adapters.names:
                     return self._sources[model.generation.model.names[0]]
+            if name in dict(self._settings.loras):  # It is loaded with its model, of which there is one.
+                return self._catalog.sources[0]
             raise model_not_found(name, list(self._sources) if self._catalog.shows_status else ())
         return found
 
@@ -309,8 +311,8 @@ class Models(Generic[M]):
         model = self._catalog.loaded.pop(name, None)
         if model is None:
             model = await in_daemon_thread(self._sources[name].load)
-        built = self._build(model, self._metrics.begin_model(name, model.engine))
         try:
+            built = self._build(model, self._metrics.begin_model(name, model.engine))
             await model.engine.start()
             await built.generation.adapters.start()
         except BaseException:
