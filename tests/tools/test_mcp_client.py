@@ -69,16 +69,13 @@ def test_a_private_address_must_be_named_itself(allowed: list[str], address: str
     assert AllowedHosts(allowed).connects(address, 8001) == connects
 
 
-@given(st.text(min_size=8), st.text(), st.text())
+@given(st.text('xyz"\\äß', min_size=8), st.text("ab"), st.text("ab"))
 def test_a_credential_is_left_out_wherever_it_is(secret: str, before: str, after: str) -> None:
     server = RemoteServer(label="a", url="http://a/", headers={"x": secret}, field="tools[0]")
     redaction = Redaction(server)
-    assert secret not in redaction.text(before + secret + after).replace("[redacted]", "")
+    assert redaction.text(before + secret + after) == f"{before}[redacted]{after}"
     value = {"a": [before + secret + after, {secret: 1}]}
-    assert (
-        secret not in str(redaction.value(value)).replace("[redacted]", "")
-        or secret in "['a', [redacted]]: {1}"
-    )
+    assert redaction.value(value) == {"a": [f"{before}[redacted]{after}", {"[redacted]": 1}]}
 
 
 def test_short_values_and_texts_without_credentials_are_kept() -> None:

@@ -237,6 +237,18 @@ async def test_calls_are_bounded_even_without_a_limit_of_the_client() -> None:
     assert isinstance(events[-1], Finish)
 
 
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("own", [(), (Tool(name="own"),)])
+async def test_no_model_keeps_the_rounds_going(asks: bool, complete: bool, own: tuple[Tool, ...]) -> None:
+    """Also one that calls what it must not, and one whose calls break off."""
+    server = msgspec.structs.replace(BOX, never=None if asks else ANY_TOOL)
+    answer = [*written("box__add", complete=complete), TextDelta("a"), end("tool_calls")]
+    given_turn = turn(remote={"servers": (server,), "max_calls": 5}, tools=own)
+    _, turns = await played(given_turn, Caller(), answer)
+    assert len(turns) <= 7
+
+
 async def test_the_prompt_keeps_its_tools_and_grows_at_its_end_only() -> None:
     """The prefix cache has the earlier rounds."""
     _, turns = await played(turn(), Caller(), [*written("box__add"), end("tool_calls")], [end()])

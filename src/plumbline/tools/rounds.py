@@ -46,6 +46,7 @@ from plumbline.tools.port import RemoteCaller, RemoteFailureError, RemoteSession
 from plumbline.turn import (
     ChatPrompt,
     Message,
+    Tool,
     ToolCall,
     ToolChoice,
     Turn,
@@ -129,7 +130,7 @@ class Rounds:
                         raise error.__cause__ or error from None
                     yield Finish("length", self._usage)
                     return
-                one = _Round()
+                one = _Round(may_call=self._left > 0)
                 async with aclosing(source), aclosing(self._round(one, source, sessions)) as events:
                     async for event in events:
                         yield event
@@ -233,10 +234,9 @@ class Rounds:
                     elif call.mode == "ask" and event.complete:
                         one.waits = True
                         yield ApprovalNeeded(call.server.label, call.tool.name, call.arguments)
-                    else:
-                        one.calls = (
-                            True  # It is left out, and the model has another round without these tools.
-                        )
+                    else:  # It is left out, and the model has another round, but not for ever.
+                        one.calls = self._left > 0 or one.may_call
+                        self._left = max(0, self._left - 1)
                 case _:
                     one.waits = one.waits or isinstance(event, ToolCallStart)
                     self._messages.add(event)
@@ -272,18 +272,10 @@ class Rounds:
         prompt = msgspec.structs.replace(prompt, messages=tuple(self._messages.all))
         choice = choice_among(self._turn.tool_choice, prompt.tools, self._offered)
         if self._any_calls and choice.mode == "required":
-            choice = msgspec.structs.replace(
-                choice, mode="auto"
-            )  # It was followed; it must not be followed for ever.
-        if self._left < 1 and choice.mode != "none":
-            own = [
-                tool.name for tool in self._prompt.tools if choice.names is None or tool.name in choice.names
-            ]
-            choice = (
-                msgspec.structs.replace(choice, names=tuple(own))
-                if own
-                else ToolChoice(mode="none", parallel=choice.parallel, forbidden=True)
-            )
+            # It was followed; it must not be followed for ever.
+            choice = msgspec.structs.replace(choice, mode="auto")
+        if self._left < 1:
+            choice = _without_remote(choice, self._prompt.tools)
         return msgspec.structs.replace(
             self._turn, prompt=prompt, tool_choice=choice, sampling=sampling, remote=None
         )
@@ -307,6 +299,8 @@ class _Call(msgspec.Struct):
 class _Round(msgspec.Struct):
     """What one round has come to."""
 
+    may_call: bool
+    """Whether the limit allowed a call at its beginning."""
     finish: Finish = Finish("stop", Usage(0, 0))
     call: _Call | None = None
     """The call that the model is writing."""
@@ -359,6 +353,14 @@ class _Messages:
             reasoning = "".join(self._before) or None
             self.all.append(Message(role="assistant", content=text, parts=(text,), reasoning=reasoning))
             self._text, self._before, self._after = [], self._after, []
+
+
+def _without_remote(choice: ToolChoice, own: Sequence[Tool]) -> ToolChoice:
+    """Return a choice among the client's own tools. The prompt keeps the others, for the prefix cache."""
+    names = tuple(tool.name for tool in own if choice.names is None or tool.name in choice.names)
+    if choice.mode == "none" or not names:
+        return ToolChoice(mode="none", parallel=choice.parallel, forbidden=True)
+    return msgspec.structs.replace(choice, names=names)
 
 
 async def _called(sessions: RemoteSessions, server: RemoteServer, name: str, arguments: str) -> RemoteResult:

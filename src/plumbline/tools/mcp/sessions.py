@@ -33,6 +33,8 @@ _MAX_PAGES = 64
 _MAX_CANCELS = 3
 _INTERNAL_ERROR = -32603
 
+_log = logging.getLogger("plumbline.tools")
+
 T = TypeVar("T")
 
 
@@ -175,10 +177,14 @@ class _Session:
             if self._task.done():
                 raise self._task.exception() or RuntimeError("the session ended")
         except Exception as error:
-            raise self._failure(error) from None  # The cause may have credentials in its text.
+            failure = self._failure(error)
+            # What went wrong in words is for the client: it may have what users wrote.
+            _log.warning("An MCP server failed: %s error %d", failure.error.kind, failure.error.code)
+            raise failure from None  # The cause may have credentials in its text.
         finally:
             answer.cancel()
         await self._cancel()
+        _log.warning("An MCP server did not answer within %g seconds", seconds)
         raise RemoteFailureError(
             RemoteError("http", self._said(f"did not answer within {seconds:g} seconds"), 504)
         )
