@@ -29,7 +29,7 @@ from support.speaking import speaking
 from websockets.asyncio.client import connect
 
 from plumbline.engines.port import EngineFullError, GenerateRequest, TokenChunk
-from plumbline.server.settings import Settings
+from plumbline.server.settings import OptionError, Settings
 
 Json = dict[str, Any]
 RESPONSES = "/v1/responses"
@@ -340,6 +340,24 @@ async def test_a_response_in_the_background_calls_tools(tmp_path: Path) -> None:
     assert followed.events[-2].json["response"] == found
 
 
+async def test_a_response_in_the_background_is_cancelled_during_a_call(tmp_path: Path) -> None:
+    """ST-11."""
+    async with running(call("box__slow", {}), "Done.", store=str(tmp_path / "s.db")) as (server, host):
+        host.delay = 30.0
+        body = {"model": "test-model", "input": "hi", "tools": [host.tool()], "background": True}
+        queued = (await server.post(RESPONSES, body)).json
+        while not host.calls:
+            await asyncio.sleep(0.01)
+        cancelled = (await server.post(f"{RESPONSES}/{queued['id']}/cancel")).json
+        async with asyncio.timeout(10):
+            while any("_Session" in str(task) for task in asyncio.all_tasks()):
+                await asyncio.sleep(0.01)
+    assert cancelled["status"] == "cancelled"
+    assert [(item["type"], item.get("status")) for item in cancelled["output"]][1:] == [
+        ("mcp_call", "incomplete")
+    ]
+
+
 async def test_another_list_replaces_that_of_the_context_where_it_failed() -> None:
     failed = {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "box", "tools": [], "error": "dead"}
     async with running("Hello.") as (server, host):
@@ -584,6 +602,19 @@ async def test_without_a_choice_no_server_is_called() -> None:
 
 
 # Access
+
+
+@pytest.mark.parametrize("hosts", [("http://a",), ("a", "b c")])
+def test_an_option_that_names_no_host_is_refused(hosts: tuple[str, ...]) -> None:
+    with pytest.raises(OptionError, match="--allow-mcp must be HOST"):
+        Settings(allow_mcp=hosts)
+
+
+def test_the_option_needs_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.server.settings.settings.find_spec", lambda name: None)
+    with pytest.raises(OptionError, match="pip install mcp"):
+        Settings(allow_mcp=("mcp.example.com",))
+    Settings()
 
 
 async def test_no_host_is_called_that_is_not_allowed() -> None:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from plumbline.remote_tools import RemoteTools
-from plumbline.server.settings import Settings, SettingsError
+from plumbline.server.settings import Settings
 from plumbline.tools.mcp.hosts import AllowedHosts
 from plumbline.tools.port import RemoteCaller
 from plumbline.wire.errors import invalid_request
 
 __all__ = ["RemoteAccess"]
 
-_INSTALL = "--allow-mcp needs the MCP client: install Plumbline with the extra [mcp], or `pip install mcp`"
-
 
 class RemoteAccess:
-    """The MCP servers that requests may use.
-
-    Raises:
-        SettingsError: hosts are allowed, and the client of MCP is not installed.
-    """
+    """The MCP servers that requests may use."""
 
     def __init__(self, settings: Settings) -> None:
         self._hosts = AllowedHosts(settings.allow_mcp)
-        if self._hosts and find_spec("mcp") is None:
-            raise SettingsError(_INSTALL)
         self._caller = self._built()
 
     @property
@@ -51,8 +42,7 @@ class RemoteAccess:
         """
         for server in remote.servers:
             if not self._hosts.allows(server.url):
-                parts = urlsplit(server.url)
-                host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+                host = urlsplit(server.url).netloc  # It has no user and no password.
                 field = f"{server.field}.server_url"
                 raise invalid_request(
                     f"'{field}' names the host '{host}', whose MCP servers this server does not call. Whoever runs it "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from plumbline.server.settings.declaration import Declaration
@@ -133,6 +134,11 @@ def _check_hosts(settings: Settings) -> None:
             AllowedHosts(settings.allow_mcp)
         except ValueError as error:
             raise OptionError("--allow-mcp", str(error)) from None
+        if find_spec("mcp") is None:
+            raise OptionError(
+                "--allow-mcp",
+                "needs the MCP client: install Plumbline with the extra [mcp], or `pip install mcp`",
+            )
 
 
 def _is_loopback(host: str) -> bool:
