@@ -22,6 +22,7 @@ __all__ = [
     "ROWS",
     "TOKENIZE",
     "UNLOAD_ADAPTER",
+    "UNLOAD_MODEL",
     "Row",
     "base",
 ]
@@ -39,6 +40,9 @@ TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
 LOAD_ADAPTER = "/v1/load_lora_adapter"
 UNLOAD_ADAPTER = "/v1/unload_lora_adapter"
+LOAD_MODEL = "/models/load"
+UNLOAD_MODEL = "/models/unload"
+FOLLOW_LOAD = "/v1/model/load"
 
 MB = 1_000_000
 USER = {"role": "user", "content": "hi"}
@@ -77,6 +81,9 @@ def base(path: str) -> dict[str, Any]:
         DETOKENIZE: {"tokens": [1]},
         LOAD_ADAPTER: {"lora_name": "a", "lora_path": "a"},
         UNLOAD_ADAPTER: {"lora_name": "a"},
+        LOAD_MODEL: {"model": "pocket"},
+        UNLOAD_MODEL: {"model": "other"},  # The model is needed.
+        FOLLOW_LOAD: {"name": "pocket"},
     }[path]
 
 

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 import pytest
 
 from .fields import is_large, members, roots, scalars, unbounded
-from .rows import FORM_ROWS, LOAD_ADAPTER, ROWS, UNLOAD_ADAPTER, Row, base
+from .rows import FORM_ROWS, LOAD_ADAPTER, ROWS, UNLOAD_ADAPTER, UNLOAD_MODEL, Row, base
 from .target import Cost, Target, running
 
 SECONDS = 5.0
 MEGABYTES = 200
 SILENCE = 0.5
 TRIES = 3
+ADMIN = {"x-admin-key": "root"}
 
 STALLED_BY_OTHERS = 0.1
 """Silence of a bystander at rest from which the machine counts as loaded; all times are allowed in proportion."""
@@ -29,7 +30,7 @@ STALLED_BY_OTHERS = 0.1
 def target() -> Iterator[Target]:
     """A server with the pocket model, and a bystander."""
     # A step of 1,024 tokens takes 0.4 s on a slow core; what is measured here is the server.
-    with running("--max-num-batched-tokens", "256") as found:
+    with running("--max-num-batched-tokens", "256", "--admin-api-key", ADMIN["x-admin-key"]) as found:
         yield found
 
 
@@ -62,8 +63,8 @@ def test_no_row_names_a_member_that_does_not_exist() -> None:
 def test_the_request_that_rows_change_is_valid(target: Target, path: str) -> None:
     """Otherwise every row of the path would be refused for the same reason."""
     # The engine of the pocket model takes no adapters: the operations on them do not exist.
-    wanted = 404 if path in (LOAD_ADAPTER, UNLOAD_ADAPTER) else 200
-    assert target.send("POST", path, json.dumps(base(path)).encode(), {})[0] == wanted
+    wanted = 404 if path in (LOAD_ADAPTER, UNLOAD_ADAPTER, UNLOAD_MODEL) else 200
+    assert target.send("POST", path, json.dumps(base(path)).encode(), ADMIN)[0] == wanted
 
 
 def scalar_rows() -> Iterator[Row]:
@@ -76,7 +77,7 @@ def scalar_rows() -> Iterator[Row]:
 @pytest.mark.long
 def test_every_scalar_is_taken_or_refused_at_its_extremes(target: Target) -> None:
     """Scalars cannot be large: what they may break is the answer, so their time is not measured one by one."""
-    statuses = {row.name: target.send(row.method, row.path, row.data(), {})[0] for row in scalar_rows()}
+    statuses = {row.name: target.send(row.method, row.path, row.data(), ADMIN)[0] for row in scalar_rows()}
     assert {name: status for name, status in statuses.items() if status not in (200, 400, 404)} == {}
     assert len(statuses) > 100
 
