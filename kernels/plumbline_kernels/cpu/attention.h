@@ -202,5 +202,5 @@ void attend(const Attention<T>& a) {
     long first = (number - tiles[s]) * queries, count = a.query_start[s + 1] - a.query_start[s];
     tile->run(a, s, index % a.kv_heads, first, first + queries < count ? first + queries : count);
   };
-  pool().run(tiles[a.sequences] * a.kv_heads, pairs * a.heads * a.dim > 1 << 16 ? a.threads : 1, part);
+  pool().run(tiles[a.sequences] * a.kv_heads, a.threads, pairs * a.heads * a.dim, 1 << 15, part);
 }

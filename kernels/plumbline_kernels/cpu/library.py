@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,8 @@ _MAX_DIM = 256
 _DTYPES = (torch.bfloat16, torch.float32)
 _BYTES = 4
 """Bytes of a word of a rounded weight; `WORD` in quantized.h."""
+_ROUNDED_AT_ONCE = 4096
+"""Rows of a weight; a multiple of a panel."""
 _GROUPS = {8: (128, 64, 32, 16), 4: (32, 16)}
 """Inputs that share a scale, by the bits of a weight: the first number that divides the inputs."""
 
@@ -113,13 +117,20 @@ class Library:
             raise ValueError(
                 f"a weight of {inputs} inputs cannot have {bits} bits: they are no multiple of 16"
             )
-        values, scales = _rounded(padded.float().view(-1, inputs // group, group), bits)
+        # In parts, because rounding takes several times the memory of what it rounds.
+        parts = [self._round(part, bits, group) for part in padded.split(_ROUNDED_AT_ONCE)]
+        panels, scales = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        return PackedWeight(panels, outputs, inputs, bits, group, scales)
+
+    def _round(self, rows: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
+        """Round rows [N, in] and lay them out; returns the panels and their scales."""
+        inputs = rows.shape[1]
+        values, scales = _rounded(rows.float().view(-1, inputs // group, group), bits)
         panels = self._panels(values.view(-1, inputs), _BYTES)
         if bits == 4:
             pairs = panels.view(panels.shape[0], -1, 2, self._panel, _BYTES)
             panels = pairs[:, :, 0] | pairs[:, :, 1] << 4
-        scales = scales.view(-1, self._panel, inputs // group).transpose(1, 2).contiguous()
-        return PackedWeight(panels.contiguous(), outputs, inputs, bits, group, scales)
+        return panels, scales.view(-1, self._panel, inputs // group).transpose(1, 2).contiguous()
 
     def _panels(self, rows: Tensor, word: int) -> Tensor:
         """Lay rows [N, in] out as [panels, words, PANEL, word]."""
@@ -165,4 +176,25 @@ def load(*flags: str) -> Library:
     Raises:
         CompileError: they could not be compiled.
     """
-    return Library(str(build(*flags)), len(os.sched_getaffinity(0)))
+    return Library(str(build(*flags)), usable_cores())
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may compute on: two threads of one core count once, and quotas of CPU time."""
+    try:
+        processors = os.sched_getaffinity(0)
+    except AttributeError:  # Only Linux has it.
+        return max((os.cpu_count() or 2) // 2, 1)
+    siblings = {
+        _read(f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list") or str(n) for n in processors
+    }
+    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    allowed = math.ceil(int(quota) / int(period)) if quota.isdigit() else len(siblings)
+    return max(min(len(siblings), allowed), 1)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

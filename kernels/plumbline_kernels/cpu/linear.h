@@ -3,7 +3,7 @@
 #include "product.h"
 #include "threads.h"
 
-constexpr long WORTH_THREADS = 1 << 17;  // Multiplications below which waking a helper costs more than it saves.
+constexpr long WORTH = 1 << 16;  // Multiplications that are worth a thread.
 
 constexpr long ROW_BLOCK = 96;  // Rows whose inputs stay in the second-level cache with a panel.
 
@@ -37,7 +37,7 @@ void each_panel(const T* bias, Out* out, long rows, long outputs, long inputs, i
     part(first, count, column, sums);
     write_panel(sums, bias, out + first * outputs, count, outputs, column);
   };
-  pool().run(panels * blocks, rows * outputs * inputs > WORTH_THREADS ? threads : 1, task);
+  pool().run(panels * blocks, threads, rows * outputs * inputs, WORTH, task);
 }
 
 // out[m][n] = sum over k of x[m][k] * weight[n][k], + bias[n].

@@ -52,7 +52,7 @@ struct Bytes {
         take_group(x + at, group, at, row * groups + g);
       }
     };
-    pool().run(rows, rows * inputs > WORTH_THREADS ? threads : 1, part);
+    pool().run(rows, threads, rows * inputs, WORTH, part);
   }
 
  private:

@@ -5,8 +5,8 @@
 #include "threads.h"
 #include "vector.h"
 
-constexpr long SLICE = 32;               // Tokens that one part computes.
-constexpr long WORTH_SLICES = 1 << 16;   // Elements below which waking a helper costs more than it saves.
+constexpr long SLICE = 32;  // Tokens that one part computes.
+constexpr long WORTH_ROWS = 1 << 15;  // Elements that are worth a thread.
 
 // Call body(token) for all tokens, in slices on several threads if there are enough elements.
 template <typename Body>
@@ -15,7 +15,7 @@ void each_token(long tokens, long width, int threads, const Body& body) {
     long stop = (slice + 1) * SLICE < tokens ? (slice + 1) * SLICE : tokens;
     for (long token = slice * SLICE; token < stop; token++) body(token);
   };
-  pool().run((tokens + SLICE - 1) / SLICE, tokens * width > WORTH_SLICES ? threads : 1, part);
+  pool().run((tokens + SLICE - 1) / SLICE, threads, tokens * width, WORTH_ROWS, part);
 }
 
 template <typename T>

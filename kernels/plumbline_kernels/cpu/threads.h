@@ -21,6 +21,7 @@ class Pool {
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<uint32_t> done_{0};
   alignas(64) std::atomic<int> asleep_{0};
+  alignas(64) std::atomic<int> wanted_{0};  // Helpers that the task is worth.
   void (*part_)(const void*, uint32_t) = nullptr;
   const void* task_ = nullptr;
   std::mutex busy_, sleep_;
@@ -29,7 +30,7 @@ class Pool {
 
   static bool open(uint64_t ticket) { return (uint32_t)ticket < ticket >> 32; }
 
-  void work() {
+  void take_parts() {
     while (open(ticket_.load(std::memory_order_relaxed))) {
       uint64_t taken = ticket_.fetch_add(1, std::memory_order_acq_rel);
       if (!open(taken)) return;
@@ -38,18 +39,20 @@ class Pool {
     }
   }
 
-  void help() {
+  bool called(int helper) { return helper < wanted_.load(std::memory_order_relaxed) && open(ticket_.load()); }
+
+  void help(int helper) {
     constexpr int SPINS = 1000;  // Some 20 us: longer than the pause between two operations, not than one between steps.
     for (int idle = 0;;) {
-      if (open(ticket_.load(std::memory_order_relaxed))) {
-        work();
+      if (called(helper)) {
+        take_parts();
         idle = 0;
       } else if (++idle < SPINS) {
         relax();
       } else {
         std::unique_lock<std::mutex> lock(sleep_);
         asleep_.fetch_add(1);
-        wake_.wait(lock, [this] { return open(ticket_.load()); });
+        wake_.wait(lock, [&] { return called(helper); });
         asleep_.fetch_sub(1);
         idle = 0;
       }
@@ -57,24 +60,27 @@ class Pool {
   }
 
  public:
-  // Call part(i) for all i below `parts`, on up to `threads` threads. Another caller at the same time works alone.
+  // Call part(i) for all i below `parts`, on up to `threads` threads: as many as get `worth` each of the work. Another
+  // caller at the same time works alone.
   template <typename Part>
-  void run(uint32_t parts, int threads, const Part& part) {
+  void run(uint32_t parts, int threads, long work, long worth, const Part& part) {
+    threads = work / worth < threads ? work / worth : threads;
     std::unique_lock<std::mutex> mine(busy_, std::defer_lock);
     if (parts < 2 || threads < 2 || !mine.try_lock()) {
       for (uint32_t i = 0; i < parts; i++) part(i);
       return;
     }
-    for (; helpers_ < threads - 1; helpers_++) std::thread([this] { help(); }).detach();
+    for (; helpers_ < threads - 1; helpers_++) std::thread([this, helper = helpers_] { help(helper); }).detach();
     part_ = [](const void* task, uint32_t i) { (*(const Part*)task)(i); };
     task_ = &part;
     done_.store(0, std::memory_order_relaxed);
+    wanted_.store(threads - 1, std::memory_order_relaxed);
     ticket_.store((uint64_t)parts << 32);
     if (asleep_.load() > 0) {
       std::lock_guard<std::mutex> lock(sleep_);
       wake_.notify_all();
     }
-    work();
+    take_parts();
     while (done_.load(std::memory_order_acquire) < parts) relax();
   }
 };

@@ -40,8 +40,8 @@ class PromptLookup:
         end = len(tokens)
         if most < 1 or end < self._resume:
             return []
-        for place in range(self._indexed, end):
-            self._followers[tuple(tokens[place - _GRAM : place])] = place
+        for after in range(self._indexed, end):
+            self._followers[tuple(tokens[after - _GRAM : after])] = after
         self._indexed = max(end, _GRAM)
         place = self._followers.get(tuple(tokens[end - _GRAM : end]))
         if place is None:
