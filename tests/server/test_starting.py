@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
 
 from plumbline.cli import main
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
+from plumbline.pocket import MODEL_DIR
+from plumbline.server.loading.catalog import Catalog
+from plumbline.server.loading.memory import release_unused
 from plumbline.server.start import run
 
 
@@ -20,12 +24,35 @@ class Silent:
         pass
 
 
+class Emptying(Silent):
+    """A listener that unloads the model of the start."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def run(self, **_: object) -> None:
+        _, model = self._catalog.loaded.popitem()
+        engine = weakref.ref(model.engine)
+        del model
+        release_unused()
+        assert engine() is None
+
+
 @pytest.fixture(autouse=True)
 def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     def listener(*_: Any, **__: Any) -> Silent:
         return Silent()
 
     monkeypatch.setattr(run, "listener", listener)
+
+
+@pytest.mark.parametrize("options", [(), ("--model", str(MODEL_DIR), "--model", f"b={MODEL_DIR}")])
+def test_nothing_keeps_the_model_of_the_start(
+    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or its memory would not be there for another one."""
+    monkeypatch.setattr(run, "listener", lambda catalog, *_, **__: Emptying(catalog))
+    assert main(["serve", "--store", "none", *options]) == 0
 
 
 @pytest.mark.parametrize(

@@ -34,16 +34,7 @@ def run(settings: Settings) -> int:
 
 def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]) -> int:
     catalog = _catalog(settings)
-    for model in catalog.loaded.values():
-        info = model.engine.info
-        names = ", ".join(model.names)
-        _print(
-            f"Serving {names} with the {info.name} engine ({model.engine_reason}; {info.max_model_len} tokens of "
-            f"context) on {_address(settings)}"
-        )
-        _print(model.dialect.choice.describe())
-        if model.dialect.choice.reasoning is not None and (dropped := dropped_thinking(model.renderer)):
-            _print(dropped)
+    _describe(catalog, settings)
     if settings.several_models:
         others = sum(source.names[0] not in catalog.loaded for source in catalog.sources)
         _print(
@@ -54,8 +45,8 @@ def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]
     make_collections_rare()
     if settings.api_servers > 1:
         _print(f"{settings.api_servers} API servers share the engine")
-        (model,) = catalog.loaded.values()
-        return supervise(model.engine, settings, settings.api_servers, sockets)
+        (served,) = catalog.loaded.values()
+        return supervise(served.engine, settings, settings.api_servers, sockets)
     server = listener(catalog, settings, store, host=settings.host, port=settings.port)
     server.run(sockets=sockets)
     return 0 if server.started else 1
@@ -69,6 +60,20 @@ def _catalog(settings: Settings) -> Catalog:
     from plumbline.server.loading.several import several
 
     return several(settings, lambda name: _print(f"Loading {name}"))
+
+
+def _describe(catalog: Catalog, settings: Settings) -> None:
+    """Say how each model is served. A model that is unloaded later must not be kept by a variable of `_serve`."""
+    for model in catalog.loaded.values():
+        info = model.engine.info
+        names = ", ".join(model.names)
+        _print(
+            f"Serving {names} with the {info.name} engine ({model.engine_reason}; {info.max_model_len} tokens of "
+            f"context) on {_address(settings)}"
+        )
+        _print(model.dialect.choice.describe())
+        if model.dialect.choice.reasoning is not None and (dropped := dropped_thinking(model.renderer)):
+            _print(dropped)
 
 
 def _print(text: str) -> None:
