@@ -21,6 +21,7 @@ from plumbline_kernels.attention import AttentionBatch, paged_attention_torch
 from plumbline_kernels.cpu import CompileError, Library, Program, build, load
 from plumbline_kernels.norm import add_rms_norm, rms_norm
 from plumbline_kernels.rope_kv import rope_kv_write
+from plumbline_kernels.sampling import gumbel_noise, sample_torch
 from plumbline_kernels.swiglu import silu_mul
 
 torch.set_num_threads(1)
@@ -228,6 +229,43 @@ def test_rotated_keys_are_written_to_their_slots(library, dtype, norms):
     )
     for mine, reference in zip((q[:5], *ours), (expected.flatten(1), *theirs), strict=True):
         torch.testing.assert_close(mine, reference, atol=2 * TOLERANCES[dtype], rtol=2e-2)
+
+
+@SETTINGS
+@given(
+    rows=st.integers(1, 5),
+    vocab=st.sampled_from([1, 7, 64, 199, 1000]),
+    temperature=st.sampled_from([0.0, 0.2, 0.7, 1.0, 3.0]),
+    top_k=st.sampled_from([0, 1, 5, 64, 5000]),
+    top_p=st.sampled_from([1.0, 0.95, 0.5, 1e-6]),
+    min_p=st.sampled_from([0.0, 0.05, 1.0]),
+    levels=st.sampled_from([0.0, 0.5]),
+    masked=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_draws_are_those_of_the_reference(
+    library, rows, vocab, temperature, top_k, top_p, min_p, levels, masked, seed
+):
+    """With `levels` many logits tie. Logarithms may differ in the last place, so near ties may be drawn either way."""
+    logits = randn(rows, vocab, seed=seed) * 4
+    if levels:
+        logits = (logits / levels).round() * levels
+    if masked:
+        logits[:, 1::2] = float("-inf")
+    given_rows = (
+        torch.full((rows,), temperature) * (torch.arange(rows) != 2),
+        torch.full((rows,), top_k, dtype=torch.int32),
+        torch.full((rows,), top_p),
+        torch.full((rows,), min_p),
+        torch.arange(rows) + (seed << 33),
+        torch.arange(rows) * 7,
+    )
+    ours, theirs = library.sample(logits, *given_rows), sample_torch(logits, *given_rows)
+    noise = gumbel_noise(*given_rows[4:], vocab)
+    for row in torch.nonzero(ours != theirs).flatten().tolist():
+        scores = logits[row] / temperature + noise[row]
+        assert abs(scores[ours[row]] - scores[theirs[row]]) < 1e-4 * scores[theirs[row]].abs().clamp(min=1)
+    assert (ours != theirs).sum() <= 1
 
 
 def test_threads_and_callers_at_the_same_time_change_nothing():

@@ -8,6 +8,7 @@
     linear.h     linear layers
     quantized.h  linear layers with weights of 8 or 4 bits
     rows.h       RMS norm, gated activation, rotation with the cache write
+    sampling.h   filters and the draw
     attention.h  attention over the paged cache
     threads.h    the pool of threads that shares their work
     program.cpp  the interpreter of recorded operations

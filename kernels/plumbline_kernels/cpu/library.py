@@ -60,6 +60,19 @@ class Op(ctypes.Structure):
     )
 
 
+class _Draws(ctypes.Structure):
+    _fields_ = (
+        ("logits", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("vocab", ctypes.c_int64),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("temperature", "top_k", "top_p", "min_p", "seeds", "positions", "out")
+        ),
+        ("threads", ctypes.c_int32),
+    )
+
+
 class Library:
     """The kernels of one compiled file."""
 
@@ -118,7 +131,7 @@ class Library:
                 f"a weight of {inputs} inputs cannot have {bits} bits: they are no multiple of 16"
             )
         # In parts, because rounding takes several times the memory of what it rounds.
-        parts = [self._round(part, bits, group) for part in padded.split(_ROUNDED_AT_ONCE)]
+        parts = [self._round(part, bits, group) for part in torch.split(padded, _ROUNDED_AT_ONCE)]
         panels, scales = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         return PackedWeight(panels, outputs, inputs, bits, group, scales)
 
@@ -152,6 +165,27 @@ class Library:
             window=weight.group,
         )
         self._logits(ctypes.byref(op), x.shape[0], int(x.dtype == torch.bfloat16), self.threads)
+        return out
+
+    def sample(
+        self,
+        logits: Tensor,
+        temperature: Tensor,
+        top_k: Tensor,
+        top_p: Tensor,
+        min_p: Tensor,
+        seeds: Tensor,
+        positions: Tensor,
+    ) -> Tensor:
+        """Compute `plumbline_kernels.sampling.sample`.
+
+        Tokens that are e^-30 times as likely as the most likely one are never drawn with top_k or top_p.
+        """
+        logits = logits.contiguous()
+        out = torch.empty(logits.shape[0], dtype=torch.int64)
+        given = (temperature, top_k, top_p, min_p, seeds, positions, out)
+        draws = _Draws(logits.data_ptr(), *logits.shape, *(x.data_ptr() for x in given), self.threads)
+        self._functions.plumbline_draw(ctypes.byref(draws))
         return out
 
 

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "quantized.h"
 #include "rows.h"
+#include "sampling.h"
 
 enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, SILU_MUL };
 
@@ -127,6 +128,8 @@ void plumbline_logits(const Op* op, int64_t rows, int32_t is_bf16, int32_t threa
   else
     multiply(*op, (const float*)op->more, (float*)op->out, rows, threads);
 }
+
+void plumbline_draw(const Draws* draws) { draw(*draws); }
 
 void plumbline_run(const Model* model, const Op* ops, int64_t count, const Step* step) {
   if (model->is_bf16)

@@ -92,7 +92,7 @@ class ModelRunner:
         self._model = model
         self._device = device
         self._kv = model.allocate_kv(num_blocks, block_size)
-        self._sampler = Sampler(model.config.vocab_size, device)
+        self._sampler = Sampler(model.config.vocab_size, device, model.library)
         self._hidden: Tensor | None = None
 
     @property
@@ -113,7 +113,7 @@ class ModelRunner:
     @property
     def is_exact(self) -> bool:
         """Compiled kernels are."""
-        return self._model.is_compiled
+        return self._model.library is not None
 
     def admit(self, state: RequestState) -> None:
         """Prepare the sampler for a request."""

@@ -20,6 +20,7 @@ from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import StepMasks
 from plumbline.engines.sampling.rows import SamplingRows
+from plumbline_kernels.cpu import Library
 from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
 
 __all__ = ["Sampler"]
@@ -44,9 +45,11 @@ class _RowFilter:
 class Sampler:
     """Draw tokens, with per-request filters kept by slot. Only the engine thread may use it."""
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, vocab_size: int, device: torch.device, library: Library | None = None) -> None:
+        """Draw on a device; with a library of compiled kernels, by them."""
         self._vocab_size = vocab_size
         self._device = device
+        self._sample = sample if library is None else library.sample
         self._filters: dict[int, _RowFilter] = {}
         self._chains: set[int] = set()
         """Slots of requests with a sampler chain."""
@@ -110,7 +113,7 @@ class Sampler:
             positions = np.fromiter((state.num_tokens for state in states), np.int64, len(states))
             if offsets is not None:
                 positions += offsets
-            drawn = sample(
+            drawn = self._sample(
                 logits,
                 self._tensor(temperature),
                 self._tensor(arrays.top_k[slots]),
@@ -143,7 +146,7 @@ class Sampler:
             return
         filtered = torch.stack([chain.filter(logits[row], state.num_tokens) for row, state, chain in found])
         count = len(found)
-        tokens = sample(
+        tokens = self._sample(
             filtered,
             self._floats([1.0] * count),
             torch.zeros(count, dtype=torch.int32, device=self._device),

@@ -73,6 +73,8 @@ class Transformer:
     ) -> None:
         """Take the weights; with a library of compiled kernels, linear layers must be packed for it."""
         self.config = config
+        self.library = library
+        """The compiled kernels that run it, so that a token has the same bits in any batch; None if others do."""
         self.embedding = embedding
         self.layers = layers
         self.lm_head = lm_head
@@ -88,11 +90,6 @@ class Transformer:
             _Norms(self._backend.head_norms(layer.head_norms), prepared(layer.post_attention_norm), after)
             for layer, after in zip(layers, following, strict=True)
         ]
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether compiled kernels run it, so that a token has the same bits in any batch."""
-        return isinstance(self._backend, RecordedBackend)
 
     @property
     def device(self) -> torch.device:
