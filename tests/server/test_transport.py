@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +31,7 @@ from websockets.sync.client import connect
 from plumbline.server.loading.catalog import only
 from plumbline.server.settings import Settings, SettingsError
 from plumbline.server.start.listener import listener
+from plumbline.server.start.sockets import bound
 
 CHAT = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}]}
 PAGE = "https://page.example"
@@ -134,15 +137,32 @@ def test_answers_over_a_unix_socket(tmp_path: Path) -> None:
     assert answer.text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.parametrize(("group", "mode"), [(False, 0o600), (True, 0o660)])
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_only_the_owner_can_use_the_unix_socket_and_its_group_by_option(
+    tmp_path: Path, group: bool, mode: int, umask: int
+) -> None:
+    """Whoever can connect needs no API key, so the umask must not decide."""
+    path = tmp_path / "s"
+    before = os.umask(umask)
+    try:
+        with bound(Settings(uds=str(path), uds_group=group)):
+            assert stat.S_IMODE(path.stat().st_mode) == mode
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
+        ({"uds_group": True}, "--uds-group needs --uds"),
         ({"ssl_keyfile": "k"}, "--ssl-certfile"),
         ({"ssl_ca_certs": "k"}, "--ssl-certfile"),
         ({"ssl_certfile": "missing.pem"}, "missing.pem"),
     ],
 )
-def test_incomplete_tls_settings_are_refused(changes: dict[str, str], named: str) -> None:
+def test_incomplete_settings_of_the_transport_are_refused(changes: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         Settings(**changes)  # type: ignore[arg-type]
 

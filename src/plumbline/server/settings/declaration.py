@@ -28,7 +28,13 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
 
     host: Annotated[str, _network("address to listen on; other machines need an API key")] = "127.0.0.1"
     port: Annotated[Annotated[int, Meta(ge=0, le=65535)], _network("TCP port to listen on")] = 8000
-    uds: Annotated[str, _network("listen on this Unix socket instead of a host and port", "PATH")] = ""
+    uds: Annotated[
+        str,
+        _network(
+            "listen on this Unix socket, which only its owner can use, instead of a host and port", "PATH"
+        ),
+    ] = ""
+    uds_group: Annotated[bool, _network("let the group of the Unix socket use it as well")] = False
     api_servers: Annotated[
         Annotated[int, Meta(ge=1, le=64)],
         _network(

@@ -112,6 +112,8 @@ def _check_tls(settings: Settings) -> None:
 
 
 def _check_access(settings: Settings) -> None:
+    if settings.uds_group and not settings.uds:
+        raise OptionError("--uds-group", "needs --uds, the socket that it is about")
     if not settings.api_keys and not settings.uds and not _is_loopback(settings.host):
         raise OptionError(
             "--host",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ def bound(settings: Settings) -> Iterator[list[socket.socket]]:
     with ExitStack() as stack:
         try:
             if settings.uds:
-                found = [_unix_socket(Path(settings.uds))]
+                found = [_unix_socket(Path(settings.uds), 0o660 if settings.uds_group else 0o600)]
             else:
                 found = [_tcp_socket(*address) for address in _addresses(settings)]
         except OSError as error:
@@ -82,13 +83,18 @@ def _tcp_socket(family: socket.AddressFamily, address: Any) -> socket.socket:
     return one
 
 
-def _unix_socket(path: Path) -> socket.socket:
+def _unix_socket(path: Path, mode: int) -> socket.socket:
+    """Bind a Unix socket that never has more permissions than `mode`, whatever the umask."""
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():  # Of a server that has ended; a running one loses its clients to this one.
             path.unlink()
-        one.bind(str(path))
-        path.chmod(0o666)  # Whoever may enter the folder.
+        umask = os.umask(0o177)
+        try:
+            one.bind(str(path))
+        finally:
+            os.umask(umask)
+        path.chmod(mode)
     except OSError:
         one.close()
         raise
