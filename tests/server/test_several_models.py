@@ -46,7 +46,13 @@ async def test_tokens_and_counts_are_those_of_the_named_model() -> None:
                 "prompt"
             ] == "hello"
         assert (await server.post("/v1/responses/input_tokens", {"model": "a", "input": "hi"})).status == 200
-        assert (await server.get("/tokenizer_info")).status == 200
+        assert (await server.get("/tokenizer_info")).json == (
+            await server.get("/tokenizer_info?model=a")
+        ).json
+        assert (await server.get("/tokenizer_info?model=c")).status == 404
+    async with serving(Shelf("a", "b").catalog()) as server:
+        assert (await server.get("/tokenizer_info")).status == 400
+        assert (await server.get("/tokenizer_info?model=a")).status == 200
 
 
 async def test_a_request_without_a_model_is_answered_by_the_default_one() -> None:

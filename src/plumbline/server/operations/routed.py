@@ -91,9 +91,9 @@ class RoutedOperations(ServerOperations):
             request.model, call, lambda lease: lease.model.detokenize(request, call)
         )
 
-    async def get_tokenizer_info(self, call: Call) -> Reply:
-        """Return the configuration of the model's tokenizer."""
-        return await self._models.answer(UNSET, call, lambda lease: lease.model.get_tokenizer_info(call))
+    async def get_tokenizer_info(self, call: Call, *, model: str | None) -> Reply:
+        """Return the configuration of a model's tokenizer."""
+        return await self._models.answer(model, call, lambda lease: lease.model.get_tokenizer_info())
 
     async def load_lora_adapter(self, request: LoadLoraAdapterRequest, call: Call) -> Reply:
         """Load an adapter that requests may name afterwards."""

@@ -61,7 +61,7 @@ class TokenOperations(ModelOperations):
         text = await asyncio.to_thread(self._road.tokenizer.decode, request.tokens)
         return JsonReply(encode(DetokenizeResponse(prompt=text)))
 
-    async def get_tokenizer_info(self, call: Call) -> Reply:
+    async def get_tokenizer_info(self) -> Reply:
         """Return the configuration of the model's tokenizer."""
         return JsonReply(encode(self._model.tokenizer_info))
 
