@@ -19,14 +19,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / "conformance/reference_parsers")]
 
 from environment import run as run_with_other_parsers  # noqa: E402
 
-from benchmarks import structured_output  # noqa: E402
+from benchmarks import quantization, structured_output  # noqa: E402
 from benchmarks.environment import environment  # noqa: E402
-from benchmarks.serving import api_servers, startup, store, streams, vllm_engine  # noqa: E402
+from benchmarks.serving import api_servers, native, startup, store, streams, vllm_engine  # noqa: E402
 from benchmarks.serving import peers as serving  # noqa: E402
 from benchmarks.serving.processes import available  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 VLLM = ROOT / ".nox" / ".peer-vllm" / "bin"
+LLAMA_SERVER = ROOT / ".nox" / ".peer-llama-server" / "bin"
 PEERS = ("transformers", "transformers-cb")
 PARTS = (
     "micro",
@@ -38,6 +39,8 @@ PARTS = (
     "api_servers",
     "store",
     "vllm_engine",
+    "native",
+    "quantization",
 )
 
 COLUMNS = {
@@ -73,6 +76,21 @@ COLUMNS = {
         "tokens_per_second": "tokens/s",
         "tokens_per_second_vllm": "vLLM's server",
         "ratio": "ratio",
+    },
+    "native": {
+        "model": "model",
+        "load": "load",
+        "server": "server",
+        "median": "tokens/s",
+        "range": "range",
+        "ratio_to_ours": "to ours",
+    },
+    "quantization": {
+        "weights": "weights",
+        "tokens": "tokens",
+        "perplexity": "perplexity",
+        "same_choice_percent": "same token %",
+        "same_answers_percent": "same answer %",
     },
     "streams": {
         "server": "server",
@@ -170,6 +188,15 @@ def main() -> None:
             result["vllm_engine"] = vllm_engine.measure(VLLM, rounds=options.rounds)
         else:
             print("vLLM is not installed (`nox -s engines -- vllm` installs it)", file=sys.stderr)
+    if "native" in parts:
+        peers = [path if path.is_dir() else None for path in (VLLM, LLAMA_SERVER)]
+        if None in peers:
+            print(
+                "vLLM or llama-server is not installed (`nox -s peers -- vllm llama-server`)", file=sys.stderr
+            )
+        result["native"] = native.measure(*peers, rounds=options.rounds)
+    if "quantization" in parts:
+        result["quantization"] = quantization.measure()
     show(result)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{result['taken'][:10]}-{options.name}.json"

@@ -23,6 +23,7 @@ from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import supervise
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
+from plumbline.server.start.sockets import bound
 
 
 def main(port: int, store: str, tokens: int, seconds: float, api_servers: int = 1) -> None:
@@ -39,7 +40,8 @@ def main(port: int, store: str, tokens: int, seconds: float, api_servers: int = 
     model = msgspec.structs.replace(pocket, engine=ScriptedEngine(info, script, delay=seconds))
     make_collections_rare()
     if api_servers > 1:
-        supervise(model.engine, settings, api_servers)
+        with bound(settings) as sockets:
+            supervise(model.engine, settings, api_servers, sockets)
         return
     listener(only(model), settings, build_store(settings), host=settings.host, port=port).run()
 
