@@ -22,7 +22,7 @@ from support.asgi import serving
 from support.models import scripted, served
 
 from plumbline._generated import OPERATIONS
-from plumbline.server.middleware.auth import KeyRing
+from plumbline.server.keys import KeyRing
 from plumbline.server.middleware.front import _DRAIN_LIMIT, _OPEN_PATHS, Front, _label
 from plumbline.server.streams import close_with_request
 from plumbline.wire.errors import ApiError

@@ -58,6 +58,17 @@ async def test_an_admin_key_is_needed(path: str, api_keys: tuple[str, ...]) -> N
             assert (await server.post(path, OPERATIONS[path], headers=headers)).status == 200
 
 
+@each_operation
+@pytest.mark.parametrize("spelled", ["{}/", "/{}", "{}//", "/.{}", "{}/.", "{}?a", "{}%2F", "{}%20"])
+async def test_no_spelling_of_a_path_gets_around_the_admin_key(path: str, spelled: str) -> None:
+    shelf = Shelf("a")
+    for keys in ((), ("root",)):
+        async with serving(listed(shelf), admin_api_keys=keys) as server:
+            answer = await server.post(spelled.format(path), OPERATIONS[path])
+            assert answer.status in (401, 403, 404, 405), answer.body
+            assert shelf.engines["a"] == []
+
+
 async def test_an_admin_key_is_an_api_key() -> None:
     async with serving(served(scripted()), api_keys=("one",), admin_api_keys=("root",)) as server:
         for key, status in (("one", 200), ("root", 200), ("two", 401)):

@@ -18,11 +18,11 @@ from plumbline.protocols.common.sealing import Sealer
 from plumbline.server.claims.names import LocalClaims
 from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.generation import Generation
+from plumbline.server.keys import KeyRing
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.prompts import load_prompts
 from plumbline.server.media.load import MediaLoader
-from plumbline.server.middleware.auth import KeyRing
 from plumbline.server.middleware.cors import Cors
 from plumbline.server.middleware.forwarder import Forwarder
 from plumbline.server.middleware.front import Front
@@ -91,7 +91,8 @@ def create_app(
 
     models = Models(catalog, settings, metrics, replies, build)
     prompts = load_prompts(settings.prompts)
-    service = PlumblineService(models, settings, metrics, replies, memory, runs, prompts)
+    admin_keys = KeyRing(settings.admin_api_keys)
+    service = PlumblineService(models, settings, metrics, replies, memory, runs, prompts, admin_keys)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
@@ -131,7 +132,7 @@ def create_app(
     front = Front(
         served,
         keys=KeyRing((*settings.api_keys, *settings.admin_api_keys) if settings.api_keys else ()),
-        admin_keys=KeyRing(settings.admin_api_keys),
+        admin_keys=admin_keys,
         metrics=metrics,
         max_body_bytes=settings.max_body_bytes,
         body_timeout=settings.body_timeout,

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from plumbline._generated import OPERATIONS
-from plumbline.server.middleware.auth import KeyRing
+from plumbline.server.keys import KeyRing, admin_error
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, new_request_id
@@ -22,9 +22,7 @@ from plumbline.wire.errors import (
     ApiError,
     envelope,
     from_status,
-    invalid_admin_key,
     invalid_api_key,
-    no_admin_keys,
 )
 from plumbline.wire.incoming import FORMS, IGNORED
 
@@ -40,7 +38,7 @@ _OPEN_PATHS = frozenset({"/health", "/version", "/metrics", "/openapi.json", "/o
 """Need no key, for probes and scrapers. They reveal nothing about requests."""
 
 _ADMIN_PATHS = frozenset({"/models/load", "/models/unload", "/v1/model/load", "/v1/model/unload"})
-"""Need an admin key, also where other requests need no key: any page or program of the machine could reach them."""
+"""Take an admin key without an API key. The operations check it again, because a path has several spellings."""
 
 _SOCKET_PATHS = frozenset({"/v1/responses"})
 
@@ -148,14 +146,9 @@ class Front:
         """Return the error of a request without one of the keys (HTTP-06)."""
         headers = {name: value.decode("utf-8", "surrogateescape") for name, value in scope["headers"]}
         given = headers.get(b"authorization")
-        if scope["path"] not in _ADMIN_PATHS:
-            return None if self._keys.accepts(given) else invalid_api_key()
-        if self._admin_keys.open:
-            return no_admin_keys() if self._keys.accepts(given) else invalid_api_key()
-        found = self._admin_keys.has(headers.get(b"x-admin-key", "").strip()) or self._admin_keys.accepts(
-            given
-        )
-        return None if found else invalid_admin_key()
+        if scope["path"] in _ADMIN_PATHS and not self._admin_keys.open:
+            return admin_error(self._admin_keys, given, headers.get(b"x-admin-key"))
+        return None if self._keys.accepts(given) else invalid_api_key()
 
     def _in_time(self, receive: Receive) -> Receive:
         """Wrap `receive` so that a body that is silent for `body_timeout`, or late by as much, is a 408."""

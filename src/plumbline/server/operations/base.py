@@ -8,6 +8,7 @@ from plumbline._generated.service import Service
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.prompt_templates import PromptTemplates
 from plumbline.server.generation import Generation
+from plumbline.server.keys import KeyRing
 from plumbline.server.models import Models
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.remote_access import RemoteAccess
@@ -66,6 +67,7 @@ class ServerOperations(Service):
         memory: Memory | None,
         runs: BackgroundRuns,
         prompts: PromptTemplates,
+        admin_keys: KeyRing,
     ) -> None:
         """Share what the operations work with.
 
@@ -77,6 +79,7 @@ class ServerOperations(Service):
             memory: what was stored; None if nothing is.
             runs: the responses in the background.
             prompts: the templates that requests may name.
+            admin_keys: the keys of requests that may load and unload models.
         """
         self._models = models
         self._settings = settings
@@ -85,6 +88,7 @@ class ServerOperations(Service):
         self._memory = memory
         self._runs = runs
         self._prompts = prompts
+        self._admin_keys = admin_keys
 
     def _required_memory(self) -> Memory:
         return required(self._memory)

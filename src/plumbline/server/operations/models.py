@@ -11,6 +11,7 @@ from plumbline._generated.models import (
     ModelLoadProgress,
     ModelNameRequest,
 )
+from plumbline.server.keys import admin_error
 from plumbline.server.models import chunk_error
 from plumbline.server.operations.base import ServerOperations
 from plumbline.wire.call import Call
@@ -25,7 +26,8 @@ __all__ = ["ModelListOperations"]
 class ModelListOperations(ServerOperations):
     """Operations on models: OpenAI's, those of llama.cpp's router and those of TabbyAPI.
 
-    `server.middleware.front` asks for an admin key where models are loaded and unloaded.
+    Loading and unloading need an admin key, also where other requests need no key: any page or program of the machine
+    could send them.
     """
 
     async def list_models(self, call: Call) -> Reply:
@@ -42,11 +44,13 @@ class ModelListOperations(ServerOperations):
 
     async def load_model(self, request: ModelNameRequest, call: Call) -> Reply:
         """Begin to load a model; llama.cpp's router does not wait either."""
+        self._check_admin(call)
         self._models.begin(request.model, self._models.load)
         return _done()
 
     async def unload_model(self, request: ModelNameRequest, call: Call) -> Reply:
         """Begin to unload a model; llama.cpp's router does not wait either."""
+        self._check_admin(call)
         self._models.begin(request.model, self._models.unload)
         return _done()
 
@@ -60,13 +64,21 @@ class ModelListOperations(ServerOperations):
 
     async def stream_model_load(self, request: LoadModelRequest, call: Call) -> Reply:
         """Load a model and follow its load, at TabbyAPI's path."""
+        self._check_admin(call)
         self._models.described(request.name)  # An unknown one is a 404 and not an event.
         return self._replies.as_they_are(self._progress(request.name))
 
     async def unload_models(self, call: Call) -> Reply:
         """Unload every model once its requests have ended, at TabbyAPI's path."""
+        self._check_admin(call)
         await self._models.unload()
         return _done()
+
+    def _check_admin(self, call: Call) -> None:
+        headers = call.headers
+        error = admin_error(self._admin_keys, headers.get("authorization"), headers.get("x-admin-key"))
+        if error is not None:
+            raise error
 
     async def _progress(self, name: str) -> AsyncGenerator[bytes, None]:
         yield frame(encode(ModelLoadProgress(module=1, modules=1, status="processing")))

@@ -1,11 +1,13 @@
-"""Check API keys (HTTP-06)."""
+"""Check API keys (HTTP-06) and admin keys."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 
-__all__ = ["KeyRing"]
+from plumbline.wire.errors import ApiError, invalid_admin_key, no_admin_keys
+
+__all__ = ["KeyRing", "admin_error"]
 
 
 class KeyRing:
@@ -34,6 +36,20 @@ class KeyRing:
         for digest in self._digests:
             found |= hmac.compare_digest(digest, given)
         return found
+
+
+def admin_error(keys: KeyRing, authorization: str | None, admin_key: str | None) -> ApiError | None:
+    """Return the error of a request that needs an admin key and has none.
+
+    Args:
+        keys: the admin keys.
+        authorization: the header `Authorization`.
+        admin_key: the header `x-admin-key`, TabbyAPI's.
+    """
+    if keys.open:
+        return no_admin_keys()
+    found = keys.has((admin_key or "").strip()) or keys.accepts(authorization)
+    return None if found else invalid_admin_key()
 
 
 def _digest(key: str) -> bytes:
