@@ -174,6 +174,7 @@ async def failure(reply: Reply, pause: float = 0.0) -> Any:
         (answering({}), "no tools/list: [redacted]"),
         (answering({"tools/list": {"tools": 5}}), "does not define"),
         (answering({"tools/list": tools(MAX_TOOLS + 1)}), "allowed_tools"),
+        (answering({"tools/list": tools(400, description="d" * 3_000)}), "1048576 bytes"),
         (answering({"tools/list": tools(400, description="d" * 11_000)}), "more than 4194304 bytes"),
         (answering({"tools/list": {**tools(1), "nextCursor": "more"}}), "pages"),
         (answering({"tools/list": tools(1, inputSchema=NONSENSE)}), "input schema"),

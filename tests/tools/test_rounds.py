@@ -237,6 +237,16 @@ async def test_calls_are_bounded_even_without_a_limit_of_the_client() -> None:
     assert isinstance(events[-1], Finish)
 
 
+async def test_results_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.tools.rounds.MAX_CHARS", 10)
+    caller = Caller()
+    calls = [*written("box__add", '{"a": "12345"}'), *written("box__add"), end("tool_calls")]
+    events, _ = await played(turn(), caller, calls, [end()])
+    errors = [event.error is not None for event in events if isinstance(event, RemoteCallEnd)]
+    assert errors == [False, True]
+    assert len(caller.calls) == 1
+
+
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("complete", [False, True])
 @pytest.mark.parametrize("own", [(), (Tool(name="own"),)])

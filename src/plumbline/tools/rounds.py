@@ -58,10 +58,15 @@ __all__ = ["MAX_CALLS", "NoRoomError", "Rounds"]
 
 MAX_CALLS = 128
 """Calls of one answer. Afterwards the model answers without these tools."""
+MAX_CHARS = 8 * 1024 * 1024
+"""Characters of the results of one answer. Afterwards calls fail."""
 
 _INVALID_PARAMS = -32602
 
 _LIMIT_REACHED = RemoteError("protocol", "The limit of calls in one answer was reached.", _INVALID_PARAMS)
+_TOO_LONG = RemoteError(
+    "protocol", "The results of this answer are too long for another call.", _INVALID_PARAMS
+)
 _BROKE_OFF = RemoteError("protocol", "The arguments of the call broke off.", _INVALID_PARAMS)
 _NO_OBJECT = RemoteError("protocol", "The arguments of the call are not a JSON object.", _INVALID_PARAMS)
 
@@ -94,6 +99,8 @@ class Rounds:
         self._offered: Offered = {}
         self._messages = _Messages(turn.prompt.messages)
         self._any_calls = False
+        self._chars = 0
+        """Characters of the results so far."""
 
     def first_turn(self) -> Turn:
         """Return the first round as far as it is known."""
@@ -197,7 +204,7 @@ class Rounds:
             result = RemoteResult(error=_LIMIT_REACHED)
         else:
             self._left -= 1
-            result = await _called(sessions, self._offered[name][0], call.name, call.arguments)
+            result = await self._call(sessions, self._offered[name][0], call.name, call.arguments)
         self._any_calls = True
         self._messages.add_call(ToolCall(call.approval_id, name, call.arguments), result)
         yield RemoteCallEnd(result.output, result.error)
@@ -227,7 +234,7 @@ class Rounds:
                         yield event
                         one.calls = True
                         if event.complete:
-                            result = await _called(sessions, call.server, call.tool.name, call.arguments)
+                            result = await self._call(sessions, call.server, call.tool.name, call.arguments)
                             yield self._end(call, result)
                         else:
                             one.broken = call
@@ -241,6 +248,22 @@ class Rounds:
                     one.waits = one.waits or isinstance(event, ToolCallStart)
                     self._messages.add(event)
                     yield event
+
+    async def _call(
+        self, sessions: RemoteSessions, server: RemoteServer, name: str, arguments: str
+    ) -> RemoteResult:
+        """Make a call with arguments that are JSON text."""
+        try:
+            values: Any = json.loads(arguments)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict):
+            return RemoteResult(error=_NO_OBJECT)
+        if self._chars >= MAX_CHARS:
+            return RemoteResult(error=_TOO_LONG)
+        result = await sessions.call(server, name, values)
+        self._chars += len(result_text(result))
+        return result
 
     def _begin(self, start: ToolCallStart) -> _Call:
         server, tool = self._offered[start.name]
@@ -361,17 +384,6 @@ def _without_remote(choice: ToolChoice, own: Sequence[Tool]) -> ToolChoice:
     if choice.mode == "none" or not names:
         return ToolChoice(mode="none", parallel=choice.parallel, forbidden=True)
     return msgspec.structs.replace(choice, names=names)
-
-
-async def _called(sessions: RemoteSessions, server: RemoteServer, name: str, arguments: str) -> RemoteResult:
-    """Make a call with arguments that are JSON text."""
-    try:
-        values: Any = json.loads(arguments)
-    except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, dict):
-        return RemoteResult(error=_NO_OBJECT)
-    return await sessions.call(server, name, values)
 
 
 def _sum(one: Usage, other: Usage) -> Usage:

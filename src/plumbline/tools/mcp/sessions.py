@@ -25,10 +25,12 @@ from plumbline.tools.mcp.results import Redaction, read_result, read_tool
 from plumbline.tools.mcp.transport import MAX_BYTES, PinnedTransport, http_client
 from plumbline.tools.port import RemoteFailureError
 
-__all__ = ["MAX_TOOLS", "Limits", "McpCaller"]
+__all__ = ["MAX_LIST_BYTES", "MAX_TOOLS", "Limits", "McpCaller"]
 
 MAX_TOOLS = 512
 """Tools of one MCP server."""
+MAX_LIST_BYTES = 1024 * 1024
+"""Bytes of these tools as JSON. A request with the most servers can then be continued (`MAX_CONTEXT_BYTES`)."""
 _MAX_PAGES = 64
 _MAX_CANCELS = 3
 _INTERNAL_ERROR = -32603
@@ -262,9 +264,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _check_size(tools: list[RemoteTool]) -> None:
-    if len(tools) > MAX_TOOLS or len(msgspec.json.encode(tools)) > MAX_BYTES:
+    if len(tools) > MAX_TOOLS or len(msgspec.json.encode(tools)) > MAX_LIST_BYTES:
         raise _wrong(
-            f"The list has more than {MAX_TOOLS} tools or {MAX_BYTES} bytes. Name those that are needed in "
+            f"The list has more than {MAX_TOOLS} tools or {MAX_LIST_BYTES} bytes. Name those that are needed in "
             "'allowed_tools'."
         )
 
