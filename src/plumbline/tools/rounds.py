@@ -19,10 +19,8 @@ from plumbline.events import (
     Finish,
     MessageEnd,
     OutputEvent,
-    ReasoningDelta,
     RemoteCallEnd,
     RemoteCallStart,
-    TextDelta,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
@@ -42,10 +40,10 @@ from plumbline.remote_tools import (
     result_text,
     shown_name,
 )
+from plumbline.tools.messages import RoundMessages
 from plumbline.tools.port import RemoteCaller, RemoteFailureError, RemoteSessions
 from plumbline.turn import (
     ChatPrompt,
-    Message,
     Tool,
     ToolCall,
     ToolChoice,
@@ -97,7 +95,7 @@ class Rounds:
         self._left = MAX_CALLS if self._remote.max_calls is None else min(self._remote.max_calls, MAX_CALLS)
         self._usage = Usage(0, 0)
         self._offered: Offered = {}
-        self._messages = _Messages(turn.prompt.messages)
+        self._messages = RoundMessages(turn.prompt.messages)
         self._any_calls = False
         self._chars = 0
         """Characters of the results so far."""
@@ -229,25 +227,33 @@ class Rounds:
                     if one.call.mode == "run":
                         yield event
                 case ToolCallEnd() if one.call is not None:
-                    call, one.call = one.call, None
-                    if call.mode == "run":
+                    if one.call.mode == "run":
                         yield event
-                        one.calls = True
-                        if event.complete:
-                            result = await self._call(sessions, call.server, call.tool.name, call.arguments)
-                            yield self._end(call, result)
-                        else:
-                            one.broken = call
-                    elif call.mode == "ask" and event.complete:
-                        one.waits = True
-                        yield ApprovalNeeded(call.server.label, call.tool.name, call.arguments)
-                    else:  # It is left out, and the model has another round, but not for ever.
-                        one.calls = self._left > 0 or one.may_call
-                        self._left = max(0, self._left - 1)
+                    ended = await self._end_call(one, one.call, event.complete, sessions)
+                    if ended is not None:
+                        yield ended
                 case _:
                     one.waits = one.waits or isinstance(event, ToolCallStart)
                     self._messages.add(event)
                     yield event
+
+    async def _end_call(
+        self, one: _Round, call: _Call, complete: bool, sessions: RemoteSessions
+    ) -> OutputEvent | None:
+        """Make a call whose arguments have ended, or ask for it; returns the event that this leads to."""
+        one.call = None
+        if call.mode == "ask" and complete:
+            one.waits = True
+            return ApprovalNeeded(call.server.label, call.tool.name, call.arguments)
+        if call.mode != "run":  # It is left out, and the model has another round, but not for ever.
+            one.calls = self._left > 0 or one.may_call
+            self._left = max(0, self._left - 1)
+            return None
+        one.calls = True
+        if complete:
+            return self._end(call, await self._call(sessions, call.server, call.tool.name, call.arguments))
+        one.broken = call
+        return None
 
     async def _call(
         self, sessions: RemoteSessions, server: RemoteServer, name: str, arguments: str
@@ -333,49 +339,6 @@ class _Round(msgspec.Struct):
     """Whether the model asked for a call that was made, or left out."""
     waits: bool = False
     """Whether the client has to act before the model can go on."""
-
-
-class _Messages:
-    """The messages of the prompt and of the rounds: the same as those that the items of the answer are read as."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self.all = list(messages)
-        self._text: list[str] = []
-        self._before: list[str] = []
-        """Reasoning before the text."""
-        self._after: list[str] = []
-        """Reasoning after the text. It belongs to what follows."""
-
-    def add(self, event: OutputEvent) -> None:
-        """Add an event, if it is part of a message."""
-        if isinstance(event, TextDelta):
-            if self._after:
-                self.end_text()
-            self._text.append(event.text)
-        elif isinstance(event, ReasoningDelta):
-            (self._after if self._text else self._before).append(event.text)
-
-    def add_call(self, call: ToolCall, result: RemoteResult) -> None:
-        """Add a call with what the model wrote before it, and its result."""
-        self.end_text()
-        reasoning = "".join(self._before) or None
-        self._before = []
-        message = Message(role="assistant", reasoning=reasoning, tool_calls=(call,))
-        if self.all and self.all[-1].role == "assistant":  # The call belongs to the text before it.
-            last = self.all.pop()
-            message = msgspec.structs.replace(
-                last, reasoning=last.reasoning or reasoning, tool_calls=(*last.tool_calls, call)
-            )
-        self.all.append(message)
-        self.all.append(Message(role="tool", content=result_text(result), tool_call_id=call.id))
-
-    def end_text(self) -> None:
-        """End the message that the model was writing."""
-        if self._text:
-            text = "".join(self._text)
-            reasoning = "".join(self._before) or None
-            self.all.append(Message(role="assistant", content=text, parts=(text,), reasoning=reasoning))
-            self._text, self._before, self._after = [], self._after, []
 
 
 def _without_remote(choice: ToolChoice, own: Sequence[Tool]) -> ToolChoice:
