@@ -58,7 +58,7 @@ def write(folder: Path, path: Path, name: str = "Plumbline pocket model") -> Non
     out.add_key_length(config["head_dim"])
     out.add_value_length(config["head_dim"])
     out.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    out.add_rope_freq_base(config["rope_theta"])
+    out.add_rope_freq_base(config.get("rope_theta") or config["rope_parameters"]["rope_theta"])
     out.add_vocab_size(config["vocab_size"])
     out.add_file_type(gguf.LlamaFileType.ALL_F32)
 
