@@ -84,7 +84,9 @@ def schema_of(content: dict[str, Any]) -> str:
 def event_of(exchange: Exchange) -> str:
     """The schema of one event of a stream."""
     held = operation(exchange)["responses"]["200"]["content"]["text/event-stream"]["schema"]
-    [event] = [one for one in held["properties"]["data"]["oneOf"] if "contentSchema" in one]
+    data = held["properties"]["data"]
+    # Streams of OpenAI's API also have the data `[DONE]`; loading a model has events alone.
+    [event] = [one for one in data.get("oneOf", [data]) if "contentSchema" in one]
     schema = event["contentSchema"]
     return str(schema.get("$ref") or schema["anyOf"][0]["$ref"]).rpartition("/")[2]
 
