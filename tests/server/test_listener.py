@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -145,6 +146,67 @@ def test_the_header_timeout_leaves_an_answer_alone() -> None:
     assert b"[DONE]" in raw
     assert raw.endswith(b"}")
     assert b"HTTP/1.1 408" in raw.partition(b"[DONE]")[2]
+
+
+@contextmanager
+def unread_stream(server: Live) -> Iterator[socket.socket]:
+    """A client that asks for a long stream and has not read any of it."""
+    small = (socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    server.server.servers[0].sockets[0].setsockopt(*small)
+    body = {
+        **BODY,
+        "stream": True,
+        "ignore_eos": True,
+        "max_tokens": 400,
+        "logprobs": True,
+        "top_logprobs": 20,
+    }
+    data = json.dumps(body).encode()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(20)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+            b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(data), data)
+        )
+        yield connection
+
+
+def read_to_the_end(connection: socket.socket) -> bytes:
+    raw = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(65536):
+            raw += piece
+    return raw
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_client_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request would keep its model loaded for ever, and others may wait for that memory."""
+    monkeypatch.setattr("plumbline.server.start.listener._Protocol.unread_timeout", 0.2)
+    with live(lambda: served(tiny_engine()), Settings()) as server, unread_stream(server) as connection:
+        connections = server.server.server_state.connections
+        until(lambda: bool(connections))
+        until(lambda: not connections)
+        assert b"[DONE]" not in read_to_the_end(connection)
+
+
+def test_a_client_that_reads_on_in_time_misses_nothing() -> None:
+    with live(lambda: served(tiny_engine()), Settings()) as server, unread_stream(server) as connection:
+        connections: Any = server.server.server_state.connections
+        until(lambda: any(one.flow.write_paused for one in connections))
+        (protocol,) = connections
+        assert protocol._unread_timer is not None
+        raw = read_to_the_end(connection)
+        assert protocol._unread_timer is None
+    assert b"[DONE]" in raw
 
 
 def test_more_connections_than_allowed_are_turned_away() -> None:

@@ -1,4 +1,4 @@
-"""Listen with uvicorn, with five changes to its behaviour.
+"""Listen with uvicorn, with six changes to its behaviour.
 
 * Malformed HTTP is answered in the API's envelope (ERR-01); uvicorn answers in plain text.
 * Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12); uvicorn cuts them.
@@ -6,6 +6,8 @@
   descriptors.
 * Connections that do not finish the headers of a request within `header_timeout` are closed; uvicorn keeps a silent
   connection for ever.
+* Connections whose client does not read its answer for five minutes are closed: its request would keep its model
+  loaded, and others may wait for the memory. On a WebSocket the pings see to that.
 * A WebSocket handshake that was refused with an answer is complete (WS-01); uvicorn logs it as an error of the server.
 """
 
@@ -101,11 +103,14 @@ class Listener(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """HTTP/1.1 with refusals in the API's envelope, and a limit on the time that headers take."""
+    """HTTP/1.1 with refusals in the API's envelope, and limits on the time that headers and unread answers take."""
 
     max_connections = 0
     header_timeout = 0.0
+    unread_timeout = 300.0
+    """Seconds in which a client must make room for more of its answer."""
     _header_timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
     _in_headers = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -116,7 +121,21 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_came()
+        self._was_read()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(self.unread_timeout, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._was_read()
+        super().resume_writing()
+
+    def _was_read(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
