@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plumbline.remote_tools import RemoteServer
@@ -69,13 +70,21 @@ def test_a_private_address_must_be_named_itself(allowed: list[str], address: str
     assert AllowedHosts(allowed).connects(address, 8001) == connects
 
 
-@given(st.text('xyz"\\äß', min_size=8), st.text("ab"), st.text("ab"))
+@example("nnnnnnnn", "\n", "")  # In JSON, the text has the secret one character earlier.
+@given(st.text('nxyz"\\äß', min_size=8), st.text("ab\n\t"), st.text("ab\n\t"))
 def test_a_credential_is_left_out_wherever_it_is(secret: str, before: str, after: str) -> None:
     server = RemoteServer(label="a", url="http://a/", headers={"x": secret}, field="tools[0]")
     redaction = Redaction(server)
     assert redaction.text(before + secret + after) == f"{before}[redacted]{after}"
     value = {"a": [before + secret + after, {secret: 1}]}
     assert redaction.value(value) == {"a": [f"{before}[redacted]{after}", {"[redacted]": 1}]}
+
+
+def test_a_number_may_be_a_credential() -> None:
+    server = RemoteServer(label="a", url="http://a/?key=1234567890", field="tools[0]")
+    assert Redaction(server).value({"a": [1234567890, 12345, 1.5, None]}) == {
+        "a": ["[redacted]", 12345, 1.5, None]
+    }
 
 
 def test_short_values_and_texts_without_credentials_are_kept() -> None:
@@ -220,6 +229,15 @@ async def test_a_result_without_content_is_its_structure() -> None:
     async with hostile(answering(results)) as (server, caller), caller.sessions() as sessions:
         result = await sessions.call(server, "t0", {})
     assert json.loads(result.output or "") == {"a": 1}
+
+
+async def test_a_structure_has_no_credentials() -> None:
+    secret = 'say "friend" and enter'
+    results = {"tools/call": {"content": [], "structuredContent": {"a": secret}}, "tools/list": tools(1)}
+    async with hostile(answering(results)) as (server, caller), caller.sessions() as sessions:
+        server = msgspec.structs.replace(server, headers={"x-key": secret})
+        result = await sessions.call(server, "t0", {})
+    assert json.loads(result.output or "") == {"a": "[redacted]"}
 
 
 async def test_a_session_that_has_failed_is_opened_again() -> None:

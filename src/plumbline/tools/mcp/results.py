@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from plumbline.remote_tools import (
@@ -22,8 +22,6 @@ MAX_RESULT_CHARS = 1024 * 1024
 _SHORTEST_SECRET = 8
 """Shorter values, such as `1` or `true`, would be found everywhere."""
 _REDACTED = "[redacted]"
-
-T = TypeVar("T")
 
 
 class Redaction:
@@ -46,15 +44,19 @@ class Redaction:
             text = text.replace(secret, _REDACTED)
         return text
 
-    def value(self, value: T) -> T:
+    def value(self, value: Any) -> Any:
         """Return a JSON value without credentials."""
-        if not self._secrets:
-            return value
-        written = json.dumps(value, ensure_ascii=False)
-        for secret in self._secrets:
-            written = written.replace(json.dumps(secret, ensure_ascii=False)[1:-1], _REDACTED)
-        found: T = json.loads(written)
-        return found
+        match value:
+            case str():
+                return self.text(value)
+            case dict():
+                return {self.text(name): self.value(member) for name, member in value.items()}
+            case list():
+                return [self.value(member) for member in value]
+            case int() | float() if self.text(str(value)) != str(value):
+                return _REDACTED
+            case _:
+                return value
 
 
 def read_tool(tool: Any, redaction: Redaction) -> RemoteTool:
@@ -74,7 +76,7 @@ def read_result(result: Any, redaction: Redaction) -> RemoteResult:
     text = content_text(content) if content else ""
     structured = getattr(result, "structured_content", None)
     if not content and structured is not None:
-        text = redaction.text(json.dumps(structured, ensure_ascii=False))
+        text = json.dumps(redaction.value(structured), ensure_ascii=False)
     if len(text) > MAX_RESULT_CHARS:
         return RemoteResult(
             error=RemoteError("protocol", f"The result has more than {MAX_RESULT_CHARS} characters.", -32603)
