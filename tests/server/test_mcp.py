@@ -13,7 +13,7 @@ import json
 import logging
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -229,21 +229,28 @@ async def test_a_dead_server_ends_in_an_item_with_an_error_and_not_in_a_dead_res
     assert said["content"][0]["text"] == "Hello."
 
 
-async def test_a_server_that_dies_between_two_calls_ends_in_a_failed_call() -> None:
-    async with running_mcp_server() as host:
-        model = speaking("Yes.", ADD, "It is gone.", grammars=True)
+async def test_a_server_that_dies_after_its_list_ends_in_a_failed_call() -> None:
+    model = speaking("Yes.", ADD, "It is gone.", grammars=True)
+    async with AsyncExitStack() as alive:
+        host = await alive.enter_async_context(running_mcp_server())
         async with serving(model, allow_mcp=(host.host,)) as server:
-            tool = host.tool()
-            first = await respond(server, tools=[tool])
-            listed = first["output"][0]
-            async with running_mcp_server():
-                pass  # Another server may end.
-            tool["server_url"] = f"http://127.0.0.1:{host.port}/nowhere"
-            final = await respond(server, tools=[tool], input=[listed, USER])
+            first = await respond(server, tools=[host.tool()])
+            await alive.aclose()
+            final = await respond(server, tools=[host.tool()], input=[first["output"][0], USER])
+    [made] = calls_of(final)
+    assert kinds(final) == ["mcp_call", "message"]
+    assert made["status"] == "failed"
+    assert (made["error"]["type"], made["error"]["code"]) == ("http_error", 502)
+
+
+async def test_a_path_without_an_mcp_server_ends_in_a_failed_call() -> None:
+    async with running("Yes.", ADD, "It is gone.") as (server, host):
+        first = await respond(server, tools=[host.tool()])
+        wrong = host.tool(server_url=f"http://{host.host}/nowhere")
+        final = await respond(server, tools=[wrong], input=[first["output"][0], USER])
     [made] = calls_of(final)
     assert made["status"] == "failed"
-    assert made["error"]["type"] == "http_error"
-    assert made["error"]["code"] == 404
+    assert (made["error"]["type"], made["error"]["code"]) == ("http_error", 404)
 
 
 async def test_a_client_that_leaves_stops_a_call() -> None:
@@ -312,6 +319,23 @@ async def test_a_context_gives_the_model_the_same_messages_wherever_its_items_ar
     for item in listed:
         if item["type"].startswith("mcp_"):
             assert OFFICIAL.validate_python(item).type == item["type"]
+
+
+async def test_a_conversation_keeps_the_list_and_the_calls_of_its_answers(tmp_path: Path) -> None:
+    """ST-09."""
+    prompts: list[str] = []
+    async with running(ADD, "It is 3.", "Again.", prompts=prompts, store=str(tmp_path / "s.db")) as (
+        server,
+        host,
+    ):
+        made = (await server.post("/v1/conversations", {})).json
+        first = await respond(server, tools=[host.tool()], conversation=made["id"], store=True)
+        second = await respond(server, tools=[host.tool()], conversation=made["id"], store=True)
+        items = (await server.get(f"/v1/conversations/{made['id']}/items?order=asc")).json["data"]
+    assert kinds(first) == ["mcp_list_tools", "mcp_call", "message"]
+    assert kinds(second) == ["message"]
+    assert prompts[2].startswith(prompts[1] + "It is 3.")
+    assert [item["type"] for item in items] == ["message", *kinds(first), "message", "message"]
 
 
 async def test_a_stored_stream_is_the_same_again(tmp_path: Path) -> None:
