@@ -56,6 +56,21 @@ def test_nothing_keeps_the_model_of_the_start(
 
 
 @pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        ("1000000000", ": 2 of 2 loaded;"),
+        ("300000000", ": 1 of 2 loaded, the others when requests name them;"),
+    ],
+)
+def test_the_models_that_are_loaded_are_counted_at_the_start(
+    memory: str, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    models = ("--model", f"a={MODEL_DIR}", "--model", f"b={MODEL_DIR}", "--kv-cache-bytes", "200000000")
+    assert main(["serve", "--store", "none", *models, "--models-memory-bytes", memory]) == 0
+    assert words in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("options", "printed"),
     [
         ((), ("as hermes (detected", "as qwen3 (detected")),

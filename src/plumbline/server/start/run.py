@@ -36,9 +36,8 @@ def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]
     catalog = _catalog(settings)
     _describe(catalog, settings)
     if settings.several_models:
-        others = sum(source.names[0] not in catalog.loaded for source in catalog.sources)
         _print(
-            f"{others} models are loaded when requests name them, on {_address(settings)}; all may take "
+            f"Models on {_address(settings)}: {_loaded(catalog)}; together they may take "
             f"{catalog.capacity / 1024**3:.1f} GiB (--models-memory-bytes)"
         )
     _print(f"Responses are {_storage(store)}")
@@ -60,6 +59,13 @@ def _catalog(settings: Settings) -> Catalog:
     from plumbline.server.loading.several import several
 
     return several(settings, lambda name: _print(f"Loading {name}"))
+
+
+def _loaded(catalog: Catalog) -> str:
+    """Count the models that are loaded."""
+    total, loaded = len(catalog.sources), len(catalog.loaded)
+    others = ", the others when requests name them" if loaded < total else ""
+    return f"{loaded} of {total} loaded{others}"
 
 
 def _describe(catalog: Catalog, settings: Settings) -> None:
