@@ -183,7 +183,7 @@ def engines(session: nox.Session) -> None:
 def clients(session: nox.Session) -> None:
     """Run unmodified clients of others against our server, each in its own environment: all, or `-- NAME…`."""
     variables = {"PYTHONPATH": "tests"}
-    Environment(session, SERVE).run("python", "tests/clients/run.py", *session.posargs, **variables)
+    Environment(session, f"{SERVE},mcp").run("python", "tests/clients/run.py", *session.posargs, **variables)
 
 
 @nox.session(venv_backend="none")

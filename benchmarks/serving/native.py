@@ -106,7 +106,8 @@ async def answer(client: httpx.AsyncClient, server: Server, prompt: str, max_tok
 async def throughput(server: Server, concurrency: int, requests: int, max_tokens: int) -> float:
     """Return tokens per second of `requests` answers, `concurrency` at a time."""
     gate = asyncio.Semaphore(concurrency)
-    limits = httpx.Limits(max_connections=concurrency)
+    # llama-server closes kept connections after some requests, which a client may notice too late.
+    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=300, limits=limits) as client:
 
         async def run(index: int) -> int:
