@@ -81,6 +81,10 @@ secrets = st.sampled_from(
         {"prompt_cache_key": SECRET},
         {"tools": [{"type": "mcp", "headers": {"Authorization": f"Bearer {SECRET}", "x": SECRET}}]},
         {"client_secret": f'"{SECRET}\\'},
+        {"headers": {"x": '{}}\\"}' + SECRET, "y": SECRET}},
+        {"server_url": f"https://user:{SECRET}@mcp.example/{SECRET}?token={SECRET}"},
+        {"server_url": f"HTTPS://mcp.example/{SECRET}"},
+        {"server_url": f"mcp.example/{SECRET}"},
     ]
 )
 texts = st.text(max_size=30) | st.sampled_from(["\r\n\u2028", '"', "\\", "\x1b[2J"])
@@ -101,6 +105,13 @@ def test_a_line_is_short_and_shows_no_secret(
     assert SECRET[:6] not in line
     assert len(line) <= most + len(f"… ({len(body)} bytes)")
     assert line.isprintable() or not any(char < " " or char in "\x7f\u2028\u2029" for char in line)
+
+
+@pytest.mark.parametrize("url", ["https://mcp.example:8001/a?b", "https:\\/\\/u:p@mcp.example:8001\\/a"])
+def test_the_host_of_an_mcp_server_is_shown(url: str) -> None:
+    body = f'{{"server_url": "{url}", "input": "hi"}}'.encode()
+    assert "mcp.example:8001…" in shown(body, len(body), 200).replace("\\", "")
+    assert '", "input": "hi"}' in shown(body, len(body), 200)
 
 
 def test_files_are_not_shown() -> None:

@@ -28,9 +28,9 @@ _SECRET = re.compile(
     r'("[\w-]{0,64}(?:api_?-?key|authorization|secret|password|cache_salt|extra_key|cache_key)"\s*:\s*)"(?:[^"\\]|\\.)*"?',
     re.IGNORECASE,
 )
-_HEADERS = re.compile(r'("headers"\s*:\s*)\{[^}]*\}?')
+_HEADERS = re.compile(r'("headers"\s*:\s*)\{(?:[^"}]|"(?:[^"\\]|\\.)*"?)*\}?')
 _SERVER_URL = re.compile(
-    r'("server_url"\s*:\s*"[a-z]{1,8}:\\?/\\?/)(?:[^"/?#@]*@)?([^"/?#@]*)(?:[^"\\]|\\.)*'
+    r'("server_url"\s*:\s*"(?:[a-z]{1,8}:\\?/\\?/)?)(?:[^"/?#@]*@)?([^"/?#@]*)(?:[^"\\]|\\.)*', re.IGNORECASE
 )
 """The URL of an MCP server, of which all but the host may be a credential."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}=*")
