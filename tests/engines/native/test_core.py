@@ -258,6 +258,26 @@ def test_logprobs_are_those_of_the_model(engine: Build) -> None:
 
 
 @SETTINGS
+@given(steps=st.integers(1, 5), neighbours=st.integers(0, 9))
+def test_prompt_logprobs_are_whole_after_a_pause(engine: Build, steps: int, neighbours: int) -> None:
+    """Streams that began during the pause take their share of each step, so the prompt is cut elsewhere."""
+    prompt = list(range(2, 82))
+    whole, driver = engine(), engine(max_num_batched_tokens=16, max_num_seqs=16)
+    whole.add("scored", prompt, max_tokens=1, prompt_logprobs=1)
+    whole.run()
+    driver.add("scored", prompt, max_tokens=1, prompt_logprobs=1)
+    for _ in range(steps):
+        driver.step()
+    driver.core.pause("scored")
+    for number in range(neighbours):
+        driver.add(str(number), [3], max_tokens=20, ignore_eos=True)
+    driver.step()
+    driver.core.resume("scored")
+    driver.run()
+    assert driver.prompt_logprobs["scored"] == whole.prompt_logprobs["scored"]
+
+
+@SETTINGS
 @given(prompt=st.lists(st.integers(2, 95), min_size=2, max_size=90), budget=st.integers(16, 64))
 def test_prompt_logprobs_are_whole_however_the_prompt_is_cut(
     engine: Build, prompt: list[int], budget: int

@@ -68,9 +68,9 @@ class EngineCore(RequestCore):
 
     def _settle(self, plan: StepPlan, drawn: Drawn) -> None:
         for state, position, entries in drawn.prompt_logprobs:
-            # After a preemption a chunk is computed again, and its logprobs are already known.
-            if state.prompt_logprobs is not None and len(state.prompt_logprobs) == position:
-                state.prompt_logprobs.extend(entries)
+            # After a preemption or a pause tokens are computed again, in other chunks: some logprobs are already known.
+            if state.prompt_logprobs is not None:
+                state.prompt_logprobs.extend(entries[len(state.prompt_logprobs) - position :])
         slots: list[int] = []
         last_tokens: list[int] = []
         draws = zip(drawn.token_ids.tolist(), drawn.logprobs, strict=True)
