@@ -82,10 +82,11 @@ class Scheduler(RequestQueues):
         self._lacked_blocks = False
 
     def pause(self, state: RequestState) -> bool:
-        """Keep a request out of plans and free its blocks; returns False if it is paused already."""
+        """Keep a request out of plans and free what it holds; returns False if it is paused already."""
         paused = super().pause(state)
         if paused:
             self._release(state)
+            self._lookups.pop(state.request.request_id, None)
         return paused
 
     def preempt(self, state: RequestState) -> None:
@@ -170,6 +171,8 @@ class Scheduler(RequestQueues):
 
         The preempted request is the last in order, so it is never one that has got its token in this step.
         """
+        # All running requests have a token before one has more, and prompts have as much as the proposals.
+        spare = (budget - len(self.running)) // 2
         position = 0
         while position < len(self.running):
             state = self.running[position]
@@ -180,7 +183,8 @@ class Scheduler(RequestQueues):
                     if victim is state:
                         break
                 else:
-                    proposal = self._propose(state, budget - 1)
+                    proposal = self._propose(state, spare)
+                    spare -= len(proposal)
                     entry = Scheduled(
                         state, state.num_computed_tokens, 1 + len(proposal), draws=True, proposal=proposal
                     )
@@ -189,13 +193,13 @@ class Scheduler(RequestQueues):
             position += 1
         return budget
 
-    def _propose(self, state: RequestState, budget: int) -> tuple[int, ...]:
-        """Return tokens that may follow a request's, with blocks for them."""
+    def _propose(self, state: RequestState, most: int) -> tuple[int, ...]:
+        """Return up to `most` tokens that may follow a request's, with blocks for them."""
         if not self._speculates or len(self.running) > _MOST_SPECULATING or not _is_plain(state):
             return ()
         lookup = self._lookups.setdefault(state.request.request_id, PromptLookup())
         # One token is drawn in any case, and no more than the request may have.
-        proposal = lookup.propose(state.token_ids, min(budget, state.max_len - state.num_tokens - 1))
+        proposal = lookup.propose(state.token_ids, min(most, state.max_len - state.num_tokens - 1))
         if not proposal or not self._grow(state, 1 + len(proposal)):
             return ()
         return tuple(proposal)
