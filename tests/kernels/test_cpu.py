@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -277,6 +279,25 @@ def test_threads_and_callers_at_the_same_time_change_nothing():
     call: Callable[[int], bool] = lambda _: torch.equal(shared.logits(x, weight, None), alone)  # noqa: E731
     with ThreadPoolExecutor(3) as callers:
         assert all(callers.map(call, range(200)))
+
+
+def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has():
+    """A limit of memory refuses the stack of a thread, as a limit of processes would."""
+    code = """if True:
+        import resource, sys, torch
+        from plumbline_kernels.cpu import Library, load
+        library = Library(load().path, threads=64)
+        weight, x = library.pack(torch.ones(6400, 256)), torch.ones(40, 256)
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (64 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (used, used))
+        assert bool((library.logits(x, weight, None) == 256).all())
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_more_query_heads_of_a_key_head_than_a_tile_has_rows_are_left_to_torch():
+    assert load().supports(torch.float32, 64, 64, (64,))
+    assert not load().supports(torch.float32, 64, 65, (64,))
 
 
 def test_without_a_compiler_the_error_names_what_to_install(monkeypatch):

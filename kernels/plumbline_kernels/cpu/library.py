@@ -19,6 +19,8 @@ __all__ = ["Library", "Op", "PackedWeight", "load"]
 
 _MAX_DIM = 256
 """The widest head; `MAX_DIM` in attention.h."""
+_MAX_SHARED = 64
+"""The most query heads of a key head; `TILE_ROWS` in attention.h."""
 _DTYPES = (torch.bfloat16, torch.float32)
 _BYTES = 4
 """Bytes of a word of a rounded weight; `WORD` in quantized.h."""
@@ -101,13 +103,21 @@ class Library:
         self._fast = bool(self._functions.plumbline_is_fast())
         self._panel = int(self._functions.plumbline_panel())
 
-    def supports(self, dtype: torch.dtype, head_dim: int, widths: tuple[int, ...]) -> bool:
-        """Return whether models of this dtype, head size and these widths of rows run, and faster than with torch."""
+    def supports(self, dtype: torch.dtype, head_dim: int, shared: int, widths: tuple[int, ...]) -> bool:
+        """Return whether models of a shape run, and faster than with torch.
+
+        Args:
+            dtype: of weights, activations and cache.
+            head_dim: the width of a head.
+            shared: query heads of a key head.
+            widths: of rows.
+        """
         return (
             self._fast
             and dtype in self._per_word
             and head_dim % 32 == 0
             and head_dim <= _MAX_DIM
+            and shared <= _MAX_SHARED
             and all(width % 16 == 0 for width in widths)
         )
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <thread>
 #if defined(__x86_64__)
@@ -36,6 +37,14 @@ class Pool {
       if (!open(taken)) return;
       part_(task_, (uint32_t)taken);
       done_.fetch_add(1, std::memory_order_release);
+    }
+  }
+
+  // A process that may have no more threads or memory (a limit of the container) computes with those that it has.
+  void start_helpers(int wanted) {
+    try {
+      for (; helpers_ < wanted; helpers_++) std::thread([this, helper = helpers_] { help(helper); }).detach();
+    } catch (const std::exception&) {
     }
   }
 
@@ -70,7 +79,7 @@ class Pool {
       for (uint32_t i = 0; i < parts; i++) part(i);
       return;
     }
-    for (; helpers_ < threads - 1; helpers_++) std::thread([this, helper = helpers_] { help(helper); }).detach();
+    start_helpers(threads - 1);
     part_ = [](const void* task, uint32_t i) { (*(const Part*)task)(i); };
     task_ = &part;
     done_.store(0, std::memory_order_relaxed);

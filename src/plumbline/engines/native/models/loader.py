@@ -96,7 +96,8 @@ def random_model(
 
 def runs_compiled(config: ModelConfig, dtype: torch.dtype, library: Library) -> bool:
     """Return whether compiled kernels support a model."""
-    return library.supports(dtype, config.head_dim, (config.hidden_size, config.intermediate_size))
+    shared = config.num_heads // config.num_kv_heads
+    return library.supports(dtype, config.head_dim, shared, (config.hidden_size, config.intermediate_size))
 
 
 def build(config: ModelConfig, fetch: Fetch, library: Library | None = None, bits: int = 0) -> Transformer:
