@@ -267,6 +267,26 @@ def test_a_prompt_whose_logprobs_are_wanted_is_computed_whole() -> None:
 
 
 @settings(max_examples=20, deadline=None)
+@given(steps=st.integers(1, 3), neighbours=st.integers(0, 5))
+def test_prompt_logprobs_are_whole_after_a_pause(steps: int, neighbours: int) -> None:
+    """Streams that began during the pause take their share of each batch, so the prompt is cut elsewhere."""
+    run = Run(places=6, max_batch=24)
+    prompt = [2 + i % 7 for i in range(80)]
+    run.add("scored", prompt, 1, prompt_logprobs=1)
+    for _ in range(steps):
+        run.take(run.core.step())
+    run.core.pause("scored")
+    for index in range(neighbours):
+        run.add(str(index), [3], 20, ignore_eos=True)
+    run.take(run.core.step())
+    run.core.resume("scored")
+    chunks = []
+    while run.core.has_work:
+        chunks += [chunk for name, chunk in run.core.step() if name == "scored"]
+    assert [entry.token_id for entry in chunks[0].prompt_logprobs[1:]] == prompt[1:]
+
+
+@settings(max_examples=20, deadline=None)
 @given(lengths=st.lists(st.integers(1, 90), min_size=1, max_size=6))
 def test_the_rows_of_logits_of_a_batch_are_bounded(lengths: list[int]) -> None:
     """However many prompts are scored together."""

@@ -249,9 +249,14 @@ def _missing(state: RequestState) -> int:
 def _score(entry: _Entry, logits: NDArray[np.float32]) -> None:
     """Append the logprobs of the prompt tokens after each token of an entry, unless they are known from before."""
     state = entry.state
-    following = state.token_ids[entry.start + 1 : min(entry.start + entry.count + 1, state.num_prompt_tokens)]
-    if not following or state.prompt_logprobs is None or len(state.prompt_logprobs) != entry.start + 1:
+    if state.prompt_logprobs is None:
         return
-    normalised = torch.log_softmax(torch.from_numpy(logits[: len(following)].copy()), dim=-1)
+    # After a preemption or a pause tokens are computed again, in other chunks.
+    known = len(state.prompt_logprobs)
+    following = state.token_ids[known : min(entry.start + entry.count + 1, state.num_prompt_tokens)]
+    if not following:
+        return
+    first = known - 1 - entry.start
+    normalised = torch.log_softmax(torch.from_numpy(logits[first : first + len(following)].copy()), dim=-1)
     tops = [state.sampling.prompt_logprobs or 0] * len(following)
     state.prompt_logprobs += logprob_rows(normalised, torch.tensor(following), tops, ranks=True)
