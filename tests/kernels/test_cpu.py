@@ -313,15 +313,23 @@ def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     assert not list((tmp_path / "plumbline").iterdir())
 
 
-def test_compiled_code_is_kept_where_only_the_user_can_write(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A compiler that writes a word slowly, and an empty cache."""
     compiler = tmp_path / "c++"
-    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho compiled > "$2"\n')
+    compiler.write_text(
+        '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nsleep 0.1\nrm "$2"\necho compiled > "$2"\n'
+    )
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return compiler
+
+
+def test_compiled_code_is_kept_where_only_the_user_can_write(compiler):
     first = build.build()
     assert first.read_text() == "compiled\n"
-    assert stat.S_IMODE(first.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(first.parent.stat().st_mode) == stat.S_IMODE(first.stat().st_mode) == 0o700
     compiler.write_text(compiler.read_text())
     os.utime(compiler, ns=(first.stat().st_atime_ns, compiler.stat().st_mtime_ns))
     assert build.build().parent == first.parent
@@ -331,3 +339,41 @@ def test_compiled_code_is_kept_where_only_the_user_can_write(tmp_path, monkeypat
     assert elsewhere.parent != first.parent
     elsewhere.unlink()
     Path(elsewhere.parent).rmdir()
+
+
+def test_builds_at_the_same_time_leave_one_whole_file(compiler):
+    with ThreadPoolExecutor(4) as builders:
+        paths = set(builders.map(lambda _: build.build(), range(4)))
+    (path,) = paths
+    assert path.read_text() == "compiled\n"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_cache_on_a_read_only_disk_is_read(compiler, monkeypatch):
+    first = build.build()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+    assert build.build() == first
+    first.unlink()
+    elsewhere = build.build()
+    assert elsewhere.parent != first.parent
+    elsewhere.unlink()
+    elsewhere.parent.rmdir()
+
+
+def test_a_user_without_a_home_compiles_at_each_start(compiler, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    path = build.build()
+    assert path.read_text() == "compiled\n"
+    path.unlink()
+    path.parent.rmdir()
+
+
+def test_a_damaged_file_is_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "_FLAGS", ("-O0", *build._FLAGS[1:]))
+    path = build.build()
+    path.write_bytes(path.read_bytes()[:100])
+    assert load.__wrapped__().path == str(path)
+    assert path.stat().st_size > 100

@@ -31,33 +31,36 @@ def build(*flags: str) -> Path:
     Raises:
         CompileError: there is no C++ compiler, or it failed.
     """
-    name = os.environ.get("CXX") or "c++"
-    compiler = shutil.which(name)
+    wanted = os.environ.get("CXX") or "c++"
+    compiler = shutil.which(wanted)
     if compiler is None:
-        raise CompileError(f"no C++ compiler '{name}' was found; install one, e.g. the package g++")
+        raise CompileError(f"no C++ compiler '{wanted}' was found; install one, e.g. the package g++")
     flags = (*_FLAGS, _native_flag(), *flags)
-    target = _folder() / f"plumbline-cpu-{_key(compiler, flags)}.so"
-    if not target.exists():
-        _compile(compiler, flags, target)
-    return target
+    folder = _folder()
+    name = f"plumbline-cpu-{_key(compiler, flags)}.so"
+    # A cache on a disk that is read-only by now, as in a container, may have the result.
+    if folder is not None and (folder / name).exists():
+        return folder / name
+    if folder is None or not os.access(folder, os.W_OK):
+        folder = Path(tempfile.mkdtemp(prefix="plumbline-"))
+    _compile(compiler, flags, folder / name)
+    return folder / name
 
 
 def _native_flag() -> str:
     return "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
 
 
-def _folder() -> Path:
-    """Return a folder that only this user can write: code is loaded from it."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "plumbline"
+def _folder() -> Path | None:
+    """Return the folder of the cache; None if others than this user can write it, because code is loaded from it."""
     try:
+        base = os.environ.get("XDG_CACHE_HOME")
+        folder = (Path(base) if base else Path.home() / ".cache") / "plumbline"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
-        if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="plumbline-"))
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home.
+        return None
+    return folder if status.st_uid == os.getuid() and not status.st_mode & 0o022 else None
 
 
 def _key(compiler: str, flags: tuple[str, ...]) -> str:
@@ -81,18 +84,25 @@ def _processor() -> str:
 
 
 def _compile(compiler: str, flags: tuple[str, ...], target: Path) -> None:
-    """Compile to a temporary file first: several processes may do so at the same time."""
-    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".so") as file:
-        command = [compiler, *flags, "-o", file.name, str(_SOURCES / "program.cpp")]
-        try:
-            result = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise CompileError(f"the compiler {compiler} did not run: {error}") from error
-        if result.returncode != 0:
-            first = next(
-                (line for line in result.stderr.splitlines() if "error" in line), result.stderr[:200]
-            )
-            raise CompileError(f"the compiler {compiler} failed: {first}")
-        temporary = target.with_suffix(f".{os.getpid()}")
-        shutil.copyfile(file.name, temporary)
+    """Compile to a temporary file first: several processes and threads may do so at the same time."""
+    descriptor, name = tempfile.mkstemp(dir=target.parent, suffix=".so")
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        _run_compiler([compiler, *flags, "-o", name, str(_SOURCES / "program.cpp")])
+        temporary.chmod(0o700)  # The linker makes a new file, which follows the umask.
+        with temporary.open("rb") as file:
+            os.fsync(file)  # Otherwise a machine that loses power may keep the name without the content.
         temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _run_compiler(command: list[str]) -> None:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileError(f"the compiler {command[0]} did not run: {error}") from error
+    if result.returncode != 0:
+        first = next((line for line in result.stderr.splitlines() if "error" in line), result.stderr[:200])
+        raise CompileError(f"the compiler {command[0]} failed: {first}")

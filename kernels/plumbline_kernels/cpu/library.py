@@ -219,8 +219,15 @@ def load(*flags: str) -> Library:
 
     Raises:
         CompileError: they could not be compiled.
+        OSError: they cannot be loaded, such as from a disk that is mounted without execution.
     """
-    return Library(str(build(*flags)), usable_cores())
+    path = build(*flags)
+    try:
+        return Library(str(path), usable_cores())
+    except OSError:
+        # A damaged file would keep the kernels away from all later starts.
+        path.unlink()
+        return Library(str(build(*flags)), usable_cores())
 
 
 def usable_cores() -> int:
