@@ -45,7 +45,7 @@ class RemoteTool(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def read_only(self) -> bool:
-        """Whether its server says that it changes nothing."""
+        """Whether its annotations declare it read-only."""
         return self.annotations is not None and self.annotations.get("readOnlyHint") is True
 
 
@@ -103,11 +103,11 @@ class RemoteError(msgspec.Struct, frozen=True, array_like=True):
     code: int = 0
     """The code of JSON-RPC or the HTTP status; 0 if the tool failed."""
     content: Any = None
-    """What a tool that failed returned."""
+    """The content that a failed tool returned."""
 
 
 class RemoteResult(msgspec.Struct, frozen=True):
-    """What a call returned: text, or an error."""
+    """The result of a call: text, or an error."""
 
     output: str | None = None
     error: RemoteError | None = None
@@ -123,7 +123,7 @@ class ApprovedCall(msgspec.Struct, frozen=True):
 
 
 class RemoteTools(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says about tools of remote servers."""
+    """The remote servers of a request, with the state of their tools in its context."""
 
     servers: tuple[RemoteServer, ...]
     listed: Mapping[str, tuple[RemoteTool, ...]] = msgspec.field(default_factory=dict)
@@ -168,14 +168,14 @@ def offered_tools(remote: RemoteTools, listed: Mapping[str, Sequence[RemoteTool]
 
 
 def result_text(result: RemoteResult) -> str:
-    """Return what the model reads of a result."""
+    """Return the text of a result or an error for the model."""
     if result.error is None:
         return result.output or ""
     return f"The call failed: {result.error.message}"
 
 
 def approval_text(reason: str | None) -> str:
-    """Return what the model reads in the place of a result if the client declined the call."""
+    """Return the text for the model that replaces the result of a declined call."""
     text = "The user declined this call."
     return f"{text} The reason: {reason}" if reason else text
 

@@ -22,7 +22,7 @@ class RemoteAccess:
 
     @property
     def caller(self) -> RemoteCaller:
-        """What calls the servers that `check` has let pass."""
+        """The client that calls the servers which `check` accepted."""
         assert self._caller is not None
         return self._caller
 

@@ -326,7 +326,7 @@ class _Call(msgspec.Struct):
 
 
 class _Round(msgspec.Struct):
-    """What one round has come to."""
+    """The state of one round."""
 
     may_call: bool
     """Whether the limit allowed a call at its beginning."""

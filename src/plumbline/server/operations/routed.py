@@ -68,7 +68,7 @@ class RoutedOperations(ServerOperations):
                 yield event
 
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
-        """Count what a request would send to the model (R-15)."""
+        """Count the input tokens of a request (R-15)."""
         return await self._models.answer(
             request.model, call, lambda lease: lease.model.count_response_input_tokens(request, call)
         )

@@ -1,4 +1,4 @@
-"""Name the hosts whose MCP servers may be called (`--allow-mcp`)."""
+"""Check URLs and addresses of MCP servers against the hosts of `--allow-mcp`."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class _Session:
         await self._cancel()
         _log.warning("An MCP server did not answer within %g seconds", seconds)
         raise RemoteFailureError(
-            RemoteError("http", self._said(f"did not answer within {seconds:g} seconds"), 504)
+            RemoteError("http", self._sentence(f"did not answer within {seconds:g} seconds"), 504)
         )
 
     async def close(self) -> None:
@@ -232,27 +232,27 @@ class _Session:
         if isinstance(error, RemoteFailureError):
             return error
         if self._transport.problem is not None:
-            return RemoteFailureError(RemoteError("http", self._said(self._transport.problem), 502))
+            return RemoteFailureError(RemoteError("http", self._sentence(self._transport.problem), 502))
         causes = list(_causes(error))
         refusal = next((cause for cause in causes if isinstance(cause, MCPError)), None)
         reason = "" if refusal is None else Redaction(self._server).text(refusal.error.message)
         status = self._transport.status
         if 300 <= status < 400:  # The reason has the place, which may be a credential.
-            text = self._said(
+            text = self._sentence(
                 f"answered with status {status}: it leads to another place. Name that one instead"
             )
             return RemoteFailureError(RemoteError("http", text, status))
         if status >= 400:
-            text = self._said(f"answered with status {status}") + (f" {reason}" if reason else "")
+            text = self._sentence(f"answered with status {status}") + (f" {reason}" if reason else "")
             return RemoteFailureError(RemoteError("http", text, status))
         if refusal is not None:
             return RemoteFailureError(RemoteError("protocol", reason, refusal.error.code))
         if any(isinstance(cause, httpx2.HTTPError | OSError) for cause in causes):
-            return RemoteFailureError(RemoteError("http", self._said("cannot be reached"), 502))
-        text = self._said("answered with what the protocol does not define")
+            return RemoteFailureError(RemoteError("http", self._sentence("cannot be reached"), 502))
+        text = self._sentence("answered with what the protocol does not define")
         return RemoteFailureError(RemoteError("protocol", text, _INTERNAL_ERROR))
 
-    def _said(self, problem: str) -> str:
+    def _sentence(self, problem: str) -> str:
         return f"The MCP server '{self._server.label}' {problem}."
 
 

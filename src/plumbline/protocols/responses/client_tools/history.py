@@ -1,4 +1,4 @@
-"""Read earlier calls of the tools that a client runs, and their outputs, into what the model wrote and sees."""
+"""Convert earlier calls of client tools, and their outputs, to the arguments and texts that the model sees."""
 
 from __future__ import annotations
 

@@ -50,7 +50,9 @@ def shown_tools(tools: Sequence[Any], entries: Sequence[tuple[str, InputItem]]) 
     if shows_at_once(tools):
         declared = [_loaded_by_server(one) for one in declared]
     else:
-        declared = [_telling(one, tools, waiting) for one in declared if one.tool.defer_loading is not True]
+        declared = [
+            _listing_waiting(one, tools, waiting) for one in declared if one.tool.defer_loading is not True
+        ]
     found = {member.shown_name: member for member in declared}
     loaded: dict[str, Member] = {}
     for where, item in entries:
@@ -77,8 +79,8 @@ def _loaded_by_server(member: Member) -> Member:
     return member._replace(namespace=member.tool.name)
 
 
-def _telling(member: Member, tools: Sequence[Any], waiting: Sequence[Member]) -> Member:
-    """Return a tool; a search lists the namespaces and functions that wait, without what they take."""
+def _listing_waiting(member: Member, tools: Sequence[Any], waiting: Sequence[Member]) -> Member:
+    """List the waiting namespaces and functions in the description of a search; return other tools as they are."""
     if member.shown_name != "tool_search" or not waiting:
         return member
     names = {one.namespace for one in waiting}

@@ -35,7 +35,7 @@ _UNFINISHED = RemoteResult(error=RemoteError("http", "It did not end."))
 
 
 class RemotePast(NamedTuple):
-    """What the context says about MCP servers."""
+    """Items of MCP servers in a context."""
 
     listed: Mapping[str, tuple[RemoteTool, ...]]
     """The tools that are listed, by the label of their server; the last list of a server counts."""
@@ -48,7 +48,7 @@ class RemotePast(NamedTuple):
 
 
 def read_past(entries: Sequence[tuple[str, Any]]) -> RemotePast:
-    """Collect what a context says about MCP servers.
+    """Collect the lists, calls and approvals of MCP servers in a context.
 
     Args:
         entries: the items with their fields in the request.
