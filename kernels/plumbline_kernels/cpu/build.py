@@ -15,7 +15,7 @@ __all__ = ["CompileError", "build"]
 _SOURCES = Path(__file__).parent
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread")
 _SECONDS = 120
-"""Compiling takes two seconds; a compiler that takes this long hangs."""
+"""Compiling takes three seconds; a compiler that takes this long hangs."""
 
 
 class CompileError(Exception):
