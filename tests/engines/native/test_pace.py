@@ -82,3 +82,15 @@ def test_without_streams_a_prompt_takes_whole_steps() -> None:
     pace.observe(64.0, False, 0.0064)
     assert pace.allowance(streams=False, scored=False) > 9000
     assert 700 < pace.allowance(streams=True, scored=False) < 1000
+
+
+@given(outlier=st.floats(0.1, 1000), tokens=st.integers(1, 200))
+def test_one_slow_step_is_forgotten_however_short_the_prompts_are(outlier: float, tokens: int) -> None:
+    """As after a pause of the whole process."""
+    pace = Pace(0.0)
+    pace.observe(64.0, False, 64 * 1e-4)
+    pace.observe(64.0, False, outlier)
+    for _ in range(80):
+        count = min(tokens, pace.tokens(0, pace.allowance(streams=True, scored=False)))
+        pace.observe(float(count), False, count * 1e-4)
+    assert pace.allowance(streams=True, scored=False) >= 8

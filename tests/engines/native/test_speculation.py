@@ -165,6 +165,18 @@ def test_a_proposal_is_what_followed_the_last_three_tokens_before(tokens: list[i
         assert proposal == expected
 
 
+def test_a_long_prompt_is_indexed_over_several_steps() -> None:
+    """A prompt of 100,000 tokens at once would hold up every stream for 0.1 s."""
+    tokens = [n // 3 for n in range(30_000)] + [7, 8, 9, 10, 11, 7, 8, 9]
+    lookup = PromptLookup()
+    calls = 1
+    while not (proposal := lookup.propose(tokens, 2)):
+        assert len(lookup._followers) <= 2048 * calls
+        calls += 1
+    assert proposal == [10, 11]
+    assert calls == 15
+
+
 @given(rights=st.lists(st.booleans(), max_size=60))
 def test_wrong_proposals_become_rare(rights: list[bool]) -> None:
     """After n wrong ones in a row none is made for 2**n tokens, at most 64; a right one ends that."""

@@ -66,9 +66,11 @@ class Pace:
         """Learn from a step that took `seconds` and spent `units` on prompts."""
         if units == 0:
             self._decode_seconds += _WEIGHT * (seconds - self._decode_seconds)
-        elif units >= _LEAST_TOKENS:
+            return
+        before = self._seconds[scored]
+        # Few tokens measure badly. But after one very slow step no step would have more if all prompts are short.
+        if units >= _LEAST_TOKENS or (before is not None and _SHARED_SECONDS / before < _LEAST_TOKENS):
             measured = max(seconds - self._decode_seconds, 1e-6) / units
-            before = self._seconds[scored]
             self._seconds[scored] = measured if before is None else before + _WEIGHT * (measured - before)
 
 

@@ -18,6 +18,8 @@ _FIRST = 4
 """Tokens of the first proposal."""
 _MOST = 16
 """Tokens of a proposal at most: more cost more than a row of a step that is bound by memory."""
+_INDEXED_AT_ONCE = 2048
+"""Tokens that one call indexes at most, in some milliseconds: streams wait for it."""
 _LONGEST_PAUSE = 64
 """Tokens without a proposal after many wrong ones in a row."""
 
@@ -36,13 +38,19 @@ class PromptLookup:
         self._resume = 0
 
     def propose(self, tokens: Sequence[int], most: int) -> list[int]:
-        """Return up to `most` tokens that may follow `tokens`, which only grow between calls."""
+        """Return up to `most` tokens that may follow `tokens`, which only grow between calls.
+
+        After a long prompt there are none until some calls have indexed it.
+        """
         end = len(tokens)
         if most < 1 or end < self._resume:
             return []
-        for after in range(self._indexed, end):
+        indexed = min(end, self._indexed + _INDEXED_AT_ONCE)
+        for after in range(self._indexed, indexed):
             self._followers[tuple(tokens[after - _GRAM : after])] = after
-        self._indexed = max(end, _GRAM)
+        self._indexed = max(indexed, _GRAM)
+        if indexed < end:
+            return []
         place = self._followers.get(tuple(tokens[end - _GRAM : end]))
         if place is None:
             return []
