@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading import engines
@@ -104,6 +105,17 @@ def test_without_a_compiler_torch_runs_the_model_and_one_line_says_what_is_lost(
 def test_kernels_that_do_not_support_the_type_of_the_weights_are_refused_by_name() -> None:
     with pytest.raises(SettingsError, match=r"--compile is on, but .*torch.float16"):
         compiled(Settings(compile="on", dtype="float16"))
+
+
+def test_kernels_of_a_cpu_are_refused_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "device_of", lambda _: torch.device("cuda"))
+    with pytest.raises(
+        SettingsError, match="--compile is on, but kernels are compiled for a CPU, not for cuda"
+    ):
+        compiled(Settings(compile="on"))
+    with pytest.raises(SettingsError, match="--quantization is int8, which needs compiled kernels"):
+        compiled(Settings(quantization="int8"))
+    assert not compiled(Settings())
 
 
 def test_rounded_weights_need_compiled_kernels() -> None:

@@ -153,7 +153,7 @@ def _native(
     described = load_config(folder)
     # Before the weights are read, and before tables of so many positions are made.
     config = _native_config(described, settings, dtype or described.dtype)
-    library = _cpu_kernels(settings, described, dtype or described.dtype) if device.type == "cpu" else None
+    library = _cpu_kernels(settings, described, dtype or described.dtype, device)
     if library is None and settings.quantization != "none":
         raise OptionError(
             "--quantization",
@@ -178,13 +178,21 @@ def _native(
     )
 
 
-def _cpu_kernels(settings: Settings, model: ModelConfig, dtype: torch.dtype) -> Library | None:
-    """Return compiled kernels that run the model, or None if torch does.
+def _cpu_kernels(
+    settings: Settings, model: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> Library | None:
+    """Return compiled kernels that run the model, or None if torch or a GPU does.
 
     Raises:
         OptionError: `--compile on` cannot be honoured.
     """
     if settings.compile == "off":
+        return None
+    if device.type != "cpu":
+        if settings.compile == "on":
+            raise OptionError(
+                "--compile", f"is on, but kernels are compiled for a CPU, not for {device.type}"
+            )
         return None
     problem = None
     library = None
