@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from plumbline.engines.native.models import ModelConfig, Transformer, load_model, random_model
+from plumbline.engines.native.models.recorded import RecordedBackend
 from plumbline_kernels.cpu import load
 
 _spec = importlib.util.spec_from_file_location("models_driver", Path(__file__).with_name("driver.py"))
@@ -180,6 +181,20 @@ def test_an_exact_prompt_has_the_same_bits_in_any_chunks(
         outcomes.append(torch.stack(sequence.logits))
     assert torch.equal(outcomes[0], outcomes[1])
     assert torch.equal(outcomes[0], outcomes[2])
+
+
+def test_steps_of_growing_size_record_few_programs() -> None:
+    """Each one has buffers of its own for all operations."""
+    config = ModelConfig.from_hf(BASE | {"model_type": "qwen3", "head_dim": 32})
+    model = random_model(config, 5, torch.float32, library=load())
+    assert isinstance(model._backend, RecordedBackend)
+    driver, programs = Driver(model), []
+    sequence = driver.add([1], 240)
+    for count in range(60, 240, 10):
+        sequence.tokens, sequence.num_computed_tokens = [1] * count, 0
+        driver.step([(sequence, count)])
+        programs.append(model._backend._program)
+    assert len({id(program) for program in programs}) <= 3
 
 
 @pytest.mark.parametrize("bits", [8, 4])

@@ -13,7 +13,7 @@ from plumbline_kernels.cpu import Library, Program
 __all__ = ["RecordedBackend"]
 
 _CAPACITY = 64
-"""Tokens that the first program has buffers for; a larger step records a larger one."""
+"""Tokens that the first program has buffers for; a larger step records one for twice as many at least."""
 
 
 class RecordedBackend:
@@ -42,8 +42,12 @@ class RecordedBackend:
     ) -> Tensor:
         """Run a step; the next step overwrites the result."""
         tokens = token_ids.shape[0]
-        if self._program is None or tokens > self._program[0].capacity or caches[0][0] is not self._cache:
-            self._program = self._record(loop, caches, max(tokens, _CAPACITY))
+        capacity = _CAPACITY if self._program is None else self._program[0].capacity
+        if self._program is None or tokens > capacity or caches[0][0] is not self._cache:
+            # Memory that no step touches is never used, so large buffers cost nothing until they are needed.
+            self._program = self._record(
+                loop, caches, capacity if tokens <= capacity else max(tokens, 2 * capacity)
+            )
         program, result = self._program
         return result[: program.run(token_ids, batch, selection)]
 
