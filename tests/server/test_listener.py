@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import socket
@@ -148,11 +149,7 @@ def test_the_header_timeout_leaves_an_answer_alone() -> None:
     assert b"HTTP/1.1 408" in raw.partition(b"[DONE]")[2]
 
 
-@contextmanager
-def unread_stream(server: Live) -> Iterator[socket.socket]:
-    """A client that asks for a long stream and has not read any of it."""
-    small = (socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    server.server.servers[0].sockets[0].setsockopt(*small)
+def http_request() -> tuple[bytes, ...]:
     body = {
         **BODY,
         "stream": True,
@@ -162,14 +159,39 @@ def unread_stream(server: Live) -> Iterator[socket.socket]:
         "top_logprobs": 20,
     }
     data = json.dumps(body).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    return (b"%scontent-length: %d\r\n\r\n%s" % (head, len(data), data),)
+
+
+def websocket_turn() -> tuple[bytes, ...]:
+    body = {
+        "type": "response.create",
+        "model": "test-model",
+        "input": "hi",
+        "store": False,
+        "ignore_eos": True,
+    }
+    body |= {"top_logprobs": 20, "include": ["message.output_text.logprobs"], "max_output_tokens": 400}
+    data = json.dumps(body).encode()
+    return (
+        b"GET /v1/responses HTTP/1.1\r\nhost: t\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        b"sec-websocket-version: 13\r\nsec-websocket-key: %s\r\n\r\n" % base64.b64encode(bytes(16)),
+        b"\x81\xfe%s\0\0\0\0%s" % (len(data).to_bytes(2, "big"), data),  # One frame, with a mask of zeros.
+    )
+
+
+@contextmanager
+def unread_stream(server: Live, *requests: bytes) -> Iterator[socket.socket]:
+    """A client that asks for a long stream and has not read any of it."""
+    server.server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(20)
         connection.connect(("127.0.0.1", server.port))
-        connection.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
-            b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(data), data)
-        )
+        connection.sendall(requests[0])
+        for request in requests[1:]:
+            assert connection.recv(1024).startswith(b"HTTP/1.1 101")
+            connection.sendall(request)
         yield connection
 
 
@@ -188,18 +210,30 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_client_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("requests", [http_request, websocket_turn])
+def test_a_client_that_does_not_read_is_given_up(
+    requests: Callable[[], tuple[bytes, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its request would keep its model loaded for ever, and others may wait for that memory."""
-    monkeypatch.setattr("plumbline.server.start.listener._Protocol.unread_timeout", 0.2)
-    with live(lambda: served(tiny_engine()), Settings()) as server, unread_stream(server) as connection:
+    monkeypatch.setattr("plumbline.server.start.listener._Unread.unread_timeout", 0.2)
+    with (
+        live(lambda: served(tiny_engine()), Settings()) as server,
+        unread_stream(server, *requests()) as connection,
+    ):
         connections = server.server.server_state.connections
         until(lambda: bool(connections))
         until(lambda: not connections)
-        assert b"[DONE]" not in read_to_the_end(connection)
+        raw = read_to_the_end(connection)
+    assert raw
+    assert b"[DONE]" not in raw
+    assert b"response.completed" not in raw
 
 
 def test_a_client_that_reads_on_in_time_misses_nothing() -> None:
-    with live(lambda: served(tiny_engine()), Settings()) as server, unread_stream(server) as connection:
+    with (
+        live(lambda: served(tiny_engine()), Settings()) as server,
+        unread_stream(server, *http_request()) as connection,
+    ):
         connections: Any = server.server.server_state.connections
         until(lambda: any(one.flow.write_paused for one in connections))
         (protocol,) = connections

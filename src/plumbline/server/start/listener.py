@@ -7,7 +7,7 @@
 * Connections that do not finish the headers of a request within `header_timeout` are closed; uvicorn keeps a silent
   connection for ever.
 * Connections whose client does not read its answer for five minutes are closed: its request would keep its model
-  loaded, and others may wait for the memory. On a WebSocket the pings see to that.
+  loaded, and others may wait for the memory. uvicorn's pings do not close a WebSocket that still has data to send.
 * A WebSocket handshake that was refused with an answer is complete (WS-01); uvicorn logs it as an error of the server.
 """
 
@@ -102,25 +102,16 @@ class Listener(uvicorn.Server):
         await self._abort()
 
 
-class _Protocol(HttpToolsProtocol):
-    """HTTP/1.1 with refusals in the API's envelope, and limits on the time that headers and unread answers take."""
+class _Unread(asyncio.Protocol):
+    """A connection that is cut if its client does not read for `unread_timeout`."""
 
-    max_connections = 0
-    header_timeout = 0.0
     unread_timeout = 300.0
     """Seconds in which a client must make room for more of its answer."""
-    _header_timer: asyncio.TimerHandle | None = None
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
     _unread_timer: asyncio.TimerHandle | None = None
-    _in_headers = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._await_headers()
-        if self.max_connections and len(self.connections) > self.max_connections:
-            self._refuse(engine_unavailable("The server has too many open connections."))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._headers_came()
         self._was_read()
         super().connection_lost(exc)
 
@@ -136,6 +127,25 @@ class _Protocol(HttpToolsProtocol):
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
+
+
+class _Protocol(_Unread, HttpToolsProtocol):
+    """HTTP/1.1 with refusals in the API's envelope, and a limit on the time that headers take."""
+
+    max_connections = 0
+    header_timeout = 0.0
+    _header_timer: asyncio.TimerHandle | None = None
+    _in_headers = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_headers()
+        if self.max_connections and len(self.connections) > self.max_connections:
+            self._refuse(engine_unavailable("The server has too many open connections."))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._headers_came()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -201,7 +211,7 @@ class _Protocol(HttpToolsProtocol):
         self.transport.close()
 
 
-class _WebSocket(WebSocketsSansIOProtocol):
+class _WebSocket(_Unread, WebSocketsSansIOProtocol):
     """uvicorn's WebSocket connection."""
 
     async def send(self, message: Any) -> None:
