@@ -126,24 +126,6 @@ class _Step:
         return q.index_select(0, rows), residual.index_select(0, rows)
 
 
-class _KernelBackend(_Constants):
-    def norm_weight(self, weight: Tensor) -> Tensor:
-        return weight
-
-    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
-        return weights
-
-    def run(
-        self,
-        loop: Loop,
-        token_ids: Tensor,
-        batch: AttentionBatch,
-        caches: list[KVCache],
-        selection: Selection | None,
-    ) -> Tensor:
-        return loop(_Kernels(self, token_ids, batch, selection), caches)
-
-
 class _Kernels(_Step):
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight, self._model.eps)
@@ -164,24 +146,6 @@ class _Kernels(_Step):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul(gate_up)
-
-
-class _TorchBackend(_Constants):
-    def norm_weight(self, weight: Tensor) -> Tensor:
-        return twice(weight)
-
-    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
-        return None if weights is None else (merge_head_norms(*weights, self.heads, self.kv_heads),)
-
-    def run(
-        self,
-        loop: Loop,
-        token_ids: Tensor,
-        batch: AttentionBatch,
-        caches: list[KVCache],
-        selection: Selection | None,
-    ) -> Tensor:
-        return loop(_Torch(self, token_ids, batch, selection), caches)
 
 
 class _Torch(_Step):
@@ -208,3 +172,39 @@ class _Torch(_Step):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul_torch(gate_up)
+
+
+class _EagerBackend(_Constants):
+    """Run the loop over the operations of a step one by one."""
+
+    step: type[_Kernels] | type[_Torch]
+
+    def run(
+        self,
+        loop: Loop,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        caches: list[KVCache],
+        selection: Selection | None,
+    ) -> Tensor:
+        return loop(self.step(self, token_ids, batch, selection), caches)
+
+
+class _KernelBackend(_EagerBackend):
+    step = _Kernels
+
+    def norm_weight(self, weight: Tensor) -> Tensor:
+        return weight
+
+    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
+        return weights
+
+
+class _TorchBackend(_EagerBackend):
+    step = _Torch
+
+    def norm_weight(self, weight: Tensor) -> Tensor:
+        return twice(weight)
+
+    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
+        return None if weights is None else (merge_head_norms(*weights, self.heads, self.kv_heads),)
