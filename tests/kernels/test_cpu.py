@@ -295,6 +295,54 @@ def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_a_forked_process_computes_with_threads_of_its_own():
+    code = """if True:
+        import os, torch
+        from plumbline_kernels.cpu import Library, load
+        torch.set_num_threads(1)  # OpenMP's threads do not survive a fork.
+        library = Library(load().path, threads=3)
+        weight, x = library.pack(torch.ones(6400, 256)), torch.ones(40, 256)
+        compute = lambda: bool((library.logits(x, weight, None) == 256).all())
+        assert compute()
+        child = os.fork()
+        if child == 0:
+            before = len(os.listdir("/proc/self/task"))
+            os._exit(0 if compute() and len(os.listdir("/proc/self/task")) == before + 2 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_kernel_without_memory_raises_and_the_next_one_computes():
+    code = """if True:
+        import resource, torch
+        from plumbline_kernels.cpu import load
+        library = load()
+        weight, x = library.pack(torch.ones(32, 1 << 14), bits=8), torch.ones(1 << 12, 1 << 14)
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (16 << 20)
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used, most))
+        try:
+            library.logits(x, weight, None)
+        except MemoryError:
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            assert abs(library.logits(x[:1], weight, None) - (1 << 14)).max() < 100
+        else:
+            raise AssertionError("64 MB fit into 16")
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("bits", [0, 8, 4])
+def test_a_number_that_is_none_is_seen_in_the_results_of_its_row_alone(library, bits, number):
+    weight, x = library.pack(randn(32, 64), bits), randn(2, 64, seed=1)
+    x[1, 5] = number
+    finite = library.logits(x, weight, None).isfinite()
+    assert finite[0].all()
+    assert not finite[1].any()
+
+
 def test_more_query_heads_of_a_key_head_than_a_tile_has_rows_are_left_to_torch():
     assert load().supports(torch.float32, 64, 64, (64,))
     assert not load().supports(torch.float32, 64, 65, (64,))

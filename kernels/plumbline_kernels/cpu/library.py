@@ -86,17 +86,19 @@ class Library:
         """
         self.path, self.threads = path, threads
         self._functions = ctypes.CDLL(path)
-        self._functions.plumbline_run.argtypes = [
-            ctypes.c_void_p,
+        functions = self._functions
+        functions.plumbline_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+        functions.plumbline_logits.argtypes = [
             ctypes.c_void_p,
             ctypes.c_int64,
-            ctypes.c_void_p,
+            ctypes.c_int32,
+            ctypes.c_int32,
         ]
-        self._functions.plumbline_run.restype = None
-        self.run = self._functions.plumbline_run
-        self._logits = self._functions.plumbline_logits
-        self._logits.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32]
-        self._logits.restype = None
+        functions.plumbline_draw.argtypes = [ctypes.c_void_p]
+        for function in (functions.plumbline_run, functions.plumbline_logits, functions.plumbline_draw):
+            function.restype = _raise_without_memory
+        self.run = functions.plumbline_run
+        self._logits = functions.plumbline_logits
         self._per_word = {
             dtype: int(self._functions.plumbline_per_word(int(dtype == torch.bfloat16))) for dtype in _DTYPES
         }
@@ -197,6 +199,12 @@ class Library:
         draws = _Draws(logits.data_ptr(), *logits.shape, *(x.data_ptr() for x in given), self.threads)
         self._functions.plumbline_draw(ctypes.byref(draws))
         return out
+
+
+def _raise_without_memory(status: int) -> None:
+    """Raise MemoryError for the status of a kernel that got no memory; ctypes calls it with each result."""
+    if status:
+        raise MemoryError("a kernel got no memory for what it computes")
 
 
 def _rounded(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:

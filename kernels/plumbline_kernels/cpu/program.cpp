@@ -101,6 +101,16 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
   }
 }
 
+template <typename Computation>
+int32_t in_memory(const Computation& compute) {
+  try {
+    compute();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -121,20 +131,28 @@ int32_t plumbline_is_fast() {
 #endif
 }
 
+// The functions below return 0, or 1 if there is no memory for what they compute.
+
 // Logits: one LINEAR whose outputs are fp32.
-void plumbline_logits(const Op* op, int64_t rows, int32_t is_bf16, int32_t threads) {
-  if (is_bf16)
-    multiply(*op, (const bf16*)op->more, (float*)op->out, rows, threads);
-  else
-    multiply(*op, (const float*)op->more, (float*)op->out, rows, threads);
+int32_t plumbline_logits(const Op* op, int64_t rows, int32_t is_bf16, int32_t threads) {
+  return in_memory([&] {
+    if (is_bf16)
+      multiply(*op, (const bf16*)op->more, (float*)op->out, rows, threads);
+    else
+      multiply(*op, (const float*)op->more, (float*)op->out, rows, threads);
+  });
 }
 
-void plumbline_draw(const Draws* draws) { draw(*draws); }
+int32_t plumbline_draw(const Draws* draws) {
+  return in_memory([&] { draw(*draws); });
+}
 
-void plumbline_run(const Model* model, const Op* ops, int64_t count, const Step* step) {
-  if (model->is_bf16)
-    run<bf16>(*model, ops, count, *step);
-  else
-    run<float>(*model, ops, count, *step);
+int32_t plumbline_run(const Model* model, const Op* ops, int64_t count, const Step* step) {
+  return in_memory([&] {
+    if (model->is_bf16)
+      run<bf16>(*model, ops, count, *step);
+    else
+      run<float>(*model, ops, count, *step);
+  });
 }
 }

@@ -58,12 +58,15 @@ struct Bytes {
  private:
   template <typename T>
   void take_group(const T* x, long count, long at, long group) {
-    F top = splat(0.0f);
+    F top = splat(0.0f), finite = top;
     for (long i = 0; i < count; i += LANES) {
       F v = load(x + i);
       top = maximum(top, v < 0.0f ? -v : v);
+      finite += v * 0.0f;  // NaN if v is not finite: then the scale is NaN, and so are all results.
     }
-    float most = largest(top), inverse = most > 0 ? 127.0f / most : 0.0f;
+    float most = largest(top);
+    for (int i = 0; i < LANES; i++) most += finite[i];
+    float inverse = most > 0 ? 127.0f / most : 0.0f;
     const float shift = 12582912.0f;  // Adding 1.5 * 2^23 rounds to an integer in the low bits of the mantissa.
     I total{};
     for (long i = 0; i < count; i += LANES) {

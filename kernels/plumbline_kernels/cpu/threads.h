@@ -8,7 +8,10 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <thread>
+
+#include <pthread.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 inline void relax() { _mm_pause(); }
@@ -23,6 +26,7 @@ class Pool {
   alignas(64) std::atomic<uint32_t> done_{0};
   alignas(64) std::atomic<int> asleep_{0};
   alignas(64) std::atomic<int> wanted_{0};  // Helpers that the task is worth.
+  std::atomic<bool> failed_{false};         // A part could not get memory.
   void (*part_)(const void*, uint32_t) = nullptr;
   const void* task_ = nullptr;
   std::mutex busy_, sleep_;
@@ -35,7 +39,11 @@ class Pool {
     while (open(ticket_.load(std::memory_order_relaxed))) {
       uint64_t taken = ticket_.fetch_add(1, std::memory_order_acq_rel);
       if (!open(taken)) return;
-      part_(task_, (uint32_t)taken);
+      try {
+        part_(task_, (uint32_t)taken);
+      } catch (const std::exception&) {  // Parts throw std::bad_alloc only.
+        failed_.store(true, std::memory_order_relaxed);
+      }
       done_.fetch_add(1, std::memory_order_release);
     }
   }
@@ -70,7 +78,7 @@ class Pool {
 
  public:
   // Call part(i) for all i below `parts`, on up to `threads` threads: as many as get `worth` each of the work. Another
-  // caller at the same time works alone.
+  // caller at the same time works alone. Throws std::bad_alloc if a part could not get memory.
   template <typename Part>
   void run(uint32_t parts, int threads, long work, long worth, const Part& part) {
     threads = work / worth < threads ? work / worth : threads;
@@ -83,6 +91,7 @@ class Pool {
     part_ = [](const void* task, uint32_t i) { (*(const Part*)task)(i); };
     task_ = &part;
     done_.store(0, std::memory_order_relaxed);
+    failed_.store(false, std::memory_order_relaxed);
     wanted_.store(threads - 1, std::memory_order_relaxed);
     ticket_.store((uint64_t)parts << 32);
     if (asleep_.load() > 0) {
@@ -91,10 +100,16 @@ class Pool {
     }
     take_parts();
     while (done_.load(std::memory_order_acquire) < parts) relax();
+    if (failed_.load(std::memory_order_relaxed)) throw std::bad_alloc();
   }
 };
 
 inline Pool& pool() {
-  static Pool* shared = new Pool;  // Never destroyed: its helpers run until the process ends.
+  alignas(Pool) static unsigned char memory[sizeof(Pool)];
+  static Pool* shared = [] {
+    // A forked process has no helpers, and a lock that one of them held is never released there: it begins anew.
+    pthread_atfork(nullptr, nullptr, [] { new (memory) Pool; });
+    return new (memory) Pool;  // Never destroyed: its helpers run until the process ends.
+  }();
   return *shared;
 }

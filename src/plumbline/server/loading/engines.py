@@ -154,11 +154,6 @@ def _native(
     # Before the weights are read, and before tables of so many positions are made.
     config = _native_config(described, settings, dtype or described.dtype)
     library = _cpu_kernels(settings, described, dtype or described.dtype, device)
-    if library is None and settings.quantization != "none":
-        raise OptionError(
-            "--quantization",
-            f"is {settings.quantization}, which needs compiled kernels, and they are for a CPU: see --compile",
-        )
     model = load_model(
         folder,
         dtype=dtype,
@@ -184,30 +179,37 @@ def _cpu_kernels(
     """Return compiled kernels that run the model, or None if torch or a GPU does.
 
     Raises:
-        OptionError: `--compile on` cannot be honoured.
+        OptionError: `--compile on` or `--quantization` needs them, and they cannot be had.
     """
+    library, problem = _compiled(settings, model, dtype, device)
+    if library is not None:
+        return library
+    if settings.compile == "on":
+        raise OptionError("--compile", f"is on, but {problem}")
+    if settings.quantization != "none":
+        raise OptionError(
+            "--quantization", f"is {settings.quantization}, which needs compiled kernels, but {problem}"
+        )
+    if settings.compile == "auto" and device.type == "cpu":
+        _log.info("runs without compiled kernels, which are 1.2 to 5 times as fast: %s", problem)
+    return None
+
+
+def _compiled(
+    settings: Settings, model: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> tuple[Library | None, str]:
+    """Return the compiled kernels, or None and the reason why there are none for this model."""
     if settings.compile == "off":
-        return None
+        return None, "--compile is off"
     if device.type != "cpu":
-        if settings.compile == "on":
-            raise OptionError(
-                "--compile", f"is on, but kernels are compiled for a CPU, not for {device.type}"
-            )
-        return None
-    problem = None
-    library = None
+        return None, f"kernels are compiled for a CPU, not for {device.type}"
     try:
         library = compiled_kernels()
     except (CompileError, OSError) as error:
-        problem = str(error)
-    if library is not None and not runs_compiled(model, dtype, library):
-        problem = f"they do not support {dtype} with the shapes of this model on this processor"
-    if problem is None:
-        return library
-    if settings.compile == "on":
-        raise OptionError("--compile", f"is on, but kernels cannot be compiled: {problem}")
-    _log.info("runs without compiled kernels, which are 1.2 to 5 times as fast: %s", problem)
-    return None
+        return None, f"kernels cannot be compiled: {error}"
+    if runs_compiled(model, dtype, library):
+        return library, ""
+    return None, f"they do not support {dtype} with the shapes of this model on this processor"
 
 
 def _transformers(
