@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from plumbline.engines.native.models import Transformer, load_model
 from plumbline_kernels.attention import AttentionBatch
-from plumbline_kernels.cpu import load
+from plumbline_kernels.cpu.library import load
 from plumbline_training.evaluate import cases
 
 __all__ = ["measure"]

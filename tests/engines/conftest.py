@@ -17,7 +17,7 @@ from plumbline.engines.native.models.loader import random_model
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.runner import ModelRunner, NullRunner
 from plumbline.engines.port import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
-from plumbline_kernels.cpu import load
+from plumbline_kernels.cpu.library import load
 
 VOCAB = 96
 EOS = frozenset({1})

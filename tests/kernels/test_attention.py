@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plumbline_kernels import AttentionBatch, paged_attention
+from plumbline_kernels.attention import AttentionBatch, paged_attention
 
 torch.set_num_threads(1)
 SETTINGS = settings(max_examples=60, deadline=None)

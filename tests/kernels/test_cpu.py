@@ -20,7 +20,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch, paged_attention_torch
-from plumbline_kernels.cpu import CompileError, Library, Program, build, load
+from plumbline_kernels.cpu import build
+from plumbline_kernels.cpu.build import CompileError
+from plumbline_kernels.cpu.library import Library, load
+from plumbline_kernels.cpu.program import Program
 from plumbline_kernels.norm import add_rms_norm, rms_norm
 from plumbline_kernels.rope_kv import rope_kv_write
 from plumbline_kernels.sampling import gumbel_noise, sample_torch
@@ -285,7 +288,7 @@ def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has():
     """A limit of memory refuses the stack of a thread, as a limit of processes would."""
     code = """if True:
         import resource, sys, torch
-        from plumbline_kernels.cpu import Library, load
+        from plumbline_kernels.cpu.library import Library, load
         library = Library(load().path, threads=64)
         weight, x = library.pack(torch.ones(6400, 256)), torch.ones(40, 256)
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (64 << 20)
@@ -298,7 +301,7 @@ def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has():
 def test_a_forked_process_computes_with_threads_of_its_own():
     code = """if True:
         import os, torch
-        from plumbline_kernels.cpu import Library, load
+        from plumbline_kernels.cpu.library import Library, load
         torch.set_num_threads(1)  # OpenMP's threads do not survive a fork.
         library = Library(load().path, threads=3)
         weight, x = library.pack(torch.ones(6400, 256)), torch.ones(40, 256)
@@ -316,7 +319,7 @@ def test_a_forked_process_computes_with_threads_of_its_own():
 def test_a_kernel_without_memory_raises_and_the_next_one_computes():
     code = """if True:
         import resource, torch
-        from plumbline_kernels.cpu import load
+        from plumbline_kernels.cpu.library import load
         library = load()
         weight, x = library.pack(torch.ones(32, 1 << 14), bits=8), torch.ones(1 << 12, 1 << 14)
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (16 << 20)
@@ -395,6 +398,35 @@ def test_builds_at_the_same_time_leave_one_whole_file(compiler):
     (path,) = paths
     assert path.read_text() == "compiled\n"
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_build_waits_for_the_one_that_was_begun_ahead(compiler, monkeypatch, cached):
+    runs = []
+    compile_once = build._compile
+    monkeypatch.setattr(build, "_compile", lambda *given: (runs.append(given), compile_once(*given)))
+    if not cached:
+        monkeypatch.setattr(build, "_folder", lambda: None)
+    build.build_ahead()
+    while not (runs or build._lock.locked()):
+        pass
+    path = build.build()
+    assert path.read_text() == "compiled\n"
+    assert len(runs) == 1
+    assert build.build() == path
+    path.unlink()
+
+
+def test_an_error_of_a_build_ahead_is_raised_by_the_build(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    build.build_ahead()
+    with pytest.raises(CompileError):
+        build.build()
+
+
+def test_building_imports_no_torch():
+    code = "import sys, plumbline_kernels.cpu.build; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_cache_on_a_read_only_disk_is_read(compiler, monkeypatch):

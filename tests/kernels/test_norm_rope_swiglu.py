@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from plumbline_kernels import add_rms_norm, plan_rope, rms_norm, rope_kv_write, silu_mul
+from plumbline_kernels.norm import add_rms_norm, rms_norm
+from plumbline_kernels.rope_kv import plan_rope, rope_kv_write
+from plumbline_kernels.swiglu import silu_mul
 
 torch.set_num_threads(1)
 DTYPES = pytest.mark.parametrize(

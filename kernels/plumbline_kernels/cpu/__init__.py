@@ -16,9 +16,3 @@
 The reference implementations are those of the Triton kernels (`*_torch`). A row of a result has the same bits in any
 batch, because it is summed in an order of its own.
 """
-
-from plumbline_kernels.cpu.build import CompileError
-from plumbline_kernels.cpu.library import Library, PackedWeight, load
-from plumbline_kernels.cpu.program import Program
-
-__all__ = ["CompileError", "Library", "PackedWeight", "Program", "load"]

@@ -8,14 +8,21 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["CompileError", "build"]
+__all__ = ["CompileError", "build", "build_ahead"]
 
 _SOURCES = Path(__file__).parent
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread")
 _SECONDS = 120
 """Compiling takes three seconds; a compiler that takes this long hangs."""
+
+
+_lock = threading.Lock()
+_uncached: dict[str, Path] = {}
+"""What this process has compiled without a cache."""
 
 
 class CompileError(Exception):
@@ -36,15 +43,37 @@ def build(*flags: str) -> Path:
     if compiler is None:
         raise CompileError(f"no C++ compiler '{wanted}' was found; install one, e.g. the package g++")
     flags = (*_FLAGS, _native_flag(), *flags)
-    folder = _folder()
     name = f"plumbline-cpu-{_key(compiler, flags)}.so"
+    with _lock:
+        return _cached(compiler, flags, name)
+
+
+def build_ahead() -> None:
+    """Begin to compile in a thread, so that a start has more to do than to wait; `build` waits for the rest.
+
+    An error is raised by `build`, which tries again.
+    """
+
+    def compile_quietly() -> None:
+        with suppress(CompileError, OSError):
+            build()
+
+    threading.Thread(target=compile_quietly, name="compiler", daemon=True).start()
+
+
+def _cached(compiler: str, flags: tuple[str, ...], name: str) -> Path:
+    folder = _folder()
     # A cache on a disk that is read-only by now, as in a container, may have the result.
     if folder is not None and (folder / name).exists():
         return folder / name
-    if folder is None or not os.access(folder, os.W_OK):
-        folder = Path(tempfile.mkdtemp(prefix="plumbline-"))
-    _compile(compiler, flags, folder / name)
-    return folder / name
+    if folder is not None and os.access(folder, os.W_OK):
+        _compile(compiler, flags, folder / name)
+        return folder / name
+    if name not in _uncached or not _uncached[name].exists():
+        path = Path(tempfile.mkdtemp(prefix="plumbline-")) / name
+        _compile(compiler, flags, path)
+        _uncached[name] = path
+    return _uncached[name]
 
 
 def _native_flag() -> str:

@@ -20,7 +20,7 @@ from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import StepMasks
 from plumbline.engines.sampling.rows import SamplingRows
-from plumbline_kernels.cpu import Library
+from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
 
 __all__ = ["Sampler"]

@@ -24,8 +24,9 @@ from plumbline.engines.port import Engine, EngineInfo, RefusedRequestError
 from plumbline.server.settings import OPTIONS, OptionError, Settings
 from plumbline.text.gguf import disagreement
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
-from plumbline_kernels.cpu import CompileError, Library
-from plumbline_kernels.cpu import load as compiled_kernels
+from plumbline_kernels.cpu.build import CompileError
+from plumbline_kernels.cpu.library import Library
+from plumbline_kernels.cpu.library import load as compiled_kernels
 
 __all__ = [
     "CACHE_BYTES",

@@ -15,6 +15,7 @@ from plumbline.server.start.listener import listener
 from plumbline.server.start.sockets import bound, check_certificates
 from plumbline.store.interface import Store
 from plumbline.text.earlier_thinking import dropped_thinking
+from plumbline_kernels.cpu.build import build_ahead
 
 __all__ = ["run"]
 
@@ -33,6 +34,8 @@ def run(settings: Settings) -> int:
 
 
 def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]) -> int:
+    if _may_compile(settings):
+        build_ahead()
     catalog = _catalog(settings)
     _describe(catalog, settings)
     if settings.several_models:
@@ -49,6 +52,15 @@ def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]
     server = listener(catalog, settings, store, host=settings.host, port=settings.port)
     server.run(sockets=sockets)
     return 0 if server.started else 1
+
+
+def _may_compile(settings: Settings) -> bool:
+    """Return whether the engine may need compiled kernels; what it is and runs on is known after seconds of imports."""
+    return (
+        settings.compile != "off"
+        and settings.engine in ("auto", "plumbline")
+        and settings.device in ("auto", "cpu")
+    )
 
 
 def _catalog(settings: Settings) -> Catalog:

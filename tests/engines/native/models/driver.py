@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.models import Transformer
-from plumbline_kernels import AttentionBatch
+from plumbline_kernels.attention import AttentionBatch
 
 torch.set_num_threads(1)
 

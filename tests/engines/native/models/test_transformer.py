@@ -13,7 +13,7 @@ import transformers
 
 from plumbline.engines.native.models import ModelConfig, Transformer, load_model, random_model
 from plumbline.engines.native.models.recorded import RecordedBackend
-from plumbline_kernels.cpu import load
+from plumbline_kernels.cpu.library import load
 
 _spec = importlib.util.spec_from_file_location("models_driver", Path(__file__).with_name("driver.py"))
 assert _spec is not None

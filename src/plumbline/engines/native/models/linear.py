@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline_kernels.cpu import Library, PackedWeight
+from plumbline_kernels.cpu.library import Library, PackedWeight
 
 __all__ = ["Linear"]
 

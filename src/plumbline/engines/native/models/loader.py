@@ -20,7 +20,7 @@ from torch import Tensor
 from plumbline.engines.native.models.config import ModelConfig, load_config
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.transformer import Layer, Transformer
-from plumbline_kernels.cpu import Library
+from plumbline_kernels.cpu.library import Library
 
 __all__ = ["WeightsError", "load_model", "random_model"]
 

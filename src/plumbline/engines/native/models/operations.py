@@ -13,7 +13,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.config import ModelConfig
 from plumbline.engines.native.models.linear import Linear
-from plumbline_kernels import use_triton
+from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
 from plumbline_kernels.norm import add_rms_norm, add_rms_norm_torch, rms_norm, rms_norm_torch, twice
 from plumbline_kernels.rope_kv import merge_head_norms, plan_rope, rope_kv_write, rope_kv_write_torch

@@ -8,7 +8,8 @@ from plumbline.engines.native.models.config import ModelConfig
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.operations import HeadNorms, KVCache, Loop
 from plumbline_kernels.attention import AttentionBatch, Selection
-from plumbline_kernels.cpu import Library, Program
+from plumbline_kernels.cpu.library import Library
+from plumbline_kernels.cpu.program import Program
 
 __all__ = ["RecordedBackend"]
 

@@ -30,7 +30,7 @@ from plumbline.engines.native.models.operations import Backend, HeadNorms, KVCac
 from plumbline.engines.native.models.recorded import RecordedBackend
 from plumbline.engines.native.models.rope import rope_table
 from plumbline_kernels.attention import AttentionBatch, Selection
-from plumbline_kernels.cpu import Library
+from plumbline_kernels.cpu.library import Library
 
 __all__ = ["KVCache", "Layer", "Transformer"]
 
