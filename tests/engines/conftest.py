@@ -12,9 +12,7 @@ import torch
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
-from plumbline.engines.native.models.config import ModelConfig
-from plumbline.engines.native.models.loader import random_model
-from plumbline.engines.native.models.transformer import Transformer
+from plumbline.engines.native.models import Transformer, describe, random_model
 from plumbline.engines.native.runner import ModelRunner, NullRunner
 from plumbline.engines.port import FinishReason, GenerateRequest, SamplingParams, TokenLogprob
 from plumbline_kernels.cpu.library import load
@@ -27,7 +25,7 @@ EOS = frozenset({1})
 def model() -> Transformer:
     """Two layers, fp32, weights large enough that the argmax is not a matter of rounding."""
     torch.set_num_threads(1)
-    config = ModelConfig.from_hf(
+    config = describe(
         {
             "model_type": "qwen3",
             "hidden_size": 32,

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models import ModelConfig, random_model
+from plumbline.engines.native.models import describe, random_model
 from plumbline_kernels import _attention_triton, _backend, attention, logits, norm, rope_kv, sampling, swiglu
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
@@ -206,18 +206,20 @@ def test_sample_draws_the_same_tokens(randn):
 @torch.inference_mode()
 def test_a_whole_model_runs_on_the_kernels(monkeypatch):
     """Prefill, then a step of a decode, a chunk and padding: the logits of the reference implementations."""
-    config = ModelConfig(
-        model_type="qwen3",
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=40,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        qk_norm=True,
-        sliding_windows=(None, 6),
-    )
+    config = describe({
+        "model_type": "qwen3",
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "intermediate_size": 40,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 64,
+        "use_sliding_window": True,
+        "sliding_window": 6,
+        "max_window_layers": 1,
+    })  # fmt: skip
     model = random_model(config, seed=1)
     outcomes = []
     for forced in (True, False):

@@ -12,7 +12,7 @@ import torch
 from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
-from plumbline.engines.native.models import ModelConfig, random_model
+from plumbline.engines.native.models import describe, random_model
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import (
     Engine,
@@ -262,16 +262,18 @@ def tiny_engine(**changes: Any) -> NativeEngine:
     """The native engine with a random transformer that knows the test tokenizer's vocabulary."""
     torch.set_num_threads(1)
     model = random_model(
-        ModelConfig(
-            model_type="llama",
-            vocab_size=TOKENIZER.vocab_size,
-            hidden_size=32,
-            intermediate_size=64,
-            num_layers=2,
-            num_heads=4,
-            num_kv_heads=2,
-            head_dim=8,
-            max_position_embeddings=512,
+        describe(
+            {
+                "model_type": "llama",
+                "vocab_size": TOKENIZER.vocab_size,
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 8,
+                "max_position_embeddings": 512,
+            }
         ),
         seed=3,
     )

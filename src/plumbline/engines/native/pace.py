@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from plumbline.engines.native.models.config import ModelConfig
+from plumbline.engines.native.models.description import ModelDescription
 
 __all__ = ["Pace", "attention_share"]
 
@@ -74,8 +74,11 @@ class Pace:
             self._seconds[scored] = measured if before is None else before + _WEIGHT * (measured - before)
 
 
-def attention_share(model: ModelConfig) -> float:
+def attention_share(model: ModelDescription) -> float:
     """Return the multiplications of a token's attention to one other, divided by those of its linear layers."""
-    attention = 2 * model.num_heads * model.head_dim
-    heads = (2 * model.num_heads + 2 * model.num_kv_heads) * model.head_dim
-    return attention / (model.hidden_size * (heads + 3 * model.intermediate_size))
+    attention = sum(2 * layer.mixer.heads * layer.mixer.head_dim for layer in model.layers)
+    linear = 0
+    for layer in model.layers:
+        heads = (2 * layer.mixer.heads + 2 * layer.mixer.kv_heads) * layer.mixer.head_dim
+        linear += model.hidden_size * (heads + 3 * layer.feed_forward.width)
+    return attention / linear

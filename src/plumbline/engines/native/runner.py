@@ -92,13 +92,13 @@ class ModelRunner:
         self._model = model
         self._device = device
         self._kv = model.allocate_kv(num_blocks, block_size)
-        self._sampler = Sampler(model.config.vocab_size, device, model.library)
+        self._sampler = Sampler(model.description.vocab_size, device, model.library)
         self._hidden: Tensor | None = None
 
     @property
     def vocab_size(self) -> int:
         """The model's vocabulary."""
-        return self._model.config.vocab_size
+        return self._model.description.vocab_size
 
     @property
     def device(self) -> torch.device:
@@ -108,7 +108,7 @@ class ModelRunner:
     @property
     def attention_share(self) -> float:
         """See `pace.attention_share`."""
-        return attention_share(self._model.config)
+        return attention_share(self._model.description)
 
     @property
     def is_exact(self) -> bool:

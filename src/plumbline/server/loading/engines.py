@@ -17,8 +17,13 @@ import torch
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
-from plumbline.engines.native.models.config import ModelConfig, UnsupportedModelError, load_config
-from plumbline.engines.native.models.loader import load_model, runs_compiled
+from plumbline.engines.native.models import (
+    ModelDescription,
+    UnsupportedModelError,
+    load_model,
+    read_description,
+)
+from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import Engine, EngineInfo, RefusedRequestError
 from plumbline.server.settings import OPTIONS, OptionError, Settings
@@ -110,7 +115,7 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
     if (settings.loras or settings.lora_dir) and find_spec("vllm") is not None:
         return EngineChoice("vllm", "it is the one that takes adapters")
     try:
-        load_config(folder)
+        read_description(folder)
     except UnsupportedModelError as error:
         if find_spec("vllm") is not None:
             return EngineChoice("vllm", f"ours does not run this model, and vLLM is installed: {error}")
@@ -151,7 +156,7 @@ def _native(
     settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path, device: torch.device
 ) -> Engine:
     dtype = _DTYPES.get(settings.dtype)
-    described = load_config(folder)
+    described = read_description(folder)
     # Before the weights are read, and before tables of so many positions are made.
     config = _native_config(described, settings, dtype or described.dtype)
     library = _cpu_kernels(settings, described, dtype or described.dtype, device)
@@ -164,7 +169,7 @@ def _native(
         bits=_BITS[settings.quantization],
     )
     runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
-    ends = model.config.eos_token_ids
+    ends = described.eos_token_ids
     return NativeEngine(
         config,
         runner,
@@ -175,7 +180,7 @@ def _native(
 
 
 def _cpu_kernels(
-    settings: Settings, model: ModelConfig, dtype: torch.dtype, device: torch.device
+    settings: Settings, model: ModelDescription, dtype: torch.dtype, device: torch.device
 ) -> Library | None:
     """Return compiled kernels that run the model, or None if torch or a GPU does.
 
@@ -197,7 +202,7 @@ def _cpu_kernels(
 
 
 def _compiled(
-    settings: Settings, model: ModelConfig, dtype: torch.dtype, device: torch.device
+    settings: Settings, model: ModelDescription, dtype: torch.dtype, device: torch.device
 ) -> tuple[Library | None, str]:
     """Return the compiled kernels, or None and the reason why there are none for this model."""
     if settings.compile == "off":
@@ -208,9 +213,8 @@ def _compiled(
         library = compiled_kernels()
     except (CompileError, OSError) as error:
         return None, f"kernels cannot be compiled: {error}"
-    if runs_compiled(model, dtype, library):
-        return library, ""
-    return None, f"they do not support {dtype} with the shapes of this model on this processor"
+    problem = compiled_problem(model, dtype, library)
+    return (library, "") if problem is None else (None, problem)
 
 
 def _transformers(
@@ -350,10 +354,10 @@ def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_si
     )
 
 
-def _native_config(model: ModelConfig, settings: Settings, dtype: torch.dtype) -> EngineConfig:
-    max_model_len = settings.max_model_len or model.max_model_len
+def _native_config(model: ModelDescription, settings: Settings, dtype: torch.dtype) -> EngineConfig:
+    max_model_len = settings.max_model_len or model.context_length
     block_size = settings.block_size or _BLOCK_SIZE
-    block_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize * block_size
+    block_bytes = model.cache_width * dtype.itemsize * block_size
     blocks_per_sequence = -(-max_model_len // block_size)
     cache_bytes = settings.kv_cache_bytes or CACHE_BYTES["plumbline"]
     num_blocks = min(cache_bytes // block_bytes, blocks_per_sequence * settings.max_num_seqs)

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, Qwen2Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from plumbline.engines.native.models import ModelConfig, UnsupportedModelError, load_config
+from plumbline.engines.native.models import Rope, UnsupportedModelError, describe, read_description
 from plumbline.engines.native.models.rope import rope_table
 
 BASE: dict[str, Any] = {
@@ -54,6 +54,11 @@ ROPES: list[dict[str, Any]] = [
 ]
 
 
+def rope_of(config: dict[str, Any]) -> Rope:
+    """The rotation of a config's first layer."""
+    return describe(config).layers[0].mixer.rope
+
+
 @pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])
 @pytest.mark.parametrize("theta", [10000.0, 500000.0])
 def test_rotations_are_those_of_transformers_in_either_way_of_writing_them(rope, theta):
@@ -68,22 +73,22 @@ def test_rotations_are_those_of_transformers_in_either_way_of_writing_them(rope,
         BASE | {"rope_theta": theta, "rope_scaling": rope},
         BASE | {"rope_theta": theta, "rope_scaling": old},
     ):
-        table = rope_table(ModelConfig.from_hf(config).rope, 16, 2048)
+        table = rope_table(rope_of(config), 16, 2048)
         torch.testing.assert_close(table, expected, atol=2e-4, rtol=0)
 
 
 def test_without_scaling_the_rotations_are_plain():
     for config in (BASE, BASE | {"rope_scaling": None}, BASE | {"rope_parameters": {"rope_type": "default"}}):
-        assert ModelConfig.from_hf(config).rope == ModelConfig.from_hf(BASE).rope
-    table = rope_table(ModelConfig.from_hf(BASE).rope, 4, 3)
+        assert rope_of(config) == rope_of(BASE)
+    table = rope_table(rope_of(BASE), 4, 3)
     angles = torch.tensor([[0.0, 0.0], [1.0, 0.01], [2.0, 0.02]])
     torch.testing.assert_close(table, torch.cat((angles.cos(), angles.sin()), 1))
 
 
 def test_yarn_makes_the_context_longer():
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
-    assert ModelConfig.from_hf(BASE | {"rope_scaling": rope}).max_model_len == 4096
-    assert ModelConfig.from_hf(BASE).max_model_len == 2048
+    assert describe(BASE | {"rope_scaling": rope}).context_length == 4096
+    assert describe(BASE).context_length == 2048
 
 
 @pytest.mark.parametrize(
@@ -104,6 +109,8 @@ def test_yarn_makes_the_context_longer():
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor"),
         ({"torch_dtype": "int8"}, "dtype"),
+        ({"surprise": 1, "other": 2.5}, "not known for model_type 'llama': other, surprise"),
+        ({"rope_parameters": {"rope_theta": 10.0, "surprise": 1}}, "surprise"),
         (
             {
                 "model_type": "qwen3",
@@ -127,7 +134,7 @@ def test_yarn_makes_the_context_longer():
 )
 def test_what_is_not_supported_is_refused_by_name(changes, field):
     with pytest.raises(UnsupportedModelError, match=field):
-        ModelConfig.from_hf(BASE | changes)
+        describe(BASE | changes)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +165,8 @@ def test_what_is_not_supported_is_refused_by_name(changes, field):
     ],
 )
 def test_each_layer_has_the_window_that_its_family_gives_it(changes, windows):
-    config = ModelConfig.from_hf(BASE | changes)
-    assert [config.sliding_window(layer) for layer in range(4)] == windows
+    config = describe(BASE | changes)
+    assert [layer.mixer.window for layer in config.layers] == windows
 
 
 def test_a_config_that_transformers_writes_is_read_back(tmp_path: Path):
@@ -168,9 +175,10 @@ def test_a_config_that_transformers_writes_is_read_back(tmp_path: Path):
         **{k: v for k, v in BASE.items() if k != "model_type"}, eos_token_id=5, dtype="bfloat16"
     )
     reference.save_pretrained(tmp_path)
-    config = load_config(tmp_path)
-    assert (config.qkv_bias, config.o_bias, config.mlp_bias, config.qk_norm) == (True, False, False, False)
-    assert (config.dtype, config.head_dim, config.num_kv_heads) == (torch.bfloat16, 16, 2)
+    config = read_description(tmp_path)
+    mixer, feed_forward = config.layers[0].mixer, config.layers[0].feed_forward
+    assert (mixer.qkv_bias, mixer.o_bias, feed_forward.bias, mixer.head_norm) == (True, False, False, False)
+    assert (config.dtype, mixer.head_dim, mixer.kv_heads) == (torch.bfloat16, 16, 2)
     assert config.eos_token_ids == {5}
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7]}))
-    assert load_config(tmp_path).eos_token_ids == {5, 7}
+    assert read_description(tmp_path).eos_token_ids == {5, 7}

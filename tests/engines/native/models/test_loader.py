@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from plumbline.engines.native.models import ModelConfig, WeightsError, load_model, random_model
+from plumbline.engines.native.models import WeightsError, describe, load_model, random_model
 
 
 @pytest.fixture
@@ -98,17 +98,17 @@ def test_a_cache_has_a_key_and_a_value_block_per_layer(folder: Path):
 
 
 def test_random_models_are_equal_for_equal_seeds_only():
-    config = ModelConfig(
-        model_type="qwen3",
-        vocab_size=30,
-        hidden_size=16,
-        intermediate_size=24,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        qk_norm=True,
-    )
+    config = describe({
+        "model_type": "qwen3",
+        "vocab_size": 30,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "max_position_embeddings": 64,
+    })  # fmt: skip
     first, same, other = (random_model(config, seed) for seed in (1, 1, 2))
     assert torch.equal(first.embedding, same.embedding)
     assert not torch.equal(first.embedding, other.embedding)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from plumbline.engines.native.models import ModelConfig, Transformer, load_model, random_model
+from plumbline.engines.native.models import Transformer, describe, load_model, random_model
 from plumbline.engines.native.models.recorded import RecordedBackend
 from plumbline_kernels.cpu.library import load
 
@@ -111,7 +111,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     reference.save_pretrained(path, max_shard_size="40KB" if "tied" in request.param else "5GB")
     assert (path / "model.safetensors.index.json").exists() == ("tied" in request.param)
     model = load_model(path, torch.float32, library=load() if request.param.startswith("compiled") else None)
-    assert (model.lm_head.packed is not None) == request.param.startswith("compiled")
+    assert (model.head.packed is not None) == request.param.startswith("compiled")
     return reference, model
 
 
@@ -169,8 +169,10 @@ def test_an_exact_prompt_has_the_same_bits_in_any_chunks(
     pair: tuple[Any, Transformer], dtype: torch.dtype
 ) -> None:
     """A prompt in one chunk, in odd chunks beside a decode, and token by token: the same logits to the bit."""
-    library = None if pair[1].lm_head.packed is None else load()
-    model = pair[1] if dtype == torch.float32 else random_model(pair[1].config, 5, dtype, library=library)
+    library = None if pair[1].head.packed is None else load()
+    model = (
+        pair[1] if dtype == torch.float32 else random_model(pair[1].description, 5, dtype, library=library)
+    )
     tokens, outcomes = prompt(70, seed=2), []
     for chunks in ([70], [7, 1, 16, 30, 16], [1] * 70):
         driver = Driver(model, exact=True)
@@ -185,7 +187,7 @@ def test_an_exact_prompt_has_the_same_bits_in_any_chunks(
 
 def test_steps_of_growing_size_record_few_programs() -> None:
     """Each one has buffers of its own for all operations."""
-    config = ModelConfig.from_hf(BASE | {"model_type": "qwen3", "head_dim": 32})
+    config = describe(BASE | {"model_type": "qwen3", "head_dim": 32})
     model = random_model(config, 5, torch.float32, library=load())
     assert isinstance(model._backend, RecordedBackend)
     driver, programs = Driver(model), []
@@ -200,7 +202,7 @@ def test_steps_of_growing_size_record_few_programs() -> None:
 @pytest.mark.parametrize("bits", [8, 4])
 def test_rounded_weights_change_little_and_nothing_by_chunks(bits: int) -> None:
     """Chunks give the same bits; the logits stay close to those of the exact weights."""
-    config = ModelConfig.from_hf(BASE | {"model_type": "qwen3", "head_dim": 32})
+    config = describe(BASE | {"model_type": "qwen3", "head_dim": 32})
     exact, model = (random_model(config, 5, torch.float32, library=load(), bits=n) for n in (0, bits))
     tokens, outcomes = prompt(70, seed=2), []
     for chosen, chunks in ((exact, [70]), (model, [70]), (model, [7, 1, 16, 46])):

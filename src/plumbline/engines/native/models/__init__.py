@@ -1,16 +1,19 @@
-"""Load models from Hugging Face folders and run them with one transformer."""
+"""Describe models from Hugging Face folders, load them, and run them with one transformer."""
 
-from plumbline.engines.native.models.config import ModelConfig, RopeConfig, UnsupportedModelError, load_config
-from plumbline.engines.native.models.loader import WeightsError, load_model, random_model
+from plumbline.engines.native.models.checkpoint import WeightsError
+from plumbline.engines.native.models.description import ModelDescription, Rope, UnsupportedModelError
+from plumbline.engines.native.models.families import describe, read_description
+from plumbline.engines.native.models.loader import load_model, random_model
 from plumbline.engines.native.models.transformer import Transformer
 
 __all__ = [
-    "ModelConfig",
-    "RopeConfig",
+    "ModelDescription",
+    "Rope",
     "Transformer",
     "UnsupportedModelError",
     "WeightsError",
-    "load_config",
+    "describe",
     "load_model",
     "random_model",
+    "read_description",
 ]

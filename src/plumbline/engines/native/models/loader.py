@@ -6,31 +6,34 @@ the names of the tensors.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from plumbline.engines.native.models.config import ModelConfig, load_config
+from plumbline.engines.native.models.checkpoint import Checkpoint, WeightsError
+from plumbline.engines.native.models.description import Attention, Dense, ModelDescription
+from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.transformer import Layer, Transformer
+from plumbline.engines.native.models.support import compiled_problem
+from plumbline.engines.native.models.transformer import Transformer
+from plumbline.engines.native.models.weights import (
+    AttentionWeights,
+    DenseWeights,
+    LayerWeights,
+    ModelWeights,
+)
 from plumbline_kernels.cpu.library import Library
 
-__all__ = ["WeightsError", "load_model", "random_model"]
+__all__ = ["WeightsError", "build", "load_model", "random_model"]
 
 _log = logging.getLogger("plumbline.engines")
 
 Fetch = Callable[[str, tuple[int, ...]], Tensor]
-
-
-class WeightsError(ValueError):
-    """The weights do not match the config; the message lists the names."""
+"""Return a tensor by its name and its shape."""
 
 
 def load_model(
@@ -49,167 +52,118 @@ def load_model(
         device: where they go.
         max_model_len: positions that the model needs; rotary embeddings can be computed for more than the config
             names.
-        library: compiled kernels to use where they support the model (`runs_compiled`).
+        library: compiled kernels to use where they support the model (`compiled_problem`).
         bits: 8 or 4 to round the weights of linear layers, with a library; the output layer has 8 at least.
 
     Raises:
-        UnsupportedModelError: the transformer does not support the config.
+        UnsupportedModelError: the engine does not support the config.
         WeightsError: the files do not match the config.
     """
-    config = load_config(folder)
-    if max_model_len is not None and max_model_len > config.max_model_len:
+    description = read_description(folder)
+    if max_model_len is not None and max_model_len > description.context_length:
         _log.warning(
             "--max-model-len %d is more than the %d positions that this model was made for; "
             "answers beyond them may be poor",
             max_model_len,
-            config.max_model_len,
+            description.context_length,
         )
-        config = replace(config, max_position_embeddings=max_model_len)
-    with _Checkpoint(folder, dtype or config.dtype, torch.device(device)) as checkpoint:
-        if config.tie_word_embeddings:
+        description = replace(description, context_length=max_model_len)
+    with Checkpoint(folder, dtype or description.dtype, torch.device(device)) as checkpoint:
+        if description.tied:
             # A tied model may come with the redundant copy.
-            checkpoint.unused.discard("lm_head.weight")
-        model = build(config, checkpoint.fetch, library, bits)
+            checkpoint.unused.discard(f"{description.names.head}.weight")
+        model = build(description, checkpoint.fetch, library, bits)
         checkpoint.finish()
     return model
 
 
 def random_model(
-    config: ModelConfig,
+    description: ModelDescription,
     seed: int = 0,
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     library: Library | None = None,
     bits: int = 0,
 ) -> Transformer:
-    """Make a model of this config with random weights, the same for the same seed."""
+    """Make a model of this description with random weights, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
-    kind = dtype or config.dtype
+    kind = dtype or description.dtype
 
     def fetch(name: str, shape: tuple[int, ...]) -> Tensor:
         if name.endswith("norm.weight"):
             return torch.ones(shape, dtype=kind, device=device)
         return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, kind)
 
-    return build(config, fetch, library, bits)
+    return build(description, fetch, library, bits)
 
 
-def runs_compiled(config: ModelConfig, dtype: torch.dtype, library: Library) -> bool:
-    """Return whether compiled kernels support a model."""
-    shared = config.num_heads // config.num_kv_heads
-    return library.supports(dtype, config.head_dim, shared, (config.hidden_size, config.intermediate_size))
-
-
-def build(config: ModelConfig, fetch: Fetch, library: Library | None = None, bits: int = 0) -> Transformer:
-    """Assemble the transformer; `fetch` returns tensors by their Hugging Face names and shapes."""
-    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-    q_width, kv_width = config.num_heads * head_dim, config.num_kv_heads * head_dim
-
-    def linear(prefix: str, parts: Iterable[tuple[str, int]], width: int, bias: bool) -> Linear:
-        """Build one linear layer from the named projections, stacked along the output."""
-        parts = tuple(parts)
-        weights = [fetch(f"{prefix}.{name}.weight", (out, width)) for name, out in parts]
-        biases = [fetch(f"{prefix}.{name}.bias", (out,)) for name, out in parts] if bias else []
-        return Linear(_merge(weights), _merge(biases) if biases else None, library, bits)
-
-    def head_norms(prefix: str) -> tuple[Tensor, Tensor]:
-        q_norm = fetch(f"{prefix}.q_norm.weight", (head_dim,))
-        return q_norm, fetch(f"{prefix}.k_norm.weight", (head_dim,))
-
-    embedding = fetch("model.embed_tokens.weight", (config.vocab_size, hidden))
+def build(
+    description: ModelDescription, fetch: Fetch, library: Library | None = None, bits: int = 0
+) -> Transformer:
+    """Assemble the transformer from the tensors that `fetch` returns."""
+    names = description.names
+    embedding = fetch(f"{names.embedding}.weight", (description.vocab_size, description.hidden_size))
     if library is not None and not (
-        embedding.device.type == "cpu" and runs_compiled(config, embedding.dtype, library)
+        embedding.device.type == "cpu" and compiled_problem(description, embedding.dtype, library) is None
     ):
         library = None
-    layers = []
-    for index in range(config.num_layers):
-        prefix = f"model.layers.{index}"
-        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        qkv = (("q_proj", q_width), ("k_proj", kv_width), ("v_proj", kv_width))
-        layers.append(
-            Layer(
-                input_norm=fetch(f"{prefix}.input_layernorm.weight", (hidden,)),
-                qkv=linear(attention, qkv, hidden, config.qkv_bias),
-                o=linear(attention, [("o_proj", hidden)], q_width, config.o_bias),
-                post_attention_norm=fetch(f"{prefix}.post_attention_layernorm.weight", (hidden,)),
-                gate_up=linear(mlp, [("gate_proj", inner), ("up_proj", inner)], hidden, config.mlp_bias),
-                down=linear(mlp, [("down_proj", hidden)], inner, config.mlp_bias),
-                head_norms=head_norms(attention) if config.qk_norm else None,
-                sliding_window=config.sliding_window(index),
-            )
+    builder = _Builder(description, fetch, library, bits)
+    layers = [builder.layer(index) for index in range(len(description.layers))]
+    norm = fetch(f"{names.norm}.weight", (description.hidden_size,))
+    head = embedding if description.tied else fetch(f"{names.head}.weight", tuple(embedding.shape))
+    weights = ModelWeights(embedding, layers, norm, Linear(head, None, library, 8 if bits else 0))
+    return Transformer(description, weights, library)
+
+
+class _Builder:
+    """Fetch the weights of layers."""
+
+    def __init__(
+        self, description: ModelDescription, fetch: Fetch, library: Library | None, bits: int
+    ) -> None:
+        self._description, self._names = description, description.names
+        self._fetch, self._library, self._bits = fetch, library, bits
+
+    def layer(self, index: int) -> LayerWeights:
+        layer, hidden = self._description.layers[index], self._description.hidden_size
+        prefix = self._names.layer.format(index)
+        return LayerWeights(
+            before_mixer=self._fetch(f"{prefix}{self._names.before_mixer}.weight", (hidden,)),
+            mixer=self._attention(prefix, layer.mixer),
+            before_feed_forward=self._fetch(f"{prefix}{self._names.before_feed_forward}.weight", (hidden,)),
+            feed_forward=self._dense(prefix, layer.feed_forward),
         )
-    norm = fetch("model.norm.weight", (hidden,))
-    head = embedding if config.tie_word_embeddings else fetch("lm_head.weight", embedding.shape)
-    return Transformer(
-        config, embedding, layers, norm, Linear(head, None, library, 8 if bits else 0), library
-    )
+
+    def _attention(self, prefix: str, shape: Attention) -> AttentionWeights:
+        names, hidden, head_dim = self._names, self._description.hidden_size, shape.head_dim
+        q_width, kv_width = shape.heads * head_dim, shape.kv_heads * head_dim
+        norms = None
+        if shape.head_norm:
+            q_norm = self._fetch(f"{prefix}{names.q_norm}.weight", (head_dim,))
+            norms = q_norm, self._fetch(f"{prefix}{names.k_norm}.weight", (head_dim,))
+        return AttentionWeights(
+            qkv=self._linear(prefix, names.qkv, (q_width, kv_width, kv_width), hidden, shape.qkv_bias),
+            o=self._linear(prefix, (names.o,), (hidden,), q_width, shape.o_bias),
+            head_norms=norms,
+        )
+
+    def _dense(self, prefix: str, block: Dense) -> DenseWeights:
+        names, hidden, width = self._names, self._description.hidden_size, block.width
+        return DenseWeights(
+            gate_up=self._linear(prefix, names.gate_up, (width, width), hidden, block.bias),
+            down=self._linear(prefix, (names.down,), (hidden,), width, block.bias),
+        )
+
+    def _linear(
+        self, prefix: str, names: tuple[str, ...], outputs: Iterable[int], inputs: int, bias: bool
+    ) -> Linear:
+        """Build one linear layer from the named projections, stacked along the output; one name has all of them."""
+        widths = tuple(outputs) if len(names) > 1 else (sum(outputs),)
+        parts = [(prefix + name, width) for name, width in zip(names, widths, strict=True)]
+        weights = [self._fetch(f"{name}.weight", (width, inputs)) for name, width in parts]
+        biases = [self._fetch(f"{name}.bias", (width,)) for name, width in parts] if bias else []
+        return Linear(_merge(weights), _merge(biases) if biases else None, self._library, self._bits)
 
 
 def _merge(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-
-
-class _Checkpoint:
-    """Read the safetensors files of a folder one tensor at a time, mapped into memory."""
-
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
-        self.folder, self.dtype, self.device = folder, dtype, device
-        self._files: dict[str, Any] = {}
-        self._where: dict[str, str] = {}
-        self.missing: list[str] = []
-        self.unused: set[str] = set()
-
-    def __enter__(self) -> _Checkpoint:
-        """Open every file and index its tensors."""
-        for name in self._file_names():
-            path = self.folder / name
-            if not path.exists():
-                raise WeightsError(f"{path} is named by the index but missing")
-            try:
-                file: Any = safe_open(path, framework="pt", device="cpu")
-            except SafetensorError as error:
-                raise WeightsError(f"{path} is truncated, or not a safetensors file: {error}") from error
-            self._files[name] = file.__enter__()
-            self._where |= dict.fromkeys(file.keys(), name)
-        # Old checkpoints carry the rotary frequencies, which the config determines.
-        self.unused = {name for name in self._where if not name.endswith("rotary_emb.inv_freq")}
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Unmap the files."""
-        self._files.clear()
-
-    def _file_names(self) -> list[str]:
-        index = self.folder / "model.safetensors.index.json"
-        if index.exists():
-            return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        if (self.folder / "model.safetensors").exists():
-            return ["model.safetensors"]
-        raise WeightsError(f"{self.folder} has neither model.safetensors nor model.safetensors.index.json")
-
-    def fetch(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor; a missing one is recorded and replaced by zeros until `finish` refuses the checkpoint."""
-        file = self._where.get(name)
-        if file is None:
-            self.missing.append(name)
-            return torch.zeros(shape, dtype=self.dtype, device=self.device)
-        self.unused.discard(name)
-        tensor: Tensor = self._files[file].get_tensor(name)
-        if tuple(tensor.shape) != shape:
-            raise WeightsError(f"{name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
-        return tensor.to(self.device, self.dtype)
-
-    def finish(self) -> None:
-        """Refuse the checkpoint if a tensor was missing or not used."""
-        problems = []
-        if self.missing:
-            problems.append(f"missing: {_some(self.missing)}")
-        if self.unused:
-            problems.append(f"not used: {_some(sorted(self.unused))}")
-        if problems:
-            raise WeightsError(f"the weights in {self.folder} do not fit its config; " + "; ".join(problems))
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:8])
-    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"

@@ -6,25 +6,51 @@ The loop over layers (`transformer.py`) is written once and takes one of them, o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.engines.native.models.config import ModelConfig
+from plumbline.engines.native.models.description import Attention, Norm
 from plumbline.engines.native.models.linear import Linear
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
 from plumbline_kernels.norm import add_rms_norm, add_rms_norm_torch, rms_norm, rms_norm_torch, twice
-from plumbline_kernels.rope_kv import merge_head_norms, plan_rope, rope_kv_write, rope_kv_write_torch
+from plumbline_kernels.rope_kv import (
+    RopePlan,
+    merge_head_norms,
+    plan_rope,
+    rope_kv_write,
+    rope_kv_write_torch,
+)
 from plumbline_kernels.swiglu import silu_mul, silu_mul_torch
 
-__all__ = ["Backend", "HeadNorms", "KVCache", "Loop", "Operations", "eager_backend"]
+__all__ = ["Backend", "Heads", "KVCache", "Loop", "NormWeights", "Operations", "eager_backend"]
 
 KVCache = tuple[Tensor, Tensor]
 """Keys and values of a layer, each [num_blocks, block_size, KV, head_dim]."""
-HeadNorms = tuple[Tensor, ...] | None
-"""The norm weights of query and key heads, as `Backend.head_norms` prepares them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormWeights:
+    """A norm, with its weight [D] as a backend prepares it."""
+
+    norm: Norm
+    weight: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """An attention, with what its operations need besides the projections."""
+
+    attention: Attention
+    eps: float
+    """Of the norms of heads."""
+    cos_sin: Tensor
+    """The table of `rope_table`."""
+    norms: tuple[Tensor, ...] | None
+    """The norm weights of query and key heads, as a backend prepares them."""
 
 
 class Operations(Protocol):
@@ -34,19 +60,19 @@ class Operations(Protocol):
         """Return the rows of `table` [V, D] of the step's tokens, [T, D]."""
         ...
 
-    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the RMS norm of x [T, D]."""
+    def norm(self, x: Tensor, norm: NormWeights) -> Tensor:
+        """Return the norm of x [T, D]."""
         ...
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the RMS norm of x + residual, and the sum; both [T, D]."""
+    def add_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> tuple[Tensor, Tensor]:
+        """Return the norm of x + residual, and the sum; both [T, D]."""
         ...
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         """Map x [T, in] to [T, out]."""
         ...
 
-    def rope_kv_write(self, qkv: Tensor, cache: KVCache, norms: HeadNorms) -> Tensor:
+    def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         """Rotate q and k of qkv [T, (H + 2 KV) * head_dim], write k and v to the cache, return q."""
         ...
 
@@ -54,7 +80,7 @@ class Operations(Protocol):
         """Keep the tokens whose results are wanted; the operations after this one compute no others."""
         ...
 
-    def attend(self, q: Tensor, cache: KVCache, sliding_window: int | None) -> Tensor:
+    def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         """Return the attention of q over the cache, [T, H * head_dim]."""
         ...
 
@@ -70,12 +96,14 @@ Loop = Callable[[Operations, list[KVCache]], Tensor]
 class Backend(Protocol):
     """Prepare the weights of a model, and run its loop over the operations of each step."""
 
-    def norm_weight(self, weight: Tensor) -> Tensor:
+    def norm(self, norm: Norm, weight: Tensor) -> NormWeights:
         """Prepare the weight [D] of a norm, once per model."""
         ...
 
-    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
-        """Prepare the weights of q and k norms, each [head_dim], once per model."""
+    def heads(
+        self, attention: Attention, eps: float, cos_sin: Tensor, norms: tuple[Tensor, Tensor] | None
+    ) -> Heads:
+        """Prepare an attention with the weights of q and k norms, each [head_dim], once per model."""
         ...
 
     def run(
@@ -90,28 +118,16 @@ class Backend(Protocol):
         ...
 
 
-def eager_backend(config: ModelConfig, cos_sin: Tensor) -> Backend:
-    """Return the kernels for a model on a GPU, torch for one on a CPU; `cos_sin` is the table of `rope_table`."""
-    return _KernelBackend(config, cos_sin) if use_triton(cos_sin) else _TorchBackend(config, cos_sin)
-
-
-class _Constants:
-    """What the operations of a model have in common."""
-
-    def __init__(self, config: ModelConfig, cos_sin: Tensor) -> None:
-        self.heads, self.kv_heads, self.eps = config.num_heads, config.num_kv_heads, config.rms_norm_eps
-        self.head_dim = config.head_dim
-        self.scale = config.head_dim**-0.5
-        self.cos_sin = cos_sin
+def eager_backend(weights: Tensor) -> Backend:
+    """Return the kernels for weights on a GPU, torch for those on a CPU."""
+    return _KernelBackend() if use_triton(weights) else _TorchBackend()
 
 
 class _Step:
     """The tokens of a step, with the operations that all eager implementations share."""
 
-    def __init__(
-        self, model: _Constants, token_ids: Tensor, batch: AttentionBatch, selection: Selection | None
-    ) -> None:
-        self._model, self._token_ids, self._batch, self._selection = model, token_ids, batch, selection
+    def __init__(self, token_ids: Tensor, batch: AttentionBatch, selection: Selection | None) -> None:
+        self._token_ids, self._batch, self._selection = token_ids, batch, selection
 
     def embed(self, table: Tensor) -> Tensor:
         return F.embedding(self._token_ids, table)
@@ -127,54 +143,60 @@ class _Step:
 
 
 class _Kernels(_Step):
-    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm(x, weight, self._model.eps)
+    def norm(self, x: Tensor, norm: NormWeights) -> Tensor:
+        return rms_norm(x, norm.weight, norm.norm.eps)
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, residual, weight, self._model.eps)
+    def add_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> tuple[Tensor, Tensor]:
+        return add_rms_norm(x, residual, norm.weight, norm.norm.eps)
 
-    def rope_kv_write(self, qkv: Tensor, cache: KVCache, norms: HeadNorms) -> Tensor:
-        q_norm, k_norm = norms or (None, None)
-        model, batch = self._model, self._batch
+    def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
+        q_norm, k_norm = heads.norms or (None, None)
+        batch, shape = self._batch, heads.attention
         return rope_kv_write(
-            qkv, model.cos_sin, batch.positions, batch.slot_mapping, *cache,
-            model.heads, model.kv_heads, q_norm, k_norm, model.eps,
+            qkv, heads.cos_sin, batch.positions, batch.slot_mapping, *cache,
+            shape.heads, shape.kv_heads, q_norm, k_norm, heads.eps,
         )  # fmt: skip
 
-    def attend(self, q: Tensor, cache: KVCache, sliding_window: int | None) -> Tensor:
-        return paged_attention(q, *cache, self._batch, self._model.scale, sliding_window).flatten(1)
+    def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
+        shape = heads.attention
+        return paged_attention(q, *cache, self._batch, shape.scale, shape.window).flatten(1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul(gate_up)
 
 
 class _Torch(_Step):
-    """Skips the checks of the kernels: on a CPU a call costs as much as its arithmetic, and the config fixes shapes."""
+    """Skips the checks of the kernels: on a CPU a call costs as much as its arithmetic, and descriptions fix shapes."""
 
-    def __init__(
-        self, model: _Constants, token_ids: Tensor, batch: AttentionBatch, selection: Selection | None
-    ) -> None:
-        super().__init__(model, token_ids, batch, selection)
-        self._plan = plan_rope(model.cos_sin, batch.positions, batch.slot_mapping)
+    def __init__(self, token_ids: Tensor, batch: AttentionBatch, selection: Selection | None) -> None:
+        super().__init__(token_ids, batch, selection)
+        self._all = batch
+        self._plans: dict[int, RopePlan] = {}
 
-    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm_torch(x, weight, self._model.eps)
+    def norm(self, x: Tensor, norm: NormWeights) -> Tensor:
+        return rms_norm_torch(x, norm.weight, norm.norm.eps)
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return add_rms_norm_torch(x, residual, weight, self._model.eps)
+    def add_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> tuple[Tensor, Tensor]:
+        return add_rms_norm_torch(x, residual, norm.weight, norm.norm.eps)
 
-    def rope_kv_write(self, qkv: Tensor, cache: KVCache, norms: HeadNorms) -> Tensor:
-        (head_norms,) = norms or (None,)
-        return rope_kv_write_torch(qkv, self._plan, *cache, self._model.heads, head_norms, self._model.eps)
+    def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
+        plan = self._plans.get(id(heads.cos_sin))
+        if plan is None:
+            # Layers with the same table share the rotations of a step.
+            plan = plan_rope(heads.cos_sin, self._all.positions, self._all.slot_mapping)
+            self._plans[id(heads.cos_sin)] = plan
+        (norms,) = heads.norms or (None,)
+        return rope_kv_write_torch(qkv, plan, *cache, heads.attention.heads, norms, heads.eps)
 
-    def attend(self, q: Tensor, cache: KVCache, sliding_window: int | None) -> Tensor:
-        return paged_attention_torch(q, *cache, self._batch, self._model.scale, sliding_window).flatten(1)
+    def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
+        shape = heads.attention
+        return paged_attention_torch(q, *cache, self._batch, shape.scale, shape.window).flatten(1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul_torch(gate_up)
 
 
-class _EagerBackend(_Constants):
+class _EagerBackend:
     """Run the loop over the operations of a step one by one."""
 
     step: type[_Kernels] | type[_Torch]
@@ -187,24 +209,29 @@ class _EagerBackend(_Constants):
         caches: list[KVCache],
         selection: Selection | None,
     ) -> Tensor:
-        return loop(self.step(self, token_ids, batch, selection), caches)
+        return loop(self.step(token_ids, batch, selection), caches)
 
 
 class _KernelBackend(_EagerBackend):
     step = _Kernels
 
-    def norm_weight(self, weight: Tensor) -> Tensor:
-        return weight
+    def norm(self, norm: Norm, weight: Tensor) -> NormWeights:
+        return NormWeights(norm, weight)
 
-    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
-        return weights
+    def heads(
+        self, attention: Attention, eps: float, cos_sin: Tensor, norms: tuple[Tensor, Tensor] | None
+    ) -> Heads:
+        return Heads(attention, eps, cos_sin, norms)
 
 
 class _TorchBackend(_EagerBackend):
     step = _Torch
 
-    def norm_weight(self, weight: Tensor) -> Tensor:
-        return twice(weight)
+    def norm(self, norm: Norm, weight: Tensor) -> NormWeights:
+        return NormWeights(norm, twice(weight))
 
-    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
-        return None if weights is None else (merge_head_norms(*weights, self.heads, self.kv_heads),)
+    def heads(
+        self, attention: Attention, eps: float, cos_sin: Tensor, norms: tuple[Tensor, Tensor] | None
+    ) -> Heads:
+        merged = norms and (merge_head_norms(*norms, attention.heads, attention.kv_heads),)
+        return Heads(attention, eps, cos_sin, merged)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from plumbline.engines.native.models.config import ModelConfig
+from plumbline.engines.native.models.description import Attention, ModelDescription, Norm
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.operations import HeadNorms, KVCache, Loop
+from plumbline.engines.native.models.operations import Heads, KVCache, Loop, NormWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.cpu.program import Program
@@ -20,18 +20,20 @@ _CAPACITY = 64
 class RecordedBackend:
     """Implement `Backend` with a program of compiled kernels."""
 
-    def __init__(self, config: ModelConfig, cos_sin: Tensor, library: Library) -> None:
-        self._config, self._cos_sin, self._library = config, cos_sin, library
+    def __init__(self, description: ModelDescription, cos_sin: Tensor, library: Library) -> None:
+        self._description, self._cos_sin, self._library = description, cos_sin, library
         self._program: tuple[Program, Tensor] | None = None
         self._cache: Tensor | None = None
 
-    def norm_weight(self, weight: Tensor) -> Tensor:
+    def norm(self, norm: Norm, weight: Tensor) -> NormWeights:
         """Keep the weight as it is."""
-        return weight
+        return NormWeights(norm, weight)
 
-    def head_norms(self, weights: tuple[Tensor, Tensor] | None) -> HeadNorms:
+    def heads(
+        self, attention: Attention, eps: float, cos_sin: Tensor, norms: tuple[Tensor, Tensor] | None
+    ) -> Heads:
         """Keep the weights as they are."""
-        return weights
+        return Heads(attention, eps, cos_sin, norms)
 
     def run(
         self,
@@ -53,16 +55,16 @@ class RecordedBackend:
         return result[: program.run(token_ids, batch, selection)]
 
     def _record(self, loop: Loop, caches: list[KVCache], capacity: int) -> tuple[Program, Tensor]:
-        config = self._config
+        shape = self._description.layers[0].mixer
         self._cache = caches[0][0]
         program = Program(
             self._library,
-            heads=config.num_heads,
-            kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
             block_size=self._cache.shape[1],
             cos_sin=self._cos_sin,
-            eps=config.rms_norm_eps,
+            eps=self._description.norm.eps,
             dtype=self._cache.dtype,
             capacity=capacity,
         )
@@ -74,17 +76,22 @@ class _Recorder:
 
     def __init__(self, program: Program) -> None:
         self.embed = program.embed
-        self.norm = program.norm
-        self.add_norm = program.add_norm
         self.select = program.select
-        self.attend = program.attend
         self.silu_mul = program.silu_mul
         self._program = program
+
+    def norm(self, x: Tensor, norm: NormWeights) -> Tensor:
+        return self._program.norm(x, norm.weight)
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> tuple[Tensor, Tensor]:
+        return self._program.add_norm(x, residual, norm.weight)
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         assert layer.packed is not None, "the model was loaded for these kernels"
         return self._program.linear(x, layer.packed, layer.bias)
 
-    def rope_kv_write(self, qkv: Tensor, cache: KVCache, norms: HeadNorms) -> Tensor:
-        q_norm, k_norm = norms or (None, None)
-        return self._program.rope_kv_write(qkv, cache, q_norm, k_norm)
+    def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
+        return self._program.rope_kv_write(qkv, cache, *(heads.norms or (None, None)))
+
+    def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
+        return self._program.attend(q, cache, heads.attention.window)

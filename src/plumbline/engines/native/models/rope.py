@@ -7,19 +7,19 @@ import math
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.config import RopeConfig
+from plumbline.engines.native.models.description import Rope
 
 __all__ = ["rope_table"]
 
 
-def rope_table(rope: RopeConfig, head_dim: int, max_positions: int) -> Tensor:
+def rope_table(rope: Rope, head_dim: int, max_positions: int) -> Tensor:
     """Return fp32 [max_positions, head_dim]: cos in the first half of each row, sin in the second."""
     frequencies, scale = _frequencies(rope, head_dim)
     angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)
     return torch.cat((angles.cos(), angles.sin()), dim=1).mul_(scale)
 
 
-def _frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
+def _frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:
     """Return the angle per position of each pair, fp32 [head_dim / 2], and the factor on cos and sin."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     base = 1.0 / rope.theta**exponents
@@ -34,7 +34,7 @@ def _frequencies(rope: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
             return base, 1.0
 
 
-def _llama3(rope: RopeConfig, base: Tensor) -> Tensor:
+def _llama3(rope: Rope, base: Tensor) -> Tensor:
     """Scale frequencies as Llama 3: keep short wavelengths, stretch long ones by the factor, blend in between."""
     wavelength = 2 * math.pi / base
     length = rope.original_max_positions
@@ -45,7 +45,7 @@ def _llama3(rope: RopeConfig, base: Tensor) -> Tensor:
     return torch.where(wavelength < length / rope.high_freq_factor, base, result)
 
 
-def _yarn(rope: RopeConfig, base: Tensor, head_dim: int) -> Tensor:
+def _yarn(rope: Rope, base: Tensor, head_dim: int) -> Tensor:
     """Scale frequencies as YaRN: keep dimensions that turn often in the original length, stretch the others."""
 
     def dimension(rotations: float) -> float:
@@ -62,7 +62,7 @@ def _yarn(rope: RopeConfig, base: Tensor, head_dim: int) -> Tensor:
     return base / rope.factor * (1 - keep) + base * keep
 
 
-def _yarn_attention_factor(rope: RopeConfig) -> float:
+def _yarn_attention_factor(rope: Rope) -> float:
     if rope.attention_factor is not None:
         return rope.attention_factor
 

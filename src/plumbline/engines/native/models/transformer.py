@@ -1,4 +1,4 @@
-"""Run Llama, Qwen2, Qwen3 and Mistral models; flags of the config select what differs.
+"""Run the model of a description, with one loop over its layers.
 
 The classes are plain tensors without autograd or a module tree. A step runs four linear layers per layer and few other
 operations: q, k and v are one projection, gate and up are one, the residual add is fused with the norm and the rotation
@@ -18,77 +18,80 @@ CPU, the libraries choose their summation order by the number of rows, so this i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.config import ModelConfig
-from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.operations import Backend, HeadNorms, KVCache, Operations, eager_backend
+from plumbline.engines.native.models.description import ModelDescription, Rope
+from plumbline.engines.native.models.operations import (
+    Backend,
+    Heads,
+    KVCache,
+    NormWeights,
+    Operations,
+    eager_backend,
+)
 from plumbline.engines.native.models.recorded import RecordedBackend
 from plumbline.engines.native.models.rope import rope_table
+from plumbline.engines.native.models.weights import LayerWeights, ModelWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library
 
-__all__ = ["KVCache", "Layer", "Transformer"]
+__all__ = ["KVCache", "Transformer"]
 
 
-@dataclass(slots=True)
-class Layer:
-    """The weights of one layer."""
+class _Layer(NamedTuple):
+    """A layer, as its operations take it."""
 
-    input_norm: Tensor
-    qkv: Linear
-    o: Linear
-    post_attention_norm: Tensor
-    gate_up: Linear
-    down: Linear
-    head_norms: tuple[Tensor, Tensor] | None
-    """The norm weights of q and k, if each head is normalised (Qwen3)."""
-    sliding_window: int | None
-
-
-class _Norms(NamedTuple):
-    """The norm weights of a layer, as its operations take them."""
-
-    heads: HeadNorms
-    post_attention: Tensor
-    following: Tensor
-    """The input norm of the next layer; after the last one the norm of the output."""
+    weights: LayerWeights
+    heads: Heads
+    before_feed_forward: NormWeights
+    following: NormWeights
+    """The first norm of the next layer; after the last one the norm of the output."""
 
 
 class Transformer:
     """A decoder-only language model over a paged KV cache."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        embedding: Tensor,
-        layers: list[Layer],
-        norm: Tensor,
-        lm_head: Linear,
-        library: Library | None = None,
+        self, description: ModelDescription, weights: ModelWeights, library: Library | None = None
     ) -> None:
         """Take the weights; with a library of compiled kernels, linear layers must be packed for it."""
-        self.config = config
+        self.description = description
         self.library = library
         """The compiled kernels that run it, so that a token has the same bits in any batch; None if others do."""
-        self.embedding = embedding
-        self.layers = layers
-        self.lm_head = lm_head
-        cos_sin = rope_table(config.rope, config.head_dim, config.max_model_len).to(embedding.device)
+        self.embedding = weights.embedding
+        self.head = weights.head
+        tables: dict[tuple[Rope, int], Tensor] = {}
+        for layer in description.layers:
+            key = layer.mixer.rope, layer.mixer.head_dim
+            if key not in tables:
+                tables[key] = rope_table(*key, description.context_length).to(self.device)
+        first = description.layers[0].mixer
         self._backend: Backend = (
-            eager_backend(config, cos_sin) if library is None else RecordedBackend(config, cos_sin, library)
+            eager_backend(self.embedding)
+            if library is None
+            else RecordedBackend(description, tables[first.rope, first.head_dim], library)
         )
-        prepared = self._backend.norm_weight
+        norm = description.norm
         self._first_norm, *following = (
-            prepared(weight) for weight in (*(x.input_norm for x in layers), norm)
+            self._backend.norm(norm, weight)
+            for weight in (*(layer.before_mixer for layer in weights.layers), weights.norm)
         )
-        self._norms = [
-            _Norms(self._backend.head_norms(layer.head_norms), prepared(layer.post_attention_norm), after)
-            for layer, after in zip(layers, following, strict=True)
+        self._layers = [
+            _Layer(
+                found,
+                self._backend.heads(
+                    layer.mixer,
+                    norm.eps,
+                    tables[layer.mixer.rope, layer.mixer.head_dim],
+                    found.mixer.head_norms,
+                ),
+                self._backend.norm(norm, found.before_feed_forward),
+                after,
+            )
+            for layer, found, after in zip(description.layers, weights.layers, following, strict=True)
         ]
 
     @property
@@ -105,13 +108,14 @@ class Transformer:
         self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None
     ) -> list[KVCache]:
         """Make one (keys, values) pair per layer, each [num_blocks, block_size, KV, head_dim]."""
-        config = self.config
-        shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
+        kind = dtype or self.dtype
 
-        def zeros() -> Tensor:
-            return torch.zeros(shape, dtype=dtype or self.dtype, device=self.device)
+        def zeros(layer: _Layer) -> Tensor:
+            shape = layer.heads.attention
+            size = (num_blocks, block_size, shape.kv_heads, shape.head_dim)
+            return torch.zeros(size, dtype=kind, device=self.device)
 
-        return [(zeros(), zeros()) for _ in self.layers]
+        return [(zeros(layer), zeros(layer)) for layer in self._layers]
 
     def forward(
         self,
@@ -136,20 +140,23 @@ class Transformer:
     def _run_layers(self, operations: Operations, kv_caches: list[KVCache]) -> Tensor:
         residual = operations.embed(self.embedding)
         x = operations.norm(residual, self._first_norm)
-        for layer, norms, cache in zip(self.layers, self._norms, kv_caches, strict=True):
-            q = operations.rope_kv_write(operations.linear(x, layer.qkv), cache, norms.heads)
-            if layer is self.layers[-1]:
+        for layer, cache in zip(self._layers, kv_caches, strict=True):
+            mixer, feed_forward = layer.weights.mixer, layer.weights.feed_forward
+            q = operations.rope_kv_write(operations.linear(x, mixer.qkv), cache, layer.heads)
+            if layer is self._layers[-1]:
                 q, residual = operations.select(q, residual)
                 if not len(q):
                     return residual  # No result is wanted, and the keys are written.
-            attended = operations.attend(q, cache, layer.sliding_window)
+            attended = operations.attend(q, cache, layer.heads)
             x, residual = operations.add_norm(
-                operations.linear(attended, layer.o), residual, norms.post_attention
+                operations.linear(attended, mixer.o), residual, layer.before_feed_forward
             )
-            gated = operations.silu_mul(operations.linear(x, layer.gate_up))
-            x, residual = operations.add_norm(operations.linear(gated, layer.down), residual, norms.following)
+            gated = operations.silu_mul(operations.linear(x, feed_forward.gate_up))
+            x, residual = operations.add_norm(
+                operations.linear(gated, feed_forward.down), residual, layer.following
+            )
         return x
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Map hidden states [R, D] to fp32 logits [R, V]."""
-        return self.lm_head.logits(hidden)
+        return self.head.logits(hidden)

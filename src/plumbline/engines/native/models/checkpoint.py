@@ -1,0 +1,83 @@
+"""Read the safetensors files of a model folder one tensor at a time, mapped into memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+__all__ = ["Checkpoint", "WeightsError"]
+
+
+class WeightsError(ValueError):
+    """The weights do not match the config; the message lists the names."""
+
+
+class Checkpoint:
+    """The tensors of a model folder; every one must be used, and every weight found."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+        self.folder, self.dtype, self.device = folder, dtype, device
+        self._files: dict[str, Any] = {}
+        self._where: dict[str, str] = {}
+        self.missing: list[str] = []
+        self.unused: set[str] = set()
+
+    def __enter__(self) -> Checkpoint:
+        """Open every file and index its tensors."""
+        for name in self._file_names():
+            path = self.folder / name
+            if not path.exists():
+                raise WeightsError(f"{path} is named by the index but missing")
+            try:
+                file: Any = safe_open(path, framework="pt", device="cpu")
+            except SafetensorError as error:
+                raise WeightsError(f"{path} is truncated, or not a safetensors file: {error}") from error
+            self._files[name] = file.__enter__()
+            self._where |= dict.fromkeys(file.keys(), name)
+        # Old checkpoints carry the rotary frequencies, which the config determines.
+        self.unused = {name for name in self._where if not name.endswith("rotary_emb.inv_freq")}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Unmap the files."""
+        self._files.clear()
+
+    def _file_names(self) -> list[str]:
+        index = self.folder / "model.safetensors.index.json"
+        if index.exists():
+            return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        if (self.folder / "model.safetensors").exists():
+            return ["model.safetensors"]
+        raise WeightsError(f"{self.folder} has neither model.safetensors nor model.safetensors.index.json")
+
+    def fetch(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Read a tensor; a missing one is recorded and replaced by zeros until `finish` refuses the checkpoint."""
+        file = self._where.get(name)
+        if file is None:
+            self.missing.append(name)
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        self.unused.discard(name)
+        tensor: Tensor = self._files[file].get_tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise WeightsError(f"{name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
+        return tensor.to(self.device, self.dtype)
+
+    def finish(self) -> None:
+        """Refuse the checkpoint if a tensor was missing or not used."""
+        problems = []
+        if self.missing:
+            problems.append(f"missing: {_some(self.missing)}")
+        if self.unused:
+            problems.append(f"not used: {_some(sorted(self.unused))}")
+        if problems:
+            raise WeightsError(f"the weights in {self.folder} do not fit its config; " + "; ".join(problems))
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:8])
+    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"

@@ -1,0 +1,52 @@
+"""Read the `config.json` of a model family into a description, one function for each family."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
+from plumbline.engines.native.models.families import llama
+from plumbline.engines.native.models.families.family import Family
+from plumbline.engines.native.models.fields import Fields, Json
+
+__all__ = ["FAMILIES", "describe", "read_description"]
+
+FAMILIES: dict[str, Family] = {**llama.FAMILIES}
+"""The families that the engine runs, by `model_type`."""
+
+
+def describe(config: Json) -> ModelDescription:
+    """Read the contents of a `config.json`.
+
+    Raises:
+        UnsupportedModelError: the model is of another family or uses a feature that is not implemented.
+    """
+    fields = Fields(config)
+    family = FAMILIES.get(fields.model_type)
+    if family is None:
+        raise UnsupportedModelError(
+            f"model_type {config.get('model_type')!r} is not supported ({', '.join(sorted(FAMILIES))} are); "
+            "the transformers engine runs other models"
+        )
+    if fields.get("quantization_config") is not None:
+        raise UnsupportedModelError("quantization_config is not supported: use unquantised weights")
+    description = family.describe(fields)
+    fields.finish()
+    return description
+
+
+def read_description(folder: Path) -> ModelDescription:
+    """Describe a model folder; ends of sequence come from `generation_config.json` if it names any.
+
+    Raises:
+        UnsupportedModelError: see `describe`.
+    """
+    description = describe(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    generation = folder / "generation_config.json"
+    if generation.exists():
+        ends = Fields(json.loads(generation.read_text(encoding="utf-8"))).token_ids("eos_token_id")
+        if ends:
+            description = replace(description, eos_token_ids=ends)
+    return description

@@ -1,0 +1,137 @@
+"""Read the fields of a `config.json`, so that none is overlooked.
+
+A family reads fields by name and lists those that are without effect here. `finish` refuses the rest: a field that is
+not known may change what the model computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from plumbline.engines.native.models.description import Activation, UnsupportedModelError
+
+__all__ = ["Fields", "Json"]
+
+Json = Mapping[str, Any]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu"}
+_FROM_TRANSFORMERS = (
+    "_attn_implementation _attn_implementation_autoset _name_or_path architectures attn_implementation auto_map "
+    "chunk_size_feed_forward id2label is_decoder is_encoder_decoder label2id model_type output_attentions "
+    "output_hidden_states problem_type return_dict transformers.js_config transformers_version unsloth_fixed "
+    "unsloth_version use_cache"
+)
+"""What transformers writes for every model, and what its users and tools add."""
+_OF_TRAINING = (
+    "attention_dropout embd_pdrop hidden_dropout initializer_range output_router_logits pretraining_tp resid_pdrop "
+    "residual_dropout router_aux_loss_coef router_jitter_noise"
+)
+_OF_GENERATION = "bos_token_id cache_implementation pad_token_id temperature tokenizer_class top_k top_p"
+"""What the tokenizer and the generation config decide."""
+
+
+class Fields:
+    """The fields of a `config.json`."""
+
+    def __init__(self, values: Json) -> None:
+        """Take the fields, with null for those that are not set."""
+        self._values = values
+        self._known = set(f"{_FROM_TRANSFORMERS} {_OF_TRAINING} {_OF_GENERATION}".split())
+        self.model_type = str(values.get("model_type") or "")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a field, or `default` where it is missing or null."""
+        self._known.add(name)
+        value = self._values.get(name)
+        return default if value is None else value
+
+    def has(self, name: str) -> bool:
+        """Return whether a field is there, null or not."""
+        return name in self._values
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Return a positive integer.
+
+        Raises:
+            UnsupportedModelError: it is something else, or missing without a default.
+        """
+        value = self.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise UnsupportedModelError(f"{name} must be a positive integer in config.json, not {value!r}")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """Return a number.
+
+        Raises:
+            UnsupportedModelError: it is something else.
+        """
+        value = self.get(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise UnsupportedModelError(f"{name} must be a number in config.json, not {value!r}")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Return whether a field is set."""
+        return bool(self.get(name, default))
+
+    def activation(self, name: str = "hidden_act", default: str = "silu") -> Activation:
+        """Return the activation of the feed-forward blocks.
+
+        Raises:
+            UnsupportedModelError: there is no operation for it.
+        """
+        value = self.get(name, default)
+        if value not in _ACTIVATIONS:
+            raise UnsupportedModelError(f"{name} {value!r} is not supported ({', '.join(_ACTIVATIONS)} are)")
+        return _ACTIVATIONS[value]
+
+    def dtype(self) -> torch.dtype:
+        """Return the type of the weights.
+
+        Raises:
+            UnsupportedModelError: it is not one of fp32, bf16 and fp16.
+        """
+        name = self.get("torch_dtype", "float32")
+        name = self.get("dtype", name)
+        if name not in _DTYPES:
+            raise UnsupportedModelError(f"dtype {name!r} is not supported ({', '.join(_DTYPES)} are)")
+        return _DTYPES[name]
+
+    def token_ids(self, name: str) -> frozenset[int]:
+        """Return a field that is one token id, a list of them or null."""
+        value = self.get(name, [])
+        return frozenset([value] if isinstance(value, int) else value)
+
+    def without_effect(self, *names: str) -> None:
+        """Accept fields that do not change what the model computes."""
+        self._known.update(names)
+
+    def refuse(self, *names: str) -> None:
+        """Refuse fields that turn on something that is not supported.
+
+        Raises:
+            UnsupportedModelError: one of them is neither null nor false.
+        """
+        for name in names:
+            if (value := self.get(name)) is not None and value is not False:
+                raise UnsupportedModelError(f"{name} {value!r} is not supported")
+
+    def finish(self) -> None:
+        """Refuse what nothing has read.
+
+        Raises:
+            UnsupportedModelError: a field is not known.
+        """
+        unknown = sorted(
+            name for name, value in self._values.items() if value is not None and name not in self._known
+        )
+        if unknown:
+            raise UnsupportedModelError(
+                f"config.json has fields that are not known for model_type {self.model_type!r}: "
+                f"{', '.join(unknown)}; remove them if they have no effect"
+            )

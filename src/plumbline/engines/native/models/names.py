@@ -1,0 +1,30 @@
+"""Name the tensors of a checkpoint by their place in a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Names"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """The names of a model's tensors, without `.weight` and `.bias`.
+
+    The defaults are Llama's, which most families share. Several names at one place are projections of the same input,
+    which are stacked along their outputs.
+    """
+
+    embedding: str = "model.embed_tokens"
+    norm: str = "model.norm"
+    head: str = "lm_head"
+    layer: str = "model.layers.{}."
+    """What the names below begin with, by the number of the layer."""
+    before_mixer: str = "input_layernorm"
+    before_feed_forward: str = "post_attention_layernorm"
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    o: str = "self_attn.o_proj"
+    q_norm: str = "self_attn.q_norm"
+    k_norm: str = "self_attn.k_norm"
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
