@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from plumbline.engines.constraints.grammar import Matcher
+from plumbline.engines.constraints.grammar import LarkCompiler, Matcher, Vocabulary
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.models import Transformer, describe, random_model
@@ -19,6 +20,21 @@ from plumbline_kernels.cpu.library import load
 
 VOCAB = 96
 EOS = frozenset({1})
+ENDS = EOS | {2}
+TOKENS = [b"", b"<eos>", b"<eot>", *(bytes([byte]) for byte in range(32, 126) if byte != ord("`"))]
+"""The tiny model's tokens: two ends and 93 printable characters."""
+
+
+def encode(text: str) -> list[int]:
+    return [TOKENS.index(char.encode()) for char in text]
+
+
+VOCABULARY = Vocabulary(TOKENS, ENDS, EOS, encode)
+COMPILER = LarkCompiler(VOCABULARY)
+
+
+def matcher(grammar: str) -> Matcher:
+    return asyncio.run(COMPILER.compile(grammar))
 
 
 @pytest.fixture(scope="session")
@@ -119,7 +135,8 @@ def engine(model: Transformer) -> Callable[..., Driver]:
             block_size=settings.block_size,
             device=torch.device("cpu"),
         )
-        return Driver(EngineCore(settings, runner, EOS))
+        # A clock that stands still bounds nothing by time, so the steps of a test are always the same.
+        return Driver(EngineCore(settings, runner, EOS, clock=lambda: 0.0))
 
     return build
 

@@ -7,6 +7,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -25,28 +26,13 @@ from plumbline.engines.constraints.grammar import (
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.port import ThinkingBudget
 
-from .conftest import EOS, VOCAB, Driver
+from .conftest import COMPILER, ENDS, EOS, TOKENS, VOCAB, Driver, encode, matcher
 
 _FIXTURES = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # `engine` only builds engines.
-
-ENDS = EOS | {2}
-TOKENS = [b"", b"<eos>", b"<eot>", *(bytes([byte]) for byte in range(32, 32 + VOCAB - 3))]
-"""The tiny model's tokens: two ends and 93 printable characters."""
-
-
-def encode(text: str) -> list[int]:
-    return [TOKENS.index(char.encode()) for char in text]
 
 
 def text_of(token_ids: list[int]) -> str:
     return b"".join(TOKENS[token] for token in token_ids if token not in ENDS).decode()
-
-
-COMPILER = LarkCompiler(Vocabulary(TOKENS, ENDS, EOS, encode))
-
-
-def matcher(grammar: str) -> Matcher:
-    return asyncio.run(COMPILER.compile(grammar))
 
 
 def allowed(found: Matcher) -> set[int]:
@@ -414,6 +400,9 @@ class Failing:
 
     def rollback(self, num_tokens: int) -> None:
         self.count -= num_tokens
+
+    def copy(self) -> Failing:
+        return copy(self)
 
 
 @pytest.mark.parametrize("at", ["mask", "empty", "accept"])

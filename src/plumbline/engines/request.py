@@ -114,6 +114,10 @@ class RequestState:
         """Tokens drawn so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    def late_ends(self, ahead: int = 0) -> frozenset[int]:
+        """Return the ends that `min_tokens` and `ignore_eos` rule out for the token `ahead` tokens after the next."""
+        return self.end_ids if self.num_tokens + ahead < self.min_len else self.ignored_ids
+
     def append(self, token_id: int) -> FinishReason | None:
         """Take a drawn token; returns the finish reason if it is the last."""
         self.token_ids.append(token_id)

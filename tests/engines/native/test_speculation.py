@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.engines.conftest import VOCAB, VOCABULARY, Driver, matcher
 
+from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
+from plumbline.engines.constraints.grammar import GrammarError, Matcher
+from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.scheduler import Scheduler
-from plumbline.engines.native.speculation import PromptLookup
-from plumbline.engines.port import GenerateRequest, SamplingParams
+from plumbline.engines.native.speculation import PromptLookup, Speculator
+from plumbline.engines.port import GenerateRequest, SamplingParams, ThinkingBudget
 from plumbline.engines.request import RequestState
+from plumbline.engines.sampling.sampler import Sampler
 
 Build = Callable[..., Any]
 SETTINGS = settings(
@@ -23,43 +32,96 @@ prompts = st.builds(lambda part, times, tail: part * times + tail, parts, st.int
 """Prompts that repeat themselves."""
 
 
-@SETTINGS
+class Moody:
+    """A matcher that forbids a token after each one, and fails after some: the next step of a wrong guess, mostly."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = [0]
+        self.is_done = False
+
+    def mask_into(self, row: Any) -> None:
+        if sum(self.taken[-3:]) % 61 == 0 and len(self.taken) > 4:
+            raise GrammarError("Too complex.")
+        row.fill(-1 ^ 1 << (self.taken[-1] + 1) % 31)
+
+    def accept(self, token_id: int) -> bool:
+        self.taken.append(token_id)
+        return sum(self.taken[-3:]) % 67 != 0
+
+    def rollback(self, num_tokens: int) -> None:
+        del self.taken[-num_tokens:]
+
+    def copy(self) -> Moody:
+        found = copy(self)
+        found.taken = self.taken.copy()
+        return found
+
+
+GRAMMARS = {
+    "regex": "start: /[a-f]{2,40}/",
+    "choice": 'start: "yes, of course" | "yes, perhaps not" | "never"',
+    "schema": 'start: %json {"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "ready": '
+    '{"type": "boolean"}, "sizes": {"type": "array", "items": {"type": "integer", "maximum": 99}, "maxItems": 3}}, '
+    '"required": ["name", "ready", "sizes"], "additionalProperties": false}',
+    "calls": "start: /[a-d ]{0,9}/ call{1,4}\n"
+    'call: "<call>{\\"size\\":" /[0-9]{1,3}/ ",\\"tags\\":[" /[a-d]{2}/ "]}</call>"',
+}
+BUDGET = ThinkingBudget(max_tokens=5, begin=((9,),), end=(7, 8, 11), inside=True, after=((10,),))
+LONG_BUDGET = ThinkingBudget(max_tokens=30, end=(7, 8, 11), inside=True)
+BANS = {"bad_words": ((6, 7), (12,), (6, 8, 6), (8, 8, 8, 7)), "banned_strings": ("ab", "bcd", "#$")}
+PENALTIES = {"frequency_penalty": 0.02, "presence_penalty": 0.05, "repetition_penalty": 1.05}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "few": {"allowed_token_ids": frozenset({1, 7})},
+    "two": {"allowed_token_ids": frozenset({8, 9})},
+    "bias": {"logit_bias": {5: 3.0, 6: 3.0, 7: -2.0}},
+    "late": {"min_tokens": 45, "stop_token_ids": frozenset({40}), "logit_bias": {40: 50.0}},
+    "penalties": {**PENALTIES, "logit_bias": dict.fromkeys(range(5, 8), 9.0)},
+    "rewards": {"frequency_penalty": -0.2, "repetition_penalty": 0.9},
+    "bans": BANS,
+    "few with bans": {**BANS, "allowed_token_ids": frozenset({6, 7, 8})},
+    "thinking": {"thinking_budget": BUDGET},
+    "long thinking": {"thinking_budget": LONG_BUDGET},
+    "all": {"thinking_budget": BUDGET, **BANS, **PENALTIES, "min_tokens": 9},
+    "moody": {},
+    **{name: {"grammar": grammar} for name, grammar in GRAMMARS.items()},
+    "late regex": {"grammar": "start: /[a-f]{2,20}/", "min_tokens": 15},
+    "endless regex": {"grammar": "start: /[a-f]{2,20}/", "ignore_eos": True},
+    "penalised schema": {"grammar": GRAMMARS["schema"], **PENALTIES},
+    "banned calls": {"grammar": GRAMMARS["calls"], **BANS},
+}
+"""What requests want, by name: everything that lets a draw depend on the tokens before it."""
+TEXTS = TokenTexts(VOCABULARY)
+
+
+def add(driver: Driver, name: str, prompt: list[int], kind: str, **sampling: Any) -> None:
+    """Queue a request of a kind, with the matchers that the engine's thread would give it."""
+    wanted = {**sampling, **KINDS[kind]}
+    found: Matcher | None = Moody() if kind == "moody" else None
+    if "grammar" in wanted:
+        found = matcher(wanted["grammar"])
+    if "thinking_budget" in wanted:
+        found = ThinkingBudgetMatcher(wanted["thinking_budget"], found)
+    if "bad_words" in wanted:
+        params = SamplingParams(**BANS, allowed_token_ids=wanted.get("allowed_token_ids"))
+        found = BanMatcher(params, VOCAB, TEXTS, found)
+    driver.add(name, prompt, matcher=found, **wanted)
+
+
+requests_of = st.lists(st.tuples(prompts, st.sampled_from(sorted(KINDS))), min_size=1, max_size=5)
+
+
+@settings(SETTINGS, max_examples=25)
 @given(
-    requests=st.lists(prompts, min_size=1, max_size=4),
+    requests=requests_of,
     sampling=st.fixed_dictionaries({
         "temperature": st.sampled_from([0.0, 0.3, 1.0]),
-        "top_p": st.sampled_from([1.0, 0.8]),
-        "seed": st.integers(0, 99),
-        "max_tokens": st.integers(1, 60),
-        "logprobs": st.sampled_from([None, 2]),
-        "repetition_penalty": st.sampled_from([1.0, 1.0, 1.2]),
-    }),
-    num_blocks=st.sampled_from([256, 18]),
-)  # fmt: skip
-def test_speculation_changes_no_token_and_no_logprob(
-    engine: Build, requests: list[list[int]], sampling: dict[str, Any], num_blocks: int
-) -> None:
-    outcomes = []
-    for speculation in (True, False):
-        driver = engine(speculation=speculation, num_blocks=num_blocks, max_model_len=140)
-        for number, prompt in enumerate(requests):
-            driver.add(str(number), prompt, **sampling)
-        driver.run()
-        outcomes.append((dict(driver.tokens), dict(driver.logprobs), driver.finished))
-    assert outcomes[0] == outcomes[1]
-
-
-@SETTINGS
-@given(
-    requests=st.lists(prompts, min_size=1, max_size=5),
-    sampling=st.fixed_dictionaries({
-        "temperature": st.sampled_from([0.0, 0.3]),
         "seed": st.integers(0, 99),
         "max_tokens": st.integers(1, 60),
         "ignore_eos": st.booleans(),
         "stop_token_ids": st.sampled_from([frozenset(), frozenset({7})]),
-        "allowed_token_ids": st.sampled_from([None, frozenset({1, 7}), frozenset({8, 9})]),
-        "logprobs": st.sampled_from([None, 1]),
+        "top_p": st.sampled_from([1.0, 0.8]),
+        "logprobs": st.sampled_from([None, 2]),
         "prompt_logprobs": st.sampled_from([None, 1]),
     }),
     limits=st.sampled_from([
@@ -70,9 +132,9 @@ def test_speculation_changes_no_token_and_no_logprob(
         st.tuples(st.integers(0, 3), st.sampled_from(["abort", "pause", "resume"]), st.integers(0, 4)), max_size=12
     ),
 )  # fmt: skip
-def test_aborts_pauses_and_preemptions_change_no_token(
+def test_speculation_changes_no_token_and_no_logprob(
     engine: Build,
-    requests: list[list[int]],
+    requests: list[tuple[list[int], str]],
     sampling: dict[str, Any],
     limits: dict[str, int],
     events: list[tuple[int, str, int]],
@@ -80,17 +142,18 @@ def test_aborts_pauses_and_preemptions_change_no_token(
     """Whatever happens between steps, an answer is that of plain decoding, or the beginning of it if aborted."""
     plain = engine(speculation=False, max_model_len=140)
     driver = engine(max_model_len=140, **limits)
-    for number, prompt in enumerate(requests):
-        plain.add(str(number), prompt, **sampling)
-        driver.add(str(number), prompt, **sampling)
+    for number, (prompt, kind) in enumerate(requests):
+        add(plain, str(number), prompt, kind, **sampling)
+        add(driver, str(number), prompt, kind, **sampling)
     plain.run()
+    speculator = driver.core.scheduler.speculator
     for steps, event, number in events:
         for _ in range(steps):
             driver.step()
             driver.core.check_integrity()
         (driver.abort if event == "abort" else getattr(driver.core, event))(str(number))
         paused = {state.request.request_id for state in driver.core.scheduler.paused}
-        assert not paused & set(driver.core.scheduler._lookups)
+        assert not paused & set(speculator._lookups)
     for number in range(len(requests)):
         driver.core.resume(str(number))
     driver.run()
@@ -102,7 +165,103 @@ def test_aborts_pauses_and_preemptions_change_no_token(
         if reason != "abort":
             assert (reason, count) == (plain.finished[name], len(plain.tokens[name]))
             assert driver.prompt_logprobs.get(name) == plain.prompt_logprobs.get(name)
-    assert not driver.core.scheduler._lookups
+    assert not speculator._lookups
+
+
+Change = Callable[[Any], Any]
+
+
+def _count_all(whole: Any) -> Any:
+    def filter_and_count(self: Any, logits: Any, states: Any, ahead: Any) -> None:
+        whole(self, logits, states, ahead)
+        for state, tokens in zip(states, ahead, strict=True):
+            self._count(self._filters[state.slot].counts, tokens)
+
+    return filter_and_count
+
+
+FAULTS: dict[str, tuple[Any, str, Change, str]] = {
+    "proposals advance the grammar itself": (
+        type(matcher("start: /a/")), "copy", lambda whole: lambda self: self, "schema"),
+    "proposals advance the bans themselves": (BanMatcher, "copy", lambda whole: lambda self: self, "few with bans"),
+    "proposals spend the budget itself": (
+        ThinkingBudgetMatcher, "copy", lambda whole: lambda self: self, "long thinking"),
+    "all rows have the first mask": (
+        Speculator, "_constrained", lambda whole: lambda *given: replace(
+            found := whole(*given), masks=found.masks[:1] * len(found.masks)), "schema"),
+    "penalties ignore proposed tokens": (
+        Sampler, "_filter", lambda whole: lambda self, logits, states, ahead: whole(
+            self, logits, states, [()] * len(ahead)), "rewards"),
+    "penalties count wrong tokens": (Sampler, "_filter", _count_all, "rewards"),
+    "a minimum ignores proposed tokens": (
+        Sampler, "_filter", lambda whole: lambda self, logits, states, ahead: whole(
+            self, logits, states, [()] * len(ahead)), "late"),
+    "a minimum of a grammar ignores proposed tokens": (
+        RequestState, "late_ends", lambda whole: lambda self, ahead=0: whole(self), "late regex"),
+    "noise ignores proposed tokens": (
+        Sampler, "draw", lambda whole: lambda *given: whole(*given[:-1], [()] * len(given[2])), "bias"),
+    "all proposed tokens count": (
+        EngineCore, "_take_draws", lambda whole: lambda self, entry, draws: whole(
+            self, replace(entry, proposal=replace(entry.proposal, tokens=tuple(t for t, _ in draws[:-1]))), draws),
+        "bias"),
+}  # fmt: skip
+"""What to change, how, and a kind of requests whose answers change by it."""
+
+
+def answers(engine: Build, kind: str, speculation: bool) -> tuple[Any, int]:
+    """Return eight answers to requests of a kind, and the tokens that were proposed."""
+    driver = engine(speculation=speculation, max_model_len=140)
+    for number in range(8):
+        temperature = 0.5 * (number % 2)
+        add(driver, str(number), [3, 4, 5, 6] * 4, kind, max_tokens=60, seed=number, temperature=temperature)
+    driver.run()
+    speculator = driver.core.scheduler.speculator
+    return (dict(driver.tokens), driver.finished), speculator.num_proposed if speculation else 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_request_has_proposals(engine: Build, kind: str) -> None:
+    found, proposed = answers(engine, kind, speculation=True)
+    assert proposed
+    assert found == answers(engine, kind, speculation=False)[0]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_law_finds_faults(engine: Build, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    owner, name, change, kind = FAULTS[fault]
+    expected = answers(engine, kind, speculation=False)[0]
+    monkeypatch.setattr(owner, name, change(getattr(owner, name)))
+    assert answers(engine, kind, speculation=True)[0] != expected
+
+
+class FailsAfter(Moody):
+    """A matcher that fails after some tokens, at the mask or at the last of them."""
+
+    def __init__(self, tokens: list[int], at: str) -> None:
+        super().__init__()
+        self.tokens, self.at = tokens, at
+
+    def mask_into(self, row: Any) -> None:
+        if self.at == "mask" and self.taken[1:] == self.tokens:
+            raise GrammarError("Too complex.")
+        row.fill(0 if self.at == "empty" and self.taken[1:] == self.tokens else -1)
+
+    def accept(self, token_id: int) -> bool:
+        self.taken.append(token_id)
+        return self.at != "accept" or self.taken[1:] != self.tokens
+
+
+@given(count=st.integers(0, 5), at=st.sampled_from(["mask", "empty", "accept"]))
+def test_a_proposal_ends_before_the_grammar_fails_and_the_request_goes_on(count: int, at: str) -> None:
+    """The answer may never come to that place."""
+    found = FailsAfter([3, 4, 5, 6, 3][:count], at)
+    request = state("a", [3, 4, 5, 6] * 4, found)
+    proposal = Speculator(VOCAB).propose(request, 16, 1)
+    length = max(count - 1, 0) if count or at != "accept" else 4
+    assert proposal.tokens == (3, 4, 5, 6)[: min(length, 4)]
+    assert len(proposal.masks) == (length + 1 if count or at == "accept" else 0)
+    assert request.error is None
+    assert found.taken == [0]
 
 
 @given(spare=st.integers(1, 40), streams=st.integers(1, 8))
@@ -111,7 +270,7 @@ def test_proposals_leave_tokens_of_the_budget_to_streams_and_prompts(spare: int,
     config = EngineConfig(
         max_model_len=200, num_blocks=500, max_num_seqs=streams + 1, max_num_batched_tokens=streams + spare
     )
-    scheduler = Scheduler(config, speculates=True)
+    scheduler = Scheduler(config, speculator=Speculator(96))
     prompt = state("prompt", [2] * 190)
     repeating = [state(str(number), [5] * 8) for number in range(streams)]
     for each in repeating:
@@ -126,20 +285,20 @@ def test_proposals_leave_tokens_of_the_budget_to_streams_and_prompts(spare: int,
         assert all(each in planned for each in decoding)
         assert prompt.num_computed_tokens == 190 or prompt not in scheduler.running or prompt in planned
         for entry in plan.entries:
-            entry.state.token_ids += [5] * (1 + len(entry.proposal)) if entry.draws else []
+            entry.state.token_ids += [5] * (1 + len(entry.proposal.tokens)) if entry.draws else []
             scheduler.advance(entry)
-            if entry.proposal:
-                scheduler.verified(entry, len(entry.proposal))
+            if entry.proposal.tokens:
+                scheduler.verified(entry, len(entry.proposal.tokens))
         if max(each.num_tokens for each in repeating) > 180:
             break
     assert prompt.num_computed_tokens > 0
 
 
-def state(name: str, prompt: list[int]) -> RequestState:
+def state(name: str, prompt: list[int], found: Matcher | None = None) -> RequestState:
     request = GenerateRequest(
         request_id=name, prompt_token_ids=prompt, sampling=SamplingParams(max_tokens=200, ignore_eos=True)
     )
-    return RequestState(request, arrival=1, eos_token_ids=frozenset(), max_model_len=200)
+    return RequestState(request, arrival=1, eos_token_ids=frozenset(), max_model_len=200, matcher=found)
 
 
 def test_an_answer_that_repeats_itself_takes_fewer_steps(engine: Build) -> None:
@@ -149,7 +308,7 @@ def test_an_answer_that_repeats_itself_takes_fewer_steps(engine: Build) -> None:
         driver.add("a", [2, 3, 4, 5], max_tokens=120, allowed_token_ids=frozenset({7}))
         driver.run()
         steps.append(driver.core.num_steps)
-    assert driver.core.scheduler.num_proposed == 0
+    assert driver.core.scheduler.speculator is None
     assert steps[0] < steps[1] / 6
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from copy import copy
 from functools import lru_cache
 from itertools import accumulate
 
@@ -127,6 +128,13 @@ class BanMatcher:
             self._tail = b"".join(self._texts.texts[i] for i in self._taken)[-self._tail_size :]
         if self._inner is not None:
             self._inner.rollback(num_tokens)
+
+    def copy(self) -> BanMatcher:
+        """Return a matcher in the same state."""
+        found = copy(self)
+        found._taken = self._taken.copy()
+        found._inner = None if self._inner is None else self._inner.copy()
+        return found
 
     @property
     def is_done(self) -> bool:

@@ -80,6 +80,10 @@ class Matcher(Protocol):
         """Undo the last tokens."""
         ...
 
+    def copy(self) -> Matcher:
+        """Return a matcher in the same state that advances apart from this one."""
+        ...
+
     @property
     def is_done(self) -> bool:
         """Whether the text is complete: an end of sequence was accepted, or nothing else may come."""
@@ -291,6 +295,10 @@ class _LarkMatcher:
     def rollback(self, num_tokens: int) -> None:
         """See `Matcher.rollback`."""
         self._inner.rollback(num_tokens)
+
+    def copy(self) -> Matcher:
+        """See `Matcher.copy`; the automaton is shared, so that this takes some microseconds."""
+        return _LarkMatcher(self._inner.deep_copy())
 
     @property
     def is_done(self) -> bool:

@@ -6,6 +6,8 @@ budget is a matcher, as grammars are, and wraps the grammar of the answer if it 
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,6 +63,13 @@ class ThinkingBudgetMatcher:
             self._move()
         if self._inner is not None:
             self._inner.rollback(num_tokens)
+
+    def copy(self) -> ThinkingBudgetMatcher:
+        """Return a matcher in the same state."""
+        found = copy(self)
+        found._taken = self._taken.copy()
+        found._inner = None if self._inner is None else self._inner.copy()
+        return found
 
     @property
     def is_done(self) -> bool:

@@ -16,6 +16,7 @@ from plumbline.engines.native.pace import Pace
 from plumbline.engines.native.runner import Drawn, Runner
 from plumbline.engines.native.scheduler import Scheduled, Scheduler, StepPlan
 from plumbline.engines.native.slots import Slots
+from plumbline.engines.native.speculation import Speculator
 from plumbline.engines.port import TokenLogprob
 from plumbline.engines.request import RequestState
 from plumbline.engines.request_core import RequestCore
@@ -36,7 +37,9 @@ class EngineCore(RequestCore):
     ) -> None:
         self._pace = Pace(runner.attention_share)
         self._clock = clock
-        self.scheduler = Scheduler(config, self._pace, speculates=config.speculation and runner.is_exact)
+        speculates = config.speculation and runner.is_exact
+        speculator = Speculator(runner.vocab_size, clock) if speculates else None
+        self.scheduler = Scheduler(config, self._pace, speculator)
         super().__init__(self.scheduler, eos_token_ids=eos_token_ids, max_model_len=config.max_model_len)
         self.config = config
         self._runner = runner
@@ -55,7 +58,7 @@ class EngineCore(RequestCore):
                 self._slots.assign(entry.state)
                 self._runner.admit(entry.state)
         inputs = self._slots.stage(plan)
-        self._masks.start(inputs.draw_states)
+        self._masks.start(inputs.draw_states, inputs.draw_masks)
         self._runner.forward(inputs)
         self._settle(plan, self._runner.sample(inputs, self._slots, self._masks.wait()))
         self.num_steps += 1
@@ -76,11 +79,11 @@ class EngineCore(RequestCore):
         draws = zip(drawn.token_ids.tolist(), drawn.logprobs, strict=True)
         for entry in plan.entries:
             state = entry.state
-            if not entry.proposal:
+            if not entry.proposal.tokens:
                 self.scheduler.advance(entry)
             if not entry.draws:
                 continue
-            token = self._take_draws(entry, [next(draws) for _ in range(1 + len(entry.proposal))])
+            token = self._take_draws(entry, [next(draws) for _ in range(1 + len(entry.proposal.tokens))])
             if state.finish_reason is None:
                 slots.append(state.slot)
                 last_tokens.append(token)
@@ -91,16 +94,17 @@ class EngineCore(RequestCore):
     def _take_draws(self, entry: Scheduled, draws: list[tuple[int, TokenLogprob | None]]) -> int:
         """Take the drawn tokens up to the first that was proposed otherwise; returns the last one."""
         state = entry.state
+        proposed = entry.proposal.tokens
         accepted = 0
         for token, logprob in draws:
             self._take(state, token, logprob)
-            if state.finish_reason is not None or accepted == len(entry.proposal):
+            if state.finish_reason is not None or accepted == len(proposed):
                 break
-            if token != entry.proposal[accepted]:
+            if token != proposed[accepted]:
                 break
             accepted += 1
-        if entry.proposal:
-            self.scheduler.advance(entry, wrong=len(entry.proposal) - accepted)
+        if proposed:
+            self.scheduler.advance(entry, wrong=len(proposed) - accepted)
             self.scheduler.verified(entry, accepted)
         return token
 

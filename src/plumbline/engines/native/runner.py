@@ -140,7 +140,7 @@ class ModelRunner:
         all_rows_draw = len(inputs.draw_states) == hidden.shape[0]
         logits = self._model.compute_logits(hidden if all_rows_draw else hidden[inputs.draw_rows])
         token_ids, logprobs = self._sampler.draw(
-            logits, inputs.draw_states, inputs.draw_slots, slots, masks, inputs.draw_offsets
+            logits, inputs.draw_states, inputs.draw_slots, slots, masks, inputs.draw_proposed
         )
         return Drawn(token_ids, logprobs, prompt)
 

@@ -20,7 +20,7 @@ from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.kv_blocks import BlockPool, root_hash
 from plumbline.engines.native.pace import Pace
-from plumbline.engines.native.speculation import PromptLookup
+from plumbline.engines.native.speculation import NOTHING, Proposal, Speculator
 from plumbline.engines.request import RequestState
 from plumbline.engines.request_queues import RequestQueues
 
@@ -30,8 +30,6 @@ _OUTPUT_AVERAGE_WEIGHT = 0.05
 """Weight of a finished request in the moving average of output lengths: about the last 20 requests count."""
 _OUTPUT_SAFETY = 1.5
 """Admission expects outputs this many times as long as the average, because a preemption costs a recomputation."""
-_MOST_SPECULATING = 8
-"""Running requests beyond which a step is bound by arithmetic, so that further rows cost what they save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class Scheduled:
     start: int
     count: int
     draws: bool
-    proposal: tuple[int, ...] = ()
+    proposal: Proposal = NOTHING
     """The last of these tokens, if they are proposed; a token is drawn after each of them and before the first."""
 
 
@@ -64,14 +62,13 @@ class StepPlan:
 class Scheduler(RequestQueues):
     """Own the block pool besides the queues, and plan steps. Not thread-safe: the engine thread owns it."""
 
-    def __init__(self, config: EngineConfig, pace: Pace | None = None, speculates: bool = False) -> None:
-        """Take the limits; without a pace the time of a step is not bounded."""
+    def __init__(
+        self, config: EngineConfig, pace: Pace | None = None, speculator: Speculator | None = None
+    ) -> None:
+        """Take the limits; without a pace the time of a step is not bounded, without a speculator nothing proposed."""
         super().__init__()
         self.config = config
-        self._speculates = speculates
-        self._lookups: dict[str, PromptLookup] = {}
-        self.num_proposed = 0
-        self.num_accepted = 0
+        self.speculator = speculator
         self._pace = pace
         self._units = 0.0
         self._scores = False
@@ -86,7 +83,7 @@ class Scheduler(RequestQueues):
         paused = super().pause(state)
         if paused:
             self._release(state)
-            self._lookups.pop(state.request.request_id, None)
+            self._forget(state)
         return paused
 
     def preempt(self, state: RequestState) -> None:
@@ -125,16 +122,13 @@ class Scheduler(RequestQueues):
 
     def verified(self, entry: Scheduled, accepted: int) -> None:
         """Record how many proposed tokens of an entry were right; the request has the drawn tokens by now."""
-        self._lookups[entry.state.request.request_id].observe(
-            entry.state.num_tokens, len(entry.proposal), accepted
-        )
-        self.num_proposed += len(entry.proposal)
-        self.num_accepted += accepted
+        assert self.speculator is not None
+        self.speculator.observe(entry.state, entry.proposal, accepted)
 
     def remove(self, state: RequestState) -> None:
         """Forget a request and free its blocks, whichever queue it is in."""
         super().remove(state)
-        self._lookups.pop(state.request.request_id, None)
+        self._forget(state)
         self._release(state)
         if state.finish_reason in ("stop", "length"):
             self._mean_output += _OUTPUT_AVERAGE_WEIGHT * (state.num_output_tokens - self._mean_output)
@@ -184,25 +178,26 @@ class Scheduler(RequestQueues):
                         break
                 else:
                     proposal = self._propose(state, spare)
-                    spare -= len(proposal)
-                    entry = Scheduled(
-                        state, state.num_computed_tokens, 1 + len(proposal), draws=True, proposal=proposal
-                    )
-                    (speculating if proposal else entries).append(entry)
+                    spare -= len(proposal.tokens)
+                    count = 1 + len(proposal.tokens)
+                    entry = Scheduled(state, state.num_computed_tokens, count, draws=True, proposal=proposal)
+                    (speculating if proposal.tokens else entries).append(entry)
                     budget -= entry.count
             position += 1
         return budget
 
-    def _propose(self, state: RequestState, most: int) -> tuple[int, ...]:
+    def _propose(self, state: RequestState, most: int) -> Proposal:
         """Return up to `most` tokens that may follow a request's, with blocks for them."""
-        if not self._speculates or len(self.running) > _MOST_SPECULATING or not _is_plain(state):
-            return ()
-        lookup = self._lookups.setdefault(state.request.request_id, PromptLookup())
+        if self.speculator is None:
+            return NOTHING
         # One token is drawn in any case, and no more than the request may have.
-        proposal = lookup.propose(state.token_ids, min(most, state.max_len - state.num_tokens - 1))
-        if not proposal or not self._grow(state, 1 + len(proposal)):
-            return ()
-        return tuple(proposal)
+        most = min(most, state.max_len - state.num_tokens - 1)
+        proposal = self.speculator.propose(state, most, len(self.running))
+        return proposal if self._grow(state, 1 + len(proposal.tokens)) else proposal.cut(0)
+
+    def _forget(self, state: RequestState) -> None:
+        if self.speculator is not None:
+            self.speculator.forget(state)
 
     def _plan_chunks(self, entries: list[Scheduled], preempted: list[RequestState], budget: int) -> int:
         """Give chunks to requests that need more than one token; returns the budget left.
@@ -264,7 +259,9 @@ class Scheduler(RequestQueues):
         """Return how many of `count` prompt tokens the step has time for; the first prompt of a step gets some."""
         if self._pace is None:
             return count
-        streams = bool(entries) and entries[0].count == 1 + len(entries[0].proposal) and entries[0].draws
+        streams = (
+            bool(entries) and entries[0].count == 1 + len(entries[0].proposal.tokens) and entries[0].draws
+        )
         scores = self._scores or state.prompt_logprobs is not None
         left = self._pace.allowance(streams, scores) - self._units
         if left <= 0 and self._units > 0:
@@ -318,16 +315,3 @@ class Scheduler(RequestQueues):
         state.block_ids = []
         state.block_hashes = []
         state.num_computed_tokens = 0
-
-
-def _is_plain(state: RequestState) -> bool:
-    """Return whether a draw depends on the logits, the seed and the position alone."""
-    sampling = state.sampling
-    return (
-        state.matcher is None
-        and state.chain is None
-        and not sampling.min_tokens
-        and sampling.repetition_penalty == 1.0
-        and sampling.frequency_penalty == 0.0
-        and sampling.presence_penalty == 0.0
-    )

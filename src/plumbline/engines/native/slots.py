@@ -34,7 +34,8 @@ class StepInputs:
         draw_rows: int64 [num_draws], the row of these results whose logits draw a token.
         draw_states: the requests that draw, in the order of `draw_rows`.
         draw_slots: int64 [num_draws] (host), their slots.
-        draw_offsets: int64 [num_draws] (host), how many proposed tokens precede the one to draw.
+        draw_proposed: the proposed tokens before the one to draw, for each draw.
+        draw_masks: the mask of each draw, int32 [num_words], if it was computed for a proposal.
         prompt_rows: (request, first row of these results, first position, count) for requests that want prompt
             logprobs.
     """
@@ -46,7 +47,8 @@ class StepInputs:
     draw_rows: Tensor
     draw_states: list[RequestState]
     draw_slots: NDArray[np.int64]
-    draw_offsets: NDArray[np.int64]
+    draw_proposed: list[tuple[int, ...]]
+    draw_masks: list[NDArray[np.int32] | None]
     prompt_rows: list[tuple[RequestState, int, int, int]]
 
 
@@ -95,24 +97,29 @@ class Slots(SamplingRows):
         num_wanted = num_decodes
         draw_rows = list(range(num_decodes))
         draw_states = states[:num_decodes]
-        draw_offsets = [0] * num_decodes
+        draw_proposed: list[tuple[int, ...]] = [()] * num_decodes
+        draw_masks = [
+            entry.proposal.masks[0] if entry.proposal.masks else None for entry in entries[:num_decodes]
+        ]
         for index in range(num_decodes, len(entries)):
             entry = entries[index]
             state = entry.state
-            chunk = [*state.token_ids[entry.start : entry.start + entry.count], *entry.proposal]
+            proposed = entry.proposal.tokens
+            chunk = [*state.token_ids[entry.start : entry.start + entry.count], *proposed]
             tokens.append(np.array(chunk, dtype=np.int64))
             positions.append(np.arange(entry.start, entry.start + entry.count, dtype=np.int64))
             rows.append(np.full(entry.count, state.slot, dtype=np.int64))
-            wanted[index] = 1 + len(entry.proposal) if entry.draws else 0
+            wanted[index] = 1 + len(proposed) if entry.draws else 0
             if state.prompt_logprobs is not None and entry.start < state.num_prompt_tokens:
                 prompt_rows.append((state, num_wanted, entry.start, entry.count))
                 wanted[index] = entry.count
             num_wanted += int(wanted[index])
             if entry.draws:
-                draws = 1 + len(entry.proposal)
+                draws = 1 + len(proposed)
                 draw_rows.extend(range(num_wanted - draws, num_wanted))
                 draw_states.extend([state] * draws)
-                draw_offsets.extend(range(draws))
+                draw_proposed.extend(proposed[:count] for count in range(draws))
+                draw_masks.extend(entry.proposal.masks or [None] * draws)
 
         position = np.concatenate(positions)
         row = np.concatenate(rows)
@@ -139,7 +146,8 @@ class Slots(SamplingRows):
             draw_rows=self._tensor(np.array(draw_rows, dtype=np.int64)),
             draw_states=draw_states,
             draw_slots=np.fromiter((state.slot for state in draw_states), np.int64, len(draw_states)),
-            draw_offsets=np.array(draw_offsets, dtype=np.int64),
+            draw_proposed=draw_proposed,
+            draw_masks=draw_masks,
             prompt_rows=prompt_rows,
         )
 

@@ -1,17 +1,34 @@
-"""Propose the next tokens of a request from what it has said before, so that one step verifies several of them.
+"""Propose the next tokens of a request, so that one step verifies several of them.
 
 Prompt lookup: if the last tokens occurred before, in the prompt or in the answer, what followed them then is proposed.
-The step computes the proposed tokens after the last one and draws a token at each place, with the noise of that place
-(`sampling.py` keys it by seed and position). A draw counts if all tokens before it were proposed rightly. So the tokens
-are those of plain decoding, also at a temperature, where a row has the same bits in any batch.
+Where a grammar allows one token only, that token is proposed. The step computes the proposed tokens after the last one
+and draws a token at each place, with the noise of that place (`sampling.py` keys it by seed and position), the mask of
+that place, and penalties for the tokens before it. A draw counts if all tokens before it were proposed rightly. So the
+tokens are those of plain decoding, also at a temperature, where a row has the same bits in any batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 
-__all__ = ["PromptLookup"]
+import numpy as np
+from numpy.typing import NDArray
 
+from plumbline.engines.constraints.grammar import GrammarError, Matcher, num_words
+from plumbline.engines.request import RequestState
+from plumbline.engines.sampling.masks import mask_into
+
+__all__ = ["NOTHING", "PromptLookup", "Proposal", "Speculator"]
+
+_MOST_SPECULATING = 8
+"""Running requests beyond which a step is bound by arithmetic, so that further rows cost what they save."""
+_MASK_SECONDS = 1e-3
+"""Time after which no more masks are computed for a request's proposal, because the forward pass waits for them."""
+_SLOW_PAUSE = 32
+"""Tokens without a proposal after one mask took that long: without one it is computed beside the forward pass."""
 _GRAM = 3
 """Last tokens that must have occurred before."""
 _FIRST = 4
@@ -75,3 +92,124 @@ class PromptLookup:
         else:
             self._misses += 1
             self._resume = end + min(1 << self._misses, _LONGEST_PAUSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Tokens that may follow those of a request.
+
+    Attributes:
+        tokens: the proposed tokens; the matcher allows each of them.
+        masks: what the matcher allows before and after each of them, int32 [num_words] each; empty without a matcher,
+            and where nothing was computed.
+        num_forced: how many tokens at the beginning the matcher leaves no choice about.
+    """
+
+    tokens: tuple[int, ...] = ()
+    masks: tuple[NDArray[np.int32], ...] = ()
+    num_forced: int = 0
+
+    def cut(self, count: int) -> Proposal:
+        """Return the first `count` tokens."""
+        return Proposal(self.tokens[:count], self.masks[: count + 1], min(self.num_forced, count))
+
+
+NOTHING = Proposal()
+
+
+class Speculator:
+    """Propose tokens for requests, and learn from what became of them. The engine thread owns it."""
+
+    def __init__(self, vocab_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._num_words = num_words(vocab_size)
+        self._clock = clock
+        self._lookups: dict[str, PromptLookup] = {}
+        self._resume: dict[str, int] = {}
+        """The number of tokens from which on a request with slow masks has proposals again."""
+        self.num_proposed = 0
+        self.num_accepted = 0
+
+    def propose(self, state: RequestState, most: int, num_running: int) -> Proposal:
+        """Return up to `most` tokens; none for sampler chains, which keep a state of their own.
+
+        Args:
+            state: a request that draws in this step.
+            most: tokens that may be proposed.
+            num_running: requests in the step.
+        """
+        if num_running > _MOST_SPECULATING or state.chain is not None:
+            return NOTHING
+        name = state.request.request_id
+        guess = self._lookups.setdefault(name, PromptLookup()).propose(state.token_ids, most)
+        # What ends an answer is drawn in any case, so it need not be proposed.
+        guess = list(takewhile(lambda token: token not in state.stop_ids, guess))
+        if state.matcher is None:
+            return Proposal(tuple(guess)) if guess else NOTHING
+        if most < 1 or state.num_tokens < self._resume.get(name, 0):
+            return NOTHING
+        return self._constrained(state, state.matcher, guess, min(most, _MOST))
+
+    def observe(self, state: RequestState, proposal: Proposal, accepted: int) -> None:
+        """Learn how many tokens of a proposal were right; the request has the drawn tokens by now."""
+        self.num_proposed += len(proposal.tokens)
+        self.num_accepted += accepted
+        guessed = len(proposal.tokens) - proposal.num_forced
+        if guessed:
+            lookup = self._lookups[state.request.request_id]
+            lookup.observe(state.num_tokens, guessed, max(accepted - proposal.num_forced, 0))
+
+    def forget(self, state: RequestState) -> None:
+        """Drop what is known of a request that ends or waits."""
+        self._lookups.pop(state.request.request_id, None)
+        self._resume.pop(state.request.request_id, None)
+
+    def _constrained(self, state: RequestState, matcher: Matcher, guess: list[int], most: int) -> Proposal:
+        """Return the tokens that a matcher forces, and those of a guess up to the first that it forbids.
+
+        A copy of the matcher takes them: the request's own advances by drawn tokens only, and a failure here is none
+        of the request, which may never come to this place.
+        """
+        matcher = matcher.copy()
+        tokens: list[int] = []
+        masks: list[NDArray[np.int32]] = []
+        num_forced = 0
+        began = self._clock()
+        while True:
+            row = np.empty(self._num_words, dtype=np.int32)
+            try:
+                mask_into(row, matcher, state.late_ends(len(tokens)))
+            except GrammarError:
+                break
+            masks.append(row)
+            if len(tokens) == most:
+                break
+            if self._clock() - began > _MASK_SECONDS:
+                if not tokens:
+                    self._resume[state.request.request_id] = state.num_tokens + _SLOW_PAUSE
+                break
+            token = _only(row)
+            if token is not None:
+                num_forced += num_forced == len(tokens)
+                guess = guess[1:] if guess and guess[0] == token else []
+            elif guess and _allows(row, guess[0]):
+                token, *guess = guess
+            else:
+                break
+            if token in state.end_ids or not matcher.accept(token) or matcher.is_done:
+                break
+            tokens.append(token)
+        count = max(min(len(tokens), len(masks) - 1), 0)
+        return Proposal(tuple(tokens), tuple(masks), num_forced).cut(count)
+
+
+def _only(mask: NDArray[np.int32]) -> int | None:
+    """Return the token that a mask allows, if it is a single one."""
+    words = mask.nonzero()[0]
+    if len(words) != 1:
+        return None
+    bits = int(mask.view(np.uint32)[words[0]])
+    return None if bits & (bits - 1) else int(words[0]) * 32 + bits.bit_length() - 1
+
+
+def _allows(mask: NDArray[np.int32], token: int) -> bool:
+    return bool(int(mask.view(np.uint32)[token // 32]) >> token % 32 & 1)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.engines.constraints.grammar import GrammarError, num_words
+from plumbline.engines.constraints.grammar import GrammarError, Matcher, num_words
 from plumbline.engines.request import RequestState
 
-__all__ = ["MaskWorker", "StepMasks", "delay_ends", "fill_mask"]
+__all__ = ["MaskWorker", "StepMasks", "delay_ends", "fill_mask", "mask_into"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,26 @@ class MaskWorker:
         self._num_words = num_words(vocab_size)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plumbline-masks")
         self._running: Future[StepMasks] | None = None
-        self._requested: tuple[list[int], list[RequestState]] | None = None
+        self._requested: tuple[list[int], list[RequestState], list[NDArray[np.int32] | None]] | None = None
         self._cost = 0.0
 
-    def start(self, states: Sequence[RequestState]) -> None:
-        """Start to compute the masks of the step's draws, in their order."""
+    def start(
+        self, states: Sequence[RequestState], known: Sequence[NDArray[np.int32] | None] | None = None
+    ) -> None:
+        """Start to compute the masks of the step's draws.
+
+        Args:
+            states: the requests of the draws.
+            known: for each draw the mask, int32 [num_words], if it is known.
+        """
         if self._running is not None:
             # If the previous step failed between `start` and `wait`, its matchers may still be in use.
             self._running.exception()
         rows = [row for row, state in enumerate(states) if state.matcher is not None]
         self._running = self._requested = None
         if rows:
-            self._requested = rows, [states[row] for row in rows]
+            masks = [None if known is None else known[row] for row in rows]
+            self._requested = rows, [states[row] for row in rows], masks
             if self._cost >= _WORTH_A_THREAD:
                 self._running = self._thread.submit(self._fill, *self._requested)
 
@@ -75,13 +83,18 @@ class MaskWorker:
             return running.result()
         return None if asked is None else self._fill(*asked)
 
-    def _fill(self, rows: list[int], states: Sequence[RequestState]) -> StepMasks:
+    def _fill(
+        self, rows: list[int], states: Sequence[RequestState], known: Sequence[NDArray[np.int32] | None]
+    ) -> StepMasks:
         began = (
             time.thread_time()
         )  # Thread time, not wall time: waiting for the interpreter lock is not work.
         bitmask = np.zeros((len(rows), self._num_words), dtype=np.int32)
-        for row, state in zip(bitmask, states, strict=True):
-            fill_mask(state, row)
+        for row, state, mask in zip(bitmask, states, known, strict=True):
+            if mask is None:
+                fill_mask(state, row)
+            else:
+                row[:] = mask
         self._cost += _WEIGHT * (time.thread_time() - began - self._cost)
         return StepMasks(rows, bitmask)
 
@@ -90,14 +103,22 @@ def fill_mask(state: RequestState, row: NDArray[np.int32]) -> None:
     """Write a request's mask into `row`; a grammar that fails allows all tokens and ends its request at the draw."""
     assert state.matcher is not None
     try:
-        state.matcher.mask_into(row)
-        if not row.any():
-            raise GrammarError("No token of the model can continue it.")
+        mask_into(row, state.matcher, state.late_ends())
     except GrammarError as error:
         state.error = f"The grammar of this request failed: {error}"
         row.fill(-1)
-        return
-    delay_ends(row, state.end_ids if state.num_tokens < state.min_len else state.ignored_ids)
+
+
+def mask_into(row: NDArray[np.int32], matcher: Matcher, late: frozenset[int]) -> None:
+    """Write the mask of the next token into `row`, without the ends `late` where another token is allowed.
+
+    Raises:
+        GrammarError: the grammar fails, or allows no token.
+    """
+    matcher.mask_into(row)
+    if not row.any():
+        raise GrammarError("No token of the model can continue it.")
+    delay_ends(row, late)
 
 
 def delay_ends(row: NDArray[np.int32], late: frozenset[int]) -> None:

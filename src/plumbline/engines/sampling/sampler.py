@@ -8,6 +8,7 @@ penalties, bans, grammar or logprobs costs nothing beyond the draw. Rows with a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,8 @@ class _RowFilter:
     prompt_mask: Tensor | None
     counts: Tensor | None
     """int32 [vocab], how often each token was generated; None without penalties."""
+    num_counted: int
+    """The tokens of the request, prompt included, up to which `counts` counts."""
 
 
 class Sampler:
@@ -71,6 +74,7 @@ class Sampler:
             stop_ids=self._ids(sorted(state.stop_ids)) if delays_stop else None,
             prompt_mask=self._mask(state.token_ids[: state.num_prompt_tokens]) if penalised else None,
             counts=self._counts(state.token_ids[state.num_prompt_tokens :]) if penalised else None,
+            num_counted=state.num_tokens,
         )
 
     def release(self, slot: int) -> None:
@@ -85,7 +89,7 @@ class Sampler:
         slots: NDArray[np.int64],
         arrays: SamplingRows,
         masks: StepMasks | None = None,
-        offsets: NDArray[np.int64] | None = None,
+        proposed: Sequence[Sequence[int]] | None = None,
     ) -> tuple[NDArray[np.int64], list[TokenLogprob | None]]:
         """Draw one token per row.
 
@@ -95,15 +99,16 @@ class Sampler:
             slots: int64 [num_rows], their slots.
             arrays: the sampling numbers by slot.
             masks: the grammar masks of the rows that have one.
-            offsets: int64 [num_rows], how many tokens after the next one a row draws; None for none.
+            proposed: for each row the tokens that are proposed to come before the one to draw; None for none.
 
         Returns:
             The token ids, int64 [num_rows], and a logprob entry for each row that asked for one.
         """
         wanting = [row for row, state in enumerate(states) if state.sampling.logprobs is not None]
         raw = torch.log_softmax(logits[wanting], dim=-1) if wanting else None
+        ahead: Sequence[Sequence[int]] = [()] * len(states) if proposed is None else proposed
         if self._filters:
-            self._filter(logits, states)
+            self._filter(logits, states, ahead)
         if masks is not None:
             self._forbid(logits, masks)
         temperature = arrays.temperature[slots]
@@ -111,8 +116,7 @@ class Sampler:
             drawn = torch.argmax(logits, dim=-1)
         else:
             positions = np.fromiter((state.num_tokens for state in states), np.int64, len(states))
-            if offsets is not None:
-                positions += offsets
+            positions += np.fromiter(map(len, ahead), np.int64, len(states))
             drawn = self._sample(
                 logits,
                 self._tensor(temperature),
@@ -132,11 +136,6 @@ class Sampler:
             further = [states[row].sampling.logprob_token_ids for row in wanting]
             for row, entry in zip(wanting, logprob_rows(raw, chosen, tops, further=further), strict=True):
                 logprobs[row] = entry
-        if self._filters:
-            for state, token in zip(states, token_ids.tolist(), strict=True):
-                row_filter = self._filters.get(state.slot)
-                if row_filter is not None and row_filter.counts is not None:
-                    row_filter.counts[token] += 1
         return token_ids, logprobs
 
     def _draw_chains(self, drawn: Tensor, logits: Tensor, states: list[RequestState]) -> None:
@@ -160,7 +159,7 @@ class Sampler:
             if chain.steers:
                 chain.observe(filtered[index], int(tokens[index]))
 
-    def _filter(self, logits: Tensor, states: list[RequestState]) -> None:
+    def _filter(self, logits: Tensor, states: list[RequestState], ahead: Sequence[Sequence[int]]) -> None:
         penalised: list[int] = []
         for row, state in enumerate(states):
             row_filter = self._filters.get(state.slot)
@@ -171,18 +170,23 @@ class Sampler:
                 logits[row].index_add_(0, ids, values)
             if row_filter.banned is not None:
                 logits[row].masked_fill_(row_filter.banned, _NEVER)
-            if row_filter.stop_ids is not None and state.num_tokens < state.min_len:
+            if row_filter.stop_ids is not None and state.num_tokens + len(ahead[row]) < state.min_len:
                 logits[row, row_filter.stop_ids] = _NEVER
             if row_filter.counts is not None:
+                self._count(row_filter.counts, state.token_ids[row_filter.num_counted :])
+                row_filter.num_counted = state.num_tokens
                 penalised.append(row)
         if penalised:
             filters = [self._filters[states[row].slot] for row in penalised]
             params = [states[row].sampling for row in penalised]
             part = logits[penalised]
+            counts = torch.stack([f.counts for f in filters if f.counts is not None])
+            for of_row, row in zip(counts, penalised, strict=True):
+                self._count(of_row, ahead[row])
             apply_penalties(
                 part,
                 torch.stack([f.prompt_mask for f in filters if f.prompt_mask is not None]),
-                torch.stack([f.counts for f in filters if f.counts is not None]),
+                counts,
                 self._floats([p.repetition_penalty for p in params]),
                 self._floats([p.frequency_penalty for p in params]),
                 self._floats([p.presence_penalty for p in params]),
@@ -217,6 +221,11 @@ class Sampler:
 
     def _counts(self, token_ids: list[int]) -> Tensor:
         return torch.bincount(self._ids(token_ids), minlength=self._vocab_size).to(torch.int32)
+
+    def _count(self, counts: Tensor, token_ids: Sequence[int]) -> None:
+        """Count further tokens."""
+        if token_ids:
+            counts.index_add_(0, self._ids(list(token_ids)), counts.new_ones(len(token_ids)))
 
     def _ids(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
