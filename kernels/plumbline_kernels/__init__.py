@@ -3,10 +3,10 @@
 The reference implementation runs on CPU and is what the tests compare the kernel with. The package imports nothing
 from the server. One module per group of operations; this one imports none, so that `cpu.build` comes without torch.
 
-    norm       RMS norm, alone and fused with the residual add
+    norm       RMS and layer norm, alone and fused with the residual add
     rope_kv    rotary embedding, fused with writing keys and values into the paged cache
     attention  attention over the paged cache; its Triton kernels are in `_attention_triton`
-    swiglu     the gated activation
+    swiglu     the gated activations
     logits     penalties and grammar bitmasks
     sampling   temperature, top-k, top-p, min-p and the draw
     cpu        the C++ kernels of a CPU

@@ -7,6 +7,7 @@ fill a GPU that way, so its keys are cut into segments, each a program of its ow
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from plumbline_kernels._backend import CompileCase, check, jit, next_power_of_2,
 __all__ = ["compile_cases", "launch"]
 
 MAX_SEGMENTS = 16
+_LOG2E = 1.4426950408889634
 
 
 @jit
@@ -30,6 +32,7 @@ def _attend_kernel(
     query_start_ptr,  # int32 [num_seqs + 1]
     seq_lens_ptr,  # int32 [num_seqs]
     block_tables_ptr,  # int32 [num_seqs, max_blocks]
+    sinks_ptr,  # fp32 [H], read if SINKS and SEGMENTS == 1
     num_seqs,
     q_stride,
     table_stride,
@@ -38,6 +41,7 @@ def _attend_kernel(
     cache_head_stride,
     scale_log2,  # scale * log2(e): the softmax is in base 2
     window,  # 0 for none
+    cap,  # used if CAPPED
     H: tl.constexpr,
     GROUP: tl.constexpr,  # query heads per key head
     HD: tl.constexpr,
@@ -48,6 +52,8 @@ def _attend_kernel(
     TILE: tl.constexpr,  # keys per iteration
     SEGMENTS: tl.constexpr,
     DECODE: tl.constexpr,  # one query per sequence, so the program id is the sequence
+    CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
     kv_head = tl.program_id(1)
     segment = tl.program_id(2)
@@ -120,6 +126,9 @@ def _attend_kernel(
         )
 
         scores = tl.dot(q, k, input_precision="ieee") * scale_log2
+        if CAPPED:
+            # scale_log2 has no log2(e) here, but 2 / cap * log2(e): tanh(y) = 1 - 2 / (1 + exp(2 y)).
+            scores = cap * (1.0 - 2.0 / (1.0 + tl.exp2(scores)))
         visible = key[None, :] <= position[:, None]
         if window > 0:
             visible = visible & (key[None, :] > position[:, None] - window)
@@ -135,6 +144,12 @@ def _attend_kernel(
 
     out_mask = row_mask[:, None] & dim_mask[None, :]
     if SEGMENTS == 1:
+        if SINKS:
+            sink = tl.load(sinks_ptr + head, mask=row_mask, other=0.0) * 1.4426950408889634
+            new_max = tl.maximum(running_max, sink)
+            rescale = tl.exp2(running_max - new_max)
+            running_sum = running_sum * rescale + tl.exp2(sink - new_max)
+            acc = acc * rescale[:, None]
         acc = acc / tl.where(running_sum == 0.0, 1.0, running_sum)[:, None]
         out_at = out_ptr + (token[:, None] * H + head[:, None]) * HD + dim[None, :]
         tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=out_mask)
@@ -151,18 +166,26 @@ def _reduce_kernel(
     max_ptr,  # fp32 [T, H, SEGMENTS]
     sum_ptr,
     out_ptr,  # [T, H, HD]
+    sinks_ptr,  # fp32 [H], read if SINKS
+    H: tl.constexpr,
     HD: tl.constexpr,
     HD_PAD: tl.constexpr,
     SEGMENTS: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     segment = tl.arange(0, SEGMENTS)
     dim = tl.arange(0, HD_PAD)
     maxima = tl.load(max_ptr + row * SEGMENTS + segment)
     total_max = tl.max(maxima, axis=0)
+    if SINKS:
+        sink = tl.load(sinks_ptr + row % H) * 1.4426950408889634
+        total_max = tl.maximum(total_max, sink)
     # Segments without keys have a maximum of -inf and so no weight; a padding sequence has only such.
     scale = tl.exp2(maxima - tl.where(total_max == float("-inf"), 0.0, total_max))
     total = tl.sum(tl.load(sum_ptr + row * SEGMENTS + segment) * scale, axis=0)
+    if SINKS:
+        total += tl.exp2(sink - total_max)
     at = parts_ptr + (row * SEGMENTS + segment[:, None]) * HD + dim[None, :]
     parts = tl.load(at, mask=(dim < HD)[None, :], other=0.0)
     out = tl.sum(parts * scale[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
@@ -170,7 +193,14 @@ def _reduce_kernel(
 
 
 def launch(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: AttentionBatch, scale: float, window: int | None
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    window: int | None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Run decodes and prefill chunks as two launches of one kernel, each with the tiles that suit it."""
     check(q.stride(2) == 1 and q.stride(1) == q.shape[2], "paged_attention: heads of q must be contiguous")
@@ -181,14 +211,22 @@ def launch(
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     num_seqs = batch.seq_lens.shape[0]
     num_decodes = num_seqs if batch.max_query_len == 1 else batch.num_decodes
+    scores = _Scores(scale, window or 0, softcap, sinks)
     if num_decodes:
-        _launch_part(q, k_cache, v_cache, out, batch, slice(0, num_decodes), num_decodes, scale, window, True)
+        _launch_part(q, k_cache, v_cache, out, batch, slice(0, num_decodes), num_decodes, scores, True)
     if num_decodes < num_seqs:
         tokens = q.shape[0] - num_decodes
-        _launch_part(
-            q, k_cache, v_cache, out, batch, slice(num_decodes, num_seqs), tokens, scale, window, False
-        )
+        _launch_part(q, k_cache, v_cache, out, batch, slice(num_decodes, num_seqs), tokens, scores, False)
     return out
+
+
+class _Scores(NamedTuple):
+    """How scores become weights; see `paged_attention`."""
+
+    scale: float
+    window: int  # 0 for none
+    softcap: float | None
+    sinks: Tensor | None
 
 
 def _launch_part(
@@ -199,8 +237,7 @@ def _launch_part(
     batch: AttentionBatch,
     seqs: slice,
     num_tokens: int,
-    scale: float,
-    window: int | None,
+    scores: _Scores,
     decode: bool,
 ) -> None:
     _, num_heads, head_dim = q.shape
@@ -227,14 +264,16 @@ def _launch_part(
         batch.query_start_loc[seqs.start :],
         batch.seq_lens[seqs.start :],
         batch.block_tables[seqs.start :],
+        out if scores.sinks is None else scores.sinks,
         num_seqs,
         q.stride(0),
         batch.block_tables.stride(0),
         k_cache.stride(0),
         k_cache.stride(1),
         k_cache.stride(2),
-        scale * 1.4426950408889634,
-        window or 0,
+        scores.scale * _LOG2E * (2.0 / scores.softcap if scores.softcap else 1.0),
+        scores.window,
+        (scores.softcap or 0.0) * _LOG2E,
         H=num_heads,
         GROUP=group,
         HD=head_dim,
@@ -245,6 +284,8 @@ def _launch_part(
         TILE=config["tile"],
         SEGMENTS=segments,
         DECODE=decode,
+        CAPPED=scores.softcap is not None,
+        SINKS=scores.sinks is not None,
         num_warps=config["num_warps"],
         num_stages=config["num_stages"],
     )
@@ -254,9 +295,12 @@ def _launch_part(
             maxima,
             sums,
             out,
+            out if scores.sinks is None else scores.sinks,
+            H=num_heads,
             HD=head_dim,
             HD_PAD=max(next_power_of_2(head_dim), 16),
             SEGMENTS=segments,
+            SINKS=scores.sinks is not None,
             num_warps=tuning("attention_reduce")["num_warps"],
         )
 
@@ -279,11 +323,24 @@ def compile_cases() -> Iterator[CompileCase]:
     for head_dim in (64, 80, 128, 256):
         for segments in (0, 1, MAX_SEGMENTS):  # 0 is prefill
             yield _attend_case(f"paged_attention hd={head_dim} segments={segments}", head_dim, segments)
+            yield _attend_case(
+                f"paged_attention hd={head_dim} segments={segments}, capped, with sinks",
+                head_dim,
+                segments,
+                CAPPED=True,
+                SINKS=True,
+            )
         yield CompileCase(
             f"paged_attention reduce hd={head_dim}",
             _reduce_kernel,
-            {"parts_ptr": "*fp32", "max_ptr": "*fp32", "sum_ptr": "*fp32", "out_ptr": "*bf16"},
-            {"HD": head_dim, "HD_PAD": next_power_of_2(head_dim), "SEGMENTS": MAX_SEGMENTS},
+            {f"{tensor}_ptr": "*fp32" for tensor in ("parts", "max", "sum", "sinks")} | {"out_ptr": "*bf16"},
+            {
+                "H": 32,
+                "HD": head_dim,
+                "HD_PAD": next_power_of_2(head_dim),
+                "SEGMENTS": MAX_SEGMENTS,
+                "SINKS": True,
+            },
             tuning("attention_reduce"),
         )
     # Triton compiles integers that are 1 as constants: a step with a single sequence is a kernel of its own.
@@ -295,15 +352,17 @@ def _attend_case(name: str, head_dim: int, segments: int, **constants: int) -> C
     pointers = {f"{tensor}_ptr": "*bf16" for tensor in ("q", "k_cache", "v_cache")}
     indices = {f"{tensor}_ptr": "*i32" for tensor in ("query_start", "seq_lens", "block_tables")}
     outputs = {"out_ptr": "*bf16" if segments < 2 else "*fp32", "max_ptr": "*fp32", "sum_ptr": "*fp32"}
+    outputs["sinks_ptr"] = "*fp32"
     names = {"num_seqs", "q_stride", "table_stride", "window"}
     names |= {"cache_block_stride", "cache_slot_stride", "cache_head_stride"}
     integers = dict.fromkeys(sorted(names - constants.keys()), "i32")
     return CompileCase(
         name,
         _attend_kernel,
-        pointers | indices | outputs | integers | {"scale_log2": "fp32"},
-        constants
-        | {
+        pointers | indices | outputs | integers | {"scale_log2": "fp32", "cap": "fp32"},
+        {
+            "CAPPED": False,
+            "SINKS": False,
             "H": 32,
             "GROUP": 4,
             "HD": head_dim,
@@ -314,7 +373,8 @@ def _attend_case(name: str, head_dim: int, segments: int, **constants: int) -> C
             "TILE": config["tile"],
             "SEGMENTS": max(segments, 1),
             "DECODE": segments > 0,
-        },
+        }
+        | constants,
         config,
         ("mma.sync",) if segments else ("wgmma",),
     )

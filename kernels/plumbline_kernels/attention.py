@@ -10,7 +10,8 @@ Token i of the chunk is at position context_len + i and attends to all positions
 w, position p attends to (p - w, p]. Cache slots that a sequence does not own may hold anything, NaN included.
 """
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from plumbline_kernels import _attention_triton
 from plumbline_kernels._attention_batch import AttentionBatch, Selection
+from plumbline_kernels._attention_capped import Capped
 from plumbline_kernels._backend import cdiv, check, use_triton
 
 __all__ = ["AttentionBatch", "Selection", "paged_attention"]
@@ -31,10 +33,13 @@ def paged_attention(
     batch: AttentionBatch,
     scale: float,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attend with `q` [T, H, hd] to the cached keys and values [num_blocks, block_size, KV, hd]; returns [T, H, hd].
 
-    Query head h reads the key head h // (H // KV). Rows that belong to no sequence come back as zeros.
+    Query head h reads the key head h // (H // KV). Rows that belong to no sequence come back as zeros. With `softcap`
+    c, a scaled score s becomes c * tanh(s / c). `sinks`, fp32 [H], are scores of one more key, whose value is zero.
     """
     check(q.dim() == 3, "paged_attention: q must be [T, H, hd]")
     check(k_cache.shape == v_cache.shape, "paged_attention: k_cache and v_cache must have the same shape")
@@ -42,9 +47,15 @@ def paged_attention(
     check(q.shape[1] % k_cache.shape[2] == 0, "paged_attention: query heads must be a multiple of key heads")
     check(q.dtype == k_cache.dtype == v_cache.dtype, "paged_attention: q and the caches must share a dtype")
     check(sliding_window is None or sliding_window > 0, "paged_attention: sliding_window must be positive")
+    check(
+        sinks is None or sinks.shape == (q.shape[1],), "paged_attention: sinks must have one score per head"
+    )
     if use_triton(q):
-        return _attention_triton.launch(q, k_cache, v_cache, batch, scale, sliding_window)
-    return paged_attention_torch(q, k_cache, v_cache, batch, scale, sliding_window)
+        return _attention_triton.launch(q, k_cache, v_cache, batch, scale, sliding_window, softcap, sinks)
+    return paged_attention_torch(q, k_cache, v_cache, batch, scale, sliding_window, softcap, sinks)
+
+
+_Attend = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
 
 
 class _Decodes(NamedTuple):
@@ -77,6 +88,8 @@ def paged_attention_torch(
     batch: AttentionBatch,
     scale: float,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Compute `paged_attention` in torch: one gather and one SDPA call for all decodes, one call per block of a chunk.
 
@@ -90,6 +103,13 @@ def paged_attention_torch(
     if plan is None:
         plan = batch.plans[key] = _plan(batch, block_size, sliding_window, q.dtype)
     decodes, chunks = plan
+    if softcap is not None or sinks is not None:
+        capped = Capped(softcap, sinks, batch.exact)
+        attend: _Attend = capped.attend
+        attend_block: _Attend = capped.attend_block
+    else:
+        attend = partial(_attend, exact=batch.exact)
+        attend_block = partial(_attend_block, exact=batch.exact)
     k_flat = k_cache.view(-1, num_kv_heads, head_dim)
     v_flat = v_cache.view(-1, num_kv_heads, head_dim)
 
@@ -99,7 +119,7 @@ def paged_attention_torch(
         k = k_flat.index_select(0, decodes.slots).view(shape).transpose(1, 2)
         v = v_flat.index_select(0, decodes.slots).view(shape).transpose(1, 2)
         rows = q if decodes.num_seqs == num_tokens else q[: decodes.num_seqs]
-        attended = _attend(rows, k, v, decodes.mask, scale, batch.exact)
+        attended = attend(rows, k, v, decodes.mask, scale)
         if decodes.num_seqs == num_tokens:
             return attended
 
@@ -110,17 +130,20 @@ def paged_attention_torch(
         k_chunk = k_flat.index_select(0, slots).transpose(0, 1).unsqueeze(0)
         v_chunk = v_flat.index_select(0, slots).transpose(0, 1).unsqueeze(0)
         for tokens, keys, mask in blocks:
-            k, v, rows = k_chunk[:, :, keys], v_chunk[:, :, keys], q[tokens]
-            if batch.exact:
-                k, v = (x.expand(mask.shape[0], -1, -1, -1) for x in (k, v))
-                out[tokens] = _attend(rows, k, v, mask, scale, exact=True)
-            else:
-                rows = rows.transpose(0, 1).unsqueeze(0)
-                rows = F.scaled_dot_product_attention(
-                    rows, k, v, mask[:, 0, 0], scale=scale, enable_gqa=num_heads != num_kv_heads
-                )
-                out[tokens] = rows[0].transpose(0, 1)
+            out[tokens] = attend_block(q[tokens], k_chunk[:, :, keys], v_chunk[:, :, keys], mask, scale)
     return out
+
+
+def _attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, exact: bool) -> Tensor:
+    """Attend with queries of a chunk, q [Q, H, hd], to keys that they share [1, KV, L, hd]; returns [Q, H, hd]."""
+    if exact:
+        k, v = (x.expand(mask.shape[0], -1, -1, -1) for x in (k, v))
+        return _attend(q, k, v, mask, scale, exact=True)
+    rows = q.transpose(0, 1).unsqueeze(0)
+    rows = F.scaled_dot_product_attention(
+        rows, k, v, mask[:, 0, 0], scale=scale, enable_gqa=rows.shape[1] != k.shape[1]
+    )
+    return rows[0].transpose(0, 1)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, exact: bool) -> Tensor:

@@ -1,4 +1,7 @@
-"""Compute the gated activation of the feed-forward block: silu(gate) * up."""
+"""Compute the gated activations of feed-forward blocks: silu(gate) * up and gelu(gate) * up.
+
+The gelu is the one with tanh, 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x³))), as in Gemma.
+"""
 
 from collections.abc import Iterator
 
@@ -8,16 +11,19 @@ from torch import Tensor
 
 from plumbline_kernels._backend import FLOATS, CompileCase, cdiv, check, jit, tl, tuning, use_triton
 
-__all__ = ["silu_mul"]
+__all__ = ["gelu_mul", "silu_mul"]
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Map [T, 2 * I], the gate in the first half of each row, to silu(gate) * up of shape [T, I]."""
-    check(gate_up.dim() == 2 and gate_up.dtype in FLOATS, "silu_mul: gate_up must be a 2-D float tensor")
-    check(gate_up.shape[1] % 2 == 0, "silu_mul: gate_up must have an even width")
-    if use_triton(gate_up):
-        return _launch(gate_up)
-    return silu_mul_torch(gate_up)
+    _check("silu_mul", gate_up)
+    return _launch(gate_up, gelu=False) if use_triton(gate_up) else silu_mul_torch(gate_up)
+
+
+def gelu_mul(gate_up: Tensor) -> Tensor:
+    """Map [T, 2 * I], the gate in the first half of each row, to gelu(gate) * up of shape [T, I]."""
+    _check("gelu_mul", gate_up)
+    return _launch(gate_up, gelu=True) if use_triton(gate_up) else gelu_mul_torch(gate_up)
 
 
 def silu_mul_torch(gate_up: Tensor) -> Tensor:
@@ -26,12 +32,24 @@ def silu_mul_torch(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
+def gelu_mul_torch(gate_up: Tensor) -> Tensor:
+    """Compute `gelu_mul` in torch."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.gelu(gate, approximate="tanh").mul_(up)
+
+
+def _check(name: str, gate_up: Tensor) -> None:
+    check(gate_up.dim() == 2 and gate_up.dtype in FLOATS, f"{name}: gate_up must be a 2-D float tensor")
+    check(gate_up.shape[1] % 2 == 0, f"{name}: gate_up must have an even width")
+
+
 @jit
-def _silu_mul_kernel(
+def _gated_kernel(
     gate_up_ptr,  # [T, 2 * I]
     out_ptr,  # [T, I], contiguous
     stride,
     width,
+    GELU: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -40,28 +58,39 @@ def _silu_mul_kernel(
     at = gate_up_ptr + row * stride + columns
     gate = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(at + width, mask=mask, other=0.0).to(tl.float32)
-    out = gate / (1 + tl.exp(-gate)) * up
+    power = gate
+    if GELU:
+        # 0.5 (1 + tanh(y)) is the sigmoid of 2 y.
+        power = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    out = gate / (1 + tl.exp(-power)) * up
     tl.store(out_ptr + row * width + columns, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def _launch(gate_up: Tensor) -> Tensor:
+def _launch(gate_up: Tensor, *, gelu: bool) -> Tensor:
     check(gate_up.stride(1) == 1, "silu_mul: rows of gate_up must be contiguous")
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)
     config = tuning("silu_mul")
     if out.numel():
-        _silu_mul_kernel[(rows, cdiv(width, config["block"]))](
-            gate_up, out, gate_up.stride(0), width, BLOCK=config["block"], num_warps=config["num_warps"]
+        _gated_kernel[(rows, cdiv(width, config["block"]))](
+            gate_up,
+            out,
+            gate_up.stride(0),
+            width,
+            GELU=gelu,
+            BLOCK=config["block"],
+            num_warps=config["num_warps"],
         )
     return out
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield one launch: the block size does not depend on the model."""
-    yield CompileCase(
-        "silu_mul",
-        _silu_mul_kernel,
-        {"gate_up_ptr": "*bf16", "out_ptr": "*bf16", "stride": "i32", "width": "i32"},
-        {"BLOCK": tuning("silu_mul")["block"]},
-        tuning("silu_mul"),
-    )
+    """Yield one launch per activation: the block size does not depend on the model."""
+    for gelu in (False, True):
+        yield CompileCase(
+            "gelu_mul" if gelu else "silu_mul",
+            _gated_kernel,
+            {"gate_up_ptr": "*bf16", "out_ptr": "*bf16", "stride": "i32", "width": "i32"},
+            {"GELU": gelu, "BLOCK": tuning("silu_mul")["block"]},
+            tuning("silu_mul"),
+        )

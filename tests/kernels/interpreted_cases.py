@@ -36,48 +36,64 @@ def randn() -> object:
 @dtypes
 @pytest.mark.parametrize("width", [48, 64])
 def test_rms_norm(dtype, width, randn):
-    x, residual, weight = (
-        randn(5, width, dtype=dtype),
-        randn(5, width, dtype=dtype),
-        randn(width, dtype=dtype),
-    )
+    x, residual, weight = randn(5, width, dtype=dtype), randn(5, width, dtype=dtype), randn(width)
     torch.testing.assert_close(
         norm.rms_norm(x, weight, 1e-5), norm.rms_norm_torch(x, norm.twice(weight), 1e-5), **TOLERANCE[dtype]
     )
-    total = x + residual
-    normed, updated = norm.add_rms_norm(x, residual, weight, 1e-5)
-    torch.testing.assert_close(updated, total, **TOLERANCE[dtype])
-    torch.testing.assert_close(
-        normed, norm.rms_norm_torch(total, norm.twice(weight), 1e-5), **TOLERANCE[dtype]
-    )
-    assert updated is residual
+    for factor in (1.0, 0.3):
+        total = (residual.float() + factor * x.float()).to(dtype)
+        normed, updated = norm.add_rms_norm(x, residual.clone(), weight, 1e-5, factor)
+        torch.testing.assert_close(updated, total, **TOLERANCE[dtype])
+        torch.testing.assert_close(
+            normed, norm.rms_norm_torch(total, norm.twice(weight), 1e-5), **TOLERANCE[dtype]
+        )
+    assert norm.add_rms_norm(x, residual, weight, 1e-5)[1] is residual
 
 
 @dtypes
-def test_silu_mul(dtype, randn):
+@pytest.mark.parametrize("shift", [False, True])
+def test_layer_norm(dtype, shift, randn):
+    x, residual, weight = randn(5, 48, dtype=dtype) + 1, randn(5, 48, dtype=dtype), randn(48)
+    bias = randn(48) if shift else None
+    expected = norm.layer_norm_torch(x, weight, bias, 1e-5)
+    torch.testing.assert_close(norm.layer_norm(x, weight, bias, 1e-5), expected, **TOLERANCE[dtype])
+    total = (residual.float() + 0.3 * x.float()).to(dtype)
+    normed, updated = norm.add_layer_norm(x, residual, weight, bias, 1e-5, 0.3)
+    torch.testing.assert_close(updated, total, **TOLERANCE[dtype])
+    torch.testing.assert_close(normed, norm.layer_norm_torch(total, weight, bias, 1e-5), **TOLERANCE[dtype])
+
+
+@dtypes
+def test_gates(dtype, randn):
     gate_up = randn(3, 2 * 1100, dtype=dtype)[:, :2060]
     torch.testing.assert_close(swiglu.silu_mul(gate_up), swiglu.silu_mul_torch(gate_up), **TOLERANCE[dtype])
+    torch.testing.assert_close(swiglu.gelu_mul(gate_up), swiglu.gelu_mul_torch(gate_up), **TOLERANCE[dtype])
 
 
 @dtypes
-@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("norms", ["none", "rms", "layer", "whole", "after"])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(6, 2, 16), (4, 4, 24), (10, 1, 32)])
 def test_rope_kv_write(dtype, norms, heads, kv_heads, head_dim, randn):
     qkv = randn(5, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
     cos_sin, positions = randn(50, head_dim), torch.tensor([3, 49, 0, 7, 1])
     slots = torch.tensor([9, -1, 0, 31, 17])
-    weights = (randn(head_dim, dtype=dtype), randn(head_dim, dtype=dtype)) if norms else None
-    ours = [torch.full((8, 4, kv_heads, head_dim), 7.0, dtype=dtype) for _ in "kv"]
-    expected = [cache.clone() for cache in ours]
-    q = rope_kv.rope_kv_write(
-        qkv, cos_sin, positions, slots, *ours, heads, kv_heads, *(weights or (None, None)), eps=1e-5
-    )
-    plan = rope_kv.plan_rope(cos_sin, positions, slots)
-    merged = rope_kv.merge_head_norms(*weights, heads, kv_heads) if weights else None
-    expected_q = rope_kv.rope_kv_write_torch(qkv, plan, *expected, heads, merged, 1e-5)
-    torch.testing.assert_close(q, expected_q, **TOLERANCE[dtype])
-    for cache, expected_cache in zip(ours, expected, strict=True):
-        torch.testing.assert_close(cache, expected_cache, **TOLERANCE[dtype])
+    given = None
+    if norms != "none":
+        given = rope_kv.HeadNorms(
+            randn(heads + kv_heads, head_dim), 1e-5, norms == "layer", norms == "whole", norms == "after"
+        )
+    temperature = randn(50)
+    for table, factors in ((cos_sin, None), (None, None), (cos_sin, temperature)):
+        ours = [torch.full((8, 4, kv_heads, head_dim), 7.0, dtype=dtype) for _ in "kv"]
+        expected = [cache.clone() for cache in ours]
+        q = rope_kv.rope_kv_write(
+            qkv.clone(), table, positions, slots, *ours, heads, kv_heads, given, temperature=factors
+        )
+        plan = rope_kv.plan_rope(table, positions, slots, factors)
+        expected_q = rope_kv.rope_kv_write_torch(qkv, plan, *expected, heads, given)
+        torch.testing.assert_close(q, expected_q, **TOLERANCE[dtype])
+        for cache, expected_cache in zip(ours, expected, strict=True):
+            torch.testing.assert_close(cache, expected_cache, **TOLERANCE[dtype])
 
 
 def make_batch(lens: list[tuple[int, int]], block_size: int, padding: int = 0) -> attention.AttentionBatch:
@@ -137,10 +153,11 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
                 )
         caches.append(cache)
     q = randn(len(batch.positions), heads, head_dim, dtype=dtype)
-    ours = attention.paged_attention(q, *caches, batch, 0.3, window)
-    expected = attention.paged_attention_torch(q, *caches, batch, 0.3, window)
-    torch.testing.assert_close(ours, expected, **TOLERANCE[dtype])
-    assert not expected.isnan().any()
+    for softcap, sinks in ((None, None), (0.7, None), (None, randn(heads) * 3), (5.0, randn(heads))):
+        ours = attention.paged_attention(q, *caches, batch, 0.3, window, softcap, sinks)
+        expected = attention.paged_attention_torch(q, *caches, batch, 0.3, window, softcap, sinks)
+        torch.testing.assert_close(ours, expected, **TOLERANCE[dtype])
+        assert not expected.isnan().any()
 
 
 def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
@@ -251,5 +268,5 @@ def test_the_wrappers_name_what_is_wrong(randn):
     """Layouts that a kernel cannot read are refused."""
     with pytest.raises(ValueError, match="gate_up"):
         swiglu.silu_mul(randn(8, 4).t())
-    with pytest.raises(ValueError, match="rms_norm"):
+    with pytest.raises(ValueError, match="norm: rows and weight"):
         norm.rms_norm(randn(8, 4).t(), randn(8), 1e-5)

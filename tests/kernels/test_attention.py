@@ -76,8 +76,10 @@ def make_case(
     return Case(q, *caches, batch, owned)
 
 
-def naive(case: Case, scale: float, window: int | None) -> Tensor:
-    """Softmax over the visible keys of each query and head, in fp64."""
+def naive(
+    case: Case, scale: float, window: int | None, softcap: float | None = None, sinks: Tensor | None = None
+) -> Tensor:
+    """Softmax over the visible keys of each query and head, and its sink, in fp64."""
     block_size, kv_heads = case.k_cache.shape[1:3]
     group = case.q.shape[1] // kv_heads
     out = torch.zeros(case.q.shape, dtype=torch.float64)
@@ -93,8 +95,12 @@ def naive(case: Case, scale: float, window: int | None) -> Tensor:
                 values = torch.stack(
                     [case.v_cache[block, slot, head // group] for block, slot in at]
                 ).double()
-                weights = torch.softmax(keys @ case.q[token, head].double() * scale, 0)
-                out[token, head] = weights @ values
+                scores = keys @ case.q[token, head].double() * scale
+                if softcap is not None:
+                    scores = softcap * torch.tanh(scores / softcap)
+                if sinks is not None:
+                    scores = torch.cat((scores, sinks[head : head + 1].double()))
+                out[token, head] = torch.softmax(scores, 0)[: len(values)] @ values
     return out
 
 
@@ -111,16 +117,20 @@ lengths = st.lists(st.tuples(st.integers(0, 20), st.sampled_from([1, 1, 1, 2, 5,
     window=st.none() | st.integers(1, 24),
     padding=st.integers(0, 2),
     exact=st.booleans(),
+    softcap=st.sampled_from([None, None, 0.5, 20.0]),
+    has_sinks=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_any_mix_of_decodes_and_chunks_attends_as_each_query_would_alone(
-    lens, group, kv_heads, head_dim, block_size, window, padding, exact, seed
+    lens, group, kv_heads, head_dim, block_size, window, padding, exact, softcap, has_sinks, seed
 ):
     """Paging, raggedness, grouping, windows and padding change nothing, and unowned slots are never read."""
     case = make_case(lens, group, kv_heads, head_dim, block_size, seed, padding=padding, exact=exact)
     scale = 1 / math.sqrt(head_dim)
-    out = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, scale, window)
-    torch.testing.assert_close(out.double(), naive(case, scale, window), atol=1e-5, rtol=1e-5)
+    sinks = torch.randn(group * kv_heads, generator=torch.Generator().manual_seed(seed)) * 3
+    parts = (scale, window, softcap, sinks if has_sinks else None)
+    out = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, *parts)
+    torch.testing.assert_close(out.double(), naive(case, *parts), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3)], ids=str)
@@ -132,7 +142,16 @@ def test_half_precision_stays_near_the_reference(dtype, tolerance, window):
     torch.testing.assert_close(out.double(), naive(case, 0.25, window), atol=tolerance, rtol=tolerance)
 
 
-def alone(case: Case, sequence: int, query_len: int, seq_len: int, window: int | None, exact: bool) -> Tensor:
+def alone(
+    case: Case,
+    sequence: int,
+    query_len: int,
+    seq_len: int,
+    window: int | None,
+    exact: bool,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """The last `query_len` queries up to `seq_len` of a sequence, computed by themselves."""
     start = (
         int(case.batch.query_start_loc[sequence + 1])
@@ -151,7 +170,8 @@ def alone(case: Case, sequence: int, query_len: int, seq_len: int, window: int |
         num_decodes=int(query_len == 1),
         exact=exact,
     )
-    return paged_attention(case.q[start : start + query_len], case.k_cache, case.v_cache, batch, 0.2, window)
+    q = case.q[start : start + query_len]
+    return paged_attention(q, case.k_cache, case.v_cache, batch, 0.2, window, softcap, sinks)
 
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -159,12 +179,15 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.
 
 @DTYPES
 @pytest.mark.parametrize("group", [1, 2, 4])
-@pytest.mark.parametrize("window", [None, 50, 530])
-def test_in_an_exact_batch_a_query_has_the_same_bits_whatever_is_around_it(dtype, group, window):
+@pytest.mark.parametrize(
+    ("window", "capped"), [(None, False), (50, False), (530, False), (None, True), (530, True)]
+)
+def test_in_an_exact_batch_a_query_has_the_same_bits_whatever_is_around_it(dtype, group, window, capped):
     """Other sequences, the longest length, the size of the chunk, decode or prefill: none touches a bit of a row."""
     lens = [(4, 1), (1099, 1), (0, 131), (500, 600), (63, 1)]
     case = make_case(lens, group, 2, 32, 16, seed=group, dtype=dtype, exact=True)
-    together = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, 0.2, window)
+    parts = (20.0, torch.linspace(-3, 3, 2 * group)) if capped else (None, None)
+    together = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, 0.2, window, *parts)
     starts = case.batch.query_start_loc.tolist()
     for sequence, seq_len in enumerate(case.batch.seq_lens.tolist()):
         query_len = starts[sequence + 1] - starts[sequence]
@@ -174,7 +197,7 @@ def test_in_an_exact_batch_a_query_has_the_same_bits_whatever_is_around_it(dtype
                 for end in {seq_len, seq_len - (query_len - size) // 2}:
                     offset = end - seq_len + query_len
                     expected = rows[offset - size : offset]
-                    assert torch.equal(alone(case, sequence, size, end, window, True), expected), (
+                    assert torch.equal(alone(case, sequence, size, end, window, True, *parts), expected), (
                         sequence,
                         size,
                         end,

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from plumbline_kernels.norm import add_rms_norm, rms_norm
-from plumbline_kernels.rope_kv import plan_rope, rope_kv_write
-from plumbline_kernels.swiglu import silu_mul
+from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
+from plumbline_kernels.rope_kv import HeadNorms, merge_head_norms, plan_rope, rope_kv_write
+from plumbline_kernels.swiglu import gelu_mul, silu_mul
 
 torch.set_num_threads(1)
 DTYPES = pytest.mark.parametrize(
@@ -47,6 +47,46 @@ def test_the_fused_norm_is_the_add_and_then_the_norm(dtype, tolerance):
 
 
 @DTYPES
+@pytest.mark.parametrize("shift", [False, True])
+def test_layer_norm_gives_rows_of_mean_0_and_variance_1(dtype, tolerance, shift):
+    x, weight = randn(6, 40, dtype=dtype) * 5 + 2, randn(40, seed=1)
+    bias = randn(40, seed=2) if shift else None
+    centred = x.double() - x.double().mean(-1, keepdim=True)
+    expected = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * weight.double()
+    expected = expected if bias is None else expected + bias.double()
+    out = layer_norm(x, weight, bias, 1e-3)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.double(), expected, atol=2 * tolerance, rtol=tolerance)
+
+
+@DTYPES
+def test_a_fused_norm_adds_what_the_factor_makes_of_x(dtype, tolerance):
+    x, residual, weight = (randn(5, 40, seed=s, dtype=dtype) for s in range(3))
+    weight = weight[0]
+    total = (residual.double() + 0.25 * x.double()).to(dtype)
+    for normed, updated, expected in (
+        (*add_rms_norm(x, residual.clone(), weight, 1e-5, 0.25), rms_norm(total, weight, 1e-5)),
+        (
+            *add_layer_norm(x, residual.clone(), weight, None, 1e-5, 0.25),
+            layer_norm(total, weight, None, 1e-5),
+        ),
+    ):
+        torch.testing.assert_close(updated, total, atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(normed, expected, atol=2 * tolerance, rtol=2 * tolerance)
+
+
+@DTYPES
+def test_gelu_mul_gates_with_the_normal_distribution(dtype, tolerance):
+    """The approximation with tanh differs from the distribution function by less than 0.001."""
+    gate_up = randn(6, 34, dtype=dtype) * 4
+    gate, up = gate_up.double().chunk(2, -1)
+    expected = gate * torch.special.ndtr(gate) * up
+    torch.testing.assert_close(
+        gelu_mul(gate_up).double(), expected, atol=tolerance * 4 + 0.01, rtol=tolerance
+    )
+
+
+@DTYPES
 def test_silu_mul_gates_the_second_half_with_the_first(dtype, tolerance):
     gate_up = randn(6, 34, dtype=dtype) * 4
     gate, up = gate_up.double().chunk(2, -1)
@@ -80,7 +120,7 @@ def test_rope_kv_write_rotates_halves_and_writes_each_row_to_its_slot(dtype, tol
         v_cache,
         heads,
         kv_heads,
-        *(weights if norms else (None, None)),
+        HeadNorms(merge_head_norms(*weights, heads, kv_heads)) if norms else None,
     )
 
     rows = qkv.double().view(tokens, -1, head_dim)
@@ -102,6 +142,50 @@ def test_rope_kv_write_rotates_halves_and_writes_each_row_to_its_slot(dtype, tol
         else:
             assert (key == 99).all()
             assert (value == 99).all()
+
+
+@pytest.mark.parametrize("kind", ["centred", "whole", "after"])
+@pytest.mark.parametrize("rotates", [False, True])
+def test_heads_are_normalised_alone_or_together_before_the_rotation_or_after_it(kind, rotates):
+    heads, kv_heads, head_dim, tokens = 4, 2, 8, 3
+    qkv, weights = randn(tokens, 8 * head_dim), randn(heads + kv_heads, head_dim, seed=3)
+    angles, positions = randn(30, head_dim // 2, seed=2), torch.tensor([0, 29, 3])
+    cos_sin = torch.cat((angles.cos(), angles.sin()), 1) if rotates else None
+    k_cache, v_cache = caches(kv_heads, head_dim, torch.float32)
+    norms = HeadNorms(weights, 1e-6, **{kind: True})
+    q = rope_kv_write(qkv, cos_sin, positions, torch.arange(3), k_cache, v_cache, heads, kv_heads, norms)
+
+    def turned(x):
+        if not rotates:
+            return x
+        turn = torch.polar(torch.ones_like(angles), angles)[positions].unsqueeze(1)
+        pairs = torch.complex(x[..., : head_dim // 2], x[..., head_dim // 2 :]) * turn
+        return torch.cat((pairs.real, pairs.imag), -1)
+
+    rows = qkv.view(tokens, -1, head_dim)
+    for got, x, weight in (
+        (q, rows[:, :heads], weights[:heads]),
+        (k_cache.view(-1, kv_heads, head_dim)[:3], rows[:, heads : heads + kv_heads], weights[heads:]),
+    ):
+        if kind == "centred":
+            expected = turned(F.layer_norm(x, (head_dim,)) * weight)
+        elif kind == "whole":
+            expected = turned(F.rms_norm(x.flatten(1), (x[0].numel(),), eps=1e-6).view(x.shape) * weight)
+        else:
+            expected = F.rms_norm(turned(x), (head_dim,), eps=1e-6) * weight
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_temperature_multiplies_the_queries_of_its_position():
+    qkv, cos_sin, factors = randn(3, 6 * 8), randn(10, 8, seed=1), randn(10, seed=2)
+    positions, slots = torch.tensor([1, 2, 9]), torch.tensor([4, -1, 6])
+    results = []
+    for temperature in (None, factors):
+        k_cache, v_cache = caches(1, 8, torch.float32)
+        q = rope_kv_write(qkv, cos_sin, positions, slots, k_cache, v_cache, 4, 1, temperature=temperature)
+        results.append((q, k_cache))
+    torch.testing.assert_close(results[1][0], results[0][0] * factors[positions][:, None, None])
+    assert torch.equal(results[0][1], results[1][1])
 
 
 def test_a_shared_plan_changes_nothing():

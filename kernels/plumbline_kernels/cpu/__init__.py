@@ -7,7 +7,7 @@
     product.h    products of a few rows with packed columns
     linear.h     linear layers
     quantized.h  linear layers with weights of 8 or 4 bits
-    rows.h       RMS norm, gated activation, rotation with the cache write
+    rows.h       norms, gated activations, rotation with the cache write
     sampling.h   filters and the draw
     attention.h  attention over the paged cache
     threads.h    the pool of threads that shares their work

@@ -24,7 +24,8 @@ struct Attention {
   const int32_t *query_start, *seq_lens, *tables;
   long sequences, table_width, block_size, heads, kv_heads, dim;
   long window;  // 0 for none
-  float scale;
+  float scale, softcap;  // softcap: 0 for none
+  const float* sinks;    // [heads], scores of one more key without a value; or null
   int threads;
 };
 
@@ -117,13 +118,14 @@ class Tile {
   }
 
   // Turn the scores of a block into weights. If the row's maximum grows, rescale what it has so far.
-  void weigh(int row, float scale, long lowest, long highest, long dim) {
+  void weigh(int row, float scale, float softcap, long lowest, long highest, long dim) {
     const I lanes = numbers();
     constexpr int VECTORS = KEYS / LANES;
     bool partly = lowest > 0 || highest < KEYS - 1;
     F x[VECTORS], top = splat(LOWEST);
     for (int i = 0; i < VECTORS; i++) {
       x[i] = load(s_ + row * KEYS + i * LANES) * scale;
+      if (softcap) x[i] = tanh(x[i] / (softcap * LOG2E)) * (softcap * LOG2E);
       if (partly) {
         I index = lanes + i * LANES;
         x[i] = ((index >= (int)lowest) & (index <= (int)highest)) ? x[i] : splat(-INFINITY);
@@ -164,7 +166,7 @@ class Tile {
         products<A, GROUPS>(rows, q_, dim, k_ + key * dim, PANEL * PER, dim / PER, s_ + key, KEYS, false);
       for (int r = 0; r < rows; r++) {
         long position = context + first + r / shared - block;
-        weigh(r, a.scale * 1.4426950408889634f, a.window ? position - a.window + 1 : 0, position, dim);
+        weigh(r, a.scale * LOG2E, a.softcap, a.window ? position - a.window + 1 : 0, position, dim);
       }
       long column = 0;
       for (; column + PANEL <= dim; column += PANEL)
@@ -173,7 +175,10 @@ class Tile {
         products<A, 1>(rows, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, o_ + column, dim, true);
     }
     for (int r = 0; r < rows; r++) {
-      float share = 1.0f / sum(total_[r]);
+      float total = sum(total_[r]);
+      // Without a bound, a sink far above all scores would be infinite, and so would be its share; both give 0.
+      if (a.sinks) total += std::exp2(a.sinks[head * shared + r % shared] * LOG2E - top_[r]);
+      float share = 1.0f / total;
       T* to = a.out + ((base + first + r / shared) * a.heads + head * shared + r % shared) * dim;
       for (long i = 0; i < dim; i += LANES) store(to + i, load(o_ + r * dim + i) * share);
     }

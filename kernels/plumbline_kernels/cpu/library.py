@@ -58,7 +58,11 @@ class Op(ctypes.Structure):
         ("values", ctypes.c_void_p),
         ("inputs", ctypes.c_int64),
         ("outputs", ctypes.c_int64),
-        ("window", ctypes.c_int64),
+        ("group", ctypes.c_int64),
+        ("heads", ctypes.c_void_p),
+        ("eps", ctypes.c_float),
+        ("factor", ctypes.c_float),
+        ("mode", ctypes.c_int32),
     )
 
 
@@ -174,7 +178,7 @@ class Library:
             state=None if weight.scales is None else weight.scales.data_ptr(),
             inputs=weight.inputs,
             outputs=weight.outputs,
-            window=weight.group,
+            group=weight.group,
         )
         self._logits(ctypes.byref(op), x.shape[0], int(x.dtype == torch.bfloat16), self.threads)
         return out

@@ -6,25 +6,27 @@
 #include "rows.h"
 #include "sampling.h"
 
-enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, SILU_MUL };
+enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE };
 
 struct Op {
   Kind kind;
   int32_t bits;        // LINEAR: of the weight; 0 for the model's type
   const void* in;      // [tokens, inputs]
   void* out;           // [tokens, outputs]
-  const void* weight;  // NORM, LINEAR (packed), EMBED (the table), ROPE (of query heads)
-  const void* more;    // LINEAR: bias; ROPE: norm weight of key heads
+  const void* weight;  // NORM (fp32, or null for a sum alone), LINEAR (packed), EMBED (the table)
+  const void* more;    // NORM (fp32), LINEAR: bias, or null
   void* state;         // NORM, SELECT: the residual, or null; ROPE, ATTEND: keys; LINEAR: scales, or null
-  void* values;        // ROPE, ATTEND: values
+  void* values;        // ROPE, ATTEND: values; SELECT: one more tensor like the residual, or null
   int64_t inputs, outputs;
-  int64_t window;      // ATTEND: 0 for none; LINEAR: inputs that share a scale
+  int64_t group;       // LINEAR: inputs that share a scale
+  const Heads* heads;  // ROPE, ATTEND
+  float eps;           // NORM
+  float factor;        // NORM: on what is added to the residual; EMBED: on the result
+  int32_t mode;        // NORM: whether it is centred; GATE: the activation
 };
 
 struct Model {
-  int64_t heads, kv_heads, dim, block_size;
-  const float* cos_sin;
-  float eps, scale;
+  int64_t block_size;
   int32_t is_bf16, threads;
 };
 
@@ -51,11 +53,20 @@ void select(T* values, const int64_t* rows, long count, long width) {
   for (long i = 0; i < count; i++) std::memmove(values + i * width, values + rows[i] * width, width * sizeof(T));
 }
 
+template <typename T>
+void embed(const T* from, T* to, long width, float factor) {
+  if (factor == 1.0f) {
+    std::memcpy(to, from, width * sizeof(T));
+    return;
+  }
+  for (long i = 0; i < width; i += LANES) store(to + i, load(from + i) * factor);
+}
+
 template <typename T, typename Out>
 void multiply(const Op& op, const T* bias, Out* out, long rows, int threads) {
   const T* in = (const T*)op.in;
   if (op.bits == 0) return linear(in, (const T*)op.weight, bias, out, rows, op.outputs, op.inputs, threads);
-  Quantized weight{(const uint8_t*)op.weight, (const bf16*)op.state, op.window, op.bits};
+  Quantized weight{(const uint8_t*)op.weight, (const bf16*)op.state, op.group, op.bits};
   linear(in, weight, bias, out, rows, op.outputs, op.inputs, threads);
 }
 
@@ -70,32 +81,34 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
     switch (op.kind) {
       case EMBED:
         for (long i = 0; i < tokens; i++)
-          std::memcpy(out + i * op.outputs, weight + step.token_ids[i] * op.outputs, op.outputs * sizeof(T));
+          embed(weight + step.token_ids[i] * op.outputs, out + i * op.outputs, op.outputs, op.factor);
         break;
       case NORM:
-        norm(in, (T*)op.state, weight, out, tokens, op.outputs, m.eps, m.threads);
+        norm(in, (T*)op.state, op.factor, Norm{(const float*)op.weight, (const float*)op.more, op.eps, op.mode != 0},
+             out, tokens, op.outputs, m.threads);
         break;
       case LINEAR:
         multiply(op, more, out, tokens, m.threads);
         break;
       case ROPE:
-        rope(Rope<T>{in, weight, more, m.cos_sin, step.positions, step.slots, out, (T*)op.state, (T*)op.values,
-                     tokens, m.heads, m.kv_heads, m.dim, m.eps, m.threads});
+        rope(Rope<T>{*op.heads, in, step.positions, step.slots, out, (T*)op.state, (T*)op.values, tokens, m.threads});
         break;
       case SELECT:
         if (step.num_rows < 0) break;
         select(out, step.rows, step.num_rows, op.outputs);
         select((T*)op.state, step.rows, step.num_rows, op.inputs);
+        if (op.values) select((T*)op.values, step.rows, step.num_rows, op.inputs);
         tokens = step.num_rows;
         sequences = &step.selected;
         break;
       case ATTEND:
         attend(Attention<T>{in, (const T*)op.state, (const T*)op.values, out, sequences->query_start,
                             sequences->seq_lens, sequences->tables, sequences->count, sequences->width, m.block_size,
-                            m.heads, m.kv_heads, m.dim, op.window, m.scale, m.threads});
+                            op.heads->heads, op.heads->kv_heads, op.heads->dim, op.heads->window, op.heads->scale,
+                            op.heads->softcap, op.heads->sinks, m.threads});
         break;
-      case SILU_MUL:
-        silu_mul(in, out, tokens, op.outputs, m.threads);
+      case GATE:
+        gate(in, out, tokens, op.outputs, (Activation)op.mode, m.threads);
         break;
     }
   }

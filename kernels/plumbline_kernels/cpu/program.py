@@ -9,24 +9,67 @@ from torch import Tensor
 
 from plumbline_kernels._attention_batch import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library, Op, PackedWeight
+from plumbline_kernels.rope_kv import HeadNorms
 
-__all__ = ["Program"]
+__all__ = ["ACTIVATIONS", "Heads", "Program"]
 
-_EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _SILU_MUL = range(7)
+_EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE = range(7)
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 
 
 class _Model(ctypes.Structure):
+    _fields_ = (("block_size", ctypes.c_int64), ("is_bf16", ctypes.c_int32), ("threads", ctypes.c_int32))
+
+
+class Heads(ctypes.Structure):
+    """An attention; `Heads` in rows.h."""
+
     _fields_ = (
         ("heads", ctypes.c_int64),
         ("kv_heads", ctypes.c_int64),
         ("dim", ctypes.c_int64),
-        ("block_size", ctypes.c_int64),
         ("cos_sin", ctypes.c_void_p),
+        ("temperature", ctypes.c_void_p),
+        ("norms", ctypes.c_void_p),
+        ("sinks", ctypes.c_void_p),
         ("eps", ctypes.c_float),
         ("scale", ctypes.c_float),
-        ("is_bf16", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
+        ("softcap", ctypes.c_float),
+        ("centred", ctypes.c_int32),
+        ("whole", ctypes.c_int32),
+        ("after", ctypes.c_int32),
+        ("window", ctypes.c_int32),
     )
+
+    @classmethod
+    def of(
+        cls,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        scale: float,
+        cos_sin: Tensor | None = None,
+        norms: HeadNorms | None = None,
+        temperature: Tensor | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Heads:
+        """Describe an attention; the arguments are those of `rope_kv_write` and `paged_attention`."""
+        pointed = (cos_sin, temperature, None if norms is None else norms.weights.contiguous(), sinks)
+        self = cls(heads, kv_heads, head_dim, *(None if x is None else x.data_ptr() for x in pointed))
+        self.scale, self.softcap, self.window = scale, softcap or 0.0, window or 0
+        if norms is not None:
+            self.eps, self.centred, self.whole, self.after = (
+                norms.eps,
+                norms.centred,
+                norms.whole,
+                norms.after,
+            )
+        # What the structure points to must live as long as it does.
+        self.kept = pointed
+        return self
 
 
 class _Sequences(ctypes.Structure):
@@ -69,12 +112,7 @@ class Program:
         self,
         library: Library,
         *,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
         block_size: int,
-        cos_sin: Tensor,
-        eps: float,
         dtype: torch.dtype,
         capacity: int,
     ) -> None:
@@ -82,82 +120,90 @@ class Program:
 
         Args:
             library: the kernels.
-            heads: query heads; `kv_heads` divides them.
-            kv_heads: key heads.
-            head_dim: the width of a head.
             block_size: tokens of a block of the cache.
-            cos_sin: fp32 [positions, head_dim], cos in the first half of a row and sin in the second.
-            eps: of the norms.
-            dtype: of weights, activations and cache.
+            dtype: of weights, activations and cache; weights of norms are fp32.
             capacity: tokens of the largest step.
         """
         self.capacity = capacity
         self._library = library
         self._dtype = dtype
-        self._heads, self._head_dim = heads, head_dim
-        self._model = _Model(
-            heads, kv_heads, head_dim, block_size, cos_sin.data_ptr(), eps, head_dim**-0.5,
-            int(dtype == torch.bfloat16), library.threads,
-        )  # fmt: skip
+        self._model = _Model(block_size, int(dtype == torch.bfloat16), library.threads)
         self._ops: list[Op] = []
         self._array: ctypes.Array[Op] | None = None
         self._buffers: dict[tuple[int, int], Tensor] = {}
-        self._kept: list[object] = [cos_sin]
+        self._kept: list[object] = []
         """What the operations point to."""
         self._step = _Step()
 
-    def embed(self, table: Tensor) -> Tensor:
-        """Look up the step's tokens in `table` [V, D]; returns the residual stream [T, D]."""
-        return self._record(_EMBED, table.shape[1], weight=table)
+    def embed(self, table: Tensor, factor: float = 1.0) -> Tensor:
+        """Look up the step's tokens in `table` [V, D], times a factor; returns the residual stream [T, D]."""
+        return self._record(_EMBED, table.shape[1], weight=table, factor=factor)
 
-    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the RMS norm of x [T, D]."""
-        return self._record(_NORM, x.shape[1], x, weight=weight)
+    def norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+        """Return the norm of x [T, D]: the layer norm if it is centred, else the RMS norm."""
+        return self._record(_NORM, x.shape[1], x, weight=weight, more=bias, eps=eps, mode=int(centred))
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Add x [T, D] to the residual; returns the RMS norm of the sum, and the sum."""
-        return self._record(_NORM, x.shape[1], x, weight=weight, state=residual), residual
+    def add(self, x: Tensor, residual: Tensor, factor: float = 1.0) -> Tensor:
+        """Add x [T, D], times a factor, to the residual; returns the sum."""
+        self._record(_NORM, x.shape[1], x, state=residual, factor=factor)
+        return residual
+
+    def add_norm(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        eps: float,
+        centred: bool,
+        factor: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Add x [T, D], times a factor, to the residual; returns the norm of the sum, and the sum."""
+        normed = self._record(
+            _NORM,
+            x.shape[1],
+            x,
+            weight=weight,
+            more=bias,
+            state=residual,
+            eps=eps,
+            factor=factor,
+            mode=int(centred),
+        )
+        return normed, residual
 
     def linear(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
         """Map x [T, in] to x @ weight.T + bias, [T, out]."""
-        out = self._record(
+        return self._record(
             _LINEAR,
             weight.outputs,
             x,
             weight=weight.data,
             more=bias,
             state=weight.scales,
-            window=weight.group,
+            group=weight.group,
+            bits=weight.bits,
         )
-        self._ops[-1].bits = weight.bits
-        return out
 
-    def rope_kv_write(
-        self, qkv: Tensor, cache: tuple[Tensor, Tensor], q_norm: Tensor | None, k_norm: Tensor | None
-    ) -> Tensor:
-        """Rotate q and k of qkv, write k and v to the cache, return q [T, H * head_dim].
-
-        With norm weights [head_dim], each head is normalised first.
-        """
+    def rope_kv_write(self, qkv: Tensor, cache: tuple[Tensor, Tensor], heads: Heads) -> Tensor:
+        """Rotate q and k of qkv, write k and v to the cache, return q [T, H * head_dim]."""
         keys, values = cache
-        width = self._heads * self._head_dim
-        return self._record(_ROPE, width, qkv, weight=q_norm, more=k_norm, state=keys, values=values)
+        return self._record(_ROPE, heads.heads * heads.dim, qkv, state=keys, values=values, heads=heads)
 
-    def select(self, q: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the rows of the step's `Selection` from here on."""
+    def select(self, q: Tensor, residual: Tensor, x: Tensor | None = None) -> None:
+        """Keep the rows of the step's `Selection` in these buffers from here on; x is as wide as the residual."""
         op = Op(kind=_SELECT, out=q.data_ptr(), outputs=q.shape[1], state=residual.data_ptr())
-        op.inputs = residual.shape[1]
+        op.inputs, op.values = residual.shape[1], None if x is None else x.data_ptr()
         self._ops.append(op)
-        return q, residual
 
-    def attend(self, q: Tensor, cache: tuple[Tensor, Tensor], window: int | None) -> Tensor:
+    def attend(self, q: Tensor, cache: tuple[Tensor, Tensor], heads: Heads) -> Tensor:
         """Return the attention of q over the cache, [T, H * head_dim]."""
         keys, values = cache
-        return self._record(_ATTEND, q.shape[1], q, state=keys, values=values, window=window or 0)
+        return self._record(_ATTEND, q.shape[1], q, state=keys, values=values, heads=heads)
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Return silu(gate) * up of [T, 2 * width]."""
-        return self._record(_SILU_MUL, gate_up.shape[1] // 2, gate_up)
+    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
+        """Return activation(gate) * up of [T, 2 * width]; it is `silu` or `gelu_tanh`."""
+        return self._record(_GATE, gate_up.shape[1] // 2, gate_up, mode=ACTIVATIONS[activation])
 
     def _record(
         self,
@@ -169,13 +215,14 @@ class Program:
         more: Tensor | None = None,
         state: Tensor | None = None,
         values: Tensor | None = None,
-        window: int = 0,
+        heads: Heads | None = None,
+        **numbers: float,
     ) -> Tensor:
         """Append an operation that fills the buffer of its kind and width."""
         out = self._buffers.get((kind, width))
         if out is None:
             out = self._buffers[kind, width] = torch.empty(self.capacity, width, dtype=self._dtype)
-        op = Op(kind=kind, out=out.data_ptr(), outputs=width, window=window)
+        op = Op(kind=kind, out=out.data_ptr(), outputs=width, **numbers)
         op.inputs = 0 if x is None else x.shape[1]
         for name, tensor in (
             ("input", x),
@@ -186,6 +233,9 @@ class Program:
         ):
             setattr(op, name, None if tensor is None else tensor.data_ptr())
             self._kept.append(tensor)
+        if heads is not None:
+            op.heads = ctypes.addressof(heads)
+            self._kept.append(heads)
         self._ops.append(op)
         return out
 

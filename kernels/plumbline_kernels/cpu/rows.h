@@ -1,4 +1,4 @@
-// Operations that treat each token alone: RMS norm, the gated activation, rotation with the cache write.
+// Operations that treat each token alone: norms, gated activations, rotation with the cache write.
 #pragma once
 #include <cmath>
 
@@ -18,94 +18,157 @@ void each_token(long tokens, long width, int threads, const Body& body) {
   pool().run((tokens + SLICE - 1) / SLICE, threads, tokens * width, WORTH_ROWS, part);
 }
 
+// A norm of rows: x / sqrt(mean(x²) + eps) * weight, of x - mean(x) if it is centred, plus a bias if there is one.
+struct Norm {
+  const float *weight, *bias;
+  float eps;
+  bool centred;
+};
+
 template <typename T>
-void norm_row(const T* x, T* residual, const T* weight, T* out, long width, float eps) {
-  F squares = splat(0.0f);
+void norm_row(const T* x, T* residual, float factor, const Norm& n, T* out, long width) {
+  F total = splat(0.0f), squares = splat(0.0f);
   for (long i = 0; i < width; i += LANES) {
     F v = load(x + i);
     if (residual) {
       // The sum is rounded before the norm, as if it had been a separate operation.
-      store(residual + i, v + load(residual + i));
+      store(residual + i, v * factor + load(residual + i));
       v = load(residual + i);
     }
+    total += v;
     squares += v * v;
   }
+  if (!n.weight) return;  // Only the sum is wanted.
   const T* source = residual ? residual : x;
-  float scale = 1.0f / std::sqrt(sum(squares) / width + eps);
-  for (long i = 0; i < width; i += LANES) store(out + i, load(source + i) * scale * load(weight + i));
+  float mean = n.centred ? sum(total) / width : 0.0f;
+  if (n.centred) {
+    squares = splat(0.0f);
+    for (long i = 0; i < width; i += LANES) {
+      F v = load(source + i) - mean;
+      squares += v * v;
+    }
+  }
+  float scale = 1.0f / std::sqrt(sum(squares) / width + n.eps);
+  for (long i = 0; i < width; i += LANES) {
+    F v = (load(source + i) - mean) * scale * load(n.weight + i);
+    store(out + i, n.bias ? v + load(n.bias + i) : v);
+  }
 }
 
-// RMS norm of x [tokens, width]; with `residual`, of x + residual, which is written to `residual`.
+// The norm of x [tokens, width]; with `residual`, of residual + factor * x, which is written to `residual`.
 template <typename T>
-void norm(const T* x, T* residual, const T* weight, T* out, long tokens, long width, float eps, int threads) {
+void norm(const T* x, T* residual, float factor, const Norm& n, T* out, long tokens, long width, int threads) {
   each_token(tokens, width, threads, [&](long token) {
     long at = token * width;
-    norm_row(x + at, residual ? residual + at : nullptr, weight, out + at, width, eps);
+    norm_row(x + at, residual ? residual + at : nullptr, factor, n, out + at, width);
   });
 }
 
-// silu(gate) * up of gate_up [tokens, 2 * width].
+enum Activation : int32_t { SILU, GELU };
+
+// act(gate) * up of gate_up [tokens, 2 * width]; GELU is the one with tanh, 0.5 (1 + tanh(y)) = sigmoid(2 y).
 template <typename T>
-void silu_mul(const T* gate_up, T* out, long tokens, long width, int threads) {
-  constexpr float LOG2E = 1.4426950408889634f;
+void gate(const T* gate_up, T* out, long tokens, long width, Activation activation, int threads) {
   each_token(tokens, 2 * width, threads, [&](long token) {
-    const T* gate = gate_up + token * 2 * width;
+    const T* row = gate_up + token * 2 * width;
     for (long i = 0; i < width; i += LANES) {
-      F g = load(gate + i);
-      F power = g * -LOG2E;
-      F denominator = 1.0f + exp2(power > 120.0f ? splat(120.0f) : power);
-      store(out + token * width + i, g / denominator * load(gate + width + i));
+      F g = load(row + i);
+      F y = activation == SILU ? g : 1.5957691216057308f * (g + 0.044715f * g * g * g);
+      store(out + token * width + i, g * sigmoid(y) * load(row + width + i));
     }
   });
 }
 
-// Rotate one head [dim] in halves, after its norm if it has one.
+// What the operations of a layer's attention have in common; `Heads` in program.py.
+struct Heads {
+  int64_t heads, kv_heads, dim;
+  const float* cos_sin;      // [positions, dim], or null for no rotation
+  const float* temperature;  // [positions], factors on queries, or null
+  const float* norms;        // [heads + kv_heads, dim], or null
+  const float* sinks;        // [heads], or null
+  float eps, scale, softcap; // softcap: 0 for none
+  int32_t centred, whole, after;  // Norms: of x - mean(x); over all heads together; after the rotation.
+  int32_t window;            // 0 for none
+};
+
+// 1 / sqrt(mean((x - mean)²) + eps) of x [width]; `mean` is an output, 0 unless the norm is centred.
 template <typename T>
-void rotate(const T* x, const float* cos, const T* weight, T* to, int dim, float eps) {
-  int half = dim / 2;
-  const float* sin = cos + half;
-  float scale = 1.0f;
-  if (weight) {
-    F squares = splat(0.0f);
-    for (int i = 0; i < dim; i += LANES) squares += load(x + i) * load(x + i);
-    scale = 1.0f / std::sqrt(sum(squares) / dim + eps);
+float inverse(const T* x, long width, bool centred, float eps, float& mean) {
+  F total = splat(0.0f), squares = splat(0.0f);
+  mean = 0.0f;
+  if (centred) {
+    for (long i = 0; i < width; i += LANES) total += load(x + i);
+    mean = sum(total) / width;
   }
+  for (long i = 0; i < width; i += LANES) {
+    F v = load(x + i) - mean;
+    squares += v * v;
+  }
+  return 1.0f / std::sqrt(sum(squares) / width + eps);
+}
+
+// Rotate one head [dim] in halves, after its norm or before it if it has one.
+template <typename T>
+void rotate(const T* x, const float* cos, const float* weight, float mean, float scale, const Heads& h, float factor,
+            T* to) {
+  int half = h.dim / 2;
+  F squares = splat(0.0f);
   for (int i = 0; i < half; i += LANES) {
     F a = load(x + i), b = load(x + half + i);
-    if (weight) {
-      a = a * scale * load(weight + i);
-      b = b * scale * load(weight + half + i);
+    if (weight && !h.after) {
+      a = (a - mean) * scale * load(weight + i);
+      b = (b - mean) * scale * load(weight + half + i);
     }
-    F c = load(cos + i), s = load(sin + i);
-    store(to + i, a * c - b * s);
-    store(to + half + i, b * c + a * s);
+    if (cos) {
+      F c = load(cos + i), s = load(cos + half + i), turned = a * c - b * s;
+      b = b * c + a * s;
+      a = turned;
+    }
+    squares += a * a + b * b;
+    float now = weight && h.after ? 1.0f : factor;
+    store(to + i, a * now);
+    store(to + half + i, b * now);
   }
+  if (!weight || !h.after) return;
+  float after = factor / std::sqrt(sum(squares) / h.dim + h.eps);
+  for (long i = 0; i < h.dim; i += LANES) store(to + i, load(to + i) * after * load(weight + i));
 }
 
 template <typename T>
 struct Rope {
-  const T *qkv, *q_weight, *k_weight;  // The norm weights of heads, or null.
-  const float* cos_sin;                // [positions, dim]
+  const Heads& heads;
+  const T* qkv;
   const int64_t *positions, *slots;
   T *q, *k_cache, *v_cache;
-  long tokens, heads, kv_heads, dim;
-  float eps;
+  long tokens;
   int threads;
 };
 
 // Rotate q and k, write k and v to the cache, and q to a tensor of its own.
 template <typename T>
 void rope(const Rope<T>& r) {
-  long width = (r.heads + 2 * r.kv_heads) * r.dim;
+  const Heads& h = r.heads;
+  long width = (h.heads + 2 * h.kv_heads) * h.dim;
   each_token(r.tokens, width, r.threads, [&](long token) {
     const T* row = r.qkv + token * width;
-    const float* cos = r.cos_sin + r.positions[token] * r.dim;
-    for (long head = 0; head < r.heads; head++, row += r.dim)
-      rotate(row, cos, r.q_weight, r.q + (token * r.heads + head) * r.dim, r.dim, r.eps);
-    if (r.slots[token] < 0) return;  // A padding row is never written.
-    long at = r.slots[token] * r.kv_heads * r.dim;
-    for (long head = 0; head < r.kv_heads; head++, row += r.dim)
-      rotate(row, cos, r.k_weight, r.k_cache + at + head * r.dim, r.dim, r.eps);
-    std::memcpy(r.v_cache + at, row, sizeof(T) * r.kv_heads * r.dim);
+    long position = r.positions[token], slot = r.slots[token];
+    const float* cos = h.cos_sin ? h.cos_sin + position * h.dim : nullptr;
+    float factor = h.temperature ? h.temperature[position] : 1.0f;
+    float mean = 0.0f, scale = 1.0f;
+    for (long head = 0; head < h.heads + h.kv_heads; head++, row += h.dim) {
+      bool is_q = head < h.heads;
+      if (!is_q && slot < 0) return;  // A padding row is never written.
+      const float* weight = h.norms ? h.norms + head * h.dim : nullptr;
+      if (weight && h.whole) {
+        if (head == 0) scale = inverse(row, h.heads * h.dim, false, h.eps, mean);
+        if (head == h.heads) scale = inverse(row, h.kv_heads * h.dim, false, h.eps, mean);
+      } else if (weight && !h.after) {
+        scale = inverse(row, h.dim, h.centred, h.eps, mean);
+      }
+      T* to = is_q ? r.q + (token * h.heads + head) * h.dim
+                   : r.k_cache + (slot * h.kv_heads + head - h.heads) * h.dim;
+      rotate(row, cos, weight, mean, scale, h, is_q ? factor : 1.0f, to);
+    }
+    if (slot >= 0) std::memcpy(r.v_cache + slot * h.kv_heads * h.dim, row, sizeof(T) * h.kv_heads * h.dim);
   });
 }

@@ -95,3 +95,12 @@ inline F exp2(F x) {
   F result = (F)((I)p + ((I)t << 23));
   return x < -126.0f ? splat(0.0f) : result;
 }
+
+constexpr float LOG2E = 1.4426950408889634f;
+
+// 1 / (1 + e^-x)
+inline F sigmoid(F x) {
+  F power = x * -LOG2E;
+  return 1.0f / (1.0f + exp2(power > 120.0f ? splat(120.0f) : power));
+}
+inline F tanh(F x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }

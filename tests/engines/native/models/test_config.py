@@ -177,7 +177,7 @@ def test_a_config_that_transformers_writes_is_read_back(tmp_path: Path):
     reference.save_pretrained(tmp_path)
     config = read_description(tmp_path)
     mixer, feed_forward = config.layers[0].mixer, config.layers[0].feed_forward
-    assert (mixer.qkv_bias, mixer.o_bias, feed_forward.bias, mixer.head_norm) == (True, False, False, False)
+    assert (mixer.qkv_bias, mixer.o_bias, feed_forward.bias, mixer.head_norm) == (True, False, False, None)
     assert (config.dtype, mixer.head_dim, mixer.kv_heads) == (torch.bfloat16, 16, 2)
     assert config.eos_token_ids == {5}
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7]}))

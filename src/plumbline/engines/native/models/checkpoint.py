@@ -55,17 +55,18 @@ class Checkpoint:
             return ["model.safetensors"]
         raise WeightsError(f"{self.folder} has neither model.safetensors nor model.safetensors.index.json")
 
-    def fetch(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def fetch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """Read a tensor; a missing one is recorded and replaced by zeros until `finish` refuses the checkpoint."""
+        dtype = dtype or self.dtype
         file = self._where.get(name)
         if file is None:
             self.missing.append(name)
-            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+            return torch.zeros(shape, dtype=dtype, device=self.device)
         self.unused.discard(name)
         tensor: Tensor = self._files[file].get_tensor(name)
         if tuple(tensor.shape) != shape:
             raise WeightsError(f"{name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
-        return tensor.to(self.device, self.dtype)
+        return tensor.to(self.device, dtype)
 
     def finish(self) -> None:
         """Refuse the checkpoint if a tensor was missing or not used."""

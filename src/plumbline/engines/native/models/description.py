@@ -19,14 +19,17 @@ __all__ = [
     "Activation",
     "Attention",
     "Dense",
+    "HeadNorm",
     "LayerDescription",
     "ModelDescription",
     "Norm",
+    "Placement",
     "Rope",
     "UnsupportedModelError",
 ]
 
-Activation = Literal["silu"]
+Activation = Literal["silu", "gelu_tanh"]
+Placement = Literal["before", "after", "both", "parallel"]
 
 
 class UnsupportedModelError(ValueError):
@@ -39,7 +42,16 @@ class Rope:
 
     theta: float = 10000.0
     kind: str = "default"
-    """`default`, `linear`, `llama3` or `yarn`."""
+    """`default`, `linear`, `llama3`, `yarn`, `longrope` or `proportional`."""
+    part: float = 1.0
+    """The part of a head that is rotated; the rest passes as it is."""
+    interleaved: bool = False
+    """Whether neighbours are rotated together, and not the halves of a head."""
+    temperature: float = 0.0
+    """b, if queries at position p are multiplied by 1 + b * log(1 + floor(p / original_max_positions))."""
+    short_factors: tuple[float, ...] = ()
+    """The divisors of frequencies with `longrope` in a context that is not longer than the original one."""
+    long_factors: tuple[float, ...] = ()
     factor: float = 1.0
     original_max_positions: int = 0
     low_freq_factor: float = 1.0
@@ -54,9 +66,24 @@ class Rope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """The RMS norm of a model's rows."""
+    """The norm of a model's rows: x / sqrt(mean(x²) + eps) * weight, of x - mean(x) if it is a layer norm."""
 
+    kind: Literal["rms", "layer"] = "rms"
     eps: float = 1e-6
+    bias: bool = False
+    offset: float = 0.0
+    """What is added to the weights of the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadNorm:
+    """How query and key heads are normalised, with the kind, eps and offset of the model's norms."""
+
+    weights: Literal["shared", "each"] = "shared"
+    """Whether all query heads share a weight, as all key heads do."""
+    whole: bool = False
+    """Whether all query heads are normalised together, and all key heads; their weights are not shared then."""
+    after_rope: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +94,18 @@ class Attention:
     kv_heads: int
     """Key heads; each is shared by `heads / kv_heads` query heads."""
     head_dim: int
-    rope: Rope = field(default_factory=Rope)
+    rope: Rope | None = field(default_factory=Rope)
     qkv_bias: bool = False
     o_bias: bool = False
-    head_norm: bool = False
-    """Whether every query and key head is normalised before the rotation."""
+    head_norm: HeadNorm | None = None
     window: int | None = None
     """How many tokens a token attends to, itself included; None for all."""
+    softcap: float | None = None
+    """c, if a score s becomes c * tanh(s / c)."""
+    sinks: bool = False
+    """Whether every query head has a score of one more key, whose value is zero."""
+    scores_scale: float | None = None
+    """The factor on scores; None for 1 / sqrt(head_dim)."""
 
     def __post_init__(self) -> None:
         """Check what the operations assume."""
@@ -84,8 +116,8 @@ class Attention:
 
     @property
     def scale(self) -> float:
-        """The factor on the scores."""
-        return float(self.head_dim**-0.5)
+        """The factor on scores."""
+        return float(self.head_dim**-0.5 if self.scores_scale is None else self.scores_scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +135,8 @@ class LayerDescription:
 
     mixer: Attention
     feed_forward: Dense
+    norms: Placement = "before"
+    """Where norms are: before each block, after it, both, or once before both blocks, which get the same input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +150,13 @@ class ModelDescription:
     norm: Norm = field(default_factory=Norm)
     tied: bool = False
     """Whether the output layer has the weights of the embedding."""
+    embedding_scale: float = 1.0
+    """A factor on embeddings, rounded to the model's type."""
+    residual_scale: float = 1.0
+    """A factor on what a block adds to the residual stream."""
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None
+    """c, if a logit x becomes c * tanh(x / c), after the scale."""
     context_length: int = 2048
     """The longest sequence that the model was made for, in tokens."""
     dtype: torch.dtype = torch.float32

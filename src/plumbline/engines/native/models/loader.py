@@ -18,6 +18,7 @@ from plumbline.engines.native.models.checkpoint import Checkpoint, WeightsError
 from plumbline.engines.native.models.description import Attention, Dense, ModelDescription
 from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.rope import head_order
 from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.models.weights import (
@@ -25,6 +26,7 @@ from plumbline.engines.native.models.weights import (
     DenseWeights,
     LayerWeights,
     ModelWeights,
+    NormWeights,
 )
 from plumbline_kernels.cpu.library import Library
 
@@ -32,8 +34,8 @@ __all__ = ["WeightsError", "build", "load_model", "random_model"]
 
 _log = logging.getLogger("plumbline.engines")
 
-Fetch = Callable[[str, tuple[int, ...]], Tensor]
-"""Return a tensor by its name and its shape."""
+Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], Tensor]
+"""Return a tensor by its name and its shape, in a type; None for the model's."""
 
 
 def load_model(
@@ -89,10 +91,10 @@ def random_model(
     generator = torch.Generator().manual_seed(seed)
     kind = dtype or description.dtype
 
-    def fetch(name: str, shape: tuple[int, ...]) -> Tensor:
+    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
         if name.endswith("norm.weight"):
-            return torch.ones(shape, dtype=kind, device=device)
-        return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, kind)
+            return torch.ones(shape, dtype=dtype or kind, device=device)
+        return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, dtype or kind)
 
     return build(description, fetch, library, bits)
 
@@ -102,15 +104,16 @@ def build(
 ) -> Transformer:
     """Assemble the transformer from the tensors that `fetch` returns."""
     names = description.names
-    embedding = fetch(f"{names.embedding}.weight", (description.vocab_size, description.hidden_size))
+    shape = description.vocab_size, description.hidden_size
+    embedding = fetch(f"{names.embedding}.weight", shape, None)
     if library is not None and not (
         embedding.device.type == "cpu" and compiled_problem(description, embedding.dtype, library) is None
     ):
         library = None
     builder = _Builder(description, fetch, library, bits)
     layers = [builder.layer(index) for index in range(len(description.layers))]
-    norm = fetch(f"{names.norm}.weight", (description.hidden_size,))
-    head = embedding if description.tied else fetch(f"{names.head}.weight", tuple(embedding.shape))
+    norm = builder.norm(names.norm)
+    head = embedding if description.tied else fetch(f"{names.head}.weight", shape, None)
     weights = ModelWeights(embedding, layers, norm, Linear(head, None, library, 8 if bits else 0))
     return Transformer(description, weights, library)
 
@@ -125,44 +128,87 @@ class _Builder:
         self._fetch, self._library, self._bits = fetch, library, bits
 
     def layer(self, index: int) -> LayerWeights:
-        layer, hidden = self._description.layers[index], self._description.hidden_size
+        layer = self._description.layers[index]
         prefix = self._names.layer.format(index)
+        names, norms = self._names, layer.norms
+        before, after = norms != "after", norms in ("after", "both")
         return LayerWeights(
-            before_mixer=self._fetch(f"{prefix}{self._names.before_mixer}.weight", (hidden,)),
+            before_mixer=self.norm(prefix + names.before_mixer) if before else None,
             mixer=self._attention(prefix, layer.mixer),
-            before_feed_forward=self._fetch(f"{prefix}{self._names.before_feed_forward}.weight", (hidden,)),
+            after_mixer=self.norm(prefix + names.after_mixer) if after else None,
+            before_feed_forward=(
+                self.norm(prefix + names.before_feed_forward) if norms in ("before", "both") else None
+            ),
             feed_forward=self._dense(prefix, layer.feed_forward),
+            after_feed_forward=self.norm(prefix + names.after_feed_forward) if after else None,
         )
+
+    def norm(self, name: str) -> NormWeights:
+        """Fetch the weights of a norm of rows."""
+        norm, shape = self._description.norm, (self._description.hidden_size,)
+        bias = self._fetch(f"{name}.bias", shape, torch.float32) if norm.bias else None
+        return NormWeights(self._fetch(f"{name}.weight", shape, torch.float32) + norm.offset, bias)
 
     def _attention(self, prefix: str, shape: Attention) -> AttentionWeights:
         names, hidden, head_dim = self._names, self._description.hidden_size, shape.head_dim
         q_width, kv_width = shape.heads * head_dim, shape.kv_heads * head_dim
-        norms = None
-        if shape.head_norm:
-            q_norm = self._fetch(f"{prefix}{names.q_norm}.weight", (head_dim,))
-            norms = q_norm, self._fetch(f"{prefix}{names.k_norm}.weight", (head_dim,))
+        order = head_order(shape.rope, head_dim)
+        rows = None
+        if order is not None:
+            # The rows of all query and key heads, and those of values as they are.
+            rotated = torch.arange(q_width + kv_width).view(-1, head_dim)[:, order].flatten()
+            rows = torch.cat((rotated, torch.arange(kv_width) + q_width + kv_width))
         return AttentionWeights(
-            qkv=self._linear(prefix, names.qkv, (q_width, kv_width, kv_width), hidden, shape.qkv_bias),
+            qkv=self._linear(prefix, names.qkv, (q_width, kv_width, kv_width), hidden, shape.qkv_bias, rows),
             o=self._linear(prefix, (names.o,), (hidden,), q_width, shape.o_bias),
-            head_norms=norms,
+            head_norms=self._head_norms(prefix, shape, order),
+            sinks=self._fetch(prefix + names.sinks, (shape.heads,), torch.float32) if shape.sinks else None,
         )
+
+    def _head_norms(self, prefix: str, shape: Attention, order: Tensor | None) -> Tensor | None:
+        """Fetch the weights of q and k norms, [H + KV, head_dim]."""
+        if shape.head_norm is None:
+            return None
+        found = []
+        for name, count in ((self._names.q_norm, shape.heads), (self._names.k_norm, shape.kv_heads)):
+            size = {"shared": (shape.head_dim,), "each": (count, shape.head_dim)}[shape.head_norm.weights]
+            if shape.head_norm.whole:
+                size = (count * shape.head_dim,)
+            weight = self._fetch(f"{prefix}{name}.weight", size, torch.float32)
+            found.append(weight.view(-1, shape.head_dim).expand(count, -1))
+        weights = torch.cat(found) + self._description.norm.offset
+        return weights if order is None else weights[:, order].contiguous()
 
     def _dense(self, prefix: str, block: Dense) -> DenseWeights:
         names, hidden, width = self._names, self._description.hidden_size, block.width
         return DenseWeights(
+            activation=block.activation,
             gate_up=self._linear(prefix, names.gate_up, (width, width), hidden, block.bias),
             down=self._linear(prefix, (names.down,), (hidden,), width, block.bias),
         )
 
     def _linear(
-        self, prefix: str, names: tuple[str, ...], outputs: Iterable[int], inputs: int, bias: bool
+        self,
+        prefix: str,
+        names: tuple[str, ...],
+        outputs: Iterable[int],
+        inputs: int,
+        bias: bool,
+        rows: Tensor | None = None,
     ) -> Linear:
-        """Build one linear layer from the named projections, stacked along the output; one name has all of them."""
+        """Build one linear layer from the named projections, stacked along the output; one name has all of them.
+
+        With `rows`, int64 [out], its rows are those of the stack in this order.
+        """
         widths = tuple(outputs) if len(names) > 1 else (sum(outputs),)
         parts = [(prefix + name, width) for name, width in zip(names, widths, strict=True)]
-        weights = [self._fetch(f"{name}.weight", (width, inputs)) for name, width in parts]
-        biases = [self._fetch(f"{name}.bias", (width,)) for name, width in parts] if bias else []
-        return Linear(_merge(weights), _merge(biases) if biases else None, self._library, self._bits)
+        weight = _merge([self._fetch(f"{name}.weight", (width, inputs), None) for name, width in parts])
+        shift = (
+            _merge([self._fetch(f"{name}.bias", (width,), None) for name, width in parts]) if bias else None
+        )
+        if rows is not None:
+            weight, shift = weight[rows], None if shift is None else shift[rows]
+        return Linear(weight, shift, self._library, self._bits)
 
 
 def _merge(tensors: list[Tensor]) -> Tensor:

@@ -21,10 +21,13 @@ class Names:
     layer: str = "model.layers.{}."
     """What the names below begin with, by the number of the layer."""
     before_mixer: str = "input_layernorm"
+    after_mixer: str = "post_attention_layernorm"
     before_feed_forward: str = "post_attention_layernorm"
+    after_feed_forward: str = "post_feedforward_layernorm"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     o: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    sinks: str = "self_attn.sinks"

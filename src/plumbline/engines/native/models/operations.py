@@ -12,32 +12,37 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Attention, Norm
+from plumbline.engines.native.models.description import Activation, Attention, Norm
 from plumbline.engines.native.models.linear import Linear
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
-from plumbline_kernels.norm import add_rms_norm, add_rms_norm_torch, rms_norm, rms_norm_torch, twice
-from plumbline_kernels.rope_kv import (
-    RopePlan,
-    merge_head_norms,
-    plan_rope,
-    rope_kv_write,
-    rope_kv_write_torch,
+from plumbline_kernels.norm import (
+    add_layer_norm,
+    add_rms_norm,
+    add_torch,
+    layer_norm,
+    layer_norm_torch,
+    rms_norm,
+    rms_norm_torch,
+    twice,
 )
-from plumbline_kernels.swiglu import silu_mul, silu_mul_torch
+from plumbline_kernels.rope_kv import HeadNorms, RopePlan, plan_rope, rope_kv_write, rope_kv_write_torch
+from plumbline_kernels.swiglu import gelu_mul, gelu_mul_torch, silu_mul, silu_mul_torch
 
-__all__ = ["Backend", "Heads", "KVCache", "Loop", "NormWeights", "Operations", "eager_backend"]
+__all__ = ["Backend", "Heads", "KVCache", "Loop", "Operations", "PreparedNorm", "eager_backend"]
 
 KVCache = tuple[Tensor, Tensor]
 """Keys and values of a layer, each [num_blocks, block_size, KV, head_dim]."""
 
 
 @dataclass(frozen=True, slots=True)
-class NormWeights:
-    """A norm, with its weight [D] as a backend prepares it."""
+class PreparedNorm:
+    """A norm, with its weights as a backend prepares them."""
 
     norm: Norm
     weight: Tensor
+    """fp32 [D], or [2 D] in the form of `twice`."""
+    bias: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +50,33 @@ class Heads:
     """An attention, with what its operations need besides the projections."""
 
     attention: Attention
-    eps: float
-    """Of the norms of heads."""
-    cos_sin: Tensor
-    """The table of `rope_table`."""
-    norms: tuple[Tensor, ...] | None
-    """The norm weights of query and key heads, as a backend prepares them."""
+    cos_sin: Tensor | None
+    """The table of `rope_table`; None without a rotation."""
+    temperature: Tensor | None
+    """The factors of `temperatures`."""
+    norms: HeadNorms | None
+    sinks: Tensor | None
 
 
 class Operations(Protocol):
     """The operations of one step. T are its tokens, D the width, H and KV the query and key heads."""
 
-    def embed(self, table: Tensor) -> Tensor:
-        """Return the rows of `table` [V, D] of the step's tokens, [T, D]."""
+    def embed(self, table: Tensor, factor: float) -> Tensor:
+        """Return the rows of `table` [V, D] of the step's tokens, times a factor, [T, D]."""
         ...
 
-    def norm(self, x: Tensor, norm: NormWeights) -> Tensor:
+    def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
         """Return the norm of x [T, D]."""
         ...
 
-    def add_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> tuple[Tensor, Tensor]:
-        """Return the norm of x + residual, and the sum; both [T, D]."""
+    def add(self, x: Tensor, residual: Tensor, factor: float) -> Tensor:
+        """Return residual + factor * x, both [T, D]; the residual may be overwritten."""
+        ...
+
+    def add_norm(
+        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the norm of residual + factor * x, and the sum; both [T, D]."""
         ...
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
@@ -76,7 +87,7 @@ class Operations(Protocol):
         """Rotate q and k of qkv [T, (H + 2 KV) * head_dim], write k and v to the cache, return q."""
         ...
 
-    def select(self, q: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def select(self, q: Tensor, residual: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keep the tokens whose results are wanted; the operations after this one compute no others."""
         ...
 
@@ -84,8 +95,8 @@ class Operations(Protocol):
         """Return the attention of q over the cache, [T, H * head_dim]."""
         ...
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Return silu(gate) * up of [T, 2 * width]."""
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        """Return activation(gate) * up of [T, 2 * width]."""
         ...
 
 
@@ -96,14 +107,8 @@ Loop = Callable[[Operations, list[KVCache]], Tensor]
 class Backend(Protocol):
     """Prepare the weights of a model, and run its loop over the operations of each step."""
 
-    def norm(self, norm: Norm, weight: Tensor) -> NormWeights:
-        """Prepare the weight [D] of a norm, once per model."""
-        ...
-
-    def heads(
-        self, attention: Attention, eps: float, cos_sin: Tensor, norms: tuple[Tensor, Tensor] | None
-    ) -> Heads:
-        """Prepare an attention with the weights of q and k norms, each [head_dim], once per model."""
+    def norm(self, norm: Norm, weight: Tensor, bias: Tensor | None) -> PreparedNorm:
+        """Prepare the weights of a norm, fp32 [D], once per model."""
         ...
 
     def run(
@@ -129,40 +134,52 @@ class _Step:
     def __init__(self, token_ids: Tensor, batch: AttentionBatch, selection: Selection | None) -> None:
         self._token_ids, self._batch, self._selection = token_ids, batch, selection
 
-    def embed(self, table: Tensor) -> Tensor:
-        return F.embedding(self._token_ids, table)
+    def embed(self, table: Tensor, factor: float) -> Tensor:
+        rows = F.embedding(self._token_ids, table)
+        return rows if factor == 1.0 else rows.mul_(factor)
+
+    def add(self, x: Tensor, residual: Tensor, factor: float) -> Tensor:
+        return add_torch(x, residual, factor)
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         return layer(x)
 
-    def select(self, q: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def select(self, q: Tensor, residual: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self._selection is None:
-            return q, residual
+            return q, residual, x
         self._batch, rows = self._selection.batch, self._selection.rows
-        return q.index_select(0, rows), residual.index_select(0, rows)
+        kept = residual.index_select(0, rows)
+        return q.index_select(0, rows), kept, kept if x is residual else x.index_select(0, rows)
 
 
 class _Kernels(_Step):
-    def norm(self, x: Tensor, norm: NormWeights) -> Tensor:
+    def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
+        if norm.norm.kind == "layer":
+            return layer_norm(x, norm.weight, norm.bias, norm.norm.eps)
         return rms_norm(x, norm.weight, norm.norm.eps)
 
-    def add_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, residual, norm.weight, norm.norm.eps)
+    def add_norm(
+        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float
+    ) -> tuple[Tensor, Tensor]:
+        if norm.norm.kind == "layer":
+            return add_layer_norm(x, residual, norm.weight, norm.bias, norm.norm.eps, factor)
+        return add_rms_norm(x, residual, norm.weight, norm.norm.eps, factor)
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
-        q_norm, k_norm = heads.norms or (None, None)
         batch, shape = self._batch, heads.attention
         return rope_kv_write(
             qkv, heads.cos_sin, batch.positions, batch.slot_mapping, *cache,
-            shape.heads, shape.kv_heads, q_norm, k_norm, heads.eps,
+            shape.heads, shape.kv_heads, heads.norms, temperature=heads.temperature,
         )  # fmt: skip
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         shape = heads.attention
-        return paged_attention(q, *cache, self._batch, shape.scale, shape.window).flatten(1)
+        return paged_attention(
+            q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks
+        ).flatten(1)
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return silu_mul(gate_up)
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        return (silu_mul if activation == "silu" else gelu_mul)(gate_up)
 
 
 class _Torch(_Step):
@@ -173,27 +190,34 @@ class _Torch(_Step):
         self._all = batch
         self._plans: dict[int, RopePlan] = {}
 
-    def norm(self, x: Tensor, norm: NormWeights) -> Tensor:
+    def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
+        if norm.norm.kind == "layer":
+            return layer_norm_torch(x, norm.weight, norm.bias, norm.norm.eps)
         return rms_norm_torch(x, norm.weight, norm.norm.eps)
 
-    def add_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> tuple[Tensor, Tensor]:
-        return add_rms_norm_torch(x, residual, norm.weight, norm.norm.eps)
+    def add_norm(
+        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float
+    ) -> tuple[Tensor, Tensor]:
+        residual = add_torch(x, residual, factor)
+        return self.norm(residual, norm), residual
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         plan = self._plans.get(id(heads.cos_sin))
         if plan is None:
             # Layers with the same table share the rotations of a step.
-            plan = plan_rope(heads.cos_sin, self._all.positions, self._all.slot_mapping)
+            batch = self._all
+            plan = plan_rope(heads.cos_sin, batch.positions, batch.slot_mapping, heads.temperature)
             self._plans[id(heads.cos_sin)] = plan
-        (norms,) = heads.norms or (None,)
-        return rope_kv_write_torch(qkv, plan, *cache, heads.attention.heads, norms, heads.eps)
+        return rope_kv_write_torch(qkv, plan, *cache, heads.attention.heads, heads.norms)
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         shape = heads.attention
-        return paged_attention_torch(q, *cache, self._batch, shape.scale, shape.window).flatten(1)
+        return paged_attention_torch(
+            q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks
+        ).flatten(1)
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return silu_mul_torch(gate_up)
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        return (silu_mul_torch if activation == "silu" else gelu_mul_torch)(gate_up)
 
 
 class _EagerBackend:
@@ -215,23 +239,12 @@ class _EagerBackend:
 class _KernelBackend(_EagerBackend):
     step = _Kernels
 
-    def norm(self, norm: Norm, weight: Tensor) -> NormWeights:
-        return NormWeights(norm, weight)
-
-    def heads(
-        self, attention: Attention, eps: float, cos_sin: Tensor, norms: tuple[Tensor, Tensor] | None
-    ) -> Heads:
-        return Heads(attention, eps, cos_sin, norms)
+    def norm(self, norm: Norm, weight: Tensor, bias: Tensor | None) -> PreparedNorm:
+        return PreparedNorm(norm, weight, bias)
 
 
 class _TorchBackend(_EagerBackend):
     step = _Torch
 
-    def norm(self, norm: Norm, weight: Tensor) -> NormWeights:
-        return NormWeights(norm, twice(weight))
-
-    def heads(
-        self, attention: Attention, eps: float, cos_sin: Tensor, norms: tuple[Tensor, Tensor] | None
-    ) -> Heads:
-        merged = norms and (merge_head_norms(*norms, attention.heads, attention.kv_heads),)
-        return Heads(attention, eps, cos_sin, merged)
+    def norm(self, norm: Norm, weight: Tensor, bias: Tensor | None) -> PreparedNorm:
+        return PreparedNorm(norm, twice(weight) if norm.kind == "rms" else weight, bias)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Attention, ModelDescription, Norm
+from plumbline.engines.native.models.description import Norm
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.operations import Heads, KVCache, Loop, NormWeights
+from plumbline.engines.native.models.operations import Heads, KVCache, Loop, PreparedNorm
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library
+from plumbline_kernels.cpu.program import Heads as CompiledHeads
 from plumbline_kernels.cpu.program import Program
 
 __all__ = ["RecordedBackend"]
@@ -20,20 +21,14 @@ _CAPACITY = 64
 class RecordedBackend:
     """Implement `Backend` with a program of compiled kernels."""
 
-    def __init__(self, description: ModelDescription, cos_sin: Tensor, library: Library) -> None:
-        self._description, self._cos_sin, self._library = description, cos_sin, library
+    def __init__(self, library: Library) -> None:
+        self._library = library
         self._program: tuple[Program, Tensor] | None = None
         self._cache: Tensor | None = None
 
-    def norm(self, norm: Norm, weight: Tensor) -> NormWeights:
-        """Keep the weight as it is."""
-        return NormWeights(norm, weight)
-
-    def heads(
-        self, attention: Attention, eps: float, cos_sin: Tensor, norms: tuple[Tensor, Tensor] | None
-    ) -> Heads:
+    def norm(self, norm: Norm, weight: Tensor, bias: Tensor | None) -> PreparedNorm:
         """Keep the weights as they are."""
-        return Heads(attention, eps, cos_sin, norms)
+        return PreparedNorm(norm, weight, bias)
 
     def run(
         self,
@@ -55,18 +50,9 @@ class RecordedBackend:
         return result[: program.run(token_ids, batch, selection)]
 
     def _record(self, loop: Loop, caches: list[KVCache], capacity: int) -> tuple[Program, Tensor]:
-        shape = self._description.layers[0].mixer
         self._cache = caches[0][0]
         program = Program(
-            self._library,
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            block_size=self._cache.shape[1],
-            cos_sin=self._cos_sin,
-            eps=self._description.norm.eps,
-            dtype=self._cache.dtype,
-            capacity=capacity,
+            self._library, block_size=self._cache.shape[1], dtype=self._cache.dtype, capacity=capacity
         )
         return program, loop(_Recorder(program), caches)
 
@@ -76,22 +62,45 @@ class _Recorder:
 
     def __init__(self, program: Program) -> None:
         self.embed = program.embed
-        self.select = program.select
-        self.silu_mul = program.silu_mul
+        self.add = program.add
+        self.gate = program.gate
         self._program = program
 
-    def norm(self, x: Tensor, norm: NormWeights) -> Tensor:
-        return self._program.norm(x, norm.weight)
+    def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
+        return self._program.norm(x, norm.weight, norm.bias, norm.norm.eps, norm.norm.kind == "layer")
 
-    def add_norm(self, x: Tensor, residual: Tensor, norm: NormWeights) -> tuple[Tensor, Tensor]:
-        return self._program.add_norm(x, residual, norm.weight)
+    def add_norm(
+        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float
+    ) -> tuple[Tensor, Tensor]:
+        centred = norm.norm.kind == "layer"
+        return self._program.add_norm(x, residual, norm.weight, norm.bias, norm.norm.eps, centred, factor)
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         assert layer.packed is not None, "the model was loaded for these kernels"
         return self._program.linear(x, layer.packed, layer.bias)
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
-        return self._program.rope_kv_write(qkv, cache, *(heads.norms or (None, None)))
+        return self._program.rope_kv_write(qkv, cache, _structure(heads))
+
+    def select(self, q: Tensor, residual: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        self._program.select(q, residual, None if x is residual else x)
+        return q, residual, x
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
-        return self._program.attend(q, cache, heads.attention.window)
+        return self._program.attend(q, cache, _structure(heads))
+
+
+def _structure(heads: Heads) -> CompiledHeads:
+    shape = heads.attention
+    return CompiledHeads.of(
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        scale=shape.scale,
+        cos_sin=heads.cos_sin,
+        norms=heads.norms,
+        temperature=heads.temperature,
+        window=shape.window,
+        softcap=shape.softcap,
+        sinks=heads.sinks,
+    )

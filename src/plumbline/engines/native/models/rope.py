@@ -9,19 +9,53 @@ from torch import Tensor
 
 from plumbline.engines.native.models.description import Rope
 
-__all__ = ["rope_table"]
+__all__ = ["head_order", "rope_table", "rotated_dims", "temperatures"]
 
 
 def rope_table(rope: Rope, head_dim: int, max_positions: int) -> Tensor:
-    """Return fp32 [max_positions, head_dim]: cos in the first half of each row, sin in the second."""
-    frequencies, scale = _frequencies(rope, head_dim)
+    """Return fp32 [max_positions, head_dim]: cos in the first half of each row, sin in the second.
+
+    The first pairs of a head are those that are rotated (`head_order`); the others have cos 1 and sin 0.
+    """
+    frequencies, scale = _frequencies(rope, rotated_dims(rope, head_dim), head_dim, max_positions)
     angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)
-    return torch.cat((angles.cos(), angles.sin()), dim=1).mul_(scale)
+    unturned = max_positions, head_dim // 2 - len(frequencies)
+    cos = torch.cat((angles.cos().mul_(scale), torch.ones(unturned)), 1)
+    return torch.cat((cos, angles.sin().mul_(scale), torch.zeros(unturned)), 1)
 
 
-def _frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:
-    """Return the angle per position of each pair, fp32 [head_dim / 2], and the factor on cos and sin."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+def temperatures(rope: Rope, max_positions: int) -> Tensor | None:
+    """Return the factors on queries by position, fp32 [max_positions], or None if all are 1."""
+    if not rope.temperature:
+        return None
+    steps = torch.arange(max_positions, dtype=torch.float32) / rope.original_max_positions
+    return 1 + rope.temperature * torch.log1p(steps.floor())
+
+
+def rotated_dims(rope: Rope, head_dim: int) -> int:
+    """Return how many numbers of a head are rotated; `proportional` has frequencies of zero for the others."""
+    return head_dim if rope.kind == "proportional" else int(head_dim * rope.part)
+
+
+def head_order(rope: Rope | None, head_dim: int) -> Tensor | None:
+    """Return the order of a head's rows in which pair i of the rotation is (i, i + head_dim / 2), int64 [head_dim].
+
+    Scores do not depend on the order, as long as queries and keys have the same one. So interleaved and partial
+    rotations become the rotation of halves once the rows of q and k are permuted. None if they need not be.
+    """
+    if rope is None:
+        return None
+    dims = rotated_dims(rope, head_dim)
+    rows = torch.arange(dims)
+    first, second = (rows[::2], rows[1::2]) if rope.interleaved else rows.chunk(2)
+    rest = torch.arange(dims, head_dim).chunk(2) if dims < head_dim else (rows[:0], rows[:0])
+    order = torch.cat((first, rest[0], second, rest[1]))
+    return None if torch.equal(order, torch.arange(head_dim)) else order
+
+
+def _frequencies(rope: Rope, dims: int, head_dim: int, max_positions: int) -> tuple[Tensor, float]:
+    """Return the angle per position of each pair, fp32 [dims / 2], and the factor on cos and sin."""
+    exponents = torch.arange(0, dims, 2, dtype=torch.float32) / dims
     base = 1.0 / rope.theta**exponents
     match rope.kind:
         case "linear":
@@ -29,9 +63,26 @@ def _frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:
         case "llama3":
             return _llama3(rope, base), 1.0
         case "yarn":
-            return _yarn(rope, base, head_dim), _yarn_attention_factor(rope)
+            return _yarn(rope, base, dims), _yarn_attention_factor(rope)
+        case "longrope":
+            is_long = max_positions > rope.original_max_positions
+            factors = rope.long_factors if is_long else rope.short_factors
+            return base / torch.tensor(factors), _longrope_attention_factor(rope)
+        case "proportional":
+            turned = int(rope.part * head_dim // 2)
+            return torch.where(torch.arange(dims // 2) < turned, base / rope.factor, 0.0), 1.0
         case _:
             return base, 1.0
+
+
+def _longrope_attention_factor(rope: Rope) -> float:
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    return (
+        1.0
+        if rope.factor <= 1
+        else math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_max_positions))
+    )
 
 
 def _llama3(rope: Rope, base: Tensor) -> Tensor:

@@ -23,20 +23,27 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import ModelDescription, Rope
+from plumbline.engines.native.models.description import LayerDescription, ModelDescription, Rope
 from plumbline.engines.native.models.operations import (
     Backend,
     Heads,
     KVCache,
-    NormWeights,
     Operations,
+    PreparedNorm,
     eager_backend,
 )
 from plumbline.engines.native.models.recorded import RecordedBackend
-from plumbline.engines.native.models.rope import rope_table
-from plumbline.engines.native.models.weights import LayerWeights, ModelWeights
+from plumbline.engines.native.models.rope import rope_table, temperatures
+from plumbline.engines.native.models.weights import (
+    AttentionWeights,
+    DenseWeights,
+    LayerWeights,
+    ModelWeights,
+    NormWeights,
+)
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library
+from plumbline_kernels.rope_kv import HeadNorms
 
 __all__ = ["KVCache", "Transformer"]
 
@@ -44,11 +51,15 @@ __all__ = ["KVCache", "Transformer"]
 class _Layer(NamedTuple):
     """A layer, as its operations take it."""
 
-    weights: LayerWeights
+    mixer: AttentionWeights
+    feed_forward: DenseWeights
     heads: Heads
-    before_feed_forward: NormWeights
-    following: NormWeights
-    """The first norm of the next layer; after the last one the norm of the output."""
+    after_mixer: PreparedNorm | None
+    is_parallel: bool
+    before_feed_forward: PreparedNorm | None
+    after_feed_forward: PreparedNorm | None
+    following: PreparedNorm | None
+    """The first norm of the next layer, None if it has none; after the last one the norm of the output."""
 
 
 class Transformer:
@@ -63,36 +74,56 @@ class Transformer:
         """The compiled kernels that run it, so that a token has the same bits in any batch; None if others do."""
         self.embedding = weights.embedding
         self.head = weights.head
-        tables: dict[tuple[Rope, int], Tensor] = {}
-        for layer in description.layers:
-            key = layer.mixer.rope, layer.mixer.head_dim
-            if key not in tables:
-                tables[key] = rope_table(*key, description.context_length).to(self.device)
-        first = description.layers[0].mixer
+        # Models were trained with a factor of their own type.
+        self._embedding_scale = float(torch.tensor(description.embedding_scale, dtype=self.dtype))
+        self._tables: dict[tuple[Rope, int], tuple[Tensor, Tensor | None]] = {}
         self._backend: Backend = (
-            eager_backend(self.embedding)
-            if library is None
-            else RecordedBackend(description, tables[first.rope, first.head_dim], library)
+            eager_backend(self.embedding) if library is None else RecordedBackend(library)
         )
-        norm = description.norm
-        self._first_norm, *following = (
-            self._backend.norm(norm, weight)
-            for weight in (*(layer.before_mixer for layer in weights.layers), weights.norm)
-        )
+        befores = [layer.before_mixer for layer in weights.layers]
+        self._first_norm = self._norm(befores[0])
         self._layers = [
-            _Layer(
-                found,
-                self._backend.heads(
-                    layer.mixer,
-                    norm.eps,
-                    tables[layer.mixer.rope, layer.mixer.head_dim],
-                    found.mixer.head_norms,
-                ),
-                self._backend.norm(norm, found.before_feed_forward),
-                after,
+            self._layer(layer, found, following)
+            for layer, found, following in zip(
+                description.layers, weights.layers, [*befores[1:], weights.norm], strict=True
             )
-            for layer, found, after in zip(description.layers, weights.layers, following, strict=True)
         ]
+
+    def _layer(self, layer: LayerDescription, found: LayerWeights, following: NormWeights | None) -> _Layer:
+        return _Layer(
+            mixer=found.mixer,
+            feed_forward=found.feed_forward,
+            heads=self._heads(layer, found.mixer),
+            after_mixer=self._norm(found.after_mixer),
+            is_parallel=layer.norms == "parallel",
+            before_feed_forward=self._norm(found.before_feed_forward),
+            after_feed_forward=self._norm(found.after_feed_forward),
+            following=self._norm(following),
+        )
+
+    def _norm(self, found: NormWeights | None) -> PreparedNorm | None:
+        if found is None:
+            return None
+        return self._backend.norm(self.description.norm, found.weight, found.bias)
+
+    def _heads(self, layer: LayerDescription, found: AttentionWeights) -> Heads:
+        shape, norm = layer.mixer, self.description.norm
+        table, temperature = None, None
+        if shape.rope is not None:
+            key = shape.rope, shape.head_dim
+            if key not in self._tables:
+                length = self.description.context_length
+                factors = temperatures(shape.rope, length)
+                self._tables[key] = (
+                    rope_table(*key, length).to(self.device),
+                    None if factors is None else factors.to(self.device),
+                )
+            table, temperature = self._tables[key]
+        norms = None
+        if shape.head_norm is not None and found.head_norms is not None:
+            kind = shape.head_norm
+            norms = HeadNorms(found.head_norms, norm.eps, norm.kind == "layer", kind.whole, kind.after_rope)
+        return Heads(shape, table, temperature, norms, found.sinks)
 
     @property
     def device(self) -> torch.device:
@@ -138,25 +169,46 @@ class Transformer:
         return self._backend.run(self._run_layers, token_ids, batch, kv_caches, selection)
 
     def _run_layers(self, operations: Operations, kv_caches: list[KVCache]) -> Tensor:
-        residual = operations.embed(self.embedding)
-        x = operations.norm(residual, self._first_norm)
+        residual = operations.embed(self.embedding, self._embedding_scale)
+        x = residual if self._first_norm is None else operations.norm(residual, self._first_norm)
         for layer, cache in zip(self._layers, kv_caches, strict=True):
-            mixer, feed_forward = layer.weights.mixer, layer.weights.feed_forward
-            q = operations.rope_kv_write(operations.linear(x, mixer.qkv), cache, layer.heads)
+            q = operations.rope_kv_write(operations.linear(x, layer.mixer.qkv), cache, layer.heads)
             if layer is self._layers[-1]:
-                q, residual = operations.select(q, residual)
+                q, residual, x = operations.select(q, residual, x if layer.is_parallel else residual)
                 if not len(q):
                     return residual  # No result is wanted, and the keys are written.
-            attended = operations.attend(q, cache, layer.heads)
-            x, residual = operations.add_norm(
-                operations.linear(attended, mixer.o), residual, layer.before_feed_forward
-            )
-            gated = operations.silu_mul(operations.linear(x, feed_forward.gate_up))
-            x, residual = operations.add_norm(
-                operations.linear(gated, feed_forward.down), residual, layer.following
-            )
+            mixed = operations.linear(operations.attend(q, cache, layer.heads), layer.mixer.o)
+            if layer.after_mixer is not None:
+                mixed = operations.norm(mixed, layer.after_mixer)
+            if layer.is_parallel:
+                residual = operations.add(mixed, residual, self.description.residual_scale)
+            else:
+                x, residual = self._add(operations, mixed, residual, layer.before_feed_forward)
+            fed = self._feed_forward(operations, x, layer)
+            if layer.after_feed_forward is not None:
+                fed = operations.norm(fed, layer.after_feed_forward)
+            x, residual = self._add(operations, fed, residual, layer.following)
         return x
+
+    def _feed_forward(self, operations: Operations, x: Tensor, layer: _Layer) -> Tensor:
+        weights = layer.feed_forward
+        gated = operations.gate(operations.linear(x, weights.gate_up), weights.activation)
+        return operations.linear(gated, weights.down)
+
+    def _add(
+        self, operations: Operations, x: Tensor, residual: Tensor, norm: PreparedNorm | None
+    ) -> tuple[Tensor, Tensor]:
+        """Add to the residual stream; returns the input of the next block, and the sum."""
+        factor = self.description.residual_scale
+        if norm is not None:
+            return operations.add_norm(x, residual, norm, factor)
+        residual = operations.add(x, residual, factor)
+        return residual, residual
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Map hidden states [R, D] to fp32 logits [R, V]."""
-        return self.head.logits(hidden)
+        logits = self.head.logits(hidden)
+        if self.description.logits_scale != 1.0:
+            logits = logits.mul_(self.description.logits_scale)
+        cap = self.description.logits_softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)

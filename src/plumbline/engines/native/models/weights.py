@@ -6,9 +6,18 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from plumbline.engines.native.models.description import Activation
 from plumbline.engines.native.models.linear import Linear
 
-__all__ = ["AttentionWeights", "DenseWeights", "LayerWeights", "ModelWeights"]
+__all__ = ["AttentionWeights", "DenseWeights", "LayerWeights", "ModelWeights", "NormWeights"]
+
+
+@dataclass(slots=True)
+class NormWeights:
+    """The weights of a norm, fp32 [D], with the offset of its description added."""
+
+    weight: Tensor
+    bias: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -17,8 +26,10 @@ class AttentionWeights:
 
     qkv: Linear
     o: Linear
-    head_norms: tuple[Tensor, Tensor] | None
-    """The norm weights of q and k, if heads are normalised."""
+    head_norms: Tensor | None
+    """fp32 [H + KV, head_dim], if heads are normalised."""
+    sinks: Tensor | None
+    """fp32 [H]."""
 
 
 @dataclass(slots=True)
@@ -27,16 +38,19 @@ class DenseWeights:
 
     gate_up: Linear
     down: Linear
+    activation: Activation
 
 
 @dataclass(slots=True)
 class LayerWeights:
-    """The weights of one layer."""
+    """The weights of one layer, without the norms that its description does not have."""
 
-    before_mixer: Tensor
     mixer: AttentionWeights
-    before_feed_forward: Tensor
     feed_forward: DenseWeights
+    before_mixer: NormWeights | None
+    after_mixer: NormWeights | None
+    before_feed_forward: NormWeights | None
+    after_feed_forward: NormWeights | None
 
 
 @dataclass(slots=True)
@@ -45,5 +59,5 @@ class ModelWeights:
 
     embedding: Tensor
     layers: list[LayerWeights]
-    norm: Tensor
+    norm: NormWeights
     head: Linear

@@ -34,6 +34,13 @@ class Heads(TypedDict):
     head_dim: int
 
 
+class Biases(TypedDict):
+    """Which projections of an attention have a bias."""
+
+    qkv_bias: bool
+    o_bias: bool
+
+
 def heads(fields: Fields, head_dim: int | None = None) -> Heads:
     """Read the number and width of heads; `head_dim` is the family's default, None for the width divided by them."""
     number = fields.integer("num_attention_heads")
@@ -42,7 +49,7 @@ def heads(fields: Fields, head_dim: int | None = None) -> Heads:
     return {"heads": number, "kv_heads": kv_heads, "head_dim": width}
 
 
-def attention_bias(fields: Fields) -> dict[str, bool]:
+def attention_bias(fields: Fields) -> Biases:
     """Read the flag that gives all projections of an attention a bias."""
     bias = fields.flag("attention_bias")
     return {"qkv_bias": bias, "o_bias": bias}

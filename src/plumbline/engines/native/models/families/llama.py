@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import Attention, Dense, LayerDescription, ModelDescription
+from plumbline.engines.native.models.description import (
+    Attention,
+    Dense,
+    HeadNorm,
+    LayerDescription,
+    ModelDescription,
+)
 from plumbline.engines.native.models.families.family import (
     Family,
     alike,
@@ -44,7 +50,7 @@ def _qwen3(fields: Fields) -> ModelDescription:
     bias = attention_bias(fields)
     return model(fields, tuple(
         LayerDescription(
-            mixer=Attention(**shape, rope=rope, **bias, head_norm=True, window=window), feed_forward=feed_forward
+            mixer=Attention(**shape, rope=rope, **bias, head_norm=HeadNorm(), window=window), feed_forward=feed_forward
         )
         for window in qwen_windows(fields)
     ))  # fmt: skip

@@ -74,5 +74,9 @@ def _scaling(fields: Fields, kind: str, parameters: Json) -> dict[str, Any]:
 def context_length(fields: Fields, layers: Iterable[LayerDescription]) -> int:
     """Return the longest sequence that a model was made for; yarn multiplies the original length by its factor."""
     ropes = {layer.mixer.rope for layer in layers}
-    stretched = [int(rope.original_max_positions * rope.factor) for rope in ropes if rope.kind == "yarn"]
+    stretched = [
+        int(rope.original_max_positions * rope.factor)
+        for rope in ropes
+        if rope is not None and rope.kind == "yarn"
+    ]
     return max([fields.integer("max_position_embeddings"), *stretched])
