@@ -136,7 +136,7 @@ def engine(model: Transformer) -> Callable[..., Driver]:
             device=torch.device("cpu"),
         )
         # A clock that stands still bounds nothing by time, so the steps of a test are always the same.
-        return Driver(EngineCore(settings, runner, EOS, clock=lambda: 0.0))
+        return Driver(EngineCore(settings, runner, EOS, clock=lambda: 0.0, texts=TOKENS))
 
     return build
 

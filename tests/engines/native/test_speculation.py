@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -262,6 +263,50 @@ def test_a_proposal_ends_before_the_grammar_fails_and_the_request_goes_on(count:
     assert len(proposal.masks) == (length + 1 if count or at == "accept" else 0)
     assert request.error is None
     assert found.taken == [0]
+
+
+class Allows(Moody):
+    """A matcher that always allows the same tokens."""
+
+    def __init__(self, allowed: list[int]) -> None:
+        super().__init__()
+        self.allowed = allowed
+
+    def mask_into(self, row: Any) -> None:
+        row.fill(0)
+        for token in self.allowed:
+            row.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
+
+    def accept(self, token_id: int) -> bool:
+        self.taken.append(token_id)
+        return token_id in self.allowed
+
+
+@given(
+    texts=st.lists(st.text("ab", min_size=0, max_size=5).map(str.encode), min_size=VOCAB, max_size=VOCAB),
+    allowed=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6, unique=True),
+    known=st.booleans(),
+)
+def test_the_longest_of_a_few_allowed_tokens_is_proposed_if_the_others_begin_it(
+    texts: list[bytes], allowed: list[int], known: bool
+) -> None:
+    speculator = Speculator(VOCAB, texts if known else ())
+    request = state("a", [3], Allows(allowed))
+    longest = max(texts[token] for token in allowed)
+    alike = len(allowed) <= 4 and all(texts[token] and longest.startswith(texts[token]) for token in allowed)
+    proposal = speculator.propose(request, 3, 1)
+    if len(allowed) == 1:
+        assert proposal.tokens == tuple(allowed) * 3
+    elif alike and known:
+        assert [texts[token] for token in proposal.tokens] == [longest] * 3
+        # A request that takes other tokens has no such proposals any more.
+        for _ in range(2):
+            assert speculator.propose(request, 3, 1).tokens
+            speculator.observe(request, proposal, 0)
+        assert not speculator.propose(request, 3, 1).tokens
+    else:
+        assert not proposal.tokens
+    assert len(proposal.masks) == 1 + len(proposal.tokens)
 
 
 @given(spare=st.integers(1, 40), streams=st.integers(1, 8))

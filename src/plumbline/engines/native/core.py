@@ -7,7 +7,7 @@ The core is synchronous, so tests drive it directly. Its clock decides only how 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -34,11 +34,21 @@ class EngineCore(RequestCore):
         runner: Runner,
         eos_token_ids: frozenset[int],
         clock: Callable[[], float] = time.perf_counter,
+        texts: Sequence[bytes] = (),
     ) -> None:
+        """Take what a step needs.
+
+        Args:
+            config: the limits.
+            runner: computes.
+            eos_token_ids: the model's ends of sequence.
+            clock: returns seconds.
+            texts: the bytes of each token, for better proposals.
+        """
         self._pace = Pace(runner.attention_share)
         self._clock = clock
         speculates = config.speculation and runner.is_exact
-        speculator = Speculator(runner.vocab_size, clock) if speculates else None
+        speculator = Speculator(runner.vocab_size, texts, clock) if speculates else None
         self.scheduler = Scheduler(config, self._pace, speculator)
         super().__init__(self.scheduler, eos_token_ids=eos_token_ids, max_model_len=config.max_model_len)
         self.config = config

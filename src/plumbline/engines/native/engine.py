@@ -35,7 +35,12 @@ class NativeEngine(ThreadedEngine):
             block_size=config.block_size,
         )
         super().__init__(
-            EngineCore(config, runner, eos_token_ids),
+            EngineCore(
+                config,
+                runner,
+                eos_token_ids,
+                texts=() if grammars is None else grammars.vocabulary.tokens,
+            ),
             info,
             max_in_flight=config.max_num_seqs + config.max_num_waiting,
             max_per_client=config.max_seqs_per_client,

@@ -1,15 +1,17 @@
 """Propose the next tokens of a request, so that one step verifies several of them.
 
 Prompt lookup: if the last tokens occurred before, in the prompt or in the answer, what followed them then is proposed.
-Where a grammar allows one token only, that token is proposed. The step computes the proposed tokens after the last one
-and draws a token at each place, with the noise of that place (`sampling.py` keys it by seed and position), the mask of
-that place, and penalties for the tokens before it. A draw counts if all tokens before it were proposed rightly. So the
-tokens are those of plain decoding, also at a temperature, where a row has the same bits in any batch.
+Where a grammar allows one token only, or only beginnings of one, that token is proposed. The step computes the proposed
+tokens after the last one and draws a token at each place, with the noise of that place (`sampling.py` keys it by seed
+and position), the mask of that place, and penalties for the tokens before it. A draw counts if all tokens before it
+were proposed rightly. So the tokens are those of plain decoding, also at a temperature, where a row has the same bits
+in any batch.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -27,6 +29,10 @@ _MOST_SPECULATING = 8
 """Running requests beyond which a step is bound by arithmetic, so that further rows cost what they save."""
 _MASK_SECONDS = 1e-3
 """Time after which no more masks are computed for a request's proposal, because the forward pass waits for them."""
+_FEW = 4
+"""Allowed tokens of which the longest is proposed if the others are beginnings of it."""
+_MOST_DOUBTS = 2
+"""Tokens from the grammar that a request may draw otherwise before it gets those only that are without choice."""
 _SLOW_PAUSE = 32
 """Tokens without a proposal after one mask took that long: without one it is computed beside the forward pass."""
 _GRAM = 3
@@ -102,30 +108,41 @@ class Proposal:
         tokens: the proposed tokens; the matcher allows each of them.
         masks: what the matcher allows before and after each of them, int32 [num_words] each; empty without a matcher,
             and where nothing was computed.
-        num_forced: how many tokens at the beginning the matcher leaves no choice about.
+        num_grammatical: how many tokens at the beginning come from the masks.
     """
 
     tokens: tuple[int, ...] = ()
     masks: tuple[NDArray[np.int32], ...] = ()
-    num_forced: int = 0
+    num_grammatical: int = 0
 
     def cut(self, count: int) -> Proposal:
         """Return the first `count` tokens."""
-        return Proposal(self.tokens[:count], self.masks[: count + 1], min(self.num_forced, count))
+        return Proposal(self.tokens[:count], self.masks[: count + 1], min(self.num_grammatical, count))
 
 
 NOTHING = Proposal()
 
 
 class Speculator:
-    """Propose tokens for requests, and learn from what became of them. The engine thread owns it."""
+    """Propose tokens for requests, and learn from what became of them. The engine thread owns it.
 
-    def __init__(self, vocab_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
+    Args:
+        vocab_size: tokens of the model.
+        texts: the bytes of each token, if they are known.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self, vocab_size: int, texts: Sequence[bytes] = (), clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._num_words = num_words(vocab_size)
+        self._texts = texts
         self._clock = clock
         self._lookups: dict[str, PromptLookup] = {}
         self._resume: dict[str, int] = {}
         """The number of tokens from which on a request with slow masks has proposals again."""
+        self._doubts: Counter[str] = Counter()
+        """How many tokens from the grammar a request has drawn otherwise."""
         self.num_proposed = 0
         self.num_accepted = 0
 
@@ -153,18 +170,21 @@ class Speculator:
         """Learn how many tokens of a proposal were right; the request has the drawn tokens by now."""
         self.num_proposed += len(proposal.tokens)
         self.num_accepted += accepted
-        guessed = len(proposal.tokens) - proposal.num_forced
-        if guessed:
-            lookup = self._lookups[state.request.request_id]
-            lookup.observe(state.num_tokens, guessed, max(accepted - proposal.num_forced, 0))
+        name = state.request.request_id
+        guessed = len(proposal.tokens) - proposal.num_grammatical
+        if accepted < proposal.num_grammatical:
+            self._doubts[name] += 1
+        elif guessed:
+            self._lookups[name].observe(state.num_tokens, guessed, accepted - proposal.num_grammatical)
 
     def forget(self, state: RequestState) -> None:
         """Drop what is known of a request that ends or waits."""
         self._lookups.pop(state.request.request_id, None)
         self._resume.pop(state.request.request_id, None)
+        self._doubts.pop(state.request.request_id, None)
 
     def _constrained(self, state: RequestState, matcher: Matcher, guess: list[int], most: int) -> Proposal:
-        """Return the tokens that a matcher forces, and those of a guess up to the first that it forbids.
+        """Return tokens that follow from the masks, and those of a guess up to the first that is forbidden.
 
         A copy of the matcher takes them: the request's own advances by drawn tokens only, and a failure here is none
         of the request, which may never come to this place.
@@ -172,7 +192,8 @@ class Speculator:
         matcher = matcher.copy()
         tokens: list[int] = []
         masks: list[NDArray[np.int32]] = []
-        num_forced = 0
+        num_grammatical = 0
+        texts = self._texts if self._doubts[state.request.request_id] < _MOST_DOUBTS else ()
         began = self._clock()
         while True:
             row = np.empty(self._num_words, dtype=np.int32)
@@ -187,9 +208,9 @@ class Speculator:
                 if not tokens:
                     self._resume[state.request.request_id] = state.num_tokens + _SLOW_PAUSE
                 break
-            token = _only(row)
+            token = _follows(row, texts)
             if token is not None:
-                num_forced += num_forced == len(tokens)
+                num_grammatical += num_grammatical == len(tokens)
                 guess = guess[1:] if guess and guess[0] == token else []
             elif guess and _allows(row, guess[0]):
                 token, *guess = guess
@@ -199,16 +220,31 @@ class Speculator:
                 break
             tokens.append(token)
         count = max(min(len(tokens), len(masks) - 1), 0)
-        return Proposal(tuple(tokens), tuple(masks), num_forced).cut(count)
+        return Proposal(tuple(tokens), tuple(masks), num_grammatical).cut(count)
 
 
-def _only(mask: NDArray[np.int32]) -> int | None:
-    """Return the token that a mask allows, if it is a single one."""
+def _follows(mask: NDArray[np.int32], texts: Sequence[bytes]) -> int | None:
+    """Return the only token that a mask allows, or the longest of a few if the others are beginnings of it.
+
+    A grammar may force a text and leave open how it is cut into tokens, such as `":` after the name of a property.
+    """
     words = mask.nonzero()[0]
-    if len(words) != 1:
+    if len(words) > _FEW:
         return None
-    bits = int(mask.view(np.uint32)[words[0]])
-    return None if bits & (bits - 1) else int(words[0]) * 32 + bits.bit_length() - 1
+    ids: list[int] = []
+    for word in words.tolist():
+        bits = int(mask[word]) & 0xFFFFFFFF
+        while bits:
+            if len(ids) == _FEW:
+                return None
+            ids.append(word * 32 + (bits & -bits).bit_length() - 1)
+            bits &= bits - 1
+    if len(ids) == 1:
+        return ids[0]
+    if not texts:
+        return None
+    found = max(ids, key=lambda token: len(texts[token]))
+    return found if all(texts[token] and texts[found].startswith(texts[token]) for token in ids) else None
 
 
 def _allows(mask: NDArray[np.int32], token: int) -> bool:
