@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -37,9 +38,9 @@ def matcher(grammar: str) -> Matcher:
     return asyncio.run(COMPILER.compile(grammar))
 
 
-@pytest.fixture(scope="session")
-def model() -> Transformer:
-    """Two layers, fp32, weights large enough that the argmax is not a matter of rounding."""
+@cache
+def tiny_model(dtype: torch.dtype = torch.float32, compiled: bool = True, bits: int = 0) -> Transformer:
+    """Return a model of two layers, with weights so large that the argmax is not a matter of rounding."""
     torch.set_num_threads(1)
     config = describe(
         {
@@ -56,7 +57,7 @@ def model() -> Transformer:
             "torch_dtype": "float32",
         }
     )
-    return random_model(config, seed=3, dtype=torch.float32, library=load())
+    return random_model(config, seed=3, dtype=dtype, library=load() if compiled else None, bits=bits)
 
 
 class Driver:
@@ -123,22 +124,20 @@ def config(**changes: Any) -> EngineConfig:
     return EngineConfig(**{**values, **changes})
 
 
+def build_engine(model: Transformer, **changes: Any) -> Driver:
+    """Return an engine on a model; keyword arguments change its config."""
+    limits = config(**changes)
+    runner = ModelRunner(
+        model, num_blocks=limits.num_blocks, block_size=limits.block_size, device=torch.device("cpu")
+    )
+    # A clock that stands still bounds nothing by time, so the steps of a test are always the same.
+    return Driver(EngineCore(limits, runner, EOS, clock=lambda: 0.0, texts=TOKENS))
+
+
 @pytest.fixture
-def engine(model: Transformer) -> Callable[..., Driver]:
+def engine() -> Callable[..., Driver]:
     """Builds an engine on the tiny model; keyword arguments change its config."""
-
-    def build(**changes: Any) -> Driver:
-        settings = config(**changes)
-        runner = ModelRunner(
-            model,
-            num_blocks=settings.num_blocks,
-            block_size=settings.block_size,
-            device=torch.device("cpu"),
-        )
-        # A clock that stands still bounds nothing by time, so the steps of a test are always the same.
-        return Driver(EngineCore(settings, runner, EOS, clock=lambda: 0.0, texts=TOKENS))
-
-    return build
+    return partial(build_engine, tiny_model())
 
 
 @pytest.fixture

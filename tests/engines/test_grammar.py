@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline.engines.constraints.grammar import (
@@ -27,8 +27,6 @@ from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.port import ThinkingBudget
 
 from .conftest import COMPILER, ENDS, EOS, TOKENS, VOCAB, Driver, encode, matcher
-
-_FIXTURES = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]  # `engine` only builds engines.
 
 
 def text_of(token_ids: list[int]) -> str:
@@ -278,29 +276,6 @@ def alone(engine: Callable[..., Driver], name: str, grammar: str | None, prompt:
     return driver.tokens[name]
 
 
-REQUESTS = [
-    ("words", WORDS, [5, 6, 7]),
-    ("free", None, [9, 8, 7, 6, 5]),
-    ("pairs", PAIRS, list(range(3, 30))),
-    ("more words", WORDS, [40]),
-    ("more pairs", PAIRS, [50, 51] * 20),
-]
-
-
-@settings(max_examples=15, suppress_health_check=_FIXTURES)
-@given(st.permutations(REQUESTS), st.integers(1, 5), st.sampled_from([{}, {"max_num_batched_tokens": 16}]))
-def test_the_batch_does_not_change_a_constrained_request(
-    engine: Callable[..., Driver], order: list[Any], size: int, changes: dict[str, int]
-) -> None:
-    """Constrained and free requests share steps, and each gets what it would have got alone."""
-    driver = engine(**changes)
-    for name, grammar, prompt in order[:size]:
-        add(driver, name, grammar, prompt)
-    driver.run()
-    for name, grammar, prompt in order[:size]:
-        assert driver.tokens[name] == alone(engine, name, grammar, prompt)
-
-
 def test_what_is_drawn_is_in_the_grammar(engine: Callable[..., Driver]) -> None:
     driver = engine()
     for index in range(12):
@@ -311,37 +286,6 @@ def test_what_is_drawn_is_in_the_grammar(engine: Callable[..., Driver]) -> None:
         pattern = r"[a-f]{2,12}" if name[0] == "w" else r"(\([0-9]{1,3},(yes|no)\)){1,4}"
         assert re.fullmatch(pattern, text_of(tokens)), text_of(tokens)
         assert driver.finished[name] == "stop"
-
-
-def test_a_preemption_does_not_change_a_constrained_request(engine: Callable[..., Driver]) -> None:
-    """The matcher belongs to the request: recomputing its tokens does not move it."""
-    long = 'start: ("(" /[a-z]{2}/ ")"){18}'
-    # Room for one request of full length and a little: two that grow must push each other out.
-    driver = engine(num_blocks=14, max_model_len=112, expected_output_len=1)
-    prompts = {f"r{index}": [5 + index] * 20 for index in range(4)}
-    for name, prompt in prompts.items():
-        add(driver, name, long, prompt, max_tokens=90)
-    driver.run()
-    assert driver.core.scheduler.num_preemptions > 0
-    for name, prompt in prompts.items():
-        other = engine()
-        add(other, name, long, prompt, max_tokens=90)
-        other.run()
-        assert driver.tokens[name] == other.tokens[name]
-        assert driver.finished[name] == "stop"
-
-
-@settings(max_examples=20, suppress_health_check=_FIXTURES)
-@given(st.integers(0, 12))
-def test_an_abort_frees_everything_at_any_step(engine: Callable[..., Driver], steps: int) -> None:
-    driver = engine()
-    add(driver, "stays", PAIRS, [5, 6])
-    add(driver, "goes", PAIRS, [7, 8])
-    for _ in range(steps):
-        driver.step()
-    driver.abort("goes")
-    driver.run()  # Checks that every block is free again.
-    assert driver.tokens["stays"] == alone(engine, "stays", PAIRS, [5, 6])
 
 
 @pytest.mark.parametrize(

@@ -28,63 +28,6 @@ def alone(engine: Build, prompt: list[int], **sampling: Any) -> list[int]:
     return driver.tokens["alone"]
 
 
-@SETTINGS
-@given(requests=st.lists(prompts, min_size=2, max_size=6), data=st.data())
-def test_greedy_tokens_do_not_depend_on_the_batch(
-    engine: Build, requests: list[list[int]], data: st.DataObject
-) -> None:
-    driver = engine(max_num_batched_tokens=data.draw(st.sampled_from([16, 17, 64])))
-    for index, prompt in enumerate(requests):
-        driver.add(str(index), prompt, max_tokens=12)
-        for _ in range(data.draw(st.integers(0, 3))):
-            driver.step()
-    driver.run()
-
-    for index, prompt in enumerate(requests):
-        assert driver.tokens[str(index)] == alone(engine, prompt, max_tokens=12)
-
-
-@SETTINGS
-@given(prompt=prompts, seed=st.integers(0, 2**62), others=st.lists(prompts, max_size=4))
-def test_a_seeded_draw_does_not_depend_on_the_batch(
-    engine: Build, prompt: list[int], seed: int, others: list[list[int]]
-) -> None:
-    sampling = {"temperature": 1.3, "top_p": 0.9, "seed": seed, "max_tokens": 10}
-    driver = engine()
-    for index, other in enumerate(others):
-        driver.add(f"other-{index}", other, temperature=0.7, max_tokens=5)
-    driver.add("mine", prompt, **sampling)
-    driver.run()
-
-    assert driver.tokens["mine"] == alone(engine, prompt, **sampling)
-
-
-@SETTINGS
-@given(prompt=st.lists(st.integers(2, 95), min_size=20, max_size=120), budget=st.integers(16, 64))
-def test_chunked_prefill_changes_nothing(engine: Build, prompt: list[int], budget: int) -> None:
-    driver = engine(max_num_batched_tokens=budget)
-    driver.add("chunked", prompt, max_tokens=8)
-    driver.run()
-
-    whole = engine(max_num_batched_tokens=256)
-    whole.add("whole", prompt, max_tokens=8)
-    whole.run()
-    assert driver.tokens["chunked"] == whole.tokens["whole"]
-
-
-@SETTINGS
-@given(prompt=st.lists(st.integers(2, 95), min_size=9, max_size=80), tail=prompts)
-def test_a_prefix_hit_equals_a_cold_run(engine: Build, prompt: list[int], tail: list[int]) -> None:
-    driver = engine()
-    driver.add("first", prompt, max_tokens=4)
-    driver.run()
-    driver.add("second", prompt + tail, max_tokens=8)
-    driver.run()
-
-    assert driver.cached["second"] >= (len(prompt) - 1) // 8 * 8
-    assert driver.tokens["second"] == alone(engine, prompt + tail, max_tokens=8)
-
-
 def test_prefixes_are_shared_within_a_salt_only(engine: Build) -> None:
     driver = engine()
     prompt = list(range(2, 42))
@@ -96,48 +39,6 @@ def test_prefixes_are_shared_within_a_salt_only(engine: Build) -> None:
     driver.run()
 
     assert (driver.cached["same"], driver.cached["other"], driver.cached["none"]) == (32, 0, 0)
-
-
-@SETTINGS
-@given(requests=st.lists(prompts, min_size=3, max_size=6), temperature=st.sampled_from([0.0, 1.0]))
-def test_preemption_changes_no_token(engine: Build, requests: list[list[int]], temperature: float) -> None:
-    sampling = {"temperature": temperature, "seed": 7, "max_tokens": 40, "ignore_eos": True}
-    # Room for one long sequence and a bit: the others have to give way again and again.
-    driver = engine(num_blocks=14, max_model_len=112, expected_output_len=1)
-    for index, prompt in enumerate(requests):
-        driver.add(str(index), prompt, **sampling)
-    driver.run()
-
-    for index, prompt in enumerate(requests):
-        assert driver.tokens[str(index)] == alone(engine, prompt, **sampling)
-        assert driver.finished[str(index)] == "length"
-
-
-def test_preemption_does_happen_when_admission_was_too_hopeful(engine: Build) -> None:
-    driver = engine(num_blocks=14, max_model_len=112, expected_output_len=1)
-    for index in range(4):
-        driver.add(str(index), range(2, 22), max_tokens=60, ignore_eos=True)
-    driver.run()
-
-    assert driver.core.scheduler.num_preemptions > 0
-
-
-@SETTINGS
-@given(requests=st.lists(prompts, min_size=2, max_size=5), budget=st.sampled_from([16, 33, 64]))
-def test_a_batch_invariant_engine_gives_the_same_logprobs_in_any_batch(
-    engine: Build, requests: list[list[int]], budget: int
-) -> None:
-    """Not only the same tokens: the same bits, however the requests are batched and their prompts are cut."""
-    driver = engine(batch_invariant=True, max_num_batched_tokens=budget)
-    for index, prompt in enumerate(requests):
-        driver.add(str(index), prompt, max_tokens=6, logprobs=2)
-    driver.run()
-
-    for index, prompt in enumerate(requests):
-        alone = engine(batch_invariant=True, max_num_batched_tokens=256)
-        alone.add("alone", prompt, max_tokens=6, logprobs=2)
-        alone.run()
-        assert driver.logprobs[str(index)] == alone.logprobs["alone"]
 
 
 def test_unwritten_cache_changes_nothing(engine: Build) -> None:
@@ -153,26 +54,6 @@ def test_unwritten_cache_changes_nothing(engine: Build) -> None:
     driver.run()
 
     assert driver.tokens["nan"] == expected
-
-
-@SETTINGS
-@given(data=st.data())
-def test_aborts_at_any_moment_free_everything_and_disturb_nobody(engine: Build, data: st.DataObject) -> None:
-    driver = engine(num_blocks=32, max_model_len=128)
-    requests = data.draw(st.lists(prompts, min_size=2, max_size=5))
-    for index, prompt in enumerate(requests):
-        driver.add(str(index), prompt, max_tokens=20, ignore_eos=True)
-    victims = data.draw(st.sets(st.integers(0, len(requests) - 1), min_size=1))
-    for victim in victims:
-        for _ in range(data.draw(st.integers(0, 6))):
-            driver.step()
-        driver.abort(str(victim))
-    driver.run()
-
-    for index, prompt in enumerate(requests):
-        tokens = driver.tokens[str(index)]
-        whole = alone(engine, prompt, max_tokens=20, ignore_eos=True)
-        assert tokens == (whole[: len(tokens)] if driver.finished[str(index)] == "abort" else whole)
 
 
 def test_an_unknown_abort_is_ignored(engine: Build) -> None:
@@ -226,18 +107,6 @@ def test_penalties_make_repetition_rarer(engine: Build, penalty: dict[str, float
     penalised = alone(engine, range(2, 12), max_tokens=60, ignore_eos=True, **penalty)
 
     assert len(set(penalised)) > len(set(plain))
-
-
-def test_penalties_survive_a_preemption(engine: Build) -> None:
-    sampling = {"max_tokens": 40, "ignore_eos": True, "frequency_penalty": 1.0, "presence_penalty": 0.5}
-    driver = engine(num_blocks=14, max_model_len=112, expected_output_len=1)
-    for index in range(4):
-        driver.add(str(index), range(2 + index, 22 + index), **sampling)
-    driver.run()
-
-    assert driver.core.scheduler.num_preemptions > 0
-    for index in range(4):
-        assert driver.tokens[str(index)] == alone(engine, range(2 + index, 22 + index), **sampling)
 
 
 def test_logprobs_are_those_of_the_model(engine: Build) -> None:
