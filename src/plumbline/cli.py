@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _serve(vars(arguments))
             case "script-model":
                 return _script_model(arguments)
+            case "models":
+                return _models(arguments)
             case _:
                 from plumbline_conformance.cli import run_command
 
@@ -67,6 +69,7 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
         help="make a tiny checkpoint that answers with texts from a file",
         formatter_class=_Formatter,
     )
+    models = commands.add_parser("models", help="list the models that can be served, and the engine of each")
     if chosen == "serve":
         from plumbline.server.settings.command_line import add_arguments
 
@@ -75,6 +78,11 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
         from plumbline.scripted_model import command
 
         command.add_arguments(script_model)
+    elif chosen == "models":
+        models.add_argument(
+            "--supported", action="store_true", required=True, help="list the supported families"
+        )
+        models.add_argument("--markdown", action="store_true", help="print the table of docs/engines.md")
     if chosen in COMMANDS:
         from plumbline_conformance.cli import add_commands
 
@@ -102,6 +110,16 @@ def _script_model(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         print(f"plumbline script-model needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
         return 2
+
+
+def _models(arguments: argparse.Namespace) -> int:
+    try:
+        from plumbline.server.loading import supported
+    except ModuleNotFoundError as error:
+        print(f"plumbline models needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
+        return 2
+    print(supported.table() if arguments.markdown else supported.overview())
+    return 0
 
 
 def _serve(arguments: dict[str, Any]) -> int:

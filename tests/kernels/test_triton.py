@@ -6,6 +6,7 @@ The interpreter has to be chosen before Triton is imported, so the cases run in 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,4 +34,6 @@ def test_every_kernel_agrees_with_its_reference_under_the_interpreter() -> None:
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
-    assert "66 passed" in result.stdout
+    passed = re.search(r"(\d+) passed", result.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 80

@@ -104,7 +104,7 @@ def test_yarn_makes_the_context_longer():
         ({"head_dim": 15}, "head_dim"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
-        ({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0]}}, "rope_type 'longrope'"),
+        ({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0]}}, "short_factor"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "surprise": 1}}, "surprise"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor"),

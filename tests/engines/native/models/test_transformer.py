@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from support.model_driver import Driver
 
 from plumbline.engines.native.models import Transformer, describe, load_model, random_model
 from plumbline.engines.native.models.recorded import RecordedBackend
 from plumbline_kernels.cpu.library import load
-
-_spec = importlib.util.spec_from_file_location("models_driver", Path(__file__).with_name("driver.py"))
-assert _spec is not None
-assert _spec.loader is not None
-_driver = importlib.util.module_from_spec(_spec)
-sys.modules["models_driver"] = _driver
-_spec.loader.exec_module(_driver)
-Driver = _driver.Driver
 
 VOCAB = 199
 BASE: dict[str, Any] = {

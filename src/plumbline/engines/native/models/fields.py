@@ -18,7 +18,7 @@ __all__ = ["Fields", "Json"]
 Json = Mapping[str, Any]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu"}
+_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _FROM_TRANSFORMERS = (
     "_attn_implementation _attn_implementation_autoset _name_or_path architectures attn_implementation auto_map "
     "chunk_size_feed_forward id2label is_decoder is_encoder_decoder label2id model_type output_attentions "
@@ -108,8 +108,8 @@ class Fields:
         return frozenset([value] if isinstance(value, int) else value)
 
     def without_effect(self, *names: str) -> None:
-        """Accept fields that do not change what the model computes."""
-        self._known.update(names)
+        """Accept fields that do not change what the model computes; a string may name several, with spaces."""
+        self._known.update(" ".join(names).split())
 
     def refuse(self, *names: str) -> None:
         """Refuse fields that turn on something that is not supported.

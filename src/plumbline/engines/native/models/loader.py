@@ -171,11 +171,17 @@ class _Builder:
             return None
         found = []
         for name, count in ((self._names.q_norm, shape.heads), (self._names.k_norm, shape.kv_heads)):
-            size = {"shared": (shape.head_dim,), "each": (count, shape.head_dim)}[shape.head_norm.weights]
+            size: tuple[int, ...] = (shape.head_dim,)
             if shape.head_norm.whole:
                 size = (count * shape.head_dim,)
-            weight = self._fetch(f"{prefix}{name}.weight", size, torch.float32)
-            found.append(weight.view(-1, shape.head_dim).expand(count, -1))
+            elif shape.head_norm.weights == "each" and "{}" not in name:
+                size = (count, shape.head_dim)
+            tensors = [
+                # A name with a place for the head has a tensor for each.
+                self._fetch(f"{prefix}{name.format(head)}.weight", size, torch.float32)
+                for head in range(count if "{}" in name else 1)
+            ]
+            found.append(torch.cat(tensors).view(-1, shape.head_dim).expand(count, -1))
         weights = torch.cat(found) + self._description.norm.offset
         return weights if order is None else weights[:, order].contiguous()
 

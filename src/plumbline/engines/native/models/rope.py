@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Rope
+from plumbline.engines.native.models.description import Rope, UnsupportedModelError
 
 __all__ = ["head_order", "rope_table", "rotated_dims", "temperatures"]
 
@@ -67,6 +67,11 @@ def _frequencies(rope: Rope, dims: int, head_dim: int, max_positions: int) -> tu
         case "longrope":
             is_long = max_positions > rope.original_max_positions
             factors = rope.long_factors if is_long else rope.short_factors
+            if len(factors) != len(base):
+                name = "long_factor" if is_long else "short_factor"
+                raise UnsupportedModelError(
+                    f"{name} of rope_parameters must have {len(base)} numbers, not {len(factors)}"
+                )
             return base / torch.tensor(factors), _longrope_attention_factor(rope)
         case "proportional":
             turned = int(rope.part * head_dim // 2)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
-from plumbline.engines.native.models.families import llama
-from plumbline.engines.native.models.families.family import Family
+from plumbline.engines.native.models.families import dense
+from plumbline.engines.native.models.families.parts import Family
 from plumbline.engines.native.models.fields import Fields, Json
 
 __all__ = ["FAMILIES", "describe", "read_description"]
 
-FAMILIES: dict[str, Family] = {**llama.FAMILIES}
+FAMILIES: dict[str, Family] = {**dense.FAMILIES}
 """The families that the engine runs, by `model_type`."""
 
 
@@ -27,8 +27,8 @@ def describe(config: Json) -> ModelDescription:
     family = FAMILIES.get(fields.model_type)
     if family is None:
         raise UnsupportedModelError(
-            f"model_type {config.get('model_type')!r} is not supported ({', '.join(sorted(FAMILIES))} are); "
-            "the transformers engine runs other models"
+            f"model_type {config.get('model_type')!r} is not supported; `plumbline models --supported` lists "
+            "those that are, and the transformers engine runs others"
         )
     if fields.get("quantization_config") is not None:
         raise UnsupportedModelError("quantization_config is not supported: use unquantised weights")

@@ -2,73 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plumbline.engines.native.models.description import LayerDescription, Rope, UnsupportedModelError
 from plumbline.engines.native.models.fields import Fields, Json
 
-__all__ = ["context_length", "read_rope"]
+__all__ = ["context_length", "read_rope", "read_ropes", "rope_parameters", "rope_theta"]
 
+_FACTORS = frozenset({"factor", "original_max_position_embeddings", "attention_factor"})
 _FIELDS = {
     "default": frozenset[str](),
     "linear": frozenset({"factor"}),
     "llama3": frozenset(
         {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
     ),
-    "yarn": frozenset(
-        {
-            "factor",
-            "original_max_position_embeddings",
-            "attention_factor",
-            "beta_fast",
-            "beta_slow",
-            "mscale",
-            "mscale_all_dim",
-            "truncate",
-        }
-    ),
+    "yarn": _FACTORS | {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
+    "longrope": _FACTORS | {"short_factor", "long_factor"},
+    "proportional": frozenset({"factor"}),
+}
+_NEEDED = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("short_factor", "long_factor"),
+}
+_RENAMED = {
+    "original_max_position_embeddings": "original_max_positions",
+    "short_factor": "short_factors",
+    "long_factor": "long_factors",
+    "llama_4_scaling_beta": "temperature",
 }
 
 
-def read_rope(fields: Fields, theta: float = 10000.0) -> Rope:
-    """Read `rope_parameters`, or `rope_theta` with `rope_scaling`; `theta` is the family's default.
+def rope_parameters(fields: Fields) -> dict[str, Any]:
+    """Return `rope_parameters`, or `rope_scaling` of earlier configs."""
+    scaling = fields.get("rope_scaling", {})
+    return dict(fields.get("rope_parameters", scaling))
+
+
+def rope_theta(fields: Fields, default: float = 10000.0) -> float:
+    """Return `rope_theta`, which transformers 5 writes into the parameters instead."""
+    return fields.number("rope_theta", default)
+
+
+def read_rope(
+    fields: Fields,
+    theta: float = 10000.0,
+    *,
+    parameters: Json | None = None,
+    part: float | None = None,
+    interleaved: bool = False,
+    further: frozenset[str] = frozenset(),
+) -> Rope:
+    """Read one rotary embedding.
+
+    Args:
+        fields: of the config.
+        theta: the base where the config has none.
+        parameters: those of `rope_parameters` or of a part of it; None reads them.
+        part: how much of a head is rotated where the config does not say so; None for families that rotate whole heads.
+        interleaved: of the family.
+        further: fields of the parameters that the family has besides those of the type.
 
     Raises:
         UnsupportedModelError: the type or one of its fields is not supported.
     """
-    scaling = fields.get("rope_scaling", {})
-    parameters = dict(fields.get("rope_parameters", scaling))
-    kind = parameters.pop("rope_type", None) or parameters.pop("type", None) or "default"
-    parameters.pop("type", None)
-    theta = float(parameters.pop("rope_theta", None) or fields.number("rope_theta", theta))
+    found = rope_parameters(fields) if parameters is None else dict(parameters)
+    kind = found.pop("rope_type", None) or found.pop("type", None) or "default"
+    found.pop("type", None)
+    theta = float(found.pop("rope_theta", None) or rope_theta(fields, theta))
     fields.without_effect("rope_theta")
-    partial = parameters.pop("partial_rotary_factor", None) or fields.number("partial_rotary_factor", 1.0)
-    if partial != 1.0:
-        raise UnsupportedModelError("partial_rotary_factor other than 1 is not supported")
+    rotated = float(
+        found.pop("partial_rotary_factor", None) or fields.number("partial_rotary_factor", part or 1.0)
+    )
+    if rotated != 1.0 and part is None:
+        raise UnsupportedModelError(
+            f"partial_rotary_factor must be 1 for model_type {fields.model_type!r}, not {rotated}"
+        )
     if kind not in _FIELDS:
         raise UnsupportedModelError(f"rope_type {kind!r} is not supported ({', '.join(sorted(_FIELDS))} are)")
-    return Rope(theta=theta, kind=kind, **_scaling(fields, kind, parameters))
+    scaling = _scaling(fields, kind, found, further)
+    return Rope(theta=theta, kind=kind, part=rotated, interleaved=interleaved, **scaling)
 
 
-def _scaling(fields: Fields, kind: str, parameters: Json) -> dict[str, Any]:
+def _scaling(fields: Fields, kind: str, parameters: Json, further: frozenset[str]) -> dict[str, Any]:
     """Check the fields of a scaling; `parameters` may have those of other scalings as null."""
     found = {name: value for name, value in parameters.items() if value is not None}
     # transformers writes the original length for every type; linear scaling does not use it.
     length = fields.integer("max_position_embeddings")
-    original = found.pop("original_max_position_embeddings", None) or length
-    if unknown := found.keys() - _FIELDS[kind]:
+    original = found.pop("original_max_position_embeddings", None)
+    original = fields.get("original_max_position_embeddings") or original or length
+    if unknown := found.keys() - _FIELDS[kind] - further:
         raise UnsupportedModelError(f"rope_parameters of type {kind!r} has unknown fields: {sorted(unknown)}")
-    if kind == "default":
+    for name, value in found.items():
+        if not isinstance(value, int | float | list):
+            raise UnsupportedModelError(f"{name} of rope_parameters must be a number, not {value!r}")
+    for name in _NEEDED.get(kind, ()):
+        if name not in found:
+            raise UnsupportedModelError(f"rope_parameters of type {kind!r} needs a {name}")
+    if kind == "default" and not further:
         return {}
-    if "factor" not in found:
-        if kind != "yarn":
-            raise UnsupportedModelError(f"rope_parameters of type {kind!r} needs a factor")
-        found["factor"] = length / original
-    for name in ("low_freq_factor", "high_freq_factor"):
-        if kind == "llama3" and name not in found:
-            raise UnsupportedModelError(f"rope_parameters of type 'llama3' needs a {name}")
-    return {"original_max_positions": int(original), **found}
+    if kind in ("yarn", "longrope"):
+        found.setdefault("factor", length / original)
+    found["original_max_position_embeddings"] = int(original)
+    values = {_RENAMED.get(name, name): value for name, value in found.items()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def read_ropes(
+    fields: Fields, thetas: Mapping[str, float], *, scaled: str = "full_attention"
+) -> dict[str, Rope]:
+    """Read the rotary embedding of each type of layers; earlier configs had one scaling, for the type `scaled`.
+
+    Args:
+        fields: of the config.
+        thetas: the base of each type where the config has none.
+        scaled: the type that `rope_theta` and `rope_scaling` are for.
+    """
+    nested = fields.get("rope_parameters", {})
+    earlier = fields.get("rope_scaling", {})
+    if unknown := nested.keys() - thetas.keys():
+        raise UnsupportedModelError(f"rope_parameters have unknown fields: {sorted(unknown)}")
+    found = {}
+    for kind, theta in thetas.items():
+        parameters = {"rope_theta": theta} | (earlier if kind == scaled else {}) | (nested.get(kind) or {})
+        found[kind] = read_rope(fields, parameters=parameters)
+    return found
 
 
 def context_length(fields: Fields, layers: Iterable[LayerDescription]) -> int:

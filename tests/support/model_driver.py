@@ -39,6 +39,17 @@ class Driver:
         blocks, self._free = self._free[:count], self._free[count:]
         return Sequence(list(tokens), blocks)
 
+    def fork(self, sequence: Sequence, tokens: list[int], max_len: int) -> Sequence:
+        """Add a sequence that shares the whole blocks in which its tokens are those of another one."""
+        pairs = zip(tokens, sequence.tokens[: sequence.num_computed_tokens], strict=False)
+        same = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), len(tokens))
+        count = same // self.block_size
+        assert count, "nothing is shared"
+        forked = self.add(tokens, max_len - count * self.block_size)
+        forked.blocks = sequence.blocks[:count] + forked.blocks
+        forked.num_computed_tokens = count * self.block_size
+        return forked
+
     @torch.inference_mode()
     def step(self, plan: list[tuple[Sequence, int]], padding: int = 0) -> Tensor:
         """Compute the next tokens of each sequence (decodes first) and return the logits of all of them."""

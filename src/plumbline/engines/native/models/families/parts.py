@@ -11,12 +11,28 @@ from plumbline.engines.native.models.description import (
     LayerDescription,
     ModelDescription,
     Norm,
+    Placement,
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.families.rope_fields import context_length
 from plumbline.engines.native.models.fields import Fields
 
-__all__ = ["Family", "Heads", "alike", "attention_bias", "heads", "layer_windows", "model"]
+__all__ = [
+    "FULL",
+    "SLIDING",
+    "Family",
+    "Heads",
+    "alike",
+    "attention_bias",
+    "dense",
+    "every",
+    "heads",
+    "layer_types",
+    "model",
+    "windows",
+]
+
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 class Family(NamedTuple):
@@ -55,33 +71,67 @@ def attention_bias(fields: Fields) -> Biases:
     return {"qkv_bias": bias, "o_bias": bias}
 
 
-def alike(fields: Fields, mixer: Attention, feed_forward: Dense) -> tuple[LayerDescription, ...]:
+def alike(
+    fields: Fields, mixer: Attention, feed_forward: Dense, norms: Placement = "before"
+) -> tuple[LayerDescription, ...]:
     """Return the layers of a model whose layers are alike."""
-    layer = LayerDescription(mixer=mixer, feed_forward=feed_forward)
+    layer = LayerDescription(mixer=mixer, feed_forward=feed_forward, norms=norms)
     return (layer,) * fields.integer("num_hidden_layers")
 
 
-def layer_windows(fields: Fields, default: Iterable[str]) -> tuple[int | None, ...]:
-    """Read the attention window of each layer from `layer_types` and `sliding_window`.
+def layer_types(fields: Fields, default: Iterable[str]) -> tuple[str, ...]:
+    """Read the type of each layer.
 
     Args:
         fields: of the config.
-        default: the type of each layer where `layer_types` is missing.
+        default: the types where `layer_types` is missing.
+
+    Raises:
+        UnsupportedModelError: a type is not supported, or there is not one for each layer.
     """
-    window = fields.get("sliding_window")
-    windows = {"full_attention": None, "sliding_attention": window}
-    types = fields.get("layer_types") or list(default)
-    if unknown := set(types) - windows.keys():
+    types = tuple(fields.get("layer_types") or default)
+    if unknown := set(types) - {FULL, SLIDING}:
         raise UnsupportedModelError(f"layer_types {sorted(unknown)} are not supported")
     if len(types) != fields.integer("num_hidden_layers"):
         raise UnsupportedModelError("layer_types must name every layer")
-    return tuple(windows[kind] for kind in types)
+    return types
+
+
+def every(fields: Fields, pattern: int, *, first: bool = False) -> list[str]:
+    """Return layer types where every `pattern`-th layer has full attention, counted from the first or to the last."""
+    count, rest = fields.integer("num_hidden_layers"), 0 if first else pattern - 1
+    return [FULL if layer % pattern == rest else SLIDING for layer in range(count)]
+
+
+def windows(fields: Fields, types: Iterable[str]) -> tuple[int | None, ...]:
+    """Return the attention window of layers of these types: `sliding_window` for those with one."""
+    window = fields.get("sliding_window")
+    return tuple(window if kind == SLIDING else None for kind in types)
+
+
+def dense(fields: Fields, *, bias: bool = False, width: str = "intermediate_size") -> Dense:
+    """Read a gated feed-forward block."""
+    return Dense(width=fields.integer(width), activation=fields.activation(), bias=bias)
 
 
 def model(
-    fields: Fields, layers: tuple[LayerDescription, ...], norm: Norm | None = None, **changes: Any
+    fields: Fields,
+    layers: Iterable[LayerDescription],
+    norm: Norm | None = None,
+    *,
+    tied: bool = False,
+    **changes: Any,
 ) -> ModelDescription:
-    """Describe a model of these layers, with the fields that all families have; `changes` are those of a family."""
+    """Describe a model of these layers, with the fields that all families have.
+
+    Args:
+        fields: of the config.
+        layers: of the model.
+        norm: an RMS norm of `rms_norm_eps` by default.
+        tied: whether the output layer is the embedding where the config does not say so.
+        changes: further fields of the description.
+    """
+    layers = tuple(layers)
     return ModelDescription(
         **{
             "model_type": fields.model_type,
@@ -89,7 +139,7 @@ def model(
             "hidden_size": fields.integer("hidden_size"),
             "layers": layers,
             "norm": norm or Norm(eps=fields.number("rms_norm_eps", 1e-6)),
-            "tied": fields.flag("tie_word_embeddings"),
+            "tied": fields.flag("tie_word_embeddings", tied),
             "context_length": context_length(fields, layers),
             "dtype": fields.dtype(),
             "eos_token_ids": fields.token_ids("eos_token_id"),

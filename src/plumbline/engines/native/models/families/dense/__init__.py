@@ -1,0 +1,27 @@
+"""Families with one feed-forward block in each layer."""
+
+from plumbline.engines.native.models.families.dense import (
+    cohere,
+    exaone,
+    gemma,
+    glm,
+    granite,
+    hunyuan,
+    llama,
+    mistral,
+    olmo,
+    phi,
+    qwen,
+    stablelm,
+)
+
+__all__ = ["FAMILIES"]
+
+FAMILIES = {
+    name: family
+    for module in (
+        llama, mistral, qwen, gemma, phi, granite, olmo, glm, cohere, exaone, hunyuan, stablelm
+    )
+    for name, family in module.FAMILIES.items()
+}  # fmt: skip
+"""The families by `model_type`."""

@@ -1,0 +1,51 @@
+"""EXAONE 4: norms after each block, norms of heads, full attention without a rotation."""
+
+from __future__ import annotations
+
+from plumbline.engines.native.models.description import (
+    Attention,
+    HeadNorm,
+    LayerDescription,
+    ModelDescription,
+    Norm,
+)
+from plumbline.engines.native.models.families.parts import (
+    FULL,
+    SLIDING,
+    Family,
+    dense,
+    every,
+    heads,
+    layer_types,
+    model,
+    windows,
+)
+from plumbline.engines.native.models.families.rope_fields import read_rope
+from plumbline.engines.native.models.fields import Fields
+
+__all__ = ["FAMILIES"]
+
+
+def _exaone4(fields: Fields) -> ModelDescription:
+    pattern = fields.get("sliding_window_pattern", 4)
+    slides = fields.get("sliding_window") is not None
+    by_default = every(fields, pattern) if isinstance(pattern, int) and pattern else []
+    types = layer_types(fields, by_default if slides else [FULL] * fields.integer("num_hidden_layers"))
+    shape, rope, feed_forward = heads(fields), read_rope(fields), dense(fields)
+    layers = (
+        LayerDescription(
+            mixer=Attention(
+                **shape,
+                rope=rope if kind == SLIDING or not slides else None,
+                head_norm=HeadNorm(),
+                window=window,
+            ),
+            feed_forward=feed_forward,
+            norms="after",
+        )
+        for kind, window in zip(types, windows(fields, types), strict=True)
+    )
+    return model(fields, layers, Norm(eps=fields.number("rms_norm_eps", 1e-5)))
+
+
+FAMILIES = {"exaone4": Family("EXAONE 4", _exaone4)}

@@ -1,0 +1,54 @@
+"""Hunyuan, dense: norms of heads after the rotation."""
+
+from __future__ import annotations
+
+from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription, Norm, Rope
+from plumbline.engines.native.models.families.parts import (
+    Family,
+    alike,
+    attention_bias,
+    dense,
+    heads,
+    model,
+)
+from plumbline.engines.native.models.families.rope_fields import read_rope, rope_parameters, rope_theta
+from plumbline.engines.native.models.fields import Fields
+from plumbline.engines.native.models.names import Names
+
+__all__ = ["FAMILIES"]
+
+_NAMES = Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
+_WITHOUT_EFFECT = (
+    "add_classification_head attention_head_dim cla_share_factor class_num dense_list eod_token_id im_end_id "
+    "im_newline_id im_start_id kv_lora_rank mask_init_id norm_type org_vocab_size pad_id pool_type q_lora_rank "
+    "sep_token_id text_end_id text_start_id use_qk_norm use_rotary_pos_emb v_head_dim"
+)
+"""What releases carry of other models of the family; transformers reads none of it."""
+
+
+def _hunyuan(fields: Fields) -> ModelDescription:
+    fields.without_effect(_WITHOUT_EFFECT)
+    fields.refuse("mlp_bias", "position_embedding_xdrope", "use_cla")
+    shape = heads(fields)
+    mixer = Attention(
+        **shape,
+        rope=_rope(fields, shape["head_dim"]),
+        head_norm=HeadNorm(after_rope=True),
+        **attention_bias(fields),
+    )
+    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    return model(fields, alike(fields, mixer, dense(fields)), norm, names=_NAMES)
+
+
+def _rope(fields: Fields, head_dim: int) -> Rope:
+    """Read the rotation; a factor `alpha` raises its base, and the other fields of the scaling do nothing then."""
+    parameters = rope_parameters(fields)
+    alpha = parameters.get("alpha")
+    if (parameters.get("rope_type") or parameters.get("type")) != "dynamic" or not alpha:
+        return read_rope(fields)
+    fields.without_effect("rope_theta")
+    theta = float(parameters.get("rope_theta") or rope_theta(fields))
+    return Rope(theta=theta * alpha ** (head_dim / (head_dim - 2)))
+
+
+FAMILIES = {"hunyuan_v1_dense": Family("Hunyuan dense", _hunyuan)}

@@ -1,0 +1,61 @@
+"""OLMo 2 and 3: norms after each block, and of all query heads and all key heads together."""
+
+from __future__ import annotations
+
+from plumbline.engines.native.models.description import (
+    Attention,
+    HeadNorm,
+    LayerDescription,
+    ModelDescription,
+    Norm,
+)
+from plumbline.engines.native.models.families.parts import (
+    FULL,
+    SLIDING,
+    Family,
+    alike,
+    attention_bias,
+    dense,
+    every,
+    heads,
+    layer_types,
+    model,
+    windows,
+)
+from plumbline.engines.native.models.families.rope_fields import read_rope, read_ropes, rope_theta
+from plumbline.engines.native.models.fields import Fields
+
+__all__ = ["FAMILIES"]
+
+_HEAD_NORM = HeadNorm(weights="each", whole=True)
+
+
+def _olmo2(fields: Fields) -> ModelDescription:
+    mixer = Attention(**heads(fields), rope=read_rope(fields), **attention_bias(fields), head_norm=_HEAD_NORM)
+    return model(fields, alike(fields, mixer, dense(fields), "after"), _norm(fields))
+
+
+def _olmo3(fields: Fields) -> ModelDescription:
+    theta = rope_theta(fields, 500000.0)
+    ropes = read_ropes(fields, {FULL: theta, SLIDING: theta})
+    shape, bias, feed_forward = heads(fields), attention_bias(fields), dense(fields)
+    types = layer_types(fields, every(fields, 4))
+    layers = (
+        LayerDescription(
+            mixer=Attention(**shape, rope=ropes[kind], **bias, head_norm=_HEAD_NORM, window=window),
+            feed_forward=feed_forward,
+            norms="after",
+        )
+        for kind, window in zip(types, windows(fields, types), strict=True)
+    )
+    return model(fields, layers, _norm(fields))
+
+
+def _norm(fields: Fields) -> Norm:
+    return Norm(eps=fields.number("rms_norm_eps", 1e-5))
+
+
+FAMILIES = {
+    "olmo2": Family("OLMo 2", _olmo2),
+    "olmo3": Family("OLMo 3", _olmo3),
+}

@@ -1,0 +1,33 @@
+"""Phi-3 and Phi-4: merged projections, a rotation of a part of each head."""
+
+from __future__ import annotations
+
+from plumbline.engines.native.models.description import Attention, ModelDescription, Norm
+from plumbline.engines.native.models.families.parts import Family, alike, dense, heads, model
+from plumbline.engines.native.models.families.rope_fields import read_rope, rope_parameters
+from plumbline.engines.native.models.fields import Fields
+from plumbline.engines.native.models.names import Names
+
+__all__ = ["FAMILIES", "MERGED"]
+
+MERGED = Names(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
+
+
+def _phi3(fields: Fields) -> ModelDescription:
+    fields.refuse("attention_bias", "mlp_bias", "lm_head_bias")
+    fields.without_effect("original_max_position_embeddings", "full_attn_mod", "interpolate_factor")
+    parameters = rope_parameters(fields)
+    kind = parameters.pop("type", None)
+    kind = parameters.pop("rope_type", None) or kind or "default"
+    # Configs of Phi-3 call it by its names of the time.
+    parameters["rope_type"] = "longrope" if kind in ("su", "yarn") else kind
+    mixer = Attention(
+        **heads(fields),
+        rope=read_rope(fields, parameters=parameters, part=1.0),
+        window=fields.get("sliding_window"),
+    )
+    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    return model(fields, alike(fields, mixer, dense(fields)), norm, names=MERGED)
+
+
+FAMILIES = {"phi3": Family("Phi-3, Phi-4, Phi-4-mini", _phi3)}

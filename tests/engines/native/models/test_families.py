@@ -1,0 +1,115 @@
+"""Every family computes what transformers computes, from a folder that transformers wrote.
+
+The laws, for random weights and a small config of each family:
+
+* A whole prompt, the same prompt in chunks beside a decode, and a prompt whose beginning another sequence has computed
+  give the logits of transformers within 1e-4.
+* Decoded together with others, a sequence gets the greedy tokens of transformers.
+* The config that transformers writes by default is read, each field of it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from support.model_driver import Driver, Sequence
+from support.model_families import CASES, Case
+
+from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
+from plumbline.engines.native.models.families import FAMILIES
+from plumbline_kernels.cpu.library import load
+
+VOCAB = 99
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Transformer]:
+    """The same random weights in transformers and in ours, by way of a saved folder."""
+    case: Case = request.param
+    torch.manual_seed(len(case.name))
+    config = case.config()
+    config._attn_implementation = "eager"
+    reference: Any = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for name, parameter in reference.named_parameters():
+        if "norm" in name or name.endswith("bias") or "sinks" in name:
+            parameter.data.normal_(case.norms, 0.3)
+        elif "scalar" in name:
+            parameter.data.normal_(1.0, 0.2)
+    path = tmp_path_factory.mktemp(case.name)
+    reference.save_pretrained(path)
+    model = load_model(
+        path, torch.float32, library=load() if case.is_compiled else None, max_model_len=case.length
+    )
+    assert (model.library is not None) == case.is_compiled
+    return reference, model
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    return torch.randint(0, VOCAB, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@torch.inference_mode()
+def expected(reference: Any, tokens: list[int]) -> torch.Tensor:
+    logits: torch.Tensor = reference(torch.tensor([tokens])).logits[0]
+    return logits.float()
+
+
+def assert_same(sequence: Sequence, reference: Any) -> None:
+    ours = torch.stack(sequence.logits)
+    theirs = expected(reference, sequence.tokens[: sequence.num_computed_tokens])[-len(ours) :]
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+def test_prompts_whole_in_chunks_and_after_a_cached_beginning_have_the_logits_of_transformers(
+    pair: tuple[Any, Transformer],
+) -> None:
+    reference, model = pair
+    driver = Driver(model)
+    whole, chunked = driver.add(prompt(50, seed=1), 56), driver.add(prompt(50, seed=1)[:40] + [3] * 9, 56)
+    driver.step([(whole, 50)])
+    assert_same(whole, reference)
+    shared = driver.fork(whole, prompt(50, seed=1)[:32] + prompt(11, seed=4), 48)
+    for count in (7, 1, 24, 17):
+        whole.tokens.append(int(whole.logits[-1].argmax()))
+        driver.step([(whole, 1), (chunked, count)], padding=count % 3)
+    driver.step([(shared, 11)])
+    for sequence in (whole, chunked, shared):
+        assert_same(sequence, reference)
+
+
+def test_sequences_decoded_together_get_the_greedy_tokens_of_transformers(
+    pair: tuple[Any, Transformer],
+) -> None:
+    reference, model = pair
+    driver = Driver(model)
+    prompts = [prompt(length, seed=length) for length in (5, 20)]
+    sequences = [driver.add(tokens, len(tokens) + 65) for tokens in prompts]
+    driver.step([(sequence, len(sequence.tokens)) for sequence in sequences])
+    driver.decode(sequences, 64)
+    for tokens, sequence in zip(prompts, sequences, strict=True):
+        # If each token is the reference's choice after the ones before it, all are what it would have generated.
+        choices = expected(reference, sequence.tokens).argmax(-1).tolist()
+        assert sequence.tokens == tokens + choices[len(tokens) - 1 : -1]
+
+
+def test_every_family_has_a_case():
+    assert {case.config().model_type for case in CASES} >= FAMILIES.keys() - {"llama", "qwen2"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_fields_that_transformers_writes_for_a_family_are_known_and_others_refused(
+    family: str, tmp_path: Path
+) -> None:
+    config = transformers.AutoConfig.for_model(family)
+    if family == "granitemoehybrid":
+        config.num_local_experts, config.layer_types = 0, ["full_attention"] * config.num_hidden_layers
+    config.save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    describe(fields)
+    with pytest.raises(UnsupportedModelError, match="surprise"):
+        describe(fields | {"surprise": 1})

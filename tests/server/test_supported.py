@@ -1,0 +1,35 @@
+"""The families that can be served are listed, in the documentation and by `plumbline models --supported`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from plumbline.cli import main
+from plumbline.engines.native.models.families import FAMILIES
+from plumbline.server.loading.supported import table
+
+
+def test_the_documentation_has_the_table_of_families() -> None:
+    """After a change: `plumbline models --supported --markdown`."""
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text("utf-8")
+    assert table() in page
+
+
+def test_every_language_model_of_transformers_is_listed_with_its_engine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["models", "--supported"]) == 0
+    ours, others = capsys.readouterr().out.split("llama.cpp", 1)
+    lines = [line.split()[0] for line in ours.splitlines()[1:] if line]
+    assert lines == list(FAMILIES)
+    listed = {word.strip(",") for word in others.split()}
+    assert listed >= MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - FAMILIES.keys()
+    assert not listed & FAMILIES.keys()
+
+
+def test_the_table_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--supported", "--markdown"]) == 0
+    assert capsys.readouterr().out == table() + "\n"

@@ -1,0 +1,138 @@
+"""Small configs of every family, for tests against transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import transformers
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 99,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "eos_token_id": None,
+    "bos_token_id": None,
+    "pad_token_id": None,
+}
+WIDE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 1}
+"""Changes that make heads as wide as the compiled kernels take them."""
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass
+class Case:
+    """A config of a family: changes of `SMALL`."""
+
+    family: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    label: str = ""
+    norms: float = 0.7
+    """The mean of random weights of norms."""
+    length: int | None = None
+    """Positions that the server is started for, if more than the config has."""
+    is_compiled: bool = False
+
+    @property
+    def name(self) -> str:
+        """The family, what is special, and what runs it."""
+        return "-".join(filter(None, (self.family, self.label, "compiled" if self.is_compiled else "")))
+
+    def config(self) -> Any:
+        """Return transformers' config."""
+        return transformers.AutoConfig.for_model(self.family, **(SMALL | self.changes))
+
+
+def both(family: str, label: str = "", norms: float = 0.7, **changes: Any) -> list[Case]:
+    """A case on torch, and one with wide heads on the compiled kernels."""
+    wide = {"head_dim": 32} if "head_dim" in changes else {}
+    return [
+        Case(family, changes, label, norms),
+        Case(family, changes | WIDE | wide, label, norms, is_compiled=True),
+    ]
+
+
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.5,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1000.0,
+    "partial_rotary_factor": 0.5,
+    "short_factor": [1.0, 1.1, 1.3],
+    "long_factor": [1.0, 2.0, 8.0],
+}
+GRANITE = {
+    "attention_multiplier": 0.3,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 2.0,
+}
+HALF = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}
+TWO_ROPES = {
+    FULL: {"rope_type": "linear", "rope_theta": 1000.0, "factor": 3.0},
+    SLIDING: {"rope_type": "default", "rope_theta": 100.0},
+}
+ALTERNATING = {"layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 11}
+
+CASES: list[Case] = [
+    *both("mistral", sliding_window=21),
+    *both("ministral3", rope_parameters=YARN, head_dim=16),
+    *both("qwen3", head_dim=16, attention_bias=True),
+    *both("smollm3", no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=9),
+    *both("seed_oss", head_dim=16, attention_out_bias=True),
+    *both("ernie4_5", head_dim=16, use_bias=True),
+    *both("granite", **GRANITE),
+    *both("granite_swa", **GRANITE, **ALTERNATING, layer_rope_theta=[100.0, 0, 1000.0]),
+    *both(
+        "granitemoehybrid",
+        **GRANITE,
+        num_local_experts=0,
+        shared_intermediate_size=96,
+        layer_types=[FULL] * 3,
+        position_embedding_type="rope",
+        mamba_n_heads=2,
+    ),
+    *both("olmo2"),
+    *both("olmo3", **ALTERNATING, rope_parameters=TWO_ROPES),
+    *both("phi3", sliding_window=30),
+    Case("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 16}, "long"),
+    *both("gemma", norms=0.0, head_dim=16),
+    *both(
+        "gemma2",
+        norms=0.0,
+        head_dim=16,
+        query_pre_attn_scalar=20,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+        sliding_window=11,
+    ),
+    *both("gemma3_text", norms=0.0, head_dim=16, **ALTERNATING, rope_parameters=TWO_ROPES),
+    *both("glm", head_dim=16),
+    *both("glm4", head_dim=16),
+    *both("cohere", use_qk_norm=True, logit_scale=0.5),
+    *both("cohere2", **ALTERNATING, logit_scale=0.5),
+    *both("exaone4", **ALTERNATING),
+    *both(
+        "hunyuan_v1_dense",
+        head_dim=16,
+        rope_parameters={"rope_type": "dynamic", "alpha": 10.0, "factor": 1.0, "rope_theta": 100.0},
+    ),
+    *both(
+        "stablelm",
+        use_qkv_bias=True,
+        rope_parameters=HALF,
+    ),
+    *both("stablelm", "parallel", use_parallel_residual=True, qk_layernorm=True, rope_parameters=HALF),
+]
