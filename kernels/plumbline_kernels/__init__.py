@@ -7,6 +7,7 @@ from the server. One module per group of operations; this one imports none, so t
     rope_kv    rotary embedding, fused with writing keys and values into the paged cache
     attention  attention over the paged cache; its Triton kernels are in `_attention_triton`
     swiglu     the gated activations
+    experts    the choice of experts for each token, and the sum of their results
     logits     penalties and grammar bitmasks
     sampling   temperature, top-k, top-p, min-p and the draw
     cpu        the C++ kernels of a CPU

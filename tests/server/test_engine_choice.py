@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading import engines
@@ -39,6 +40,17 @@ def test_another_model_runs_on_transformers_and_the_reason_names_what_is_missing
     chosen = choose_engine(Settings(), foreign, None)
     assert chosen.name == "transformers"
     assert "mamba" in chosen.reason
+
+
+def test_a_model_without_kernels_for_the_device_runs_elsewhere_or_is_refused_with_the_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AutoConfig.for_model("qwen3_moe").save_pretrained(tmp_path)
+    assert choose_engine(Settings(), tmp_path, None).name == "plumbline"
+    monkeypatch.setattr(engines, "device_of", lambda _: torch.device("cuda", 0))
+    chosen = choose_engine(Settings(), tmp_path, None)
+    assert chosen.name == "transformers"
+    assert "experts have no Triton kernels" in chosen.reason
 
 
 @pytest.mark.parametrize("engine", ["plumbline", "transformers"])

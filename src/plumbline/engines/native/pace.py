@@ -80,5 +80,5 @@ def attention_share(model: ModelDescription) -> float:
     linear = 0
     for layer in model.layers:
         heads = (2 * layer.mixer.heads + 2 * layer.mixer.kv_heads) * layer.mixer.head_dim
-        linear += model.hidden_size * (heads + 3 * layer.feed_forward.width)
+        linear += model.hidden_size * (heads + 3 * layer.feed_forward.active_width)
     return attention / linear

@@ -23,7 +23,7 @@ from plumbline.engines.native.models import (
     load_model,
     read_description,
 )
-from plumbline.engines.native.models.support import compiled_problem
+from plumbline.engines.native.models.support import compiled_problem, kernels_problem
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import Engine, EngineInfo, RefusedRequestError
 from plumbline.server.settings import OPTIONS, OptionError, Settings
@@ -115,12 +115,26 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
     if (settings.loras or settings.lora_dir) and find_spec("vllm") is not None:
         return EngineChoice("vllm", "it is the one that takes adapters")
     try:
-        read_description(folder)
+        _described(settings, folder)
     except UnsupportedModelError as error:
         if find_spec("vllm") is not None:
             return EngineChoice("vllm", f"ours does not run this model, and vLLM is installed: {error}")
         return EngineChoice("transformers", f"ours does not run this model: {error}")
     return EngineChoice("plumbline", "it supports this model")
+
+
+def _described(settings: Settings, folder: Path) -> ModelDescription:
+    """Describe a model for our engine.
+
+    Raises:
+        UnsupportedModelError: the engine does not run it, or not on the device.
+    """
+    description = read_description(folder)
+    device = device_of(settings.device)
+    problem = None if device.type == "cpu" else kernels_problem(description)
+    if problem is not None:
+        raise UnsupportedModelError(f"it cannot run on {device}: {problem}; --device cpu runs it")
+    return description
 
 
 def build_engine(
@@ -156,7 +170,7 @@ def _native(
     settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path, device: torch.device
 ) -> Engine:
     dtype = _DTYPES.get(settings.dtype)
-    described = read_description(folder)
+    described = _described(settings, folder)
     # Before the weights are read, and before tables of so many positions are made.
     config = _native_config(described, settings, dtype or described.dtype)
     library = _cpu_kernels(settings, described, dtype or described.dtype, device)

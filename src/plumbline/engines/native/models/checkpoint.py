@@ -64,9 +64,13 @@ class Checkpoint:
             return torch.zeros(shape, dtype=dtype, device=self.device)
         self.unused.discard(name)
         tensor: Tensor = self._files[file].get_tensor(name)
-        if tuple(tensor.shape) != shape:
+        if [size for size in tensor.shape if size != 1] != [size for size in shape if size != 1]:
             raise WeightsError(f"{name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
-        return tensor.to(self.device, dtype)
+        return tensor.view(shape).to(self.device, dtype)
+
+    def ignore(self, prefixes: tuple[str, ...]) -> None:
+        """Accept that tensors are not used whose names begin in one of these ways."""
+        self.unused = {name for name in self.unused if not name.startswith(prefixes)}
 
     def finish(self) -> None:
         """Refuse the checkpoint if a tensor was missing or not used."""

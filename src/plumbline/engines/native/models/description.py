@@ -19,16 +19,18 @@ __all__ = [
     "Activation",
     "Attention",
     "Dense",
+    "Experts",
     "HeadNorm",
     "LayerDescription",
     "ModelDescription",
     "Norm",
     "Placement",
     "Rope",
+    "Router",
     "UnsupportedModelError",
 ]
 
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "swiglu_oss"]
 Placement = Literal["before", "after", "both", "parallel"]
 
 
@@ -128,13 +130,76 @@ class Dense:
     activation: Activation = "silu"
     bias: bool = False
 
+    @property
+    def active_width(self) -> int:
+        """The width of what a token takes."""
+        return self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """How tokens choose their experts, and what the experts' results are multiplied by."""
+
+    top_k: int
+    scores: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax"
+    """The softmax of all logits, their sigmoids, or the softmax of the chosen ones."""
+    bias: bool = False
+    correction: bool = False
+    """Whether a bias is added to scores for the choice alone."""
+    groups: int = 1
+    """Experts are in so many groups, of which the best `chosen_groups` may be chosen from."""
+    chosen_groups: int = 1
+    groups_by_two: bool = True
+    """Whether a group is as good as its two best experts together, and not as its best one."""
+    normalised: bool = True
+    """Whether the weights of a token are divided by their sum."""
+    floor: float = 0.0
+    """The least divisor of weights."""
+    scale: float = 1.0
+    """A factor on weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A feed-forward block of gated experts, of which a token takes a few, and shared ones, which every token takes."""
+
+    number: int
+    width: int
+    router: Router
+    activation: Activation = "silu"
+    bias: bool = False
+    shared: Dense | None = None
+    shared_gate: bool = False
+    """Whether the shared experts' result is multiplied by the sigmoid of a projection of the input."""
+
+    def __post_init__(self) -> None:
+        """Check what the operations assume."""
+        router = self.router
+        if not 0 < router.top_k <= self.number:
+            raise UnsupportedModelError(
+                "num_experts_per_tok must be at least 1 and at most the number of experts"
+            )
+        if self.number % router.groups or not 0 < router.chosen_groups <= router.groups:
+            raise UnsupportedModelError(
+                "n_group must divide the number of experts, and topk_group be at most n_group"
+            )
+        if router.top_k > self.number // router.groups * router.chosen_groups:
+            raise UnsupportedModelError(
+                "num_experts_per_tok must be at most the experts of topk_group groups"
+            )
+
+    @property
+    def active_width(self) -> int:
+        """The width of what a token takes."""
+        return self.router.top_k * self.width + (0 if self.shared is None else self.shared.width)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerDescription:
     """One layer."""
 
     mixer: Attention
-    feed_forward: Dense
+    feed_forward: Dense | Experts
     norms: Placement = "before"
     """Where norms are: before each block, after it, both, or once before both blocks, which get the same input."""
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.checkpoint import Checkpoint, WeightsError
-from plumbline.engines.native.models.description import Attention, Dense, ModelDescription
+from plumbline.engines.native.models.description import Attention, Dense, Experts, ModelDescription
 from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.rope import head_order
@@ -24,11 +24,13 @@ from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.models.weights import (
     AttentionWeights,
     DenseWeights,
+    ExpertsWeights,
     LayerWeights,
     ModelWeights,
     NormWeights,
 )
 from plumbline_kernels.cpu.library import Library
+from plumbline_kernels.experts import Routing
 
 __all__ = ["WeightsError", "build", "load_model", "random_model"]
 
@@ -52,8 +54,8 @@ def load_model(
         folder: the folder.
         dtype: type of the weights; None takes the config's type.
         device: where they go.
-        max_model_len: positions that the model needs; rotary embeddings can be computed for more than the config
-            names.
+        max_model_len: positions that the model needs; None takes the config's. Rotary embeddings can be computed for
+            more than those.
         library: compiled kernels to use where they support the model (`compiled_problem`).
         bits: 8 or 4 to round the weights of linear layers, with a library; the output layer has 8 at least.
 
@@ -62,18 +64,20 @@ def load_model(
         WeightsError: the files do not match the config.
     """
     description = read_description(folder)
-    if max_model_len is not None and max_model_len > description.context_length:
-        _log.warning(
-            "--max-model-len %d is more than the %d positions that this model was made for; "
-            "answers beyond them may be poor",
-            max_model_len,
-            description.context_length,
-        )
+    if max_model_len is not None:
+        if max_model_len > description.context_length:
+            _log.warning(
+                "--max-model-len %d is more than the %d positions that this model was made for; "
+                "answers beyond them may be poor",
+                max_model_len,
+                description.context_length,
+            )
         description = replace(description, context_length=max_model_len)
     with Checkpoint(folder, dtype or description.dtype, torch.device(device)) as checkpoint:
         if description.tied:
             # A tied model may come with the redundant copy.
-            checkpoint.unused.discard(f"{description.names.head}.weight")
+            checkpoint.ignore((f"{description.names.head}.weight",))
+        checkpoint.ignore(description.names.ignored)
         model = build(description, checkpoint.fetch, library, bits)
         checkpoint.finish()
     return model
@@ -139,7 +143,11 @@ class _Builder:
             before_feed_forward=(
                 self.norm(prefix + names.before_feed_forward) if norms in ("before", "both") else None
             ),
-            feed_forward=self._dense(prefix, layer.feed_forward),
+            feed_forward=(
+                self._dense(prefix, layer.feed_forward, names.gate_up, names.down)
+                if isinstance(layer.feed_forward, Dense)
+                else self._experts(prefix, layer.feed_forward)
+            ),
             after_feed_forward=self.norm(prefix + names.after_feed_forward) if after else None,
         )
 
@@ -185,13 +193,70 @@ class _Builder:
         weights = torch.cat(found) + self._description.norm.offset
         return weights if order is None else weights[:, order].contiguous()
 
-    def _dense(self, prefix: str, block: Dense) -> DenseWeights:
-        names, hidden, width = self._names, self._description.hidden_size, block.width
+    def _dense(self, prefix: str, block: Dense, gate_up: tuple[str, ...], down: str) -> DenseWeights:
+        hidden, width = self._description.hidden_size, block.width
         return DenseWeights(
             activation=block.activation,
-            gate_up=self._linear(prefix, names.gate_up, (width, width), hidden, block.bias),
-            down=self._linear(prefix, (names.down,), (hidden,), width, block.bias),
+            gate_up=self._linear(prefix, gate_up, (width, width), hidden, block.bias),
+            down=self._linear(prefix, (down,), (hidden,), width, block.bias),
         )
+
+    def _experts(self, prefix: str, block: Experts) -> ExpertsWeights:
+        names, hidden, router = self._names, self._description.hidden_size, block.router
+        number, fp32 = (block.number,), torch.float32
+        shared_gate = None
+        if block.shared_gate:
+            shared_gate = self._fetch(f"{prefix}{names.shared_gate}.weight", (hidden,), fp32)
+        return ExpertsWeights(
+            routing=Routing(
+                top_k=router.top_k,
+                sigmoid=router.scores == "sigmoid",
+                late_softmax=router.scores == "softmax_of_chosen",
+                groups=router.groups,
+                chosen_groups=router.chosen_groups,
+                best_two=router.groups_by_two,
+                normalised=router.normalised,
+                floor=router.floor,
+                scale=router.scale,
+            ),
+            router=self._fetch(f"{prefix}{names.router}.weight", (block.number, hidden), fp32),
+            router_bias=self._fetch(f"{prefix}{names.router}.bias", number, fp32) if router.bias else None,
+            correction=(self._fetch(prefix + names.correction, number, fp32) if router.correction else None),
+            gate_up=self._stack(prefix, names.expert_gate_up, block, (block.width, block.width), hidden),
+            down=self._stack(prefix, (names.expert_down,), block, (hidden,), block.width),
+            activation=block.activation,
+            shared=(
+                None
+                if block.shared is None
+                else self._dense(prefix, block.shared, names.shared_gate_up, names.shared_down)
+            ),
+            shared_gate=shared_gate,
+        )
+
+    def _stack(
+        self, prefix: str, names: tuple[str, ...], block: Experts, outputs: tuple[int, ...], inputs: int
+    ) -> list[Linear]:
+        """Build one projection of every expert."""
+        if "{}" in names[0]:
+            return [
+                self._linear(
+                    prefix, tuple(name.format(expert) for name in names), outputs, inputs, block.bias
+                )
+                for expert in range(block.number)
+            ]
+        (name,), number, width = names, block.number, sum(outputs)
+        biases = self._fetch(f"{prefix}{name}_bias", (number, width), None) if block.bias else None
+        if not self._names.experts_of_oss:
+            stacked = self._fetch(prefix + name, (number, width, inputs), None)
+        else:
+            stacked = self._fetch(prefix + name, (number, inputs, width), None).transpose(1, 2)
+            if len(outputs) == 2:
+                stacked = torch.cat((stacked[:, ::2], stacked[:, 1::2]), 1)
+                biases = None if biases is None else torch.cat((biases[:, ::2], biases[:, 1::2]), 1)
+        return [
+            Linear(stacked[expert], None if biases is None else biases[expert], self._library, self._bits)
+            for expert in range(number)
+        ]
 
     def _linear(
         self,

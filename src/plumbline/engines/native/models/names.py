@@ -31,3 +31,16 @@ class Names:
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     sinks: str = "self_attn.sinks"
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    """The whole name."""
+    expert_gate_up: tuple[str, ...] = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
+    """By the number of the expert. A name without a place for it is the whole name of a tensor [E, out, in]."""
+    expert_down: str = "mlp.experts.{}.down_proj"
+    shared_gate_up: tuple[str, ...] = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
+    shared_down: str = "mlp.shared_experts.down_proj"
+    shared_gate: str = "mlp.shared_expert_gate"
+    experts_of_oss: bool = False
+    """Whether tensors of all experts are [E, in, out], and columns of gate and up alternate, as in gpt-oss."""
+    ignored: tuple[str, ...] = ()
+    """What the names of tensors begin with that the model does without, such as layers that predict further tokens."""

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from plumbline.engines.native.models.description import Activation, Attention, Norm
 from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
+from plumbline_kernels.experts import mix_torch, oss_mul_torch, route
 from plumbline_kernels.norm import (
     add_layer_norm,
     add_rms_norm,
@@ -99,6 +101,10 @@ class Operations(Protocol):
         """Return activation(gate) * up of [T, 2 * width]."""
         ...
 
+    def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+        """Return the experts' results for x [T, D], and the result of shared experts times its gate, added up."""
+        ...
+
 
 Loop = Callable[[Operations, list[KVCache]], Tensor]
 """The loop over layers: returns the last result."""
@@ -152,6 +158,9 @@ class _Step:
         return q.index_select(0, rows), kept, kept if x is residual else x.index_select(0, rows)
 
 
+_GATES = {"silu": silu_mul_torch, "gelu_tanh": gelu_mul_torch, "swiglu_oss": oss_mul_torch}
+
+
 class _Kernels(_Step):
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
         if norm.norm.kind == "layer":
@@ -180,6 +189,9 @@ class _Kernels(_Step):
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         return (silu_mul if activation == "silu" else gelu_mul)(gate_up)
+
+    def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+        raise NotImplementedError("kernels_problem refuses experts")
 
 
 class _Torch(_Step):
@@ -217,7 +229,18 @@ class _Torch(_Step):
         ).flatten(1)
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        return (silu_mul_torch if activation == "silu" else gelu_mul_torch)(gate_up)
+        return _GATES[activation](gate_up)
+
+    def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+        rows = x.float()
+        logits = F.linear(rows, weights.router, weights.router_bias)
+        factors, chosen = route(logits, weights.routing, weights.correction)
+        mixed = mix_torch(x, factors, chosen, weights.gate_up, weights.down, _GATES[weights.activation])
+        if shared is not None:
+            if weights.shared_gate is not None:
+                shared = shared * (rows @ weights.shared_gate).sigmoid_().unsqueeze(1)
+            mixed += shared
+        return mixed.to(x.dtype)
 
 
 class _EagerBackend:

@@ -7,6 +7,7 @@ from torch import Tensor
 from plumbline.engines.native.models.description import Norm
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.operations import Heads, KVCache, Loop, PreparedNorm
+from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.cpu.program import Heads as CompiledHeads
@@ -88,6 +89,9 @@ class _Recorder:
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         return self._program.attend(q, cache, _structure(heads))
+
+    def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+        raise NotImplementedError("compiled_problem leaves experts to torch")
 
 
 def _structure(heads: Heads) -> CompiledHeads:

@@ -37,6 +37,7 @@ from plumbline.engines.native.models.rope import rope_table, temperatures
 from plumbline.engines.native.models.weights import (
     AttentionWeights,
     DenseWeights,
+    ExpertsWeights,
     LayerWeights,
     ModelWeights,
     NormWeights,
@@ -52,7 +53,7 @@ class _Layer(NamedTuple):
     """A layer, as its operations take it."""
 
     mixer: AttentionWeights
-    feed_forward: DenseWeights
+    feed_forward: DenseWeights | ExpertsWeights
     heads: Heads
     after_mixer: PreparedNorm | None
     is_parallel: bool
@@ -192,6 +193,12 @@ class Transformer:
 
     def _feed_forward(self, operations: Operations, x: Tensor, layer: _Layer) -> Tensor:
         weights = layer.feed_forward
+        if isinstance(weights, DenseWeights):
+            return self._dense(operations, x, weights)
+        shared = None if weights.shared is None else self._dense(operations, x, weights.shared)
+        return operations.experts(x, weights, shared)
+
+    def _dense(self, operations: Operations, x: Tensor, weights: DenseWeights) -> Tensor:
         gated = operations.gate(operations.linear(x, weights.gate_up), weights.activation)
         return operations.linear(gated, weights.down)
 

@@ -8,8 +8,16 @@ from torch import Tensor
 
 from plumbline.engines.native.models.description import Activation
 from plumbline.engines.native.models.linear import Linear
+from plumbline_kernels.experts import Routing
 
-__all__ = ["AttentionWeights", "DenseWeights", "LayerWeights", "ModelWeights", "NormWeights"]
+__all__ = [
+    "AttentionWeights",
+    "DenseWeights",
+    "ExpertsWeights",
+    "LayerWeights",
+    "ModelWeights",
+    "NormWeights",
+]
 
 
 @dataclass(slots=True)
@@ -42,11 +50,30 @@ class DenseWeights:
 
 
 @dataclass(slots=True)
+class ExpertsWeights:
+    """The weights of a block of experts."""
+
+    routing: Routing
+    router: Tensor
+    """fp32 [E, D]."""
+    router_bias: Tensor | None
+    """fp32 [E]."""
+    correction: Tensor | None
+    """fp32 [E]."""
+    gate_up: list[Linear]
+    down: list[Linear]
+    activation: Activation
+    shared: DenseWeights | None
+    shared_gate: Tensor | None
+    """fp32 [D]."""
+
+
+@dataclass(slots=True)
 class LayerWeights:
     """The weights of one layer, without the norms that its description does not have."""
 
     mixer: AttentionWeights
-    feed_forward: DenseWeights
+    feed_forward: DenseWeights | ExpertsWeights
     before_mixer: NormWeights | None
     after_mixer: NormWeights | None
     before_feed_forward: NormWeights | None

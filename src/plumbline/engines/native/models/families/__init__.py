@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
-from plumbline.engines.native.models.families import dense
+from plumbline.engines.native.models.families import dense, experts
 from plumbline.engines.native.models.families.parts import Family
 from plumbline.engines.native.models.fields import Fields, Json
 
 __all__ = ["FAMILIES", "describe", "read_description"]
 
-FAMILIES: dict[str, Family] = {**dense.FAMILIES}
+FAMILIES: dict[str, Family] = {**dense.FAMILIES, **experts.FAMILIES}
 """The families that the engine runs, by `model_type`."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypedDict
 from plumbline.engines.native.models.description import (
     Attention,
     Dense,
+    Experts,
     LayerDescription,
     ModelDescription,
     Norm,
@@ -72,7 +73,7 @@ def attention_bias(fields: Fields) -> Biases:
 
 
 def alike(
-    fields: Fields, mixer: Attention, feed_forward: Dense, norms: Placement = "before"
+    fields: Fields, mixer: Attention, feed_forward: Dense | Experts, norms: Placement = "before"
 ) -> tuple[LayerDescription, ...]:
     """Return the layers of a model whose layers are alike."""
     layer = LayerDescription(mixer=mixer, feed_forward=feed_forward, norms=norms)

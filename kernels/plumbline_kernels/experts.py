@@ -1,0 +1,111 @@
+"""Compute feed-forward blocks of experts: the choice of experts for each token, and their weighted sum.
+
+A router gives every token a logit for each expert. The logits become scores, the token takes its best experts, and the
+block's result is the sum of their results times weights. Rows are grouped by expert, so that each expert's weights are
+read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Routing", "mix_torch", "oss_mul_torch", "route"]
+
+_LIMIT, _ALPHA = 7.0, 1.702
+"""Of the activation of gpt-oss."""
+
+
+class Routing(NamedTuple):
+    """How tokens choose their experts."""
+
+    top_k: int
+    sigmoid: bool = False  # scores are sigmoids of logits, else their softmax over all experts
+    late_softmax: bool = False  # weights are the softmax of the chosen logits, whatever is below
+    groups: int = (
+        1  # experts are in so many groups of equal size, and only those of `chosen_groups` may be chosen
+    )
+    chosen_groups: int = 1
+    best_two: bool = True  # a group is as good as its two best experts together, else as its best one
+    normalised: bool = True  # weights of a token are divided by their sum
+    floor: float = 0.0  # the least divisor
+    scale: float = 1.0  # a factor on weights
+
+
+def route(logits: Tensor, routing: Routing, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Choose the experts of tokens.
+
+    Args:
+        logits: fp32 [T, E].
+        routing: how.
+        correction: fp32 [E], what is added to the scores for the choice alone.
+
+    Returns:
+        Weights, fp32 [T, top_k], and the experts that they are for, int64 [T, top_k].
+    """
+    if routing.late_softmax:
+        best, chosen = logits.topk(routing.top_k, -1)
+        return best.softmax(-1), chosen
+    scores = logits.sigmoid() if routing.sigmoid else logits.softmax(-1)
+    choice = scores if correction is None else scores + correction
+    if routing.groups > 1:
+        choice = _mask_groups(choice, routing)
+    chosen = choice.topk(routing.top_k, -1).indices
+    weights = scores.gather(-1, chosen)
+    if routing.normalised:
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=routing.floor)
+    return weights * routing.scale, chosen
+
+
+def _mask_groups(choice: Tensor, routing: Routing) -> Tensor:
+    """Hide the experts of all but the best groups; choice is [T, E]."""
+    members = choice.view(choice.shape[0], routing.groups, -1)
+    quality = members.topk(2, -1).values.sum(-1) if routing.best_two else members.amax(-1)
+    kept = torch.zeros_like(quality, dtype=torch.bool)
+    kept.scatter_(-1, quality.topk(routing.chosen_groups, -1).indices, True)
+    return members.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(-2)
+
+
+def oss_mul_torch(gate_up: Tensor) -> Tensor:
+    """Map [T, 2 * I] to [T, I] as gpt-oss: gate * sigmoid(1.702 gate) * (up + 1), with clamped gate and up."""
+    gate, up = gate_up.chunk(2, -1)
+    gate, up = gate.clamp(max=_LIMIT), up.clamp(-_LIMIT, _LIMIT)
+    return gate * (gate * _ALPHA).sigmoid() * (up + 1)
+
+
+Linear = Callable[[Tensor], Tensor]
+
+
+def mix_torch(
+    x: Tensor,
+    weights: Tensor,
+    chosen: Tensor,
+    gate_up: Sequence[Linear],
+    down: Sequence[Linear],
+    activate: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return the weighted sums of the chosen experts' results, fp32 [T, D].
+
+    Args:
+        x: [T, D].
+        weights: fp32 [T, k].
+        chosen: int64 [T, k].
+        gate_up: for each expert the projection to [rows, 2 * I].
+        down: for each expert the projection back to [rows, D].
+        activate: the gated activation, [rows, 2 * I] to [rows, I].
+    """
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    # Experts in ascending order: the order in which a token's results are added does not depend on other tokens.
+    order = chosen.flatten().argsort(stable=True)
+    tokens, factors = order // chosen.shape[1], weights.flatten()[order].unsqueeze(1)
+    first = 0
+    for expert, count in enumerate(torch.bincount(chosen.flatten(), minlength=len(gate_up)).tolist()):
+        if count:
+            rows = tokens[first : first + count]
+            result = down[expert](activate(gate_up[expert](x.index_select(0, rows))))
+            out.index_add_(0, rows, result.float() * factors[first : first + count])
+            first += count
+    return out

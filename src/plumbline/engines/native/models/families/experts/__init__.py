@@ -1,0 +1,21 @@
+"""Families with experts in some or all layers."""
+
+from plumbline.engines.native.models.families.experts import (
+    ernie,
+    glm,
+    gpt_oss,
+    granite,
+    minimax,
+    mixtral,
+    olmoe,
+    qwen,
+)
+
+__all__ = ["FAMILIES"]
+
+FAMILIES = {
+    name: family
+    for module in (mixtral, qwen, olmoe, granite, ernie, glm, gpt_oss, minimax)
+    for name, family in module.FAMILIES.items()
+}
+"""The families by `model_type`."""

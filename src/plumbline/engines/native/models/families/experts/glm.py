@@ -1,0 +1,97 @@
+"""GLM-4.5 and dots.llm1: the experts of DeepSeek V3 with the attention of other families."""
+
+from __future__ import annotations
+
+from plumbline.engines.native.models.description import (
+    Attention,
+    Dense,
+    Experts,
+    HeadNorm,
+    LayerDescription,
+    ModelDescription,
+    Norm,
+    Router,
+)
+from plumbline.engines.native.models.families.dense.qwen import qwen3_mixers
+from plumbline.engines.native.models.families.parts import (
+    FULL,
+    SLIDING,
+    Family,
+    dense,
+    heads,
+    layer_types,
+    model,
+    windows,
+)
+from plumbline.engines.native.models.families.rope_fields import read_rope
+from plumbline.engines.native.models.fields import Fields
+from plumbline.engines.native.models.names import Names
+
+__all__ = ["FAMILIES", "deepseek_experts", "next_token_layers", "sparse_layers"]
+
+
+def deepseek_experts(fields: Fields, router: Router | None = None) -> Experts:
+    """Read the experts; by default they are chosen by sigmoids with a correction, in groups."""
+    width, shared = fields.integer("moe_intermediate_size"), fields.get("n_shared_experts", 0)
+    router = router or Router(
+        top_k=fields.integer("num_experts_per_tok"),
+        scores="sigmoid",
+        correction=True,
+        groups=fields.integer("n_group", 1),
+        chosen_groups=fields.integer("topk_group", 1),
+        normalised=fields.flag("norm_topk_prob"),
+        scale=fields.number("routed_scaling_factor", 1.0),
+    )
+    return Experts(
+        number=fields.integer("n_routed_experts"),
+        width=width,
+        router=router,
+        activation=fields.activation(),
+        shared=Dense(width=width * shared, activation=fields.activation()) if shared else None,
+    )
+
+
+def sparse_layers(
+    fields: Fields, mixers: tuple[Attention, ...], experts: Experts, first: int
+) -> list[LayerDescription]:
+    """Return layers of which `first_k_dense_replace` have no experts; `first` is its default."""
+    plain, dense_layers = dense(fields), fields.get("first_k_dense_replace", first)
+    return [
+        LayerDescription(mixer=mixer, feed_forward=plain if layer < dense_layers else experts)
+        for layer, mixer in enumerate(mixers)
+    ]
+
+
+def next_token_layers(fields: Fields, default: int = 0) -> Names:
+    """Return names in which the layers after the last one, which predict further tokens, are ignored."""
+    count = fields.integer("num_hidden_layers")
+    further = fields.get("num_nextn_predict_layers", fields.get("num_mtp_layers", default))
+    return Names(ignored=tuple(f"model.layers.{count + layer}." for layer in range(further)))
+
+
+def _glm4(fields: Fields) -> ModelDescription:
+    fields.without_effect("num_local_experts")
+    mixer = Attention(
+        **heads(fields),
+        rope=read_rope(fields, part=0.5),
+        qkv_bias=fields.flag("attention_bias"),
+        head_norm=HeadNorm() if fields.flag("use_qk_norm") else None,
+    )
+    mixers = (mixer,) * fields.integer("num_hidden_layers")
+    layers = sparse_layers(fields, mixers, deepseek_experts(fields), first=1)
+    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    return model(fields, layers, norm, names=next_token_layers(fields, 1))
+
+
+def _dots(fields: Fields) -> ModelDescription:
+    fields.without_effect("num_local_experts", "scoring_func", "topk_method", "moe_layer_freq", "ep_size")
+    count, last = fields.integer("num_hidden_layers"), fields.get("max_window_layers", 62)
+    types = layer_types(fields, (SLIDING if layer >= last else FULL for layer in range(count)))
+    mixers = qwen3_mixers(fields, windows(fields, types), None)
+    return model(fields, sparse_layers(fields, mixers, deepseek_experts(fields), first=0))
+
+
+FAMILIES = {
+    "glm4_moe": Family("GLM-4.5, GLM-4.6, GLM-4.7", _glm4),
+    "dots1": Family("dots.llm1", _dots),
+}

@@ -1,0 +1,73 @@
+"""gpt-oss: sinks, a window in every other layer, experts with biases and a clamped activation."""
+
+from __future__ import annotations
+
+from plumbline.engines.native.models.description import (
+    Attention,
+    Experts,
+    LayerDescription,
+    ModelDescription,
+    Norm,
+    Router,
+    UnsupportedModelError,
+)
+from plumbline.engines.native.models.families.parts import (
+    FULL,
+    SLIDING,
+    Family,
+    heads,
+    layer_types,
+    model,
+    windows,
+)
+from plumbline.engines.native.models.families.rope_fields import read_rope, rope_parameters
+from plumbline.engines.native.models.fields import Fields
+from plumbline.engines.native.models.names import Names
+
+__all__ = ["FAMILIES"]
+
+_NAMES = Names(
+    router="mlp.router",
+    expert_gate_up=("mlp.experts.gate_up_proj",),
+    expert_down="mlp.experts.down_proj",
+    experts_of_oss=True,
+)
+_YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""The rotation of a config that has none."""
+
+
+def _gpt_oss(fields: Fields) -> ModelDescription:
+    # Releases repeat num_experts_per_tok and the context before scaling.
+    fields.without_effect("experts_per_token", "initial_context_length", "hidden_act")
+    for name, value in (("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)):
+        if fields.number(name, value) != value:
+            raise UnsupportedModelError(f"{name} must be {value}, not {fields.get(name)}")
+    count = fields.integer("num_hidden_layers")
+    types = layer_types(fields, (FULL if layer % 2 else SLIDING for layer in range(count)))
+    rope = read_rope(fields, 150000.0, parameters=rope_parameters(fields) or _YARN)
+    shape, bias = heads(fields, head_dim=64), fields.flag("attention_bias", True)
+    experts = Experts(
+        number=fields.integer("num_local_experts", 128),
+        width=fields.integer("intermediate_size"),
+        router=Router(top_k=fields.integer("num_experts_per_tok", 4), scores="softmax_of_chosen", bias=True),
+        activation="swiglu_oss",
+        bias=True,
+    )
+    layers = (
+        LayerDescription(
+            mixer=Attention(**shape, rope=rope, qkv_bias=bias, o_bias=bias, sinks=True, window=window),
+            feed_forward=experts,
+        )
+        for window in windows(fields, types)
+    )
+    return model(fields, layers, Norm(eps=fields.number("rms_norm_eps", 1e-5)), names=_NAMES)
+
+
+FAMILIES = {"gpt_oss": Family("gpt-oss in bf16", _gpt_oss)}

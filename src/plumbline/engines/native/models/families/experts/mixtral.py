@@ -1,0 +1,41 @@
+"""Mixtral: two of eight experts, with weights that add up to 1."""
+
+from __future__ import annotations
+
+from plumbline.engines.native.models.description import (
+    Attention,
+    Experts,
+    ModelDescription,
+    Norm,
+    Router,
+)
+from plumbline.engines.native.models.families.parts import Family, alike, heads, model
+from plumbline.engines.native.models.families.rope_fields import read_rope
+from plumbline.engines.native.models.fields import Fields
+from plumbline.engines.native.models.names import Names
+
+__all__ = ["FAMILIES", "SPARSE"]
+
+SPARSE = Names(
+    router="block_sparse_moe.gate",
+    correction="block_sparse_moe.e_score_correction_bias",
+    expert_gate_up=("block_sparse_moe.experts.{}.w1", "block_sparse_moe.experts.{}.w3"),
+    expert_down="block_sparse_moe.experts.{}.w2",
+)
+
+
+def _mixtral(fields: Fields) -> ModelDescription:
+    fields.refuse("attention_bias", "mlp_bias")
+    rope = read_rope(fields, 1000000.0)
+    mixer = Attention(**heads(fields), rope=rope, window=fields.get("sliding_window"))
+    experts = Experts(
+        number=fields.integer("num_local_experts", 8),
+        width=fields.integer("intermediate_size"),
+        router=Router(top_k=fields.integer("num_experts_per_tok", 2)),
+        activation=fields.activation(),
+    )
+    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    return model(fields, alike(fields, mixer, experts), norm, names=SPARSE)
+
+
+FAMILIES = {"mixtral": Family("Mixtral", _mixtral)}

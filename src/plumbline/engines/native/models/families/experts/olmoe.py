@@ -1,0 +1,39 @@
+"""OLMoE: 64 small experts, norms of all query heads and all key heads together."""
+
+from __future__ import annotations
+
+from plumbline.engines.native.models.description import (
+    Attention,
+    Experts,
+    HeadNorm,
+    ModelDescription,
+    Norm,
+    Router,
+)
+from plumbline.engines.native.models.families.parts import Family, alike, attention_bias, heads, model
+from plumbline.engines.native.models.families.rope_fields import read_rope
+from plumbline.engines.native.models.fields import Fields
+
+__all__ = ["FAMILIES"]
+
+
+def _olmoe(fields: Fields) -> ModelDescription:
+    fields.refuse("clip_qkv")
+    mixer = Attention(
+        **heads(fields),
+        rope=read_rope(fields),
+        head_norm=HeadNorm(weights="each", whole=True),
+        **attention_bias(fields),
+    )
+    experts = Experts(
+        number=fields.integer("num_experts", 64),
+        width=fields.integer("intermediate_size"),
+        router=Router(
+            top_k=fields.integer("num_experts_per_tok", 8), normalised=fields.flag("norm_topk_prob")
+        ),
+        activation=fields.activation(),
+    )
+    return model(fields, alike(fields, mixer, experts), Norm(eps=fields.number("rms_norm_eps", 1e-5)))
+
+
+FAMILIES = {"olmoe": Family("OLMoE", _olmoe)}

@@ -1,0 +1,73 @@
+"""Qwen 2 and 3 with experts: the softmax of all logits; Qwen 2 with a gated shared expert."""
+
+from __future__ import annotations
+
+from plumbline.engines.native.models.description import (
+    Attention,
+    Dense,
+    Experts,
+    LayerDescription,
+    ModelDescription,
+    Router,
+)
+from plumbline.engines.native.models.families.dense.qwen import qwen3_mixers, qwen_windows
+from plumbline.engines.native.models.families.parts import Family, dense, heads, model
+from plumbline.engines.native.models.families.rope_fields import read_rope
+from plumbline.engines.native.models.fields import Fields
+from plumbline.engines.native.models.names import Names
+
+__all__ = ["FAMILIES"]
+
+_SHARED = Names(
+    shared_gate_up=("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"),
+    shared_down="mlp.shared_expert.down_proj",
+)
+
+
+def _qwen2(fields: Fields) -> ModelDescription:
+    shape, rope = heads(fields), read_rope(fields)
+    bias = fields.flag("qkv_bias", True)
+    mixers = (Attention(**shape, rope=rope, qkv_bias=bias, window=window) for window in qwen_windows(fields))
+    shared = dense(fields, width="shared_expert_intermediate_size")
+    experts = _experts(fields, fields.integer("num_experts", 60), shared)
+    return model(fields, _layers(fields, tuple(mixers), experts), names=_SHARED)
+
+
+def _qwen3(fields: Fields) -> ModelDescription:
+    fields.without_effect("max_window_layers")
+    fields.refuse("use_mrope", "mlp_bias")
+    window = fields.get("sliding_window") if fields.flag("use_sliding_window") else None
+    windows = (window,) * fields.integer("num_hidden_layers")
+    number = fields.integer("num_local_experts", fields.integer("num_experts", 128))
+    experts = _experts(fields, number, None)
+    return model(fields, _layers(fields, qwen3_mixers(fields, windows, None), experts))
+
+
+def _experts(fields: Fields, number: int, shared: Dense | None) -> Experts:
+    router = Router(top_k=fields.integer("num_experts_per_tok", 8), normalised=fields.flag("norm_topk_prob"))
+    return Experts(
+        number=number,
+        width=fields.integer("moe_intermediate_size"),
+        router=router,
+        activation=fields.activation(),
+        shared=shared,
+        shared_gate=shared is not None,
+    )
+
+
+def _layers(fields: Fields, mixers: tuple[Attention, ...], experts: Experts) -> list[LayerDescription]:
+    plain, step = fields.get("mlp_only_layers", []), fields.integer("decoder_sparse_step", 1)
+    feed_forward = dense(fields)
+    return [
+        LayerDescription(
+            mixer=mixer,
+            feed_forward=feed_forward if layer in plain or (layer + 1) % step else experts,
+        )
+        for layer, mixer in enumerate(mixers)
+    ]
+
+
+FAMILIES = {
+    "qwen2_moe": Family("Qwen 1.5 and 2 with experts", _qwen2),
+    "qwen3_moe": Family("Qwen 3 with experts", _qwen3),
+}
