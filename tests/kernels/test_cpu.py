@@ -23,7 +23,8 @@ from plumbline_kernels.attention import AttentionBatch, paged_attention_torch
 from plumbline_kernels.cpu import build
 from plumbline_kernels.cpu.build import CompileError
 from plumbline_kernels.cpu.library import Library, load
-from plumbline_kernels.cpu.program import Heads, Program
+from plumbline_kernels.cpu.program import Experts, Heads, Program
+from plumbline_kernels.experts import Routing, mix_torch, oss_mul_torch, route
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from plumbline_kernels.rope_kv import HeadNorms, rope_kv_write
 from plumbline_kernels.sampling import gumbel_noise, sample_torch
@@ -267,6 +268,68 @@ def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):
     )
     for mine, reference in zip((q[:5], *ours), (expected.flatten(1), *theirs), strict=True):
         torch.testing.assert_close(mine, reference, atol=3 * TOLERANCES[dtype], rtol=2e-2)
+
+
+ROUTINGS = {
+    "softmax": Routing(2),
+    "not normalised": Routing(3, normalised=False, scale=1.5),
+    "sigmoid in groups": Routing(3, sigmoid=True, groups=4, chosen_groups=2, floor=0.1, scale=2.5),
+    "groups by the best": Routing(2, groups=2, chosen_groups=1, best_two=False),
+    "late softmax": Routing(4, late_softmax=True),
+}
+
+
+@DTYPES
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("bits", [0, 8])
+def test_experts_are_those_of_the_reference_with_the_same_bits_in_any_batch(library, dtype, routing, bits):
+    """Some have a correction, a gated shared expert or the activation of gpt-oss; rounded weights change little."""
+    number, width, inner, rules = 8, 64, 48, ROUTINGS[routing]
+    is_oss, grouped = rules.late_softmax, rules.groups > 1
+    x, shared = randn(70, width, dtype=dtype), randn(70, width, seed=1, dtype=dtype)
+    router, router_bias = randn(number, width, seed=2), randn(number, seed=3)
+    gate_up = randn(number, 2 * inner, width, seed=4, dtype=dtype) / 8
+    down = randn(number, width, inner, seed=5, dtype=dtype) / 8
+    bias = randn(number, 2 * inner, seed=6, dtype=dtype) if is_oss else None
+    correction, gate = (
+        randn(number, seed=7) if grouped else None,
+        randn(width, seed=8) / 8 if grouped else None,
+    )
+
+    def projections(weights, biases):
+        return [(library.pack(w, bits), None if biases is None else biases[i]) for i, w in enumerate(weights)]
+
+    block = Experts.of(
+        rules,
+        (library.pack(router), router_bias),
+        projections(gate_up, bias),
+        projections(down, None),
+        "swiglu_oss" if is_oss else "silu",
+        correction=correction,
+        shared_gate=gate,
+    )
+
+    def compute(rows):
+        recorded = program(library, dtype)
+        return run(recorded, recorded.experts(x[rows].clone(), block, shared[rows].clone()), len(x[rows]))
+
+    out = compute(slice(0, 70))
+    weights, chosen = route(F.linear(x.float(), router, router_bias), rules, correction)
+    layers = [
+        lambda rows, i=i: F.linear(rows, gate_up[i].float(), None if bias is None else bias[i].float())
+        for i in range(number)
+    ]
+    backs = [lambda rows, w=w: F.linear(rows, w.float()) for w in down]
+    expected = mix_torch(x.float(), weights, chosen, layers, backs, oss_mul_torch if is_oss else silu_mul)
+    expected += shared.float() if gate is None else shared.float() * (x.float() @ gate).sigmoid().unsqueeze(1)
+    if bits:
+        assert (out.float() - expected).norm() < 0.03 * expected.norm()
+    else:
+        torch.testing.assert_close(
+            out.float(), expected, atol=4 * TOLERANCES[dtype], rtol=4 * TOLERANCES[dtype]
+        )
+    for start, stop in ((0, 1), (1, 3), (3, 40), (40, 70)):
+        assert torch.equal(compute(slice(start, stop)), out[start:stop])
 
 
 @SETTINGS

@@ -98,24 +98,18 @@ DEEPSEEK = SPARSE | {
 }
 
 EXPERTS: list[Case] = [
-    Case("mixtral", {"num_local_experts": 4, "sliding_window": 21}),
-    Case(
-        "qwen2_moe",
-        SPARSE | {"num_experts": 4, "shared_expert_intermediate_size": 40, "mlp_only_layers": [1]},
-    ),
-    Case("qwen3_moe", SPARSE | {"num_local_experts": 5, "head_dim": 16, "norm_topk_prob": True}),
-    Case("qwen3_moe", SPARSE | {"num_local_experts": 4, "decoder_sparse_step": 2}, "step"),
-    Case("olmoe", {"num_experts": 4, "num_experts_per_tok": 2}),
-    Case("granitemoe", GRANITE | {"num_local_experts": 4}),
-    Case("granitemoeshared", GRANITE | {"num_local_experts": 4, "shared_intermediate_size": 40}),
-    Case(
-        "ernie4_5_moe",
-        {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 1},
-    ),
-    Case("glm4_moe", DEEPSEEK | {"use_qk_norm": True, "head_dim": 16, "attention_bias": True}),
-    Case("dots1", DEEPSEEK | {"max_window_layers": 2, "sliding_window": 11}),
-    Case("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 11}),
-    Case("minimax_m2", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "rotary_dim": 8}),
+    *both("mixtral", num_local_experts=4, sliding_window=21),
+    *both("qwen2_moe", **SPARSE, num_experts=4, shared_expert_intermediate_size=48, mlp_only_layers=[1]),
+    *both("qwen3_moe", **SPARSE, num_local_experts=5, head_dim=16, norm_topk_prob=True),
+    *both("qwen3_moe", "step", **SPARSE, num_local_experts=4, decoder_sparse_step=2),
+    *both("olmoe", num_experts=4, num_experts_per_tok=2),
+    *both("granitemoe", **GRANITE, num_local_experts=4),
+    *both("granitemoeshared", **GRANITE, num_local_experts=4, shared_intermediate_size=48),
+    *both("ernie4_5_moe", moe_num_experts=4, moe_k=2, moe_intermediate_size=32, moe_layer_start_index=1),
+    *both("glm4_moe", **DEEPSEEK, use_qk_norm=True, head_dim=16, attention_bias=True),
+    *both("dots1", **DEEPSEEK, max_window_layers=2, sliding_window=11),
+    *both("gpt_oss", num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=11),
+    *both("minimax_m2", num_local_experts=4, num_experts_per_tok=2, head_dim=16, rotary_dim=8),
 ]
 
 CASES: list[Case] = [

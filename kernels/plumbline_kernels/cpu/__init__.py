@@ -8,6 +8,7 @@
     linear.h     linear layers
     quantized.h  linear layers with weights of 8 or 4 bits
     rows.h       norms, gated activations, rotation with the cache write
+    experts.h    the choice of experts, and the sum of their results
     sampling.h   filters and the draw
     attention.h  attention over the paged cache
     threads.h    the pool of threads that shares their work

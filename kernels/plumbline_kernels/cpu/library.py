@@ -59,7 +59,7 @@ class Op(ctypes.Structure):
         ("inputs", ctypes.c_int64),
         ("outputs", ctypes.c_int64),
         ("group", ctypes.c_int64),
-        ("heads", ctypes.c_void_p),
+        ("part", ctypes.c_void_p),
         ("eps", ctypes.c_float),
         ("factor", ctypes.c_float),
         ("mode", ctypes.c_int32),

@@ -2,11 +2,12 @@
 //
 // `program.py` builds the list of operations once and mirrors these structures. Buffers are the caller's.
 #include "attention.h"
+#include "experts.h"
 #include "quantized.h"
 #include "rows.h"
 #include "sampling.h"
 
-enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE };
+enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE, EXPERTS };
 
 struct Op {
   Kind kind;
@@ -15,11 +16,12 @@ struct Op {
   void* out;           // [tokens, outputs]
   const void* weight;  // NORM (fp32, or null for a sum alone), LINEAR (packed), EMBED (the table)
   const void* more;    // NORM (fp32), LINEAR: bias, or null
-  void* state;         // NORM, SELECT: the residual, or null; ROPE, ATTEND: keys; LINEAR: scales, or null
+  void* state;         // NORM, SELECT: the residual, or null; ROPE, ATTEND: keys; LINEAR: scales, or null;
+                       // EXPERTS: the results of shared experts, or null
   void* values;        // ROPE, ATTEND: values; SELECT: one more tensor like the residual, or null
   int64_t inputs, outputs;
   int64_t group;       // LINEAR: inputs that share a scale
-  const Heads* heads;  // ROPE, ATTEND
+  const void* part;    // ROPE, ATTEND: Heads; EXPERTS: Experts
   float eps;           // NORM
   float factor;        // NORM: on what is added to the residual; EMBED: on the result
   int32_t mode;        // NORM: whether it is centred; GATE: the activation
@@ -64,10 +66,8 @@ void embed(const T* from, T* to, long width, float factor) {
 
 template <typename T, typename Out>
 void multiply(const Op& op, const T* bias, Out* out, long rows, int threads) {
-  const T* in = (const T*)op.in;
-  if (op.bits == 0) return linear(in, (const T*)op.weight, bias, out, rows, op.outputs, op.inputs, threads);
-  Quantized weight{(const uint8_t*)op.weight, (const bf16*)op.state, op.group, op.bits};
-  linear(in, weight, bias, out, rows, op.outputs, op.inputs, threads);
+  Matrix matrix{op.weight, bias, op.state, op.outputs, op.inputs, op.group, op.bits};
+  product((const T*)op.in, matrix, out, rows, threads);
 }
 
 template <typename T>
@@ -91,7 +91,7 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
         multiply(op, more, out, tokens, m.threads);
         break;
       case ROPE:
-        rope(Rope<T>{*op.heads, in, step.positions, step.slots, out, (T*)op.state, (T*)op.values, tokens, m.threads});
+        rope(Rope<T>{*(const Heads*)op.part, in, step.positions, step.slots, out, (T*)op.state, (T*)op.values, tokens, m.threads});
         break;
       case SELECT:
         if (step.num_rows < 0) break;
@@ -101,15 +101,22 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
         tokens = step.num_rows;
         sequences = &step.selected;
         break;
-      case ATTEND:
+      case ATTEND: {
+        const Heads& heads = *(const Heads*)op.part;
         attend(Attention<T>{in, (const T*)op.state, (const T*)op.values, out, sequences->query_start,
                             sequences->seq_lens, sequences->tables, sequences->count, sequences->width, m.block_size,
-                            op.heads->heads, op.heads->kv_heads, op.heads->dim, op.heads->window, op.heads->scale,
-                            op.heads->softcap, op.heads->sinks, m.threads});
+                            heads.heads, heads.kv_heads, heads.dim, heads.window, heads.scale, heads.softcap,
+                            heads.sinks, m.threads});
         break;
+      }
       case GATE:
         gate(in, out, tokens, op.outputs, (Activation)op.mode, m.threads);
         break;
+      case EXPERTS: {
+        thread_local Mixture<T> mixture;
+        mixture.run(*(const Experts*)op.part, in, (const T*)op.state, out, tokens, op.outputs, m.threads);
+        break;
+      }
     }
   }
 }

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from plumbline_kernels._attention_batch import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library, Op, PackedWeight
+from plumbline_kernels.experts import Routing
 from plumbline_kernels.rope_kv import HeadNorms
 
-__all__ = ["ACTIVATIONS", "Heads", "Program"]
+__all__ = ["ACTIVATIONS", "Experts", "Heads", "Program"]
 
-_EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE = range(7)
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+_EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE, _EXPERTS = range(8)
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "swiglu_oss": 2}
 
 
 class _Model(ctypes.Structure):
@@ -69,6 +71,87 @@ class Heads(ctypes.Structure):
             )
         # What the structure points to must live as long as it does.
         self.kept = pointed
+        return self
+
+
+class Matrix(ctypes.Structure):
+    """A packed weight with its bias; `Matrix` in experts.h."""
+
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("outputs", ctypes.c_int64),
+        ("inputs", ctypes.c_int64),
+        ("group", ctypes.c_int64),
+        ("bits", ctypes.c_int64),
+    )
+
+    @classmethod
+    def of(cls, weight: PackedWeight, bias: Tensor | None) -> Matrix:
+        """Point to a weight and a bias; the structure keeps neither alive."""
+        pointed = (weight.data, bias, weight.scales)
+        addresses = (None if x is None else x.data_ptr() for x in pointed)
+        return cls(*addresses, weight.outputs, weight.inputs, weight.group, weight.bits)
+
+
+Projection = tuple[PackedWeight, Tensor | None]
+"""A weight and a bias."""
+
+
+class Experts(ctypes.Structure):
+    """A block of experts; `Experts` in experts.h."""
+
+    _fields_ = (
+        ("router", Matrix),
+        ("correction", ctypes.c_void_p),
+        ("shared_gate", ctypes.c_void_p),
+        ("gate_up", ctypes.c_void_p),
+        ("down", ctypes.c_void_p),
+        ("number", ctypes.c_int64),
+        ("top_k", ctypes.c_int64),
+        ("groups", ctypes.c_int64),
+        ("chosen_groups", ctypes.c_int64),
+        ("sigmoid", ctypes.c_int32),
+        ("late_softmax", ctypes.c_int32),
+        ("best_two", ctypes.c_int32),
+        ("normalised", ctypes.c_int32),
+        ("floor", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("activation", ctypes.c_int32),
+    )
+
+    @classmethod
+    def of(
+        cls,
+        routing: Routing,
+        router: Projection,
+        gate_up: Sequence[Projection],
+        down: Sequence[Projection],
+        activation: str,
+        *,
+        correction: Tensor | None = None,
+        shared_gate: Tensor | None = None,
+    ) -> Experts:
+        """Describe a block of experts.
+
+        Args:
+            routing: how tokens choose.
+            router: fp32, [E, D].
+            gate_up: for each expert [2 * I, D].
+            down: for each expert [D, I].
+            activation: `silu`, `gelu_tanh` or `swiglu_oss`.
+            correction: see `route`.
+            shared_gate: fp32 [D], whose product with a token is the gate of the shared experts before the sigmoid.
+        """
+        arrays = [(Matrix * len(parts))(*(Matrix.of(*part) for part in parts)) for parts in (gate_up, down)]
+        self = cls(router=Matrix.of(*router), number=len(gate_up), activation=ACTIVATIONS[activation])
+        for name, value in routing._asdict().items():
+            setattr(self, name, value)
+        self.correction = None if correction is None else correction.data_ptr()
+        self.shared_gate = None if shared_gate is None else shared_gate.data_ptr()
+        self.gate_up, self.down = (ctypes.addressof(array) for array in arrays)
+        self.kept = (arrays, router, gate_up, down, correction, shared_gate)
         return self
 
 
@@ -188,7 +271,7 @@ class Program:
     def rope_kv_write(self, qkv: Tensor, cache: tuple[Tensor, Tensor], heads: Heads) -> Tensor:
         """Rotate q and k of qkv, write k and v to the cache, return q [T, H * head_dim]."""
         keys, values = cache
-        return self._record(_ROPE, heads.heads * heads.dim, qkv, state=keys, values=values, heads=heads)
+        return self._record(_ROPE, heads.heads * heads.dim, qkv, state=keys, values=values, part=heads)
 
     def select(self, q: Tensor, residual: Tensor, x: Tensor | None = None) -> None:
         """Keep the rows of the step's `Selection` in these buffers from here on; x is as wide as the residual."""
@@ -199,11 +282,15 @@ class Program:
     def attend(self, q: Tensor, cache: tuple[Tensor, Tensor], heads: Heads) -> Tensor:
         """Return the attention of q over the cache, [T, H * head_dim]."""
         keys, values = cache
-        return self._record(_ATTEND, q.shape[1], q, state=keys, values=values, heads=heads)
+        return self._record(_ATTEND, q.shape[1], q, state=keys, values=values, part=heads)
 
     def gate(self, gate_up: Tensor, activation: str) -> Tensor:
         """Return activation(gate) * up of [T, 2 * width]; it is `silu` or `gelu_tanh`."""
         return self._record(_GATE, gate_up.shape[1] // 2, gate_up, mode=ACTIVATIONS[activation])
+
+    def experts(self, x: Tensor, experts: Experts, shared: Tensor | None) -> Tensor:
+        """Return the experts' results for x [T, D], and shared [T, D] times its gate, added up."""
+        return self._record(_EXPERTS, x.shape[1], x, state=shared, part=experts)
 
     def _record(
         self,
@@ -215,7 +302,7 @@ class Program:
         more: Tensor | None = None,
         state: Tensor | None = None,
         values: Tensor | None = None,
-        heads: Heads | None = None,
+        part: Heads | Experts | None = None,
         **numbers: float,
     ) -> Tensor:
         """Append an operation that fills the buffer of its kind and width."""
@@ -233,9 +320,9 @@ class Program:
         ):
             setattr(op, name, None if tensor is None else tensor.data_ptr())
             self._kept.append(tensor)
-        if heads is not None:
-            op.heads = ctypes.addressof(heads)
-            self._kept.append(heads)
+        if part is not None:
+            op.part = ctypes.addressof(part)
+            self._kept.append(part)
         self._ops.append(op)
         return out
 

@@ -64,17 +64,24 @@ void norm(const T* x, T* residual, float factor, const Norm& n, T* out, long tok
   });
 }
 
-enum Activation : int32_t { SILU, GELU };
+enum Activation : int32_t { SILU, GELU, OSS };
 
-// act(gate) * up of gate_up [tokens, 2 * width]; GELU is the one with tanh, 0.5 (1 + tanh(y)) = sigmoid(2 y).
+// act(gate) * up of gate_up [tokens, 2 * width]; GELU is the one with tanh, 0.5 (1 + tanh(y)) = sigmoid(2 y), and OSS
+// the one of gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers.
 template <typename T>
 void gate(const T* gate_up, T* out, long tokens, long width, Activation activation, int threads) {
   each_token(tokens, 2 * width, threads, [&](long token) {
     const T* row = gate_up + token * 2 * width;
     for (long i = 0; i < width; i += LANES) {
-      F g = load(row + i);
-      F y = activation == SILU ? g : 1.5957691216057308f * (g + 0.044715f * g * g * g);
-      store(out + token * width + i, g * sigmoid(y) * load(row + width + i));
+      F g = load(row + i), up = load(row + width + i), y = g;
+      if (activation == GELU) y = 1.5957691216057308f * (g + 0.044715f * g * g * g);
+      if (activation == OSS) {
+        g = g > 7.0f ? splat(7.0f) : g;
+        up = up > 7.0f ? splat(7.0f) : up < -7.0f ? splat(-7.0f) : up;
+        up += 1.0f;
+        y = 1.702f * g;
+      }
+      store(out + token * width + i, g * sigmoid(y) * up);
     }
   });
 }

@@ -9,9 +9,9 @@ from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.operations import Heads, KVCache, Loop, PreparedNorm
 from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
-from plumbline_kernels.cpu.library import Library
+from plumbline_kernels.cpu.library import Library, PackedWeight
+from plumbline_kernels.cpu.program import Experts, Program
 from plumbline_kernels.cpu.program import Heads as CompiledHeads
-from plumbline_kernels.cpu.program import Program
 
 __all__ = ["RecordedBackend"]
 
@@ -55,13 +55,14 @@ class RecordedBackend:
         program = Program(
             self._library, block_size=self._cache.shape[1], dtype=self._cache.dtype, capacity=capacity
         )
-        return program, loop(_Recorder(program), caches)
+        return program, loop(_Recorder(program, self._library), caches)
 
 
 class _Recorder:
     """Adapt a program to `Operations`; the tensors that it returns are the buffers of the results."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, library: Library) -> None:
+        self._library = library
         self.embed = program.embed
         self.add = program.add
         self.gate = program.gate
@@ -77,8 +78,7 @@ class _Recorder:
         return self._program.add_norm(x, residual, norm.weight, norm.bias, norm.norm.eps, centred, factor)
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
-        assert layer.packed is not None, "the model was loaded for these kernels"
-        return self._program.linear(x, layer.packed, layer.bias)
+        return self._program.linear(x, *_projection(layer))
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         return self._program.rope_kv_write(qkv, cache, _structure(heads))
@@ -91,7 +91,22 @@ class _Recorder:
         return self._program.attend(q, cache, _structure(heads))
 
     def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
-        raise NotImplementedError("compiled_problem leaves experts to torch")
+        router = self._library.pack(weights.router), weights.router_bias
+        block = Experts.of(
+            weights.routing,
+            router,
+            [_projection(layer) for layer in weights.gate_up],
+            [_projection(layer) for layer in weights.down],
+            weights.activation,
+            correction=weights.correction,
+            shared_gate=weights.shared_gate,
+        )
+        return self._program.experts(x, block, shared)
+
+
+def _projection(layer: Linear) -> tuple[PackedWeight, Tensor | None]:
+    assert layer.packed is not None, "the model was loaded for these kernels"
+    return layer.packed, layer.bias
 
 
 def _structure(heads: Heads) -> CompiledHeads:

@@ -14,9 +14,10 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
     """Return why compiled CPU kernels do not run a model, or None if they do."""
     for layer in description.layers:
         shape = layer.mixer
-        if isinstance(layer.feed_forward, Experts):
-            return "they do not have experts yet"
-        widths = (description.hidden_size, layer.feed_forward.width)
+        block = layer.feed_forward
+        widths: tuple[int, ...] = (description.hidden_size, block.width)
+        if isinstance(block, Experts) and block.shared is not None:
+            widths += (block.shared.width,)
         if not library.supports(dtype, shape.head_dim, shape.heads // shape.kv_heads, widths):
             return f"they do not support {dtype} with the shapes of this model on this processor"
     return None

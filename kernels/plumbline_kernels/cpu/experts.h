@@ -1,0 +1,155 @@
+// Feed-forward blocks of experts: each token takes its best few, and the rows of a step are grouped by expert.
+//
+// A token's results are added in the order of its experts' numbers, in fp32, so they have the same bits in any batch.
+#pragma once
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "quantized.h"
+#include "rows.h"
+
+// A packed weight with its bias; `Matrix` in program.py.
+struct Matrix {
+  const void *weight, *bias, *scales;
+  int64_t outputs, inputs, group;  // group: inputs that share a scale
+  int64_t bits;                    // 8 or 4; 0 for the type of the inputs
+};
+
+template <typename T, typename Out>
+void product(const T* x, const Matrix& m, Out* out, long rows, int threads) {
+  if (m.bits == 0)
+    return linear(x, (const T*)m.weight, (const T*)m.bias, out, rows, m.outputs, m.inputs, threads);
+  Quantized weight{(const uint8_t*)m.weight, (const bf16*)m.scales, m.group, (int32_t)m.bits};
+  linear(x, weight, (const T*)m.bias, out, rows, m.outputs, m.inputs, threads);
+}
+
+// `Experts` in program.py; the fields of the choice are those of `Routing` in experts.py.
+struct Experts {
+  Matrix router;             // fp32
+  const float* correction;   // [number], or null
+  const float* shared_gate;  // [width of the model], or null
+  const Matrix *gate_up, *down;
+  int64_t number, top_k, groups, chosen_groups;
+  int32_t sigmoid, late_softmax, best_two, normalised;
+  float floor, scale;
+  int32_t activation;
+};
+
+inline void softmax(float* x, long count) {
+  float top = *std::max_element(x, x + count), total = 0.0f;
+  for (long i = 0; i < count; i++) total += x[i] = std::exp(x[i] - top);
+  for (long i = 0; i < count; i++) x[i] /= total;
+}
+
+// Choose the experts of a token from its logits, which become scores; `order` is scratch of as many numbers.
+inline void choose(const Experts& e, float* logits, int32_t* chosen, float* weights, std::vector<int32_t>& order,
+                   std::vector<float>& choice) {
+  long number = e.number, k = e.top_k;
+  if (!e.late_softmax) {
+    if (e.sigmoid)
+      for (long i = 0; i < number; i++) logits[i] = 1.0f / (1.0f + std::exp(-logits[i]));
+    else
+      softmax(logits, number);
+  }
+  choice.assign(logits, logits + number);
+  if (e.correction && !e.late_softmax)
+    for (long i = 0; i < number; i++) choice[i] += e.correction[i];
+  if (e.groups > 1 && !e.late_softmax) {
+    long size = number / e.groups;
+    std::vector<float> quality(e.groups);
+    for (long g = 0; g < e.groups; g++) {
+      float best = -INFINITY, second = -INFINITY;
+      for (long i = g * size; i < (g + 1) * size; i++) {
+        if (choice[i] > best) second = best, best = choice[i];
+        else if (choice[i] > second) second = choice[i];
+      }
+      quality[g] = e.best_two ? best + second : best;
+    }
+    order.resize(e.groups);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return quality[a] > quality[b]; });
+    for (long rank = e.chosen_groups; rank < e.groups; rank++)
+      std::fill_n(choice.begin() + order[rank] * size, size, -INFINITY);
+  }
+  order.resize(number);
+  std::iota(order.begin(), order.end(), 0);
+  std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                    [&](int a, int b) { return choice[a] > choice[b] || (choice[a] == choice[b] && a < b); });
+  float total = 0.0f;
+  for (long i = 0; i < k; i++) {
+    chosen[i] = order[i];
+    total += weights[i] = logits[order[i]];
+  }
+  if (e.late_softmax) return softmax(weights, k);
+  float factor = e.normalised ? e.scale / std::max(total, e.floor) : e.scale;
+  for (long i = 0; i < k; i++) weights[i] *= factor;
+}
+
+template <typename T>
+class Mixture {
+  std::vector<float> rows_, logits_, weights_, sums_, results_;
+  std::vector<int32_t> chosen_;
+  std::vector<std::vector<int32_t>> takers_;  // By expert, places in `chosen_`.
+  std::vector<T> inputs_, hidden_, gated_;
+
+  void route(const Experts& e, const T* x, long tokens, long width, int threads) {
+    rows_.resize(tokens * width);
+    logits_.resize(tokens * e.number);
+    chosen_.resize(tokens * e.top_k);
+    weights_.resize(tokens * e.top_k);
+    for (long i = 0; i < tokens * width; i += LANES) store(rows_.data() + i, load(x + i));
+    product(rows_.data(), e.router, logits_.data(), tokens, threads);
+    each_token(tokens, e.number * 16, threads, [&](long token) {
+      thread_local std::vector<int32_t> order;
+      thread_local std::vector<float> choice;
+      choose(e, logits_.data() + token * e.number, chosen_.data() + token * e.top_k, weights_.data() + token * e.top_k,
+             order, choice);
+    });
+    takers_.resize(e.number);
+    for (auto& takers : takers_) takers.clear();
+    for (long place = 0; place < tokens * e.top_k; place++) takers_[chosen_[place]].push_back(place);
+  }
+
+  // Begin the sums with the shared experts' results, times their gate.
+  void begin(const Experts& e, const T* shared, long tokens, long width, int threads) {
+    sums_.assign(tokens * width, 0.0f);
+    if (!shared) return;
+    each_token(tokens, width, threads, [&](long token) {
+      const float* row = rows_.data() + token * width;
+      F total = splat(0.0f);
+      if (e.shared_gate)
+        for (long i = 0; i < width; i += LANES) total += load(row + i) * load(e.shared_gate + i);
+      float factor = e.shared_gate ? 1.0f / (1.0f + std::exp(-sum(total))) : 1.0f;
+      for (long i = 0; i < width; i += LANES)
+        store(sums_.data() + token * width + i, load(shared + token * width + i) * factor);
+    });
+  }
+
+ public:
+  // out = the weighted results of the experts of x [tokens, width], + shared [tokens, width] times its gate.
+  void run(const Experts& e, const T* x, const T* shared, T* out, long tokens, long width, int threads) {
+    route(e, x, tokens, width, threads);
+    begin(e, shared, tokens, width, threads);
+    for (long expert = 0; expert < e.number; expert++) {
+      const auto& takers = takers_[expert];
+      long count = takers.size(), inner = e.down[expert].inputs;
+      if (!count) continue;
+      inputs_.resize(count * width);
+      hidden_.resize(count * 2 * inner);
+      gated_.resize(count * inner);
+      results_.resize(count * width);
+      for (long i = 0; i < count; i++)
+        std::memcpy(inputs_.data() + i * width, x + takers[i] / e.top_k * width, width * sizeof(T));
+      product(inputs_.data(), e.gate_up[expert], hidden_.data(), count, threads);
+      gate(hidden_.data(), gated_.data(), count, inner, (Activation)e.activation, threads);
+      product(gated_.data(), e.down[expert], results_.data(), count, threads);
+      each_token(count, width, threads, [&](long i) {
+        float* to = sums_.data() + takers[i] / e.top_k * width;
+        for (long c = 0; c < width; c += LANES)
+          store(to + c, load(to + c) + load(results_.data() + i * width + c) * weights_[takers[i]]);
+      });
+    }
+    for (long i = 0; i < tokens * width; i += LANES) store(out + i, load(sums_.data() + i));
+  }
+};
