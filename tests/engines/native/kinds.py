@@ -56,7 +56,7 @@ GRAMMARS = {
 }
 BUDGET = ThinkingBudget(max_tokens=5, begin=((9,),), end=(7, 8, 11), inside=True, after=((10,),))
 LONG_BUDGET = ThinkingBudget(max_tokens=30, end=(7, 8, 11), inside=True)
-BANS = {"bad_words": ((6, 7), (12,), (6, 8, 6), (8, 8, 8, 7)), "banned_strings": ("ab", "bcd", "#$")}
+BANS = {"bad_words": ((6, 7), (12,), (6, 8, 6), (7, 6, 6), (8, 7, 8)), "banned_strings": ("ab", "bcd", "#$")}
 PENALTIES = {"frequency_penalty": 0.02, "presence_penalty": 0.05, "repetition_penalty": 1.05}
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -69,8 +69,8 @@ FAULTS: dict[str, tuple[Any, str, Change, str]] = {
 
 
 def answers(engine: Build, kind: str, speculation: bool) -> tuple[Any, int]:
-    """Return eight answers to requests of a kind, and the tokens that were proposed."""
-    driver = engine(speculation=speculation, max_model_len=140)
+    """Return eight answers to requests of a kind, two at a time, and the tokens that were proposed."""
+    driver = engine(speculation=speculation, max_model_len=140, max_num_seqs=2)
     for number in range(8):
         temperature = 0.5 * (number % 2)
         add(driver, str(number), [3, 4, 5, 6] * 4, kind, max_tokens=60, seed=number, temperature=temperature)
@@ -116,7 +116,7 @@ def test_a_proposal_ends_before_the_grammar_fails_and_the_request_goes_on(count:
     """The answer may never come to that place."""
     found = FailsAfter([3, 4, 5, 6, 3][:count], at)
     request = state("a", [3, 4, 5, 6] * 4, found)
-    proposal = Speculator(VOCAB).propose(request, 16, 1)
+    proposal = Speculator(VOCAB).propose(request, 4, 1)
     length = max(count - 1, 0) if count or at != "accept" else 4
     assert proposal.tokens == (3, 4, 5, 6)[: min(length, 4)]
     assert len(proposal.masks) == (length + 1 if count or at == "accept" else 0)
@@ -223,8 +223,8 @@ def test_a_proposal_is_what_followed_the_last_three_tokens_before(tokens: list[i
         known = tokens[:end]
         proposal = lookup.propose(known, most)
         places = [n for n in range(3, end) if known[n - 3 : n] == known[-3:]] if end >= 3 else []
-        period = known[places[-1] :] * 4 if places else []
-        expected = period[: min(4, most)]
+        period = known[places[-1] :] * 16 if places else []
+        expected = period[: min(16, most)]
         assert proposal == expected
 
 
@@ -238,6 +238,24 @@ def test_a_long_prompt_is_indexed_over_several_steps() -> None:
         calls += 1
     assert proposal == [10, 11]
     assert calls == 15
+
+
+@given(outcomes=st.lists(st.booleans(), max_size=40), least=st.floats(0.01, 0.99))
+def test_a_proposal_is_as_long_as_its_last_token_is_likely(outcomes: list[bool], least: float) -> None:
+    """The chance of a token is the moving average of those before; one that is too small is tried now and then."""
+    lookup = PromptLookup(0.7)
+    tokens, chance, end, observed = [1, 2, 3] * 10, 0.7, 30, 0
+    for right in outcomes:
+        lookup._resume = 0
+        count = len(lookup.propose(tokens, 99, least))
+        expected = next((n for n in range(16, 0, -1) if chance**n >= least), 0)
+        assert abs(count - expected) <= (0 if abs(chance**expected - least) > 1e-9 else 1) or (
+            (count, expected) == (1, 0) and end >= observed + 16
+        )
+        chance += (1 - chance) / 8 if right else -chance / 8
+        lookup.observe(end, 1, int(right))
+        tokens, observed = [*tokens, 1, 2, 3], end
+        end += 3
 
 
 @given(rights=st.lists(st.booleans(), max_size=60))

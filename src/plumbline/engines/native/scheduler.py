@@ -193,7 +193,9 @@ class Scheduler(RequestQueues):
         # One token is drawn in any case, and no more than the request may have.
         most = min(most, state.max_len - state.num_tokens - 1)
         proposal = self.speculator.propose(state, most, len(self.running))
-        return proposal if self._grow(state, 1 + len(proposal.tokens)) else proposal.cut(0)
+        if not proposal.tokens or self._grow(state, 1 + len(proposal.tokens)):
+            return proposal
+        return proposal.cut(0)
 
     def _forget(self, state: RequestState) -> None:
         if self.speculator is not None:

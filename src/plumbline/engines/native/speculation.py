@@ -37,8 +37,14 @@ _SLOW_PAUSE = 32
 """Tokens without a proposal after one mask took that long: without one it is computed beside the forward pass."""
 _GRAM = 3
 """Last tokens that must have occurred before."""
-_FIRST = 4
-"""Tokens of the first proposal."""
+_CHANCE = 0.7
+"""Chance of a looked up token to be right, of the first requests."""
+_WEIGHT = 1 / 8
+"""Weight of a request's last looked up token in its chance; a quarter of that for the chance of new requests."""
+_FIXED_ROWS = 4
+"""Rows of a step that cost as much as the step without rows, about; large models have more."""
+_PROBE = 16
+"""Tokens after which a request tries one looked up token whose chance is too small."""
 _MOST = 16
 """Tokens of a proposal at most: more cost more than a row of a step that is bound by memory."""
 _INDEXED_AT_ONCE = 2048
@@ -48,56 +54,74 @@ _LONGEST_PAUSE = 64
 
 
 class PromptLookup:
-    """The places of all runs of three tokens of one request; memory is proportional to its tokens."""
+    """The places of all runs of three tokens of one request; memory is proportional to its tokens.
 
-    __slots__ = ("_followers", "_indexed", "_length", "_misses", "_resume")
+    Args:
+        chance: of its first proposed token to be right.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_chance", "_followers", "_indexed", "_misses", "_probe", "_resume")
+
+    def __init__(self, chance: float = _CHANCE) -> None:
         self._followers: dict[tuple[int, ...], int] = {}
         """Where the token after the latest occurrence of a run is."""
         self._indexed = _GRAM
-        self._length = _FIRST
+        self._chance = chance
         self._misses = 0
         self._resume = 0
+        self._probe = 0
 
-    def propose(self, tokens: Sequence[int], most: int) -> list[int]:
+    def propose(self, tokens: Sequence[int], most: int, least_chance: float = 0.0) -> list[int]:
         """Return up to `most` tokens that may follow `tokens`, which only grow between calls.
 
         After a long prompt there are none until some calls have indexed it.
+
+        Args:
+            tokens: prompt and answer.
+            most: tokens to propose.
+            least_chance: that the last proposed token, and with it all others, should have to be right.
         """
         end = len(tokens)
         if most < 1 or end < self._resume:
             return []
         indexed = min(end, self._indexed + _INDEXED_AT_ONCE)
+        followers = self._followers
         for after in range(self._indexed, indexed):
-            self._followers[tuple(tokens[after - _GRAM : after])] = after
+            followers[tuple(tokens[after - _GRAM : after])] = after
         self._indexed = max(indexed, _GRAM)
-        if indexed < end:
+        if indexed < end or (place := followers.get(tuple(tokens[-_GRAM:]))) is None:
             return []
-        place = self._followers.get(tuple(tokens[end - _GRAM : end]))
-        if place is None:
-            return []
+        count, chance = 0, self._chance
+        while chance >= least_chance and count < min(most, _MOST):
+            count += 1
+            chance *= self._chance
+        if not count and end >= self._probe:
+            count = 1
         # What followed may reach the end: then the text has a period, which goes on.
         period = tokens[place:end]
-        return [period[i % len(period)] for i in range(min(self._length, most))]
+        return [period[i % len(period)] for i in range(count)]
 
     def observe(self, end: int, proposed: int, accepted: int) -> None:
-        """Learn from a verified proposal: propose more after a right one, pause after wrong ones.
+        """Learn from a verified proposal: propose more after right tokens, pause after wrong ones.
 
         Args:
             end: tokens of the request by now.
             proposed: tokens of the proposal, at least 1.
             accepted: how many of them were right.
         """
-        if accepted == proposed:
-            self._length = min(2 * proposed, _MOST)
-        else:
-            self._length = max(accepted, 2)
+        self._chance = learned(self._chance, proposed, accepted, _WEIGHT)
+        self._probe = end + _PROBE
         if accepted:
             self._misses = 0
         else:
             self._misses += 1
             self._resume = end + min(1 << self._misses, _LONGEST_PAUSE)
+
+
+def learned(chance: float, proposed: int, accepted: int, weight: float) -> float:
+    """Return the moving average of right tokens after `accepted` right ones and a wrong one, if there was one."""
+    chance = 1 - (1 - chance) * (1 - weight) ** accepted
+    return chance if accepted == proposed else chance * (1 - weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +163,8 @@ class Speculator:
         self._texts = texts
         self._clock = clock
         self._lookups: dict[str, PromptLookup] = {}
+        self._chance = _CHANCE
+        """Chance of the first looked up token of a request to be right."""
         self._resume: dict[str, int] = {}
         """The number of tokens from which on a request with slow masks has proposals again."""
         self._doubts: Counter[str] = Counter()
@@ -157,9 +183,14 @@ class Speculator:
         if num_running > _MOST_SPECULATING or state.chain is not None:
             return NOTHING
         name = state.request.request_id
-        guess = self._lookups.setdefault(name, PromptLookup()).propose(state.token_ids, most)
-        # What ends an answer is drawn in any case, so it need not be proposed.
-        guess = list(takewhile(lambda token: token not in state.stop_ids, guess))
+        lookup = self._lookups.get(name)
+        if lookup is None:
+            lookup = self._lookups[name] = PromptLookup(self._chance)
+        # A right token saves its part of what a step costs without rows, and a wrong one costs a row.
+        guess = lookup.propose(state.token_ids, most, num_running / (num_running + _FIXED_ROWS))
+        if guess:
+            # What ends an answer is drawn in any case, so it need not be proposed.
+            guess = list(takewhile(lambda token: token not in state.stop_ids, guess))
         if state.matcher is None:
             return Proposal(tuple(guess)) if guess else NOTHING
         if most < 1 or state.num_tokens < self._resume.get(name, 0):
@@ -175,7 +206,9 @@ class Speculator:
         if accepted < proposal.num_grammatical:
             self._doubts[name] += 1
         elif guessed:
-            self._lookups[name].observe(state.num_tokens, guessed, accepted - proposal.num_grammatical)
+            right = accepted - proposal.num_grammatical
+            self._lookups[name].observe(state.num_tokens, guessed, right)
+            self._chance = learned(self._chance, guessed, right, _WEIGHT / 4)
 
     def forget(self, state: RequestState) -> None:
         """Drop what is known of a request that ends or waits."""
@@ -189,7 +222,6 @@ class Speculator:
         A copy of the matcher takes them: the request's own advances by drawn tokens only, and a failure here is none
         of the request, which may never come to this place.
         """
-        matcher = matcher.copy()
         tokens: list[int] = []
         masks: list[NDArray[np.int32]] = []
         num_grammatical = 0
@@ -216,7 +248,11 @@ class Speculator:
                 token, *guess = guess
             else:
                 break
-            if token in state.end_ids or not matcher.accept(token) or matcher.is_done:
+            if token in state.end_ids:
+                break
+            if not tokens:
+                matcher = matcher.copy()
+            if not matcher.accept(token) or matcher.is_done:
                 break
             tokens.append(token)
         count = max(min(len(tokens), len(masks) - 1), 0)
