@@ -5,9 +5,11 @@ from the server. One module per group of operations; this one imports none, so t
 
     norm       RMS and layer norm, alone and fused with the residual add
     rope_kv    rotary embedding, fused with writing keys and values into the paged cache
-    attention  attention over the paged cache; its Triton kernels are in `_attention_triton`
+    attention  attention over the paged cache; its Triton kernels are in `_attention_triton`, and its form with capped
+               scores or sinks in torch in `_attention_capped`
     swiglu     the gated activations
-    experts    the choice of experts for each token, and the sum of their results
+    experts    the choice of experts for each token, and the sum of their results; its Triton kernel is in
+               `_experts_triton`
     logits     penalties and grammar bitmasks
     sampling   temperature, top-k, top-p, min-p and the draw
     cpu        the C++ kernels of a CPU

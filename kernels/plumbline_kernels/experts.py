@@ -8,15 +8,19 @@ read once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Routing", "mix_torch", "oss_mul_torch", "route"]
+from plumbline_kernels import _experts_triton
+from plumbline_kernels._backend import check, use_triton
 
-_LIMIT, _ALPHA = 7.0, 1.702
-"""Of the activation of gpt-oss."""
+__all__ = ["Routing", "mix", "mix_torch", "route"]
+
+Linear = Callable[[Tensor], Tensor]
 
 
 class Routing(NamedTuple):
@@ -69,14 +73,39 @@ def _mask_groups(choice: Tensor, routing: Routing) -> Tensor:
     return members.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(-2)
 
 
-def oss_mul_torch(gate_up: Tensor) -> Tensor:
-    """Map [T, 2 * I] to [T, I] as gpt-oss: gate * sigmoid(1.702 gate) * (up + 1), with clamped gate and up."""
-    gate, up = gate_up.chunk(2, -1)
-    gate, up = gate.clamp(max=_LIMIT), up.clamp(-_LIMIT, _LIMIT)
-    return gate * (gate * _ALPHA).sigmoid() * (up + 1)
+def mix(
+    x: Tensor,
+    weights: Tensor,
+    chosen: Tensor,
+    gate_up: Tensor,
+    gate_up_bias: Tensor | None,
+    down: Tensor,
+    down_bias: Tensor | None,
+    activate: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return the weighted sums of the chosen experts' results, fp32 [T, D].
 
+    Args:
+        x: [T, D].
+        weights: fp32 [T, k].
+        chosen: int64 [T, k].
+        gate_up: [E, 2 * I, D], with a bias [E, 2 * I].
+        gate_up_bias: see `gate_up`.
+        down: [E, D, I], with a bias [E, D].
+        down_bias: see `down`.
+        activate: the gated activation, [rows, 2 * I] to [rows, I].
+    """
+    check(x.dim() == 2 and weights.shape == chosen.shape, "mix: x must be [T, D], weights and chosen [T, k]")
+    check(gate_up.shape[2] == x.shape[1] == down.shape[1], "mix: experts must have the width of x")
+    if use_triton(x):
+        return _experts_triton.launch(x, weights, chosen, gate_up, gate_up_bias, down, down_bias, activate)
 
-Linear = Callable[[Tensor], Tensor]
+    def projections(matrices: Tensor, biases: Tensor | None) -> list[Linear]:
+        shifts = [None] * len(matrices) if biases is None else list(biases)
+        return [partial(F.linear, weight=m, bias=b) for m, b in zip(matrices, shifts, strict=True)]
+
+    experts = projections(gate_up, gate_up_bias), projections(down, down_bias)
+    return mix_torch(x, weights, chosen, *experts, activate)
 
 
 def mix_torch(
@@ -87,7 +116,7 @@ def mix_torch(
     down: Sequence[Linear],
     activate: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return the weighted sums of the chosen experts' results, fp32 [T, D].
+    """Compute `mix` in torch with the experts' projections, which may be packed.
 
     Args:
         x: [T, D].

@@ -1,4 +1,4 @@
-"""Compute the gated activations of feed-forward blocks: silu(gate) * up and gelu(gate) * up.
+"""Compute the gated activations of feed-forward blocks: silu(gate) * up, gelu(gate) * up and that of gpt-oss.
 
 The gelu is the one with tanh, 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x³))), as in Gemma.
 """
@@ -11,19 +11,29 @@ from torch import Tensor
 
 from plumbline_kernels._backend import FLOATS, CompileCase, cdiv, check, jit, tl, tuning, use_triton
 
-__all__ = ["gelu_mul", "silu_mul"]
+__all__ = ["gelu_mul", "oss_mul", "silu_mul"]
+
+_LIMIT, _ALPHA = 7.0, 1.702
+"""Of the activation of gpt-oss."""
+_SILU, _GELU, _OSS = range(3)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """Map [T, 2 * I], the gate in the first half of each row, to silu(gate) * up of shape [T, I]."""
     _check("silu_mul", gate_up)
-    return _launch(gate_up, gelu=False) if use_triton(gate_up) else silu_mul_torch(gate_up)
+    return _launch(gate_up, _SILU) if use_triton(gate_up) else silu_mul_torch(gate_up)
 
 
 def gelu_mul(gate_up: Tensor) -> Tensor:
     """Map [T, 2 * I], the gate in the first half of each row, to gelu(gate) * up of shape [T, I]."""
     _check("gelu_mul", gate_up)
-    return _launch(gate_up, gelu=True) if use_triton(gate_up) else gelu_mul_torch(gate_up)
+    return _launch(gate_up, _GELU) if use_triton(gate_up) else gelu_mul_torch(gate_up)
+
+
+def oss_mul(gate_up: Tensor) -> Tensor:
+    """Map [T, 2 * I] to gate * sigmoid(1.702 gate) * (up + 1) with a clamped gate and up, [T, I]."""
+    _check("oss_mul", gate_up)
+    return _launch(gate_up, _OSS) if use_triton(gate_up) else oss_mul_torch(gate_up)
 
 
 def silu_mul_torch(gate_up: Tensor) -> Tensor:
@@ -38,6 +48,13 @@ def gelu_mul_torch(gate_up: Tensor) -> Tensor:
     return F.gelu(gate, approximate="tanh").mul_(up)
 
 
+def oss_mul_torch(gate_up: Tensor) -> Tensor:
+    """Compute `oss_mul` in torch."""
+    gate, up = gate_up.chunk(2, -1)
+    gate, up = gate.clamp(max=_LIMIT), up.clamp(-_LIMIT, _LIMIT)
+    return gate * (gate * _ALPHA).sigmoid() * (up + 1)
+
+
 def _check(name: str, gate_up: Tensor) -> None:
     check(gate_up.dim() == 2 and gate_up.dtype in FLOATS, f"{name}: gate_up must be a 2-D float tensor")
     check(gate_up.shape[1] % 2 == 0, f"{name}: gate_up must have an even width")
@@ -49,7 +66,7 @@ def _gated_kernel(
     out_ptr,  # [T, I], contiguous
     stride,
     width,
-    GELU: tl.constexpr,
+    ACTIVATION: tl.constexpr,  # 0 SiLU, 1 GELU, 2 of gpt-oss
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -59,14 +76,18 @@ def _gated_kernel(
     gate = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(at + width, mask=mask, other=0.0).to(tl.float32)
     power = gate
-    if GELU:
+    if ACTIVATION == 1:
         # 0.5 (1 + tanh(y)) is the sigmoid of 2 y.
         power = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    if ACTIVATION == 2:
+        gate = tl.minimum(gate, 7.0)
+        up = tl.minimum(tl.maximum(up, -7.0), 7.0) + 1
+        power = 1.702 * gate
     out = gate / (1 + tl.exp(-power)) * up
     tl.store(out_ptr + row * width + columns, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def _launch(gate_up: Tensor, *, gelu: bool) -> Tensor:
+def _launch(gate_up: Tensor, activation: int) -> Tensor:
     check(gate_up.stride(1) == 1, "silu_mul: rows of gate_up must be contiguous")
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)
@@ -77,7 +98,7 @@ def _launch(gate_up: Tensor, *, gelu: bool) -> Tensor:
             out,
             gate_up.stride(0),
             width,
-            GELU=gelu,
+            ACTIVATION=activation,
             BLOCK=config["block"],
             num_warps=config["num_warps"],
         )
@@ -86,11 +107,11 @@ def _launch(gate_up: Tensor, *, gelu: bool) -> Tensor:
 
 def compile_cases() -> Iterator[CompileCase]:
     """Yield one launch per activation: the block size does not depend on the model."""
-    for gelu in (False, True):
+    for activation, name in enumerate(("silu_mul", "gelu_mul", "oss_mul")):
         yield CompileCase(
-            "gelu_mul" if gelu else "silu_mul",
+            name,
             _gated_kernel,
             {"gate_up_ptr": "*bf16", "out_ptr": "*bf16", "stride": "i32", "width": "i32"},
-            {"GELU": gelu, "BLOCK": tuning("silu_mul")["block"]},
+            {"ACTIVATION": activation, "BLOCK": tuning("silu_mul")["block"]},
             tuning("silu_mul"),
         )

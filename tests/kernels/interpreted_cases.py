@@ -12,11 +12,22 @@ import os
 
 import pytest
 import torch
-from support.model_families import CASES, EXPERTS
+from support.model_families import CASES
 from torch import Tensor
 
 from plumbline.engines.native.models import describe, random_model
-from plumbline_kernels import _attention_triton, _backend, attention, logits, norm, rope_kv, sampling, swiglu
+from plumbline_kernels import (
+    _attention_triton,
+    _backend,
+    _experts_triton,
+    attention,
+    experts,
+    logits,
+    norm,
+    rope_kv,
+    sampling,
+    swiglu,
+)
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
@@ -70,6 +81,28 @@ def test_gates(dtype, randn):
     gate_up = randn(3, 2 * 1100, dtype=dtype)[:, :2060]
     torch.testing.assert_close(swiglu.silu_mul(gate_up), swiglu.silu_mul_torch(gate_up), **TOLERANCE[dtype])
     torch.testing.assert_close(swiglu.gelu_mul(gate_up), swiglu.gelu_mul_torch(gate_up), **TOLERANCE[dtype])
+    gate_up *= 5
+    torch.testing.assert_close(swiglu.oss_mul(gate_up), swiglu.oss_mul_torch(gate_up), **TOLERANCE[dtype])
+
+
+@dtypes
+@pytest.mark.parametrize("tokens", [1, 6, 40])
+@pytest.mark.parametrize("bias", [False, True])
+def test_experts(dtype, tokens, bias, randn, monkeypatch):
+    """Some experts are taken by no token, others by more than a block."""
+    small = {"block_m": 16, "block_n": 16, "block_k": 16, "num_warps": 4, "num_stages": 1}
+    monkeypatch.setattr(_experts_triton, "tuning", lambda name: small)
+    x, weights = randn(tokens, 24, dtype=dtype), randn(tokens, 2)
+    chosen = torch.stack([torch.randperm(3)[:2] * 2 for _ in range(tokens)])
+    gate_up, down = randn(5, 40, 24, dtype=dtype) / 4, randn(5, 24, 20, dtype=dtype) / 4
+    biases = (randn(5, 40, dtype=dtype), randn(5, 24, dtype=dtype)) if bias else (None, None)
+    outcomes = []
+    for forced in (True, False):
+        monkeypatch.setattr(_backend, "_FORCED", forced)
+        outcomes.append(
+            experts.mix(x, weights, chosen, gate_up, biases[0], down, biases[1], swiglu.silu_mul_torch)
+        )
+    torch.testing.assert_close(*outcomes, atol=5 * TOLERANCE[dtype]["atol"], rtol=TOLERANCE[dtype]["rtol"])
 
 
 @dtypes
@@ -225,7 +258,7 @@ def test_sample_draws_the_same_tokens(randn):
 @torch.inference_mode()
 @pytest.mark.parametrize(
     "case",
-    [case for case in CASES if not case.is_compiled and case not in EXPERTS],
+    [case for case in CASES if not case.is_compiled],
     ids=lambda case: case.name,
 )
 def test_a_model_of_each_family_runs_on_the_kernels(case, monkeypatch):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plumbline_kernels import _attention_triton, logits, norm, rope_kv, sampling, swiglu
+from plumbline_kernels import _attention_triton, _experts_triton, logits, norm, rope_kv, sampling, swiglu
 from plumbline_kernels._backend import CompileCase
 
 triton = pytest.importorskip("triton")
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 SHARED_LIMIT = 227 * 1024
 CASES = [
     case
-    for module in (norm, rope_kv, _attention_triton, swiglu, logits, sampling)
+    for module in (norm, rope_kv, _attention_triton, _experts_triton, swiglu, logits, sampling)
     for case in module.compile_cases()
 ]
 

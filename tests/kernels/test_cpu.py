@@ -24,11 +24,11 @@ from plumbline_kernels.cpu import build
 from plumbline_kernels.cpu.build import CompileError
 from plumbline_kernels.cpu.library import Library, load
 from plumbline_kernels.cpu.program import Experts, Heads, Program
-from plumbline_kernels.experts import Routing, mix_torch, oss_mul_torch, route
+from plumbline_kernels.experts import Routing, mix_torch, route
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from plumbline_kernels.rope_kv import HeadNorms, rope_kv_write
 from plumbline_kernels.sampling import gumbel_noise, sample_torch
-from plumbline_kernels.swiglu import gelu_mul, silu_mul
+from plumbline_kernels.swiglu import gelu_mul, oss_mul, silu_mul
 
 torch.set_num_threads(1)
 SETTINGS = settings(max_examples=40, deadline=None)
@@ -320,7 +320,7 @@ def test_experts_are_those_of_the_reference_with_the_same_bits_in_any_batch(libr
         for i in range(number)
     ]
     backs = [lambda rows, w=w: F.linear(rows, w.float()) for w in down]
-    expected = mix_torch(x.float(), weights, chosen, layers, backs, oss_mul_torch if is_oss else silu_mul)
+    expected = mix_torch(x.float(), weights, chosen, layers, backs, oss_mul if is_oss else silu_mul)
     expected += shared.float() if gate is None else shared.float() * (x.float() @ gate).sigmoid().unsqueeze(1)
     if bits:
         assert (out.float() - expected).norm() < 0.03 * expected.norm()

@@ -6,8 +6,9 @@ the names of the tensors.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,9 @@ from plumbline.engines.native.models.weights import (
     LayerWeights,
     ModelWeights,
     NormWeights,
+    Stack,
 )
+from plumbline_kernels._backend import use_triton
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.experts import Routing
 
@@ -114,7 +117,7 @@ def build(
         embedding.device.type == "cpu" and compiled_problem(description, embedding.dtype, library) is None
     ):
         library = None
-    builder = _Builder(description, fetch, library, bits)
+    builder = _Builder(description, fetch, library, bits, use_triton(embedding))
     layers = [builder.layer(index) for index in range(len(description.layers))]
     norm = builder.norm(names.norm)
     head = embedding if description.tied else fetch(f"{names.head}.weight", shape, None)
@@ -126,10 +129,16 @@ class _Builder:
     """Fetch the weights of layers."""
 
     def __init__(
-        self, description: ModelDescription, fetch: Fetch, library: Library | None, bits: int
+        self,
+        description: ModelDescription,
+        fetch: Fetch,
+        library: Library | None,
+        bits: int,
+        stacked: bool,
     ) -> None:
         self._description, self._names = description, description.names
         self._fetch, self._library, self._bits = fetch, library, bits
+        self._stacked = stacked
 
     def layer(self, index: int) -> LayerWeights:
         layer = self._description.layers[index]
@@ -235,28 +244,42 @@ class _Builder:
 
     def _stack(
         self, prefix: str, names: tuple[str, ...], block: Experts, outputs: tuple[int, ...], inputs: int
-    ) -> list[Linear]:
-        """Build one projection of every expert."""
+    ) -> list[Linear] | Stack:
+        """Build one projection of every expert: a layer for each, or for the kernels of a GPU a stack."""
+        parts = self._experts_parts(prefix, names, block, outputs, inputs)
+        if not self._stacked:
+            return [Linear(weight, bias, self._library, self._bits) for weight, bias in parts]
+        first, shift = next(parts)
+        stack = first.new_empty(block.number, *first.shape)
+        biases = None if shift is None else shift.new_empty(block.number, *shift.shape)
+        for expert, (weight, bias) in enumerate(itertools.chain([(first, shift)], parts)):
+            stack[expert] = weight
+            if biases is not None and bias is not None:
+                biases[expert] = bias
+        return Stack(stack, biases)
+
+    def _experts_parts(
+        self, prefix: str, names: tuple[str, ...], block: Experts, outputs: tuple[int, ...], inputs: int
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield weight [out, in] and bias [out] of each expert."""
+        number, width = block.number, sum(outputs)
         if "{}" in names[0]:
-            return [
-                self._linear(
-                    prefix, tuple(name.format(expert) for name in names), outputs, inputs, block.bias
-                )
-                for expert in range(block.number)
-            ]
-        (name,), number, width = names, block.number, sum(outputs)
+            for expert in range(number):
+                named = tuple(name.format(expert) for name in names)
+                yield self._projection(prefix, named, outputs, inputs, block.bias)
+            return
+        (name,), of_oss = names, self._names.experts_of_oss
         biases = self._fetch(f"{prefix}{name}_bias", (number, width), None) if block.bias else None
-        if not self._names.experts_of_oss:
-            stacked = self._fetch(prefix + name, (number, width, inputs), None)
-        else:
-            stacked = self._fetch(prefix + name, (number, inputs, width), None).transpose(1, 2)
-            if len(outputs) == 2:
-                stacked = torch.cat((stacked[:, ::2], stacked[:, 1::2]), 1)
-                biases = None if biases is None else torch.cat((biases[:, ::2], biases[:, 1::2]), 1)
-        return [
-            Linear(stacked[expert], None if biases is None else biases[expert], self._library, self._bits)
-            for expert in range(number)
-        ]
+        shape = (number, inputs, width) if of_oss else (number, width, inputs)
+        stacked = self._fetch(prefix + name, shape, None)
+        for expert in range(number):
+            weight, bias = stacked[expert], None if biases is None else biases[expert]
+            if of_oss:
+                weight = weight.t()
+                if len(outputs) == 2:
+                    weight = torch.cat((weight[::2], weight[1::2]))
+                    bias = None if bias is None else torch.cat((bias[::2], bias[1::2]))
+            yield weight, bias
 
     def _linear(
         self,
@@ -267,19 +290,22 @@ class _Builder:
         bias: bool,
         rows: Tensor | None = None,
     ) -> Linear:
-        """Build one linear layer from the named projections, stacked along the output; one name has all of them.
-
-        With `rows`, int64 [out], its rows are those of the stack in this order.
-        """
-        widths = tuple(outputs) if len(names) > 1 else (sum(outputs),)
-        parts = [(prefix + name, width) for name, width in zip(names, widths, strict=True)]
-        weight = _merge([self._fetch(f"{name}.weight", (width, inputs), None) for name, width in parts])
-        shift = (
-            _merge([self._fetch(f"{name}.bias", (width,), None) for name, width in parts]) if bias else None
-        )
+        """Build one linear layer from the named projections; with `rows`, int64 [out], its rows are in this order."""
+        weight, shift = self._projection(prefix, names, outputs, inputs, bias)
         if rows is not None:
             weight, shift = weight[rows], None if shift is None else shift[rows]
         return Linear(weight, shift, self._library, self._bits)
+
+    def _projection(
+        self, prefix: str, names: tuple[str, ...], outputs: Iterable[int], inputs: int, bias: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Fetch the named projections, stacked along the output; one name has all of them."""
+        widths = tuple(outputs) if len(names) > 1 else (sum(outputs),)
+        parts = [(prefix + name, width) for name, width in zip(names, widths, strict=True)]
+        weight = _merge([self._fetch(f"{name}.weight", (width, inputs), None) for name, width in parts])
+        if not bias:
+            return weight, None
+        return weight, _merge([self._fetch(f"{name}.bias", (width,), None) for name, width in parts])
 
 
 def _merge(tensors: list[Tensor]) -> Tensor:

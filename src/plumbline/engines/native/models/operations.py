@@ -14,10 +14,10 @@ from torch import Tensor
 
 from plumbline.engines.native.models.description import Activation, Attention, Norm
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.weights import ExpertsWeights
+from plumbline.engines.native.models.weights import ExpertsWeights, Stack
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
-from plumbline_kernels.experts import mix_torch, oss_mul_torch, route
+from plumbline_kernels.experts import mix, mix_torch, route
 from plumbline_kernels.norm import (
     add_layer_norm,
     add_rms_norm,
@@ -29,7 +29,14 @@ from plumbline_kernels.norm import (
     twice,
 )
 from plumbline_kernels.rope_kv import HeadNorms, RopePlan, plan_rope, rope_kv_write, rope_kv_write_torch
-from plumbline_kernels.swiglu import gelu_mul, gelu_mul_torch, silu_mul, silu_mul_torch
+from plumbline_kernels.swiglu import (
+    gelu_mul,
+    gelu_mul_torch,
+    oss_mul,
+    oss_mul_torch,
+    silu_mul,
+    silu_mul_torch,
+)
 
 __all__ = ["Backend", "Heads", "KVCache", "Loop", "Operations", "PreparedNorm", "eager_backend"]
 
@@ -159,6 +166,22 @@ class _Step:
 
 
 _GATES = {"silu": silu_mul_torch, "gelu_tanh": gelu_mul_torch, "swiglu_oss": oss_mul_torch}
+_GATE_KERNELS = {"silu": silu_mul, "gelu_tanh": gelu_mul, "swiglu_oss": oss_mul}
+
+
+def _choose(x: Tensor, weights: ExpertsWeights) -> tuple[Tensor, Tensor]:
+    """Return the weights and the experts of each token, [T, k]; logits are fp32, because near ones decide."""
+    logits = F.linear(x.float(), weights.router, weights.router_bias)
+    return route(logits, weights.routing, weights.correction)
+
+
+def _add_shared(mixed: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+    """Add the result of shared experts, times its gate, to fp32 sums [T, D]."""
+    if shared is not None:
+        if weights.shared_gate is not None:
+            shared = shared * (x.float() @ weights.shared_gate).sigmoid_().unsqueeze(1)
+        mixed += shared
+    return mixed.to(x.dtype)
 
 
 class _Kernels(_Step):
@@ -188,10 +211,17 @@ class _Kernels(_Step):
         ).flatten(1)
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        return (silu_mul if activation == "silu" else gelu_mul)(gate_up)
+        return _GATE_KERNELS[activation](gate_up)
 
     def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
-        raise NotImplementedError("kernels_problem refuses experts")
+        gate_up, down = weights.gate_up, weights.down
+        assert isinstance(gate_up, Stack)
+        assert isinstance(down, Stack)
+        mixed = mix(
+            x, *_choose(x, weights), gate_up.weight, gate_up.bias, down.weight, down.bias,
+            _GATE_KERNELS[weights.activation],
+        )  # fmt: skip
+        return _add_shared(mixed, x, weights, shared)
 
 
 class _Torch(_Step):
@@ -232,15 +262,10 @@ class _Torch(_Step):
         return _GATES[activation](gate_up)
 
     def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
-        rows = x.float()
-        logits = F.linear(rows, weights.router, weights.router_bias)
-        factors, chosen = route(logits, weights.routing, weights.correction)
-        mixed = mix_torch(x, factors, chosen, weights.gate_up, weights.down, _GATES[weights.activation])
-        if shared is not None:
-            if weights.shared_gate is not None:
-                shared = shared * (rows @ weights.shared_gate).sigmoid_().unsqueeze(1)
-            mixed += shared
-        return mixed.to(x.dtype)
+        assert isinstance(weights.gate_up, list)
+        assert isinstance(weights.down, list)
+        mixed = mix_torch(x, *_choose(x, weights), weights.gate_up, weights.down, _GATES[weights.activation])
+        return _add_shared(mixed, x, weights, shared)
 
 
 class _EagerBackend:

@@ -91,6 +91,8 @@ class _Recorder:
         return self._program.attend(q, cache, _structure(heads))
 
     def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+        assert isinstance(weights.gate_up, list)
+        assert isinstance(weights.down, list)
         router = self._library.pack(weights.router), weights.router_bias
         block = Experts.of(
             weights.routing,

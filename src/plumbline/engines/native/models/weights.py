@@ -17,6 +17,7 @@ __all__ = [
     "LayerWeights",
     "ModelWeights",
     "NormWeights",
+    "Stack",
 ]
 
 
@@ -50,6 +51,16 @@ class DenseWeights:
 
 
 @dataclass(slots=True)
+class Stack:
+    """One projection of all experts, as the Triton kernels take it."""
+
+    weight: Tensor
+    """[E, out, in]."""
+    bias: Tensor | None
+    """[E, out]."""
+
+
+@dataclass(slots=True)
 class ExpertsWeights:
     """The weights of a block of experts."""
 
@@ -60,8 +71,8 @@ class ExpertsWeights:
     """fp32 [E]."""
     correction: Tensor | None
     """fp32 [E]."""
-    gate_up: list[Linear]
-    down: list[Linear]
+    gate_up: list[Linear] | Stack
+    down: list[Linear] | Stack
     activation: Activation
     shared: DenseWeights | None
     shared_gate: Tensor | None

@@ -1,0 +1,181 @@
+"""The Triton version of `mix`: a product of rows with the matrix of each row's expert.
+
+Rows are the (token, expert) pairs of a step, sorted by expert. A program takes a block of rows of one expert, which it
+finds by bisection in the numbers of blocks before each expert, so no length is needed on the host.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from plumbline_kernels._backend import CompileCase, cdiv, check, jit, tl, tuning
+
+__all__ = ["compile_cases", "launch"]
+
+
+@jit
+def _grouped_kernel(
+    x_ptr,  # [rows, IN], or [T, IN] if GATHER
+    weight_ptr,  # [E, OUT, IN], contiguous
+    bias_ptr,  # [E, OUT], read if BIAS
+    out_ptr,  # [rows, OUT], contiguous
+    order_ptr,  # int64 [rows]: the place token * TOP_K + rank of each sorted row
+    factor_ptr,  # fp32 [rows], by place, read if SCATTER
+    row_ends_ptr,  # int32 [E]: how many rows the experts up to this one have
+    block_ends_ptr,  # int32 [E]: and how many blocks
+    num_experts,
+    x_stride,
+    inputs,
+    outputs,
+    TOP_K: tl.constexpr,
+    GATHER: tl.constexpr,  # x has a row for each token
+    SCATTER: tl.constexpr,  # results are multiplied by factors and written to their places
+    BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    block = tl.program_id(0)
+    if block >= tl.load(block_ends_ptr + num_experts - 1):
+        return
+    expert = tl.zeros([], dtype=tl.int64)
+    end = num_experts + expert
+    while expert < end:
+        middle = (expert + end) // 2
+        if tl.load(block_ends_ptr + middle) <= block:
+            expert = middle + 1
+        else:
+            end = middle
+    first_block = 0
+    first_row = 0
+    if expert > 0:
+        first_block = tl.load(block_ends_ptr + expert - 1)
+        first_row = tl.load(row_ends_ptr + expert - 1)
+    row = first_row + (block - first_block) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row_mask = row < tl.load(row_ends_ptr + expert)
+    place = tl.load(order_ptr + row, mask=row_mask, other=0)
+    source = row.to(tl.int64)
+    if GATHER:
+        source = place // TOP_K
+
+    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    column_mask = column < outputs
+    weight = weight_ptr + expert * outputs * inputs + column[None, :] * inputs
+    acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    for start in range(0, inputs, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        k_mask = k < inputs
+        x = tl.load(
+            x_ptr + source[:, None] * x_stride + k[None, :],
+            mask=row_mask[:, None] & k_mask[None, :],
+            other=0.0,
+        )
+        w = tl.load(weight + k[:, None], mask=k_mask[:, None] & column_mask[None, :], other=0.0)
+        acc += tl.dot(x, w, input_precision="ieee")
+    if BIAS:
+        acc += tl.load(bias_ptr + expert * outputs + column, mask=column_mask, other=0.0).to(tl.float32)[
+            None, :
+        ]
+    target = row.to(tl.int64)
+    if SCATTER:
+        acc = acc * tl.load(factor_ptr + place, mask=row_mask, other=0.0)[:, None]
+        target = place
+    at = out_ptr + target[:, None] * outputs + column[None, :]
+    tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=row_mask[:, None] & column_mask[None, :])
+
+
+def launch(
+    x: Tensor,
+    weights: Tensor,
+    chosen: Tensor,
+    gate_up: Tensor,
+    gate_up_bias: Tensor | None,
+    down: Tensor,
+    down_bias: Tensor | None,
+    activate: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Compute `mix` with two grouped products; the results of a token are added in the order of its choice."""
+    check(x.stride(1) == 1, "mix: rows of x must be contiguous")
+    check(gate_up.is_contiguous() and down.is_contiguous(), "mix: the experts' weights must be contiguous")
+    tokens, top_k = chosen.shape
+    number = gate_up.shape[0]
+    if tokens == 0:
+        return torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    places = chosen.flatten()
+    config = tuning("experts_decode" if tokens * top_k <= 16 * number else "experts_prefill")
+    order = places.argsort(stable=True)
+    counts = torch.zeros(number, dtype=torch.int32, device=x.device)
+    counts.scatter_add_(0, places, torch.ones_like(places, dtype=torch.int32))
+    blocks = (counts + (config["block_m"] - 1)) // config["block_m"]
+    ends = counts.cumsum(0).int(), blocks.cumsum(0).int()
+    hidden = torch.empty(len(order), gate_up.shape[1], dtype=x.dtype, device=x.device)
+    _product(x, gate_up, gate_up_bias, hidden, order, None, ends, top_k, config)
+    out = torch.empty(len(order), x.shape[1], dtype=torch.float32, device=x.device)
+    _product(activate(hidden), down, down_bias, out, order, weights.flatten(), ends, top_k, config)
+    return out.view(tokens, top_k, -1).sum(1)
+
+
+def _product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    order: Tensor,
+    factors: Tensor | None,
+    ends: tuple[Tensor, Tensor],
+    top_k: int,
+    config: dict[str, int],
+) -> None:
+    """Multiply rows with the matrices of their experts; with factors, rows of x are sorted, and results are not."""
+    number, outputs, inputs = weight.shape
+    # The last block of each expert may not be full.
+    blocks = min(cdiv(len(order), config["block_m"]) + number, len(order))
+    _grouped_kernel[(blocks, cdiv(outputs, config["block_n"]))](
+        x,
+        weight,
+        weight if bias is None else bias,
+        out,
+        order,
+        out if factors is None else factors,
+        *ends,
+        number,
+        x.stride(0),
+        inputs,
+        outputs,
+        TOP_K=top_k,
+        GATHER=factors is None,
+        SCATTER=factors is not None,
+        BIAS=bias is not None,
+        BLOCK_M=config["block_m"],
+        BLOCK_N=config["block_n"],
+        BLOCK_K=config["block_k"],
+        num_warps=config["num_warps"],
+        num_stages=config["num_stages"],
+    )
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """Yield both products of decodes and prompts."""
+    for kind, instruction in (("decode", "mma.sync"), ("prefill", "wgmma")):
+        config = tuning(f"experts_{kind}")
+        for gather in (True, False):
+            yield CompileCase(
+                f"experts {kind} {'gate_up' if gather else 'down'}",
+                _grouped_kernel,
+                {f"{name}_ptr": "*bf16" for name in ("x", "weight", "bias")}
+                | {"out_ptr": "*bf16" if gather else "*fp32", "order_ptr": "*i64", "factor_ptr": "*fp32"}
+                | {"row_ends_ptr": "*i32", "block_ends_ptr": "*i32"}
+                | dict.fromkeys(("num_experts", "x_stride", "inputs", "outputs"), "i32"),
+                {
+                    "TOP_K": 8,
+                    "GATHER": gather,
+                    "SCATTER": not gather,
+                    "BIAS": True,
+                    "BLOCK_M": config["block_m"],
+                    "BLOCK_N": config["block_n"],
+                    "BLOCK_K": config["block_k"],
+                },
+                config,
+                (instruction,),
+            )
