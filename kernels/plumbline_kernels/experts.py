@@ -17,6 +17,7 @@ from torch import Tensor
 
 from plumbline_kernels import _experts_triton
 from plumbline_kernels._backend import check, use_triton
+from plumbline_kernels.swiglu import sigmoid_torch
 
 __all__ = ["Routing", "mix", "mix_torch", "route"]
 
@@ -53,7 +54,7 @@ def route(logits: Tensor, routing: Routing, correction: Tensor | None = None) ->
     if routing.late_softmax:
         best, chosen = logits.topk(routing.top_k, -1)
         return best.softmax(-1), chosen
-    scores = logits.sigmoid() if routing.sigmoid else logits.softmax(-1)
+    scores = sigmoid_torch(logits) if routing.sigmoid else logits.softmax(-1)
     choice = scores if correction is None else scores + correction
     if routing.groups > 1:
         choice = _mask_groups(choice, routing)

@@ -52,7 +52,12 @@ def oss_mul_torch(gate_up: Tensor) -> Tensor:
     """Compute `oss_mul` in torch."""
     gate, up = gate_up.chunk(2, -1)
     gate, up = gate.clamp(max=_LIMIT), up.clamp(-_LIMIT, _LIMIT)
-    return gate * (gate * _ALPHA).sigmoid() * (up + 1)
+    return gate * sigmoid_torch(gate * _ALPHA) * (up + 1)
+
+
+def sigmoid_torch(x: Tensor) -> Tensor:
+    """Return 1 / (1 + e^-x), with the same bits wherever an element is; torch's own differs at the end of a tensor."""
+    return 1 / (1 + x.neg().exp_())
 
 
 def _check(name: str, gate_up: Tensor) -> None:

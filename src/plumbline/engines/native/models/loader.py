@@ -228,8 +228,11 @@ class _Builder:
                 floor=router.floor,
                 scale=router.scale,
             ),
-            router=self._fetch(f"{prefix}{names.router}.weight", (block.number, hidden), fp32),
-            router_bias=self._fetch(f"{prefix}{names.router}.bias", number, fp32) if router.bias else None,
+            router=Linear(
+                self._fetch(f"{prefix}{names.router}.weight", (block.number, hidden), fp32),
+                self._fetch(f"{prefix}{names.router}.bias", number, fp32) if router.bias else None,
+                self._library,
+            ),
             correction=(self._fetch(prefix + names.correction, number, fp32) if router.correction else None),
             gate_up=self._stack(prefix, names.expert_gate_up, block, (block.width, block.width), hidden),
             down=self._stack(prefix, (names.expert_down,), block, (hidden,), block.width),

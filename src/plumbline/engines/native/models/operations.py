@@ -34,6 +34,7 @@ from plumbline_kernels.swiglu import (
     gelu_mul_torch,
     oss_mul,
     oss_mul_torch,
+    sigmoid_torch,
     silu_mul,
     silu_mul_torch,
 )
@@ -170,16 +171,16 @@ _GATE_KERNELS = {"silu": silu_mul, "gelu_tanh": gelu_mul, "swiglu_oss": oss_mul}
 
 
 def _choose(x: Tensor, weights: ExpertsWeights) -> tuple[Tensor, Tensor]:
-    """Return the weights and the experts of each token, [T, k]; logits are fp32, because near ones decide."""
-    logits = F.linear(x.float(), weights.router, weights.router_bias)
-    return route(logits, weights.routing, weights.correction)
+    """Return the weights and the experts of each token, [T, k]."""
+    return route(weights.router(x.float()), weights.routing, weights.correction)
 
 
 def _add_shared(mixed: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
     """Add the result of shared experts, times its gate, to fp32 sums [T, D]."""
     if shared is not None:
         if weights.shared_gate is not None:
-            shared = shared * (x.float() @ weights.shared_gate).sigmoid_().unsqueeze(1)
+            # A product with one column would be summed in an order that depends on the number of rows.
+            shared = shared * sigmoid_torch((x.float() * weights.shared_gate).sum(1, keepdim=True))
         mixed += shared
     return mixed.to(x.dtype)
 

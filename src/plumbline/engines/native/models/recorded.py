@@ -55,14 +55,13 @@ class RecordedBackend:
         program = Program(
             self._library, block_size=self._cache.shape[1], dtype=self._cache.dtype, capacity=capacity
         )
-        return program, loop(_Recorder(program, self._library), caches)
+        return program, loop(_Recorder(program), caches)
 
 
 class _Recorder:
     """Adapt a program to `Operations`; the tensors that it returns are the buffers of the results."""
 
-    def __init__(self, program: Program, library: Library) -> None:
-        self._library = library
+    def __init__(self, program: Program) -> None:
         self.embed = program.embed
         self.add = program.add
         self.gate = program.gate
@@ -93,10 +92,9 @@ class _Recorder:
     def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
         assert isinstance(weights.gate_up, list)
         assert isinstance(weights.down, list)
-        router = self._library.pack(weights.router), weights.router_bias
         block = Experts.of(
             weights.routing,
-            router,
+            _projection(weights.router),
             [_projection(layer) for layer in weights.gate_up],
             [_projection(layer) for layer in weights.down],
             weights.activation,

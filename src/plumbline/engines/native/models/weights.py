@@ -65,10 +65,8 @@ class ExpertsWeights:
     """The weights of a block of experts."""
 
     routing: Routing
-    router: Tensor
-    """fp32 [E, D]."""
-    router_bias: Tensor | None
-    """fp32 [E]."""
+    router: Linear
+    """fp32, because near logits decide."""
     correction: Tensor | None
     """fp32 [E]."""
     gate_up: list[Linear] | Stack
