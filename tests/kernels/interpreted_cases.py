@@ -258,7 +258,7 @@ def test_sample_draws_the_same_tokens(randn):
 @torch.inference_mode()
 @pytest.mark.parametrize(
     "case",
-    [case for case in CASES if not case.is_compiled],
+    [case for case in CASES if case.runs_on_kernels],
     ids=lambda case: case.name,
 )
 def test_a_model_of_each_family_runs_on_the_kernels(case, monkeypatch):

@@ -39,6 +39,11 @@ class Case:
     is_compiled: bool = False
 
     @property
+    def runs_on_kernels(self) -> bool:
+        """Whether the Triton kernels run it, with heads as narrow as the interpreter needs them."""
+        return not self.is_compiled and "kv_lora_rank" not in self.changes
+
+    @property
     def name(self) -> str:
         """The family, what is special, and what runs it."""
         return "-".join(filter(None, (self.family, self.label, "compiled" if self.is_compiled else "")))
@@ -97,6 +102,16 @@ DEEPSEEK = SPARSE | {
     "norm_topk_prob": True,
 }
 
+LATENT = {
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+    "num_key_value_heads": 4,
+}
+LATENT_YARN = {name: value for name, value in YARN.items() if name != "llama_4_scaling_beta"}
+
 EXPERTS: list[Case] = [
     *both("mixtral", num_local_experts=4, sliding_window=21),
     *both("qwen2_moe", **SPARSE, num_experts=4, shared_expert_intermediate_size=48, mlp_only_layers=[1]),
@@ -108,6 +123,14 @@ EXPERTS: list[Case] = [
     *both("ernie4_5_moe", moe_num_experts=4, moe_k=2, moe_intermediate_size=32, moe_layer_start_index=1),
     *both("glm4_moe", **DEEPSEEK, use_qk_norm=True, head_dim=16, attention_bias=True),
     *both("dots1", **DEEPSEEK, max_window_layers=2, sliding_window=11),
+    Case("deepseek_v2", LATENT | DEEPSEEK | {"topk_method": "group_limited_greedy", "norm_topk_prob": False}),
+    Case("deepseek_v2", LATENT | DEEPSEEK | {"q_lora_rank": None, "norm_topk_prob": False}, "greedy"),
+    Case("deepseek_v3", LATENT | DEEPSEEK | {"rope_parameters": LATENT_YARN}),
+    Case(
+        "deepseek_v3", LATENT | DEEPSEEK | {"n_group": 1, "topk_group": 1, "rope_interleave": False}, "kimi"
+    ),
+    Case("glm4_moe_lite", LATENT | SPARSE | {"n_routed_experts": 4}),
+    Case("youtu", LATENT),
     *both("gpt_oss", num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=11),
     *both("minimax_m2", num_local_experts=4, num_experts_per_tok=2, head_dim=16, rotary_dim=8),
 ]

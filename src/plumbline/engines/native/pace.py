@@ -77,8 +77,8 @@ class Pace:
 def attention_share(model: ModelDescription) -> float:
     """Return the multiplications of a token's attention to one other, divided by those of its linear layers."""
     attention = sum(2 * layer.mixer.heads * layer.mixer.head_dim for layer in model.layers)
-    linear = 0
-    for layer in model.layers:
-        heads = (2 * layer.mixer.heads + 2 * layer.mixer.kv_heads) * layer.mixer.head_dim
-        linear += model.hidden_size * (heads + 3 * layer.feed_forward.active_width)
+    linear = sum(
+        layer.mixer.num_weights(model.hidden_size) + 3 * model.hidden_size * layer.feed_forward.active_width
+        for layer in model.layers
+    )
     return attention / linear

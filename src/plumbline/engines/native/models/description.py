@@ -21,6 +21,7 @@ __all__ = [
     "Dense",
     "Experts",
     "HeadNorm",
+    "Latent",
     "LayerDescription",
     "ModelDescription",
     "Norm",
@@ -121,6 +122,64 @@ class Attention:
         """The factor on scores."""
         return float(self.head_dim**-0.5 if self.scores_scale is None else self.scores_scale)
 
+    @property
+    def cache_width(self) -> int:
+        """The numbers that the cache keeps for a token."""
+        return 2 * self.kv_heads * self.head_dim
+
+    def num_weights(self, hidden_size: int) -> int:
+        """Return the numbers in the projections."""
+        return hidden_size * (2 * self.heads + 2 * self.kv_heads) * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """A mixer: attention over one latent for the keys and values of all heads, and one rotated key."""
+
+    heads: int
+    rank: int
+    """The width of a latent."""
+    key_dim: int
+    """The part of a query that is compared with a latent's projection."""
+    rope_dim: int
+    """The part that is compared with the rotated key."""
+    value_dim: int
+    rope: Rope
+    scale: float
+    query_rank: int | None = None
+    """The width between the two projections of queries; None for one projection."""
+    bias: bool = False
+    """Whether the first projections of queries and of latents have a bias."""
+    eps: float = 1e-6
+    """Of the norms of latents, and of queries between their projections."""
+
+    @property
+    def head_dim(self) -> int:
+        """The width of a query over the cache."""
+        return self.rank + self.rope_dim
+
+    @property
+    def cache_width(self) -> int:
+        """The numbers that the cache keeps for a token: keys are values, too."""
+        return self.head_dim
+
+    @property
+    def over_cache(self) -> Attention:
+        """The attention over the cache, of queries that are multiplied with the key projections."""
+        return Attention(
+            heads=self.heads, kv_heads=1, head_dim=self.head_dim, rope=None, scores_scale=self.scale
+        )
+
+    def num_weights(self, hidden_size: int) -> int:
+        """Return the numbers in the projections."""
+        queries = self.heads * (self.key_dim + self.rope_dim)
+        first = hidden_size if self.query_rank is None else self.query_rank
+        latents = self.rank * self.heads * (self.key_dim + self.value_dim)
+        through = 0 if self.query_rank is None else self.query_rank
+        return (
+            hidden_size * (through + self.head_dim + self.heads * self.value_dim) + first * queries + latents
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
@@ -198,7 +257,7 @@ class Experts:
 class LayerDescription:
     """One layer."""
 
-    mixer: Attention
+    mixer: Attention | Latent
     feed_forward: Dense | Experts
     norms: Placement = "before"
     """Where norms are: before each block, after it, both, or once before both blocks, which get the same input."""
@@ -231,4 +290,4 @@ class ModelDescription:
     @cached_property
     def cache_width(self) -> int:
         """The numbers that the cache keeps for a token, over all layers."""
-        return sum(2 * layer.mixer.kv_heads * layer.mixer.head_dim for layer in self.layers)
+        return sum(layer.mixer.cache_width for layer in self.layers)

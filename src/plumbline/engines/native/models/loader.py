@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.checkpoint import Checkpoint, WeightsError
-from plumbline.engines.native.models.description import Attention, Dense, Experts, ModelDescription
+from plumbline.engines.native.models.description import Attention, Dense, Experts, Latent, ModelDescription
 from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.rope import head_order
@@ -26,6 +26,7 @@ from plumbline.engines.native.models.weights import (
     AttentionWeights,
     DenseWeights,
     ExpertsWeights,
+    LatentWeights,
     LayerWeights,
     ModelWeights,
     NormWeights,
@@ -147,7 +148,11 @@ class _Builder:
         before, after = norms != "after", norms in ("after", "both")
         return LayerWeights(
             before_mixer=self.norm(prefix + names.before_mixer) if before else None,
-            mixer=self._attention(prefix, layer.mixer),
+            mixer=(
+                self._attention(prefix, layer.mixer)
+                if isinstance(layer.mixer, Attention)
+                else self._latent(prefix, layer.mixer)
+            ),
             after_mixer=self.norm(prefix + names.after_mixer) if after else None,
             before_feed_forward=(
                 self.norm(prefix + names.before_feed_forward) if norms in ("before", "both") else None
@@ -180,6 +185,34 @@ class _Builder:
             o=self._linear(prefix, (names.o,), (hidden,), q_width, shape.o_bias),
             head_norms=self._head_norms(prefix, shape, order),
             sinks=self._fetch(prefix + names.sinks, (shape.heads,), torch.float32) if shape.sinks else None,
+        )
+
+    def _latent(self, prefix: str, shape: Latent) -> LatentWeights:
+        names, hidden, rank = self._names, self._description.hidden_size, shape.rank
+        width = shape.key_dim + shape.rope_dim
+        order = head_order(shape.rope, shape.rope_dim)
+        q_rows = kv_rows = None
+        if order is not None:
+            head = torch.cat((torch.arange(shape.key_dim), shape.key_dim + order))
+            q_rows = (torch.arange(shape.heads).unsqueeze(1) * width + head).flatten()
+            kv_rows = torch.cat((torch.arange(rank), rank + order))
+        q_a, q_a_norm, q_name, inputs = None, None, names.q, hidden
+        if shape.query_rank is not None:
+            q_name, inputs = names.q_b, shape.query_rank
+            q_a = self._linear(prefix, (names.q_a,), (inputs,), hidden, shape.bias)
+            q_a_norm = NormWeights(self._fetch(f"{prefix}{names.q_a_norm}.weight", (inputs,), torch.float32))
+        both = shape.key_dim + shape.value_dim
+        kv_b = self._fetch(f"{prefix}{names.kv_b}.weight", (shape.heads * both, rank), None)
+        kv_b = kv_b.view(shape.heads, both, rank)
+        return LatentWeights(
+            q_a=q_a,
+            q_a_norm=q_a_norm,
+            q=self._linear(prefix, (q_name,), (shape.heads * width,), inputs, False, q_rows),
+            kv=self._linear(prefix, (names.kv_a,), (shape.head_dim,), hidden, shape.bias, kv_rows),
+            kv_norm=NormWeights(self._fetch(f"{prefix}{names.kv_a_norm}.weight", (rank,), torch.float32)),
+            keys=kv_b[:, : shape.key_dim].contiguous(),
+            values=kv_b[:, shape.key_dim :].transpose(1, 2).contiguous(),
+            o=self._linear(prefix, (names.o,), (hidden,), shape.heads * shape.value_dim, shape.bias),
         )
 
     def _head_norms(self, prefix: str, shape: Attention, order: Tensor | None) -> Tensor | None:

@@ -12,12 +12,13 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Activation, Attention, Norm
+from plumbline.engines.native.models.description import Activation, Attention, Latent, Norm
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.weights import ExpertsWeights, Stack
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
 from plumbline_kernels.experts import mix, mix_torch, route
+from plumbline_kernels.latent import latent_queries_torch, latent_values_torch, latent_write_torch
 from plumbline_kernels.norm import (
     add_layer_norm,
     add_rms_norm,
@@ -39,7 +40,16 @@ from plumbline_kernels.swiglu import (
     silu_mul_torch,
 )
 
-__all__ = ["Backend", "Heads", "KVCache", "Loop", "Operations", "PreparedNorm", "eager_backend"]
+__all__ = [
+    "Backend",
+    "Heads",
+    "KVCache",
+    "LatentHeads",
+    "Loop",
+    "Operations",
+    "PreparedNorm",
+    "eager_backend",
+]
 
 KVCache = tuple[Tensor, Tensor]
 """Keys and values of a layer, each [num_blocks, block_size, KV, head_dim]."""
@@ -66,6 +76,21 @@ class Heads:
     """The factors of `temperatures`."""
     norms: HeadNorms | None
     sinks: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class LatentHeads:
+    """A latent attention, with what its operations need besides the projections."""
+
+    latent: Latent
+    cos_sin: Tensor
+    """The table of `rope_table`, as wide as the rotated key."""
+    norm: PreparedNorm
+    """Of latents."""
+    keys: Tensor
+    """[H, key_dim, rank]"""
+    values: Tensor
+    """[H, rank, value_dim]"""
 
 
 class Operations(Protocol):
@@ -103,6 +128,14 @@ class Operations(Protocol):
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         """Return the attention of q over the cache, [T, H * head_dim]."""
+        ...
+
+    def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
+        """Write latents and keys of kv [T, rank + rope] to the cache; return queries over it, [T, H, rank + rope]."""
+        ...
+
+    def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
+        """Map sums of what the cache has, [T, H * (rank + rope)], to the values of heads, [T, H * value]."""
         ...
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
@@ -157,6 +190,12 @@ class _Step:
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         return layer(x)
+
+    def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
+        raise NotImplementedError("kernels_problem refuses latent attention")
+
+    def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
+        raise NotImplementedError("kernels_problem refuses latent attention")
 
     def select(self, q: Tensor, residual: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self._selection is None:
@@ -245,13 +284,25 @@ class _Torch(_Step):
         return self.norm(residual, norm), residual
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
-        plan = self._plans.get(id(heads.cos_sin))
-        if plan is None:
-            # Layers with the same table share the rotations of a step.
-            batch = self._all
-            plan = plan_rope(heads.cos_sin, batch.positions, batch.slot_mapping, heads.temperature)
-            self._plans[id(heads.cos_sin)] = plan
+        plan = self._plan(heads.cos_sin, heads.temperature)
         return rope_kv_write_torch(qkv, plan, *cache, heads.attention.heads, heads.norms)
+
+    def _plan(self, cos_sin: Tensor | None, temperature: Tensor | None = None) -> RopePlan:
+        """Return the rotations of the step, which layers with the same table share."""
+        plan = self._plans.get(id(cos_sin))
+        if plan is None:
+            plan = plan_rope(cos_sin, self._all.positions, self._all.slot_mapping, temperature)
+            self._plans[id(cos_sin)] = plan
+        return plan
+
+    def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
+        plan = self._plan(heads.cos_sin)
+        latent_write_torch(kv, plan, cache[0], heads.norm.weight, heads.norm.norm.eps)
+        return latent_queries_torch(q, plan, heads.keys, self._all.exact)
+
+    def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
+        rows = attended.view(len(attended), heads.latent.heads, -1)
+        return latent_values_torch(rows, heads.values, self._all.exact)
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         shape = heads.attention

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.description import Norm
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.operations import Heads, KVCache, Loop, PreparedNorm
+from plumbline.engines.native.models.operations import Heads, KVCache, LatentHeads, Loop, PreparedNorm
 from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library, PackedWeight
@@ -88,6 +88,12 @@ class _Recorder:
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         return self._program.attend(q, cache, _structure(heads))
+
+    def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
+        raise NotImplementedError("compiled_problem leaves latent attention to torch")
+
+    def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
+        raise NotImplementedError("compiled_problem leaves latent attention to torch")
 
     def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
         assert isinstance(weights.gate_up, list)

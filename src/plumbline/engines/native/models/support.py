@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from plumbline.engines.native.models.description import Experts, ModelDescription
+from plumbline.engines.native.models.description import Experts, Latent, ModelDescription
 from plumbline_kernels.cpu.library import Library
 
 __all__ = ["compiled_problem", "kernels_problem"]
@@ -17,6 +17,8 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
     """Return why compiled CPU kernels do not run a model, or None if they do."""
     for layer in description.layers:
         shape = layer.mixer
+        if isinstance(shape, Latent):
+            return "they do not have latent attention"
         block = layer.feed_forward
         widths: tuple[int, ...] = (description.hidden_size, block.width)
         if isinstance(block, Experts) and block.shared is not None:
@@ -28,6 +30,8 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
 
 def kernels_problem(description: ModelDescription) -> str | None:
     """Return which part of a model the Triton kernels do not have, or None if a GPU runs it."""
+    if any(isinstance(layer.mixer, Latent) for layer in description.layers):
+        return "latent attention has no Triton kernels"
     widest = max(layer.mixer.head_dim for layer in description.layers)
     if widest > _WIDEST_HEAD:
         return f"the Triton kernels have no heads of {widest} ({_WIDEST_HEAD} at most)"

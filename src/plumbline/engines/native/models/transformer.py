@@ -23,11 +23,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import LayerDescription, ModelDescription, Rope
+from plumbline.engines.native.models.description import (
+    Attention,
+    Latent,
+    LayerDescription,
+    ModelDescription,
+    Norm,
+    Rope,
+)
 from plumbline.engines.native.models.operations import (
     Backend,
     Heads,
     KVCache,
+    LatentHeads,
     Operations,
     PreparedNorm,
     eager_backend,
@@ -38,6 +46,7 @@ from plumbline.engines.native.models.weights import (
     AttentionWeights,
     DenseWeights,
     ExpertsWeights,
+    LatentWeights,
     LayerWeights,
     ModelWeights,
     NormWeights,
@@ -52,9 +61,12 @@ __all__ = ["KVCache", "Transformer"]
 class _Layer(NamedTuple):
     """A layer, as its operations take it."""
 
-    mixer: AttentionWeights
+    mixer: AttentionWeights | LatentWeights
     feed_forward: DenseWeights | ExpertsWeights
     heads: Heads
+    """The attention over the cache."""
+    latent: LatentHeads | None
+    q_a_norm: PreparedNorm | None
     after_mixer: PreparedNorm | None
     is_parallel: bool
     before_feed_forward: PreparedNorm | None
@@ -94,7 +106,9 @@ class Transformer:
         return _Layer(
             mixer=found.mixer,
             feed_forward=found.feed_forward,
-            heads=self._heads(layer, found.mixer),
+            heads=self._heads(layer.mixer, found.mixer),
+            latent=self._latent(layer.mixer, found.mixer),
+            q_a_norm=self._q_a_norm(layer.mixer, found.mixer),
             after_mixer=self._norm(found.after_mixer),
             is_parallel=layer.norms == "parallel",
             before_feed_forward=self._norm(found.before_feed_forward),
@@ -107,19 +121,40 @@ class Transformer:
             return None
         return self._backend.norm(self.description.norm, found.weight, found.bias)
 
-    def _heads(self, layer: LayerDescription, found: AttentionWeights) -> Heads:
-        shape, norm = layer.mixer, self.description.norm
-        table, temperature = None, None
-        if shape.rope is not None:
-            key = shape.rope, shape.head_dim
-            if key not in self._tables:
-                length = self.description.context_length
-                factors = temperatures(shape.rope, length)
-                self._tables[key] = (
-                    rope_table(*key, length).to(self.device),
-                    None if factors is None else factors.to(self.device),
-                )
-            table, temperature = self._tables[key]
+    def _table(self, rope: Rope, width: int) -> tuple[Tensor, Tensor | None]:
+        """Return the rotary table and the temperatures of queries, which equal layers share."""
+        key = rope, width
+        if key not in self._tables:
+            length = self.description.context_length
+            factors = temperatures(rope, length)
+            self._tables[key] = (
+                rope_table(rope, width, length).to(self.device),
+                None if factors is None else factors.to(self.device),
+            )
+        return self._tables[key]
+
+    def _latent(
+        self, shape: Attention | Latent, found: AttentionWeights | LatentWeights
+    ) -> LatentHeads | None:
+        if not (isinstance(shape, Latent) and isinstance(found, LatentWeights)):
+            return None
+        table, _ = self._table(shape.rope, shape.rope_dim)
+        norm = self._backend.norm(Norm(eps=shape.eps), found.kv_norm.weight, None)
+        return LatentHeads(shape, table, norm, found.keys, found.values)
+
+    def _q_a_norm(
+        self, shape: Attention | Latent, found: AttentionWeights | LatentWeights
+    ) -> PreparedNorm | None:
+        if not (isinstance(shape, Latent) and isinstance(found, LatentWeights)) or found.q_a_norm is None:
+            return None
+        return self._backend.norm(Norm(eps=shape.eps), found.q_a_norm.weight, None)
+
+    def _heads(self, shape: Attention | Latent, found: AttentionWeights | LatentWeights) -> Heads:
+        norm = self.description.norm
+        if isinstance(shape, Latent) or isinstance(found, LatentWeights):
+            assert isinstance(shape, Latent)
+            return Heads(shape.over_cache, None, None, None, None)
+        table, temperature = (None, None) if shape.rope is None else self._table(shape.rope, shape.head_dim)
         norms = None
         if shape.head_norm is not None and found.head_norms is not None:
             kind = shape.head_norm
@@ -147,7 +182,12 @@ class Transformer:
             size = (num_blocks, block_size, shape.kv_heads, shape.head_dim)
             return torch.zeros(size, dtype=kind, device=self.device)
 
-        return [(zeros(layer), zeros(layer)) for layer in self._layers]
+        def pair(layer: _Layer) -> KVCache:
+            keys = zeros(layer)
+            # Of latents, the keys are values, too.
+            return keys, zeros(layer) if layer.latent is None else keys
+
+        return [pair(layer) for layer in self._layers]
 
     def forward(
         self,
@@ -173,12 +213,15 @@ class Transformer:
         residual = operations.embed(self.embedding, self._embedding_scale)
         x = residual if self._first_norm is None else operations.norm(residual, self._first_norm)
         for layer, cache in zip(self._layers, kv_caches, strict=True):
-            q = operations.rope_kv_write(operations.linear(x, layer.mixer.qkv), cache, layer.heads)
+            q = self._queries(operations, x, layer, cache)
             if layer is self._layers[-1]:
                 q, residual, x = operations.select(q, residual, x if layer.is_parallel else residual)
                 if not len(q):
                     return residual  # No result is wanted, and the keys are written.
-            mixed = operations.linear(operations.attend(q, cache, layer.heads), layer.mixer.o)
+            attended = operations.attend(q, cache, layer.heads)
+            if layer.latent is not None:
+                attended = operations.latent_values(attended, layer.latent)
+            mixed = operations.linear(attended, layer.mixer.o)
             if layer.after_mixer is not None:
                 mixed = operations.norm(mixed, layer.after_mixer)
             if layer.is_parallel:
@@ -190,6 +233,17 @@ class Transformer:
                 fed = operations.norm(fed, layer.after_feed_forward)
             x, residual = self._add(operations, fed, residual, layer.following)
         return x
+
+    def _queries(self, operations: Operations, x: Tensor, layer: _Layer, cache: KVCache) -> Tensor:
+        """Write the keys and values of x to the cache, and return the queries over it."""
+        mixer = layer.mixer
+        if isinstance(mixer, AttentionWeights):
+            return operations.rope_kv_write(operations.linear(x, mixer.qkv), cache, layer.heads)
+        assert layer.latent is not None
+        kv = operations.linear(x, mixer.kv)
+        if mixer.q_a is not None and layer.q_a_norm is not None:
+            x = operations.norm(operations.linear(x, mixer.q_a), layer.q_a_norm)
+        return operations.latent_write(operations.linear(x, mixer.q), kv, cache, layer.latent)
 
     def _feed_forward(self, operations: Operations, x: Tensor, layer: _Layer) -> Tensor:
         weights = layer.feed_forward

@@ -14,6 +14,7 @@ __all__ = [
     "AttentionWeights",
     "DenseWeights",
     "ExpertsWeights",
+    "LatentWeights",
     "LayerWeights",
     "ModelWeights",
     "NormWeights",
@@ -39,6 +40,23 @@ class AttentionWeights:
     """fp32 [H + KV, head_dim], if heads are normalised."""
     sinks: Tensor | None
     """fp32 [H]."""
+
+
+@dataclass(slots=True)
+class LatentWeights:
+    """The weights of latent attention."""
+
+    q_a: Linear | None
+    q_a_norm: NormWeights | None
+    q: Linear
+    """The second projection of queries, or the only one."""
+    kv: Linear
+    kv_norm: NormWeights
+    keys: Tensor
+    """The key projection of each head, [H, key_dim, rank]."""
+    values: Tensor
+    """The value projection of each head, [H, rank, value_dim]."""
+    o: Linear
 
 
 @dataclass(slots=True)
@@ -81,7 +99,7 @@ class ExpertsWeights:
 class LayerWeights:
     """The weights of one layer, without the norms that its description does not have."""
 
-    mixer: AttentionWeights
+    mixer: AttentionWeights | LatentWeights
     feed_forward: DenseWeights | ExpertsWeights
     before_mixer: NormWeights | None
     after_mixer: NormWeights | None

@@ -9,6 +9,7 @@ from plumbline.engines.native.models.description import (
     Attention,
     Dense,
     Experts,
+    Latent,
     LayerDescription,
     ModelDescription,
     Norm,
@@ -73,7 +74,7 @@ def attention_bias(fields: Fields) -> Biases:
 
 
 def alike(
-    fields: Fields, mixer: Attention, feed_forward: Dense | Experts, norms: Placement = "before"
+    fields: Fields, mixer: Attention | Latent, feed_forward: Dense | Experts, norms: Placement = "before"
 ) -> tuple[LayerDescription, ...]:
     """Return the layers of a model whose layers are alike."""
     layer = LayerDescription(mixer=mixer, feed_forward=feed_forward, norms=norms)

@@ -1,6 +1,7 @@
 """Families with experts in some or all layers."""
 
 from plumbline.engines.native.models.families.experts import (
+    deepseek,
     ernie,
     glm,
     gpt_oss,
@@ -15,7 +16,7 @@ __all__ = ["FAMILIES"]
 
 FAMILIES = {
     name: family
-    for module in (mixtral, qwen, olmoe, granite, ernie, glm, gpt_oss, minimax)
+    for module in (mixtral, qwen, olmoe, granite, ernie, glm, deepseek, gpt_oss, minimax)
     for name, family in module.FAMILIES.items()
 }
 """The families by `model_type`."""

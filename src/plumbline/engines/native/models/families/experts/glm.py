@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from plumbline.engines.native.models.description import (
     Attention,
     Dense,
     Experts,
     HeadNorm,
+    Latent,
     LayerDescription,
     ModelDescription,
     Norm,
@@ -52,7 +55,7 @@ def deepseek_experts(fields: Fields, router: Router | None = None) -> Experts:
 
 
 def sparse_layers(
-    fields: Fields, mixers: tuple[Attention, ...], experts: Experts, first: int
+    fields: Fields, mixers: Sequence[Attention | Latent], experts: Experts, first: int
 ) -> list[LayerDescription]:
     """Return layers of which `first_k_dense_replace` have no experts; `first` is its default."""
     plain, dense_layers = dense(fields), fields.get("first_k_dense_replace", first)
