@@ -574,7 +574,7 @@ SAMPLED: dict[str, Any] = {
 
 
 def test_an_engine_declares_what_the_documentation_says(engine: Harness) -> None:
-    name = {"native": "plumbline", "remote": "plumbline", "llama_cpp_streams": "llama_cpp"}
+    name = {"native": "plumbline", "remote": "plumbline", "llama_cpp_pool": "llama_cpp"}
     assert engine.features == DECLARED[name.get(engine.kind.name, engine.kind.name)]
 
 

@@ -93,10 +93,17 @@ ENGINES = [
     EngineKind("transformers", settings={"engine": "transformers"}, shares_prefixes=False),
     EngineKind("llama_cpp", needs=("llama_cpp", "gguf"), model=_pocket_gguf),
     EngineKind(
-        "llama_cpp_streams",
+        "llama_cpp_pool",
         needs=("llama_cpp", "gguf"),
         model=_pocket_gguf,
-        settings={"engine_args": ("kv_unified=false",), "max_model_len": 4096},
+        # 2560 bytes a token. Four short requests have sequences of their own, others share a pool.
+        settings={
+            "max_model_len": 4096,
+            "kv_cache_bytes": 2560 * 1024,
+            "max_num_seqs": 8,
+            "max_seqs_per_client": 0,
+        },
+        num_places=8,
     ),
     EngineKind(
         "vllm",

@@ -5,6 +5,7 @@ The model itself is tried by `test_contract.py`, where llama-cpp-python is insta
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 
 from plumbline.engines.llama_cpp.core import LlamaCppCore
 from plumbline.engines.llama_cpp.library import Status
+from plumbline.engines.llama_cpp.shape import Shape, Shapes
 from plumbline.engines.port import GenerateRequest, SamplingParams
+from plumbline.engines.request import RequestState
 
 VOCAB, EOS = 50, 1
 
@@ -26,40 +29,78 @@ def logits_of(tokens: list[int]) -> NDArray[np.float32]:
     return rng.normal(0, 3, VOCAB).astype(np.float32)
 
 
+class FixedShapes(Shapes):
+    """One shape for all requests."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.num_cells = shape.num_cells
+        self._shape = shape
+
+    def first(self) -> Shape:
+        return self._shape
+
+    def choose(self, states: Collection[RequestState]) -> Shape:
+        return self._shape
+
+
 class CheckingCache:
     """A cache that knows the tokens of each sequence, and refuses gaps and what does not fit.
 
     A cell that several sequences share counts once, as in llama.cpp's unified cache.
     """
 
-    vocab_size, eos_token_ids, can_share, has_streams = VOCAB, frozenset({EOS}), True, False
+    vocab_size, eos_token_ids, can_share = VOCAB, frozenset({EOS}), True
 
-    def __init__(self, num_sequences: int = 6, num_cells: int = 1000, max_batch: int = 16) -> None:
-        self.num_sequences, self.num_cells, self.max_batch = num_sequences, num_cells, max_batch
-        self.max_model_len = min(100, num_cells)
+    def __init__(
+        self,
+        shapes: Shapes,
+        *,
+        places: int = 4,
+        max_batch: int = 16,
+        max_model_len: int = 100,
+        saves: bool = True,
+    ) -> None:
+        self.shapes, self.max_running, self.max_batch, self.max_model_len = (
+            shapes,
+            places,
+            max_batch,
+            max_model_len,
+        )
+        self.saves = saves
+        self.shape = shapes.first()
         self.cells: dict[int, list[tuple[int, int]]] = {}
         """By sequence: (cell, token)."""
         self.next_cell = 0
         self.rows: list[NDArray[np.float32]] = []
         self.num_computed = 0
         self.most_rows = 0
+        self.num_copies = 0
+        self.num_broken = 0
+        """Batches that have a gap between their sequences."""
+        self.num_divided = 0
+        self.most_cells = self.shape.num_cells
 
     def decode(
         self, token_ids: list[int], positions: list[int], sequences: list[int], wanted: list[bool]
     ) -> Status:
         assert 0 < len(token_ids) <= self.max_batch
         used = {cell for held in self.cells.values() for cell, _ in held}
-        if len(used) + len(token_ids) > self.num_cells:
+        if self.shape.streams:
+            assert sequences == sorted(sequences)
+            self.num_broken += max(sequences) - min(sequences) >= len(set(sequences))
+        elif len(used) + len(token_ids) > self.shape.num_cells:
             return "no room"
         self.rows = []
         for token, position, sequence, want in zip(token_ids, positions, sequences, wanted, strict=True):
-            assert 0 <= sequence < self.num_sequences
+            assert 0 <= sequence < self.shape.num_sequences
             held = self.cells.setdefault(sequence, [])
-            assert position == len(held), "no gaps, and nothing twice"
+            assert position == len(held) < self.max_model_len, "no gaps, and nothing twice"
             held.append((self.next_cell, token))
             self.next_cell += 1
             if want:
                 self.rows.append(logits_of([token for _, token in held]))
+        if self.shape.streams:
+            assert all(len(held) <= self.shape.length for held in self.cells.values())
         self.num_computed += len(token_ids)
         self.most_rows = max(self.most_rows, len(self.rows))
         return "done"
@@ -69,9 +110,11 @@ class CheckingCache:
         return np.stack(self.rows)
 
     def copy(self, source: int, target: int, length: int) -> None:
+        assert source != target
         assert not self.cells.get(target), "the target is empty"
         assert len(self.cells[source]) >= length
         self.cells[target] = self.cells[source][:length]
+        self.num_copies += self.shape.streams
 
     def truncate(self, sequence: int, length: int) -> None:
         assert 0 < length <= len(self.cells[sequence])
@@ -83,40 +126,53 @@ class CheckingCache:
     def clear(self) -> None:
         self.cells.clear()
 
+    def reshape(self, shape: Shape) -> None:
+        assert shape != self.shape
+        self.shape = shape
+        self.cells.clear()
+        self.num_divided += 1
+        self.most_cells = max(self.most_cells, shape.num_cells)
 
-class CheckingStreams(CheckingCache):
-    """A cache whose sequences have cells of their own; those of a batch have to follow each other."""
+    def save(self, sequence: int, length: int) -> NDArray[np.uint8] | None:
+        held = [token for _, token in self.cells[sequence]]
+        assert len(held) == length
+        return np.array(held, np.uint8) if self.saves else None
 
-    has_streams = True
-
-    def __init__(self, num_sequences: int = 6, num_cells: int = 1000, max_batch: int = 16) -> None:
-        super().__init__(num_sequences, num_cells, max_batch)
-        self.num_cells = num_sequences * self.max_model_len
-        self.num_copies = 0
-        self.num_broken = 0
-        """Batches that have a gap between their sequences."""
-
-    def decode(
-        self, token_ids: list[int], positions: list[int], sequences: list[int], wanted: list[bool]
-    ) -> Status:
-        assert sequences == sorted(sequences)
-        self.num_broken += max(sequences) - min(sequences) >= len(set(sequences))
-        assert super().decode(token_ids, positions, sequences, wanted) == "done"
-        assert all(len(held) <= self.max_model_len for held in self.cells.values())
-        return "done"
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        assert source != target
-        super().copy(source, target, length)
-        self.num_copies += 1
+    def restore(self, sequence: int, saved: NDArray[np.uint8]) -> bool:
+        assert not self.cells.get(sequence)
+        if not self.shape.streams and sum(map(len, self.cells.values())) + len(saved) > self.shape.num_cells:
+            return False
+        self.cells[sequence] = [(self.next_cell + i, int(token)) for i, token in enumerate(saved)]
+        self.next_cell += len(saved)
+        return True
 
 
 class Run:
-    """A core, stepped by hand."""
+    """A core, stepped by hand.
 
-    def __init__(self, *, places: int = 4, streams: bool = False, **cache: int) -> None:
-        self.cache = (CheckingStreams if streams else CheckingCache)(**cache)
-        self.core = LlamaCppCore(self.cache, max_num_running=places)
+    Its cache is one pool of `num_cells`, or has `num_sequences` of 104 cells, or a shape that follows the requests.
+    """
+
+    def __init__(
+        self,
+        *,
+        streams: bool | None = False,
+        places: int = 4,
+        num_sequences: int = 6,
+        num_cells: int = 1000,
+        max_model_len: int = 100,
+        **cache: Any,
+    ) -> None:
+        shapes: Shapes
+        longest = min(max_model_len, num_cells)
+        if streams is None:
+            shapes = Shapes(
+                num_cells=num_cells, max_model_len=longest, max_running=places, max_sequences=64, step=8
+            )
+        else:
+            shapes = FixedShapes(Shape(num_sequences, 104 if streams else num_cells, streams))
+        self.cache = CheckingCache(shapes, places=places, max_model_len=longest, **cache)
+        self.core = LlamaCppCore(self.cache)
         self.prompts: dict[str, list[int]] = {}
         self.limits: dict[str, int] = {}
         self.tokens: dict[str, list[int]] = {}
@@ -145,19 +201,19 @@ class Run:
             self.take(self.core.step())
         raise AssertionError("it never ends")
 
-    def check(self) -> None:
+    def check(self, *, ends: bool = True) -> None:
         """Every answer is that of the model, or the beginning of it if it was aborted."""
         for name, found in self.tokens.items():
-            wanted = greedy(self.prompts[name], self.limits[name])
+            wanted = greedy(self.prompts[name], self.limits[name], ends=ends)
             assert found == wanted[: len(found)], name
             assert self.reasons[name] == "abort" or found == wanted, name
 
 
-def greedy(prompt: list[int], limit: int) -> list[int]:
+def greedy(prompt: list[int], limit: int, *, ends: bool = True) -> list[int]:
     output: list[int] = []
     while len(output) < limit:
         output.append(int(logits_of(prompt + output).argmax()))
-        if output[-1] == EOS:
+        if ends and output[-1] == EOS:
             break
     return output
 
@@ -169,13 +225,14 @@ prompts = st.lists(st.integers(2, 6), min_size=1, max_size=45)
 @given(
     requests=st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=9),
     cells=st.integers(70, 300),
-    streams=st.booleans(),
+    streams=st.sampled_from([True, False, None]),
+    saves=st.booleans(),
 )
 def test_answers_do_not_depend_on_the_room_or_on_each_other(
-    requests: list[tuple[list[int], int]], cells: int, streams: bool
+    requests: list[tuple[list[int], int]], cells: int, streams: bool | None, saves: bool
 ) -> None:
     """Prompts of few tokens share beginnings; small caches make requests wait again."""
-    run = Run(num_cells=cells, streams=streams)
+    run = Run(num_cells=cells, streams=streams, saves=saves)
     for index, (prompt, limit) in enumerate(requests):
         run.add(str(index), prompt, limit)
         run.take(run.core.step())
@@ -191,10 +248,10 @@ def test_answers_do_not_depend_on_the_room_or_on_each_other(
         ),
         max_size=25,
     ),
-    streams=st.booleans(),
+    streams=st.sampled_from([True, False, None]),
 )
 def test_aborts_and_pauses_at_any_moment_disturb_nobody(
-    moves: list[tuple[str, int, list[int]]], streams: bool
+    moves: list[tuple[str, int, list[int]]], streams: bool | None
 ) -> None:
     run = Run(num_cells=150, streams=streams)
     for number, (move, index, prompt) in enumerate(moves):
@@ -216,8 +273,8 @@ def test_aborts_and_pauses_at_any_moment_disturb_nobody(
     run.check()
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_a_shared_beginning_is_not_computed_again(streams: bool) -> None:
+@pytest.mark.parametrize("streams", [False, True, None])
+def test_a_shared_beginning_is_not_computed_again(streams: bool | None) -> None:
     run = Run(streams=streams)
     prompt = list(range(2, 42))
     run.add("first", prompt, 3)
@@ -233,8 +290,8 @@ def test_a_shared_beginning_is_not_computed_again(streams: bool) -> None:
     run.check()
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_a_running_request_is_shared_with_too(streams: bool) -> None:
+@pytest.mark.parametrize("streams", [False, True, None])
+def test_a_running_request_is_shared_with_too(streams: bool | None) -> None:
     run = Run(streams=streams)
     prompt = list(range(2, 42))
     run.add("first", prompt, 20)
@@ -334,8 +391,8 @@ def test_decodes_come_before_the_chunks_of_a_long_prompt() -> None:
     run.check()
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_a_failed_step_clears_everything(streams: bool) -> None:
+@pytest.mark.parametrize("streams", [False, True, None])
+def test_a_failed_step_clears_everything(streams: bool | None) -> None:
     run = Run(streams=streams)
     for index in range(6):
         run.add(str(index), [2, 3, index + 4], 20, ignore_eos=True)
@@ -350,3 +407,52 @@ def test_a_failed_step_clears_everything(streams: bool) -> None:
     run.add("again", [2, 3], 5)
     run.finish()
     run.check()
+
+
+def test_requests_move_when_the_cache_is_divided_anew() -> None:
+    """Neither more requests, nor a longer answer computes anything twice."""
+    run = Run(streams=None, places=12, num_cells=40_000, max_model_len=2000)
+    run.add("first", [2] * 700, 400, ignore_eos=True)
+    while len(run.tokens["first"]) < 10:
+        run.take(run.core.step())
+    for index in range(11):
+        run.add(str(index), [3 + index] * 15, 20, ignore_eos=True)
+    run.finish()
+    run.check(ends=False)
+    assert run.cache.num_divided == 2
+    assert run.core.stats().num_preemptions == 0
+    assert run.cache.num_computed == 700 + 399 + 11 * (15 + 19)
+
+
+def test_what_finished_requests_left_moves_too() -> None:
+    run = Run(streams=None, places=12, num_cells=4000)
+    run.add("first", [2] * 20, 2)
+    run.finish()
+    for index in range(12):
+        run.add(str(index), [3 + index] * 60, 10)
+    run.finish()
+    assert run.cache.num_divided
+    run.add("again", [2] * 21, 2)
+    run.finish()
+    assert run.cached["again"] == 20
+
+
+def test_a_running_request_that_outgrows_its_sequence_goes_on() -> None:
+    """Also where llama.cpp gives no states, so that it is computed again."""
+    run = Run(streams=None, places=2, num_cells=10_000, max_model_len=2000, saves=False)
+    run.add("first", [2] * 700, 400, ignore_eos=True)
+    run.add("second", [3] * 5, 20, ignore_eos=True)
+    run.finish()
+    run.check(ends=False)
+    assert run.cache.num_divided
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=st.lists(st.integers(1, 90), min_size=1, max_size=12), cells=st.integers(100, 900))
+def test_the_memory_bounds_every_shape(lengths: list[int], cells: int) -> None:
+    run = Run(streams=None, places=8, num_cells=cells)
+    for index, length in enumerate(lengths):
+        run.add(str(index), [2 + index] * length, 100 - length, ignore_eos=True)
+    run.finish()
+    run.check(ends=False)
+    assert run.cache.most_cells <= cells

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from support.engines import EngineKind, Reference, prompts, started
 
-from plumbline.engines.llama_cpp.library import Library, LlamaCppError, read_options
+from plumbline.engines.llama_cpp.library import Library
+from plumbline.engines.llama_cpp.options import LlamaCppError, read_options
+from plumbline.engines.llama_cpp.shape import Shape
 from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.to_gguf import quantise, write
 
@@ -61,7 +64,8 @@ def test_parameters_are_read_by_their_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["n_gpu_layer=9", "n_ctx=9", "n_threads=two", "type_v=f64", "offload_kqv=maybe", "x"]
+    "given",
+    ["n_gpu_layer=9", "n_ctx=9", "kv_unified=true", "n_threads=two", "type_v=f64", "offload_kqv=maybe", "x"],
 )
 def test_a_wrong_parameter_is_refused_by_name(given: str) -> None:
     with pytest.raises(LlamaCppError, match=given.partition("=")[0]):
@@ -85,11 +89,11 @@ def test_the_context_is_what_the_cache_holds_unless_it_is_given(whole: Path) -> 
     # 5 layers x 2 heads x (32 + 32) numbers of 2 bytes.
     small = Library(whole, num_running=4, max_batch=8, max_model_len=None, cache_bytes=1280 * 512, options={})
     assert small.max_model_len == 512
-    assert small.num_cells >= 512
+    assert small.shape.num_cells >= 512
     small.close()
     given = Library(whole, num_running=4, max_batch=8, max_model_len=1024, cache_bytes=1, options={})
     assert given.max_model_len == 1024
-    assert given.num_cells >= 1024
+    assert given.shape.num_cells >= 1024
     given.close()
     given.close()
 
@@ -104,3 +108,55 @@ def test_an_answer_ends_only_with_added_tokens(whole: Path) -> None:
         library = Library(whole, **limits, options={}, markers=markers)
         assert library.eos_token_ids == markers & eos
         library.close()
+
+
+@pytest.mark.parametrize("dtype", [{}, {"type_k": 0, "type_v": 0, "flash_attn_type": 0}])
+def test_a_sequence_goes_on_in_a_cache_of_another_shape(whole: Path, dtype: dict[str, Any]) -> None:
+    """In longer and more sequences, in a pool, and back: its logits are those of a cache that never changed."""
+    tokens = [int(token) for token in np.random.default_rng(0).integers(0, 900, 40)]
+    limits: dict[str, Any] = {
+        "num_running": 8,
+        "max_batch": 64,
+        "max_model_len": 1024,
+        "cache_bytes": 1 << 26,
+    }
+    library = Library(whole, **limits, options=dtype)
+    wanted = _logits(library, 0, tokens, 0)
+    library.clear()
+    _logits(library, 5, tokens[:10], 0)
+    sequence = 5
+    for step, shape in enumerate(
+        (Shape(16, 512, True), Shape(4, 2048, streams=False), Shape(3, 256, streams=True)), start=1
+    ):
+        saved = library.save(sequence, 10 * step)
+        assert saved is not None
+        library.reshape(shape)
+        sequence = step - 1
+        assert library.restore(sequence, saved)
+        found = _logits(library, sequence, tokens[10 * step : 10 * step + 10], 10 * step)
+    assert np.abs(found - wanted).max() < 0.05
+    library.close()
+
+
+def test_a_sequence_without_room_is_not_restored(whole: Path) -> None:
+    limits: dict[str, Any] = {
+        "num_running": 8,
+        "max_batch": 512,
+        "max_model_len": 1024,
+        "cache_bytes": 1 << 26,
+    }
+    library = Library(whole, **limits, options={})
+    _logits(library, 0, [2] * 300, 0)
+    saved = library.save(0, 300)
+    assert saved is not None
+    library.reshape(Shape(4, 256, streams=True))
+    assert not library.restore(1, saved)
+    library.close()
+
+
+def _logits(library: Library, sequence: int, tokens: list[int], start: int) -> NDArray[np.float32]:
+    """The logits after these tokens."""
+    positions = list(range(start, start + len(tokens)))
+    wanted = [False] * (len(tokens) - 1) + [True]
+    assert library.decode(tokens, positions, [sequence] * len(tokens), wanted) == "done"
+    return library.logits(1)[0].copy()

@@ -5,14 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .test_core import CheckingStreams, Run
+from .test_core import Run
 
 prompts = st.lists(st.integers(2, 4), min_size=1, max_size=40)
-
-
-def streams(run: Run) -> CheckingStreams:
-    assert isinstance(run.cache, CheckingStreams)
-    return run.cache
 
 
 @settings(max_examples=60, deadline=None)
@@ -31,7 +26,7 @@ def test_no_batch_has_a_gap_between_its_sequences(
             run.take(run.core.step())
             run.core.check_integrity()
     run.finish()
-    assert not streams(run).num_broken
+    assert not run.cache.num_broken
 
 
 def test_a_turn_that_continues_the_last_one_copies_nothing() -> None:
@@ -44,7 +39,7 @@ def test_a_turn_that_continues_the_last_one_copies_nothing() -> None:
             run.finish()
             assert run.cached[f"{name}{turn}"] == (len(tokens) - 2 if turn else 0)
             tokens += [*run.tokens[f"{name}{turn}"], 9]
-    assert not streams(run).num_copies
+    assert not run.cache.num_copies
 
 
 def test_a_beginning_outlives_the_requests_that_share_it() -> None:

@@ -1,9 +1,9 @@
 """Run requests on llama.cpp: plan a batch of their tokens, compute it, draw with the shared sampler.
 
 A step spends its budget of tokens first on decodes, so that a long prompt never stalls a stream, then on chunks of
-prompts, then on waiting requests in their order. The cache is one pool for all sequences. When it is full, kept
-sequences go first, then the last request in order waits again and is computed anew; draws are keyed by (seed,
-position), so preemption does not change the output.
+prompts, then on waiting requests in their order. The cache is divided anew where the requests need it (`shape.py`).
+When it is full, kept sequences go first, then the last request in order waits again and is computed anew; draws are
+keyed by (seed, position), so preemption does not change the output.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from plumbline.engines.llama_cpp.library import Status
 from plumbline.engines.llama_cpp.placement import Cache as Cells
 from plumbline.engines.llama_cpp.placement import Placement
 from plumbline.engines.llama_cpp.pool import Pool
+from plumbline.engines.llama_cpp.shape import Shape, Shapes
 from plumbline.engines.llama_cpp.streams import Streams
 from plumbline.engines.request import RequestState
 from plumbline.engines.request_core import RequestCore
@@ -41,9 +42,10 @@ class Cache(Cells, Protocol):
 
     vocab_size: int
     max_batch: int
+    max_running: int
+    shapes: Shapes
     eos_token_ids: frozenset[int]
     can_share: bool
-    has_streams: bool
 
     def decode(
         self, token_ids: list[int], positions: list[int], sequences: list[int], wanted: list[bool]
@@ -51,6 +53,8 @@ class Cache(Cells, Protocol):
         """All methods mirror `library.Library`."""
         ...
 
+    def reshape(self, shape: Shape) -> None: ...
+    def save(self, sequence: int, length: int) -> NDArray[np.uint8] | None: ...
     def logits(self, count: int) -> NDArray[np.float32]: ...
     def clear(self) -> None: ...
 
@@ -98,20 +102,20 @@ class LlamaCppCore(RequestCore):
 
     Args:
         cache: the model and its cache.
-        max_num_running: requests that run at a time.
         shares_prefixes: whether requests may share what others have computed.
     """
 
-    def __init__(self, cache: Cache, *, max_num_running: int, shares_prefixes: bool = True) -> None:
+    def __init__(self, cache: Cache, *, shares_prefixes: bool = True) -> None:
         super().__init__(
             RequestQueues(), eos_token_ids=cache.eos_token_ids, max_model_len=cache.max_model_len
         )
         self._cache = cache
-        self._max_num_running = min(max_num_running, cache.num_sequences)
-        place = Streams if cache.has_streams else Pool
-        self._places: Placement = place(cache, shares=shares_prefixes and cache.can_share)
+        self._shares = shares_prefixes and cache.can_share
+        self._places = self._placement()
+        self._num_computed = 0
+        """Tokens since the cache was divided."""
         self._sampler = Sampler(cache.vocab_size, torch.device("cpu"))
-        self._rows = SamplingRows(self._max_num_running)
+        self._rows = SamplingRows(cache.max_running)
         self._masks = MaskWorker(cache.vocab_size)
 
     def check_integrity(self) -> None:
@@ -121,6 +125,7 @@ class LlamaCppCore(RequestCore):
 
     def _step(self) -> None:
         """Compute the next batch, and draw for the requests whose tokens it completes."""
+        self._divide()
         admits = True
         while True:
             entries = self._plan(admits)
@@ -136,7 +141,51 @@ class LlamaCppCore(RequestCore):
             self._make_room()
             admits = False
         self.num_steps += 1
+        self._num_computed += sum(entry.count for entry in entries)
         self._settle(entries, drawing)
+
+    # Dividing the cache
+
+    def _placement(self) -> Placement:
+        place = Streams if self._cache.shape.streams else Pool
+        return place(self._cache, shares=self._shares)
+
+    def _divide(self) -> None:
+        """Divide the cache anew where requests need it: at once for one that runs, later for one that waits."""
+        running, waiting, shape = self.queues.running, self.queues.waiting, self._cache.shape
+        overflows = shape.streams and any(state.num_tokens > shape.length for state in running)
+        if not overflows and (
+            # What runs is moved, so at least as much has to be computed in between.
+            not waiting or self._num_computed < sum(state.num_computed_tokens for state in running)
+        ):
+            return
+        states = [*running, *waiting][: self._cache.max_running]
+        wanted = self._cache.shapes.choose(states)
+        suits = wanted.streams == shape.streams and (
+            not wanted.streams or shape.holds(states[: wanted.num_sequences])
+        )
+        if overflows or not suits:
+            self._reshape(wanted)
+
+    def _reshape(self, wanted: Shape) -> None:
+        """Divide the cache anew, and move what it holds, as far as the memory holds both."""
+        room = self._cache.shapes.num_cells - wanted.num_cells
+        saved = []
+        for held in self._places.held():
+            room -= len(held.token_ids)
+            cells = None
+            if held.token_ids and room >= 0:
+                cells = self._cache.save(held.sequence, len(held.token_ids))
+            saved.append((held, cells))
+        self._cache.reshape(wanted)
+        self._places = self._placement()
+        self._num_computed = 0
+        for held, cells in saved:
+            moved = (cells is not None or not held.token_ids) and self._places.restore(held, cells)
+            if held.state is not None and not moved:
+                self.queues.preempt(held.state)
+                self._drop_slot(held.state)
+                held.state.num_computed_tokens = 0
 
     # Planning
 
@@ -145,7 +194,7 @@ class LlamaCppCore(RequestCore):
         running, waiting = self.queues.running, self.queues.waiting
         for state in sorted(running, key=lambda each: _missing(each) > 1):  # decodes first
             budget.spend(state)
-        while admits and budget.tokens and waiting and len(running) < self._max_num_running:
+        while admits and budget.tokens and waiting and len(running) < self._cache.max_running:
             state = waiting[fairest(waiting, running)]
             if running and not self._places.fits([*running, state]):
                 break
@@ -196,7 +245,7 @@ class LlamaCppCore(RequestCore):
     def _cache_usage(self) -> float:
         # The engine thread may end a request meanwhile, so this is a copy.
         used = sum(state.num_computed_tokens for state in list(self.queues.running))
-        return min(1.0, used / self._cache.num_cells)
+        return min(1.0, used / self._cache.shapes.num_cells)
 
     # Computing
 

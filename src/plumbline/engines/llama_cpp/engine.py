@@ -7,7 +7,8 @@ from pathlib import Path
 
 from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.llama_cpp.core import LlamaCppCore
-from plumbline.engines.llama_cpp.library import Library, LlamaCppError, read_options
+from plumbline.engines.llama_cpp.library import Library
+from plumbline.engines.llama_cpp.options import LlamaCppError, read_options
 from plumbline.engines.port import EngineInfo
 from plumbline.engines.threaded import FEATURES, ThreadedEngine
 
@@ -69,9 +70,9 @@ class LlamaCppEngine(ThreadedEngine):
             features=FEATURES,
         )
         super().__init__(
-            LlamaCppCore(self._library, max_num_running=max_num_running, shares_prefixes=shares_prefixes),
+            LlamaCppCore(self._library, shares_prefixes=shares_prefixes),
             info,
-            max_in_flight=min(max_num_running, self._library.num_sequences) + max_num_waiting,
+            max_in_flight=self._library.max_running + max_num_waiting,
             max_per_client=max_seqs_per_client,
             grammars=None if grammars is None else grammars(info),
         )

@@ -6,82 +6,23 @@ This is the only module that knows llama-cpp-python. It uses the low-level funct
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Library", "LlamaCppError", "read_options"]
+from plumbline.engines.llama_cpp.moving import cut_cells, state_of
+from plumbline.engines.llama_cpp.options import LlamaCppError, load_llama
+from plumbline.engines.llama_cpp.shape import Shape, Shapes
+from plumbline.engines.llama_cpp.threads import Threads
+from plumbline_kernels.cpu.library import usable_cores
+
+__all__ = ["Library"]
 
 Status = Literal["done", "no room"]
-
-_MISSING = "GGUF files need llama.cpp: install Plumbline with the extra [llama-cpp], or `pip install llama-cpp-python`"
-_CACHE_TYPES: Mapping[str, int] = MappingProxyType(
-    {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}
-)
-"""Values of `ggml_type` that a cache of keys and values may have."""
-_OURS = frozenset({"n_ctx", "n_batch", "n_seq_max", "embeddings", "vocab_only", "no_alloc"})
-"""Parameters that the engine sets itself."""
-_KEPT = 2
-"""Sequences for each request that may run: half of them hold what finished requests have computed."""
-_NUMBERS = (ctypes.c_int32, ctypes.c_uint32, ctypes.c_int, ctypes.c_float, ctypes.c_bool)
-
-
-class LlamaCppError(ValueError):
-    """llama.cpp is missing or cannot load the file, or an option is wrong; the message states what to do."""
-
-
-def _llama() -> Any:
-    try:
-        return importlib.import_module("llama_cpp")
-    except ImportError as error:
-        raise LlamaCppError(_MISSING) from error
-
-
-def read_options(given: Sequence[str]) -> dict[str, Any]:
-    """Read `KEY=VALUE` texts: numeric parameters of llama.cpp's model and context, and the types of the cache.
-
-    Raises:
-        LlamaCppError: llama.cpp has no such parameter, or the value is invalid for it.
-    """
-    lib = _llama()
-    structs = (lib.llama_model_params, lib.llama_context_params)
-    known = {
-        name: kind
-        for each in structs
-        for name, kind in each._fields_
-        if kind in _NUMBERS and name not in _OURS
-    }
-    found: dict[str, Any] = {}
-    for item in given:
-        name, _, text = item.partition("=")
-        if name not in known:
-            raise LlamaCppError(
-                f"--engine-args {name!r} is not a parameter of llama.cpp; give one of {', '.join(sorted(known))}"
-            )
-        found[name] = _value(name, text, known[name])
-    return found
-
-
-def _value(name: str, text: str, kind: Any) -> Any:
-    if name in ("type_k", "type_v"):
-        if text not in _CACHE_TYPES:
-            raise LlamaCppError(
-                f"--engine-args {name} must be one of {', '.join(_CACHE_TYPES)}, got {text!r}"
-            )
-        return _CACHE_TYPES[text]
-    try:
-        if kind is ctypes.c_bool:
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        return float(text) if kind is ctypes.c_float else int(text)
-    except (KeyError, ValueError):
-        wanted = {ctypes.c_bool: "true or false", ctypes.c_float: "a number"}.get(kind, "an integer")
-        raise LlamaCppError(f"--engine-args {name} must be {wanted}, got {text!r}") from None
 
 
 class Library:
@@ -89,7 +30,7 @@ class Library:
 
     Args:
         file: the GGUF file; of a split one the first part.
-        num_running: sequences that run at a time. There are twice as many, or one more at least, for what others left.
+        num_running: requests that run at a time.
         max_batch: tokens of a batch at most.
         max_model_len: tokens of a sequence; None takes what the model was trained for, if the cache holds that.
         cache_bytes: keys and values at most, but one sequence of `max_model_len` in any case.
@@ -100,9 +41,9 @@ class Library:
     Attributes:
         vocab_size: tokens of the model.
         max_model_len: tokens of a sequence.
-        num_sequences: how many sequences the cache can hold.
-        num_cells: tokens in the cache.
-        has_streams: whether each sequence has cells of its own, for `max_model_len` tokens.
+        max_running: requests that run at a time, at most what llama.cpp can do.
+        shapes: the shapes that the cache may have.
+        shape: the one that it has.
         eos_token_ids: tokens that end an answer, of those that `markers` names.
         can_share: whether the beginning of one sequence can be copied to another.
 
@@ -121,7 +62,7 @@ class Library:
         options: Mapping[str, Any],
         markers: frozenset[int] | None = None,
     ) -> None:
-        lib = self._lib = _llama()
+        lib = self._lib = load_llama()
         _quiet(lib)
         lib.llama_backend_init()
         params = lib.llama_model_default_params()
@@ -135,19 +76,33 @@ class Library:
         self._vocab = lib.llama_model_get_vocab(self._model)
         self.vocab_size = int(lib.llama_vocab_n_tokens(self._vocab))
         self.max_batch = max_batch
-        self.num_sequences = min(_KEPT * num_running, int(lib.llama_max_parallel_sequences()))
-        self.max_model_len = 0
         # A window or a recurrent state forgets, so a beginning cannot be cut out of it.
         self.can_share = not (
             lib.llama_model_is_recurrent(self._model)
             or lib.llama_model_is_hybrid(self._model)
             or lib.llama_model_n_swa(self._model) > 0
         )
-        self.has_streams = False
-        self._context = self._new_context(num_running, max_model_len, cache_bytes, options)
-        self._memory = lib.llama_get_memory(self._context)
-        self.num_cells = int(lib.llama_n_ctx(self._context))
+        self._params = lib.llama_context_default_params()
+        _set(self._params, {"n_threads_batch": usable_cores(), **options})
+        # llama.cpp computes single tokens with `n_threads`.
+        self._threads = None if "n_threads" in options else Threads(self._params.n_threads_batch)
+        self._params.n_batch = max_batch
+        self._params.n_ubatch = min(self._params.n_ubatch, max_batch)
+        trained, cells = int(lib.llama_model_n_ctx_train(self._model)), self._cells(cache_bytes)
+        self.max_model_len = max_model_len or min(trained, cells)
+        most = int(lib.llama_max_parallel_sequences())
+        self.max_running = min(num_running, most)
+        self.shapes = Shapes(
+            num_cells=cells,
+            max_model_len=self.max_model_len,
+            max_running=self.max_running,
+            max_sequences=most,
+            streams=self.can_share,
+        )
+        self._context: Any = None
         self._batch = lib.llama_batch_init(max_batch, 0, 1)
+        self.shape = self.shapes.first()
+        self.reshape(self.shape)
         tokens = range(self.vocab_size) if markers is None else markers & set(range(self.vocab_size))
         self.eos_token_ids = frozenset(
             token for token in tokens if lib.llama_vocab_is_eog(self._vocab, token)
@@ -159,51 +114,51 @@ class Library:
             lib.llama_model_free(model)
             raise LlamaCppError(f"{name} has an encoder; give a model that only continues text")
 
-    def _new_context(
-        self, num_running: int, max_model_len: int | None, cache_bytes: int, options: Mapping[str, Any]
-    ) -> Any:
-        params = self._lib.llama_context_default_params()
-        # An engine thread and the event loop share the cores, and llama.cpp's threads spin while they wait.
-        threads = max(1, len(os.sched_getaffinity(0)) - 1)
-        _set(params, {"n_threads": threads, "n_threads_batch": threads, **options})
-        bits = {0: 32, 1: 16, 30: 16, 8: 8.5}
-        per_token = self._cache_values() * bits.get(params.type_k, 6) / 8
-        trained = int(self._lib.llama_model_n_ctx_train(self._model))
-        cells = int(cache_bytes // per_token) if per_token else max_model_len or trained
-        self.max_model_len = max_model_len or min(trained, cells)
-        streams = self._num_streams(num_running, cells, options.get("kv_unified"))
-        if streams:
-            self.has_streams, self.num_sequences = True, streams
-            params.n_ctx = streams * _padded(self.max_model_len)
-        else:
-            params.n_ctx = min(max(self.max_model_len, cells), self.max_model_len * self.num_sequences)
-        params.n_batch = self.max_batch
-        params.n_ubatch = min(params.n_ubatch, self.max_batch)
-        params.n_seq_max = self.num_sequences
-        params.kv_unified = not streams
-        context = self._lib.llama_init_from_model(self._model, params)
-        if not context:
+    def reshape(self, shape: Shape) -> None:
+        """Divide the cache anew; it is empty then.
+
+        Raises:
+            LlamaCppError: the memory does not suffice.
+        """
+        if self._context is not None:
+            self._lib.llama_free(self._context)
+        params = self._params
+        params.n_ctx, params.n_seq_max = shape.num_cells, shape.num_sequences
+        params.kv_unified = not shape.streams
+        self._context = self._lib.llama_init_from_model(self._model, params)
+        if not self._context:
+            self.shapes.num_cells = min(self.shapes.num_cells, self.shape.num_cells)
             raise LlamaCppError(
-                f"llama.cpp has too little memory for a cache of {params.n_ctx} tokens; "
+                f"llama.cpp has too little memory for a cache of {shape.num_cells} tokens; "
                 "give a smaller --max-model-len or --kv-cache-bytes"
             )
-        return context
+        self._memory = self._lib.llama_get_memory(self._context)
+        self.shape = shape
 
-    def _num_streams(self, num_running: int, cells: int, unified: bool | None) -> int:
-        """Return how many sequences have cells of their own: 0 if the cache is one pool.
+    def save(self, sequence: int, length: int) -> NDArray[np.uint8] | None:
+        """Return the keys and values of a sequence of so many tokens; None if this llama.cpp does not give them."""
+        size = self._lib.llama_state_seq_get_size(self._context, sequence)
+        state = np.empty(size, np.uint8)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        size = self._lib.llama_state_seq_get_data(self._context, pointer, size, sequence)
+        streams = self.shape.num_sequences if self.shape.streams else 1
+        return cut_cells(state[:size], streams, sequence if self.shape.streams else 0, length)
 
-        Attention is cheaper with streams, but each needs room for the longest context.
-        """
-        if unified or not self.can_share:
-            return 0
-        most = min(cells // _padded(self.max_model_len), self.num_sequences)
-        if most > num_running:
-            return most
-        if unified is None:
-            return 0
-        raise LlamaCppError(
-            f"kv_unified=false needs {num_running + 1} times {self.max_model_len} tokens, and the cache has {cells}; "
-            "give a smaller --max-num-seqs or --max-model-len, or more --kv-cache-bytes"
+    def restore(self, sequence: int, saved: NDArray[np.uint8]) -> bool:
+        """Give an empty sequence what `save` has returned; False if it has no room for it."""
+        state = state_of(saved, self.shape.num_sequences if self.shape.streams else 1)
+        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        done = self._lib.llama_state_seq_set_data(self._context, pointer, len(state), sequence)
+        return int(done) == len(state)
+
+    def _cells(self, cache_bytes: int) -> int:
+        """Return how many tokens fit into so many bytes."""
+        bits = {0: 32, 1: 16, 30: 16, 8: 8.5}
+        per_token = self._cache_values() * bits.get(self._params.type_k, 6) / 8
+        return (
+            int(cache_bytes // per_token)
+            if per_token
+            else int(self._lib.llama_model_n_ctx_train(self._model))
         )
 
     def _cache_values(self) -> int:
@@ -264,6 +219,9 @@ class Library:
             batch.seq_id[i][0] = sequence
             batch.logits[i] = want
         batch.n_tokens = len(token_ids)
+        if self._threads is not None:
+            threads = self._threads.choose(len(token_ids))
+            self._lib.llama_set_n_threads(self._context, threads, self._params.n_threads_batch)
         status = self._lib.llama_decode(self._context, batch)
         if status == 1:
             return "no room"
@@ -278,7 +236,7 @@ class Library:
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Let a sequence have the first `length` tokens of another one, and nothing else."""
-        if not self.has_streams:
+        if not self.shape.streams:
             self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
             return
         # Between streams llama.cpp copies all cells, before the next batch is computed.
@@ -295,7 +253,10 @@ class Library:
 
     def clear(self) -> None:
         """Drop all sequences."""
-        self._lib.llama_memory_clear(self._memory, True)
+        if self._context:
+            self._lib.llama_memory_clear(self._memory, True)
+        else:  # The memory did not suffice for another shape.
+            self.reshape(self.shape)
 
     def close(self) -> None:
         """Free the model and its cache. Idempotent."""
@@ -304,11 +265,6 @@ class Library:
             self._lib.llama_free(self._context)
             self._lib.llama_model_free(self._model)
             self._context = None
-
-
-def _padded(length: int) -> int:
-    """Return the cells that llama.cpp takes for a sequence."""
-    return -(-length // 256) * 256
 
 
 def _set(params: Any, values: Mapping[str, Any]) -> None:

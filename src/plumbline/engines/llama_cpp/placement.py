@@ -2,28 +2,31 @@
 
 llama.cpp has two kinds of cache. `pool.Pool` uses one pool of cells for all sequences: it holds any mixture of lengths,
 but attention looks at the used cells of all sequences for every token. `streams.Streams` gives each sequence cells of
-its own: attention looks at those only, but each sequence needs room for the longest context.
+its own: attention looks at those only, but each sequence needs room for the longest of them (`shape.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.engines.llama_cpp.shape import Shape
 from plumbline.engines.request import RequestState
 
-__all__ = ["Cache", "Placement", "Source", "longest_prefix"]
+__all__ = ["Cache", "Held", "Placement", "Source", "longest_prefix"]
 
-_WORTH = 16
+WORTH = 16
 """Tokens that a shared beginning has at least; copying fewer costs more than computing them."""
 
 
 class Cache(Protocol):
     """The methods of `library.Library` that a placement needs."""
 
-    num_sequences: int
-    num_cells: int
     max_model_len: int
+    shape: Shape
 
     def copy(self, source: int, target: int, length: int) -> None:
         """All methods mirror `library.Library`."""
@@ -31,6 +34,18 @@ class Cache(Protocol):
 
     def truncate(self, sequence: int, length: int) -> None: ...
     def remove(self, sequence: int) -> None: ...
+    def restore(self, sequence: int, saved: NDArray[np.uint8]) -> bool: ...
+
+
+class Held(NamedTuple):
+    """What a sequence holds: tokens of a running request, or of a finished one for others to share."""
+
+    sequence: int
+    token_ids: list[int]
+    """The computed tokens."""
+    salt: str | None
+    state: RequestState | None
+    """The request, if it runs."""
 
 
 class Placement(Protocol):
@@ -56,8 +71,21 @@ class Placement(Protocol):
         """Drop what has been kept longest; False if that would give a running request no cells."""
         ...
 
-    def fits(self, states: Iterable[RequestState]) -> bool:
+    def fits(self, states: Collection[RequestState]) -> bool:
         """Return whether the cache can hold these requests, and some more tokens of each."""
+        ...
+
+    def held(self) -> Iterable[Held]:
+        """Return what the sequences hold, the most valuable first: running requests, then what was used last."""
+        ...
+
+    def restore(self, held: Held, saved: NDArray[np.uint8] | None) -> bool:
+        """Take over what a sequence held before the cache was divided anew; False if there is no room.
+
+        Args:
+            held: what it held; its number may change.
+            saved: its keys and values, from `Library.save`; None if it has computed nothing.
+        """
         ...
 
     def clear(self) -> None:
@@ -78,13 +106,15 @@ class Source(NamedTuple):
     """How many of its tokens the cache has."""
 
 
-def longest_prefix(token_ids: Sequence[int], sources: Iterable[Source]) -> tuple[int, int]:
+def longest_prefix(
+    token_ids: Sequence[int], sources: Iterable[Source], worth: int = WORTH
+) -> tuple[int, int]:
     """Find the sequence that shares the longest beginning with a prompt.
 
     Returns the sequence and the number of tokens, at most all but one, because the last one must be computed;
-    (-1, 0) if none is worth it.
+    (-1, 0) if none shares `worth` tokens.
     """
-    best, most = -1, _WORTH - 1
+    best, most = -1, worth - 1
     limit = len(token_ids) - 1
     for source in sources:
         length = min(source.num_computed, limit)

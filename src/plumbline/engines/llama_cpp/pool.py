@@ -1,10 +1,13 @@
-"""Place requests in one pool of cells that all sequences use (`kv_unified`)."""
+"""Place requests in one pool of cells that all sequences use (`kv_unified`), where memory is scarce."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from plumbline.engines.llama_cpp.placement import Cache, Source
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.engines.llama_cpp.placement import Cache, Held, Source
 from plumbline.engines.llama_cpp.sequences import Sequences
 from plumbline.engines.request import RequestState
 
@@ -28,7 +31,7 @@ class Pool:
     def __init__(self, cache: Cache, *, shares: bool) -> None:
         self._cache = cache
         self._shares = shares
-        self._sequences = Sequences(cache.num_sequences)
+        self._sequences = Sequences(cache.shape.num_sequences)
         self._running: dict[str, tuple[int, RequestState]] = {}
 
     def start(self, state: RequestState) -> int:
@@ -79,9 +82,32 @@ class Pool:
         """Drop the sequence that was kept longest; False if none is kept."""
         return self._evict() is not None
 
-    def fits(self, states: Iterable[RequestState]) -> bool:
+    def fits(self, states: Collection[RequestState]) -> bool:
         """Return whether the pool can hold these requests and some more tokens of each, if they share nothing."""
-        return sum(state.num_tokens + _ROOM for state in states) <= self._cache.num_cells
+        return sum(state.num_tokens + _ROOM for state in states) <= self._cache.shape.num_cells
+
+    def held(self) -> Iterable[Held]:
+        """Return what the sequences hold, the most valuable first."""
+        for sequence, state in self._running.values():
+            tokens = state.token_ids[: state.num_computed_tokens]
+            yield Held(sequence, tokens, state.request.cache_salt, state)
+        yield from self._sequences.kept()
+
+    def restore(self, held: Held, saved: NDArray[np.uint8] | None) -> bool:
+        """Take over what a sequence held; see `Placement`."""
+        if held.state is None and self._sequences.num_kept_tokens + len(held.token_ids) > _KEPT:
+            return False
+        sequence = self._sequences.take(held.salt)
+        if sequence is None:
+            return False
+        if saved is not None and not self._cache.restore(sequence, saved):
+            self._sequences.free(sequence)
+            return False
+        if held.state is None:
+            self._sequences.keep(sequence, held.token_ids)
+        else:
+            self._running[held.state.request.request_id] = sequence, held.state
+        return True
 
     def clear(self) -> None:
         """Forget everything, after the cache has been cleared."""

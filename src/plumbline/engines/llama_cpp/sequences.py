@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from plumbline.engines.llama_cpp.placement import Source, longest_prefix
+from plumbline.engines.llama_cpp.placement import Held, Source, longest_prefix
 
 __all__ = ["Sequences"]
 
@@ -59,6 +59,11 @@ class Sequences:
         self.num_kept_tokens -= len(token_ids)
         self._free.append(sequence)
         return sequence
+
+    def kept(self) -> Iterable[Held]:
+        """Return what the kept sequences hold, the one used last first."""
+        for sequence, (salt, token_ids) in reversed(self._kept.items()):
+            yield Held(sequence, token_ids, salt, None)
 
     def longest_prefix(
         self, token_ids: Sequence[int], salt: str | None, running: Iterable[Source]

@@ -8,13 +8,19 @@ one, which costs far less than to compute a few tokens again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from plumbline.engines.llama_cpp.placement import Cache, Source, longest_prefix
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.engines.llama_cpp.placement import WORTH, Cache, Held, Source, longest_prefix
 from plumbline.engines.request import RequestState
 
 __all__ = ["Streams"]
+
+_COPIED = 128
+"""Cells that are copied in the time that one token takes to compute, at least: the pocket model and one of 155 M."""
 
 
 class _Kept(NamedTuple):
@@ -27,17 +33,17 @@ class _Kept(NamedTuple):
 
 
 class Streams:
-    """Sequences with cells of their own, each for the longest context. See `Placement`.
+    """Sequences with cells of their own. See `Placement`.
 
     Args:
-        cache: the cache; it has at least one sequence more than requests may run.
+        cache: the cache.
         shares: whether requests may share what others have computed.
     """
 
     def __init__(self, cache: Cache, *, shares: bool) -> None:
         self._cache = cache
         self._shares = shares
-        self._held: list[RequestState | _Kept | None] = [None] * cache.num_sequences
+        self._held: list[RequestState | _Kept | None] = [None] * cache.shape.num_sequences
         self._running: dict[str, int] = {}
         self._clock = 0
 
@@ -46,7 +52,8 @@ class Streams:
         source, shared = -1, 0
         # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
         if self._shares and state.prompt_logprobs is None:
-            source, shared = longest_prefix(state.token_ids, self._sources(state.request.cache_salt))
+            worth = max(WORTH, self._cache.shape.length // _COPIED)
+            source, shared = longest_prefix(state.token_ids, self._sources(state.request.cache_salt), worth)
         self._touch(source)
         target = min(self._open(), key=lambda sequence: (sequence != source, *self._worth(sequence)))
         if target == source:
@@ -92,8 +99,36 @@ class Streams:
         """Return False: no request needs the cells of others."""
         return False
 
-    def fits(self, states: Iterable[RequestState]) -> bool:
-        """Return True: each sequence has room for the longest context."""
+    def fits(self, states: Collection[RequestState]) -> bool:
+        """Return whether each request can have a sequence, and the sequences are long enough."""
+        return self._cache.shape.holds(states)
+
+    def held(self) -> Iterable[Held]:
+        """Return what the sequences hold, the most valuable first."""
+        for request_id, sequence in self._running.items():
+            state = self._held[sequence]
+            assert isinstance(state, RequestState), request_id
+            tokens = state.token_ids[: state.num_computed_tokens]
+            yield Held(sequence, tokens, state.request.cache_salt, state)
+        kept = [
+            (held.used, number, held) for number, held in enumerate(self._held) if isinstance(held, _Kept)
+        ]
+        for _, sequence, held in sorted(kept, reverse=True):
+            yield Held(sequence, held.token_ids, held.salt, None)
+
+    def restore(self, held: Held, saved: NDArray[np.uint8] | None) -> bool:
+        """Take over what a sequence held; see `Placement`."""
+        if None not in self._held or len(held.token_ids) > self._cache.shape.length:
+            return False
+        sequence = self._held.index(None)
+        if saved is not None and not self._cache.restore(sequence, saved):
+            return False
+        if held.state is None:
+            # What comes later was used earlier.
+            self._held[sequence] = _Kept(held.token_ids, held.salt, -sequence)
+        else:
+            self._held[sequence] = held.state
+            self._running[held.state.request.request_id] = sequence
         return True
 
     def clear(self) -> None:

@@ -19,6 +19,7 @@ from plumbline.dialects.kinds.plain import PLAIN
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.response_template import BadResponseTemplateError
 from plumbline.dialects.registry import DialectChoice, UnknownDialectError, choose
+from plumbline.engines.llama_cpp.threads import bound_waits
 from plumbline.engines.port import Engine
 from plumbline.pocket import MODEL_DIR
 from plumbline.protocols.common.sampling.parameters import Defaults
@@ -79,6 +80,7 @@ def load(settings: Settings, engine: Engine | None = None) -> ServedModel:
     if gguf is None:
         with named_files(found):
             return _load(settings, found, None, engine)
+    bound_waits()
     with TemporaryDirectory() as folder:
         write_text_folder(gguf, Path(folder))
         return _load(settings, Path(folder), gguf, engine)
