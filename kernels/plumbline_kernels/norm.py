@@ -41,27 +41,33 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float = 1.0
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, factor: float = 1.0, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return (rms_norm(sum), sum) of sum = residual + scale * x; write the sum into `residual`.
+    """Return (rms_norm(sum), sum) of sum = scale * (residual + factor * x); write the sum into `residual`.
 
     `x`, `residual` and both results are [T, D] of one dtype. The sum is rounded to that dtype before the norm, so the
     fused operation gives the same result as the two separate ones.
     """
     _check_sum("add_rms_norm", x, residual, weight)
     if use_triton(x):
-        return _launch(x, residual, weight, None, eps, centred=False, scale=scale), residual
-    return add_rms_norm_torch(x, residual, twice(weight), eps, scale)
+        return _launch(x, residual, weight, None, eps, centred=False, factor=factor, scale=scale), residual
+    return add_rms_norm_torch(x, residual, twice(weight), eps, factor, scale)
 
 
 def add_layer_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float, scale: float = 1.0
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    factor: float = 1.0,
+    scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return (layer_norm(sum), sum) of sum = residual + scale * x; see `add_rms_norm`."""
+    """Return (layer_norm(sum), sum) of sum = scale * (residual + factor * x); see `add_rms_norm`."""
     _check_sum("add_layer_norm", x, residual, weight, bias)
     if use_triton(x):
-        return _launch(x, residual, weight, bias, eps, centred=True, scale=scale), residual
-    residual = add_torch(x, residual, scale)
+        return _launch(x, residual, weight, bias, eps, centred=True, factor=factor, scale=scale), residual
+    residual = add_torch(x, residual, factor, scale)
     return layer_norm_torch(residual, weight, bias, eps), residual
 
 
@@ -74,16 +80,20 @@ def twice(weight: Tensor) -> Tensor:
 
 
 def add_rms_norm_torch(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float = 1.0
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, factor: float = 1.0, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Compute `add_rms_norm` in torch, with the weight from `twice`."""
-    residual = add_torch(x, residual, scale)
+    residual = add_torch(x, residual, factor, scale)
     return rms_norm_torch(residual, weight, eps), residual
 
 
-def add_torch(x: Tensor, residual: Tensor, scale: float = 1.0) -> Tensor:
-    """Add `scale` times x to the residual, in place; torch's `alpha` would be rounded to a 16-bit type first."""
-    return residual.add_(x if scale == 1.0 else x * scale)
+def add_torch(x: Tensor, residual: Tensor, factor: float = 1.0, scale: float = 1.0) -> Tensor:
+    """Add a factor times x to the residual, in place, and multiply the sum with a scale.
+
+    torch's `alpha` would be rounded to a 16-bit type first.
+    """
+    residual = residual.add_(x if factor == 1.0 else x * factor)
+    return residual if scale == 1.0 else residual.mul_(scale)
 
 
 def rms_norm_torch(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -115,6 +125,7 @@ def _norm_kernel(
     width,
     eps,
     factor,  # on x in the sum
+    scale_sum,
     ADD: tl.constexpr,
     CENTRED: tl.constexpr,
     BIAS: tl.constexpr,
@@ -126,7 +137,7 @@ def _norm_kernel(
     x = tl.load(x_ptr + row * x_stride + columns, mask=mask, other=0.0)
     if ADD:
         at = residual_ptr + row * residual_stride + columns
-        total = x.to(tl.float32) * factor + tl.load(at, mask=mask, other=0.0).to(tl.float32)
+        total = (x.to(tl.float32) * factor + tl.load(at, mask=mask, other=0.0).to(tl.float32)) * scale_sum
         x = total.to(x.dtype)
         tl.store(at, x, mask=mask)
     x = x.to(tl.float32)
@@ -147,6 +158,7 @@ def _launch(
     eps: float,
     *,
     centred: bool,
+    factor: float = 1.0,
     scale: float = 1.0,
     out: Tensor | None = None,
 ) -> Tensor:
@@ -168,6 +180,7 @@ def _launch(
         out.stride(0),
         x.shape[1],
         eps,
+        factor,
         scale,
         ADD=residual is not None,
         CENTRED=centred,
@@ -225,7 +238,7 @@ def compile_cases() -> Iterator[CompileCase]:
                 yield CompileCase(
                     f"norm D={width} add={add} centred={centred}",
                     _norm_kernel,
-                    pointers | weights | scalars | {"eps": "fp32", "factor": "fp32"},
+                    pointers | weights | scalars | {"eps": "fp32", "factor": "fp32", "scale_sum": "fp32"},
                     {"ADD": add, "CENTRED": centred, "BIAS": centred, "BLOCK": next_power_of_2(width)},
                     {"num_warps": _num_warps(width)},
                 )

@@ -26,6 +26,7 @@ class HeadNorms(NamedTuple):
     centred: bool = False  # a layer norm instead of an RMS norm
     whole: bool = False  # over all query heads together, and over all key heads
     after: bool = False  # the rotation instead of before it
+    values: bool = False  # of values, too, each head alone and without a weight
 
 
 class RopePlan(NamedTuple):
@@ -127,6 +128,8 @@ def rope_kv_write_torch(
     rotated = x.to(qkv.dtype)
     k = rotated.narrow(1, num_heads, num_kv_heads)
     v = heads.narrow(1, num_heads + num_kv_heads, num_kv_heads)
+    if norms is not None and norms.values:
+        v = rms_norm_torch(v, None, norms.eps)
     if plan.rows is not None:
         k, v = k.index_select(0, plan.rows), v.index_select(0, plan.rows)
     k_cache.view(-1, num_kv_heads, head_dim).index_copy_(0, plan.slots, k)
@@ -173,6 +176,7 @@ def _rope_kv_kernel(
     TEMPERATURE: tl.constexpr,
     NORM: tl.constexpr,  # 0 for none, 1 before the rotation, 2 after it
     CENTRED: tl.constexpr,
+    VALUES: tl.constexpr,  # whether values are normalised
     HEADS: tl.constexpr,  # heads per program, counted over q, k and v together
     HALF: tl.constexpr,  # power of two >= HD / 2
 ):
@@ -197,6 +201,15 @@ def _rope_kv_kernel(
         scale = tl.rsqrt((tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)) / HD + eps)[:, None]
         a = a * scale * tl.load(weight, mask=weighted, other=0.0).to(tl.float32)
         b = b * scale * tl.load(weight + HD // 2, mask=weighted, other=0.0).to(tl.float32)
+
+    v_a = a_raw
+    v_b = b_raw
+    if VALUES:
+        v_a = a_raw.to(tl.float32)
+        v_b = b_raw.to(tl.float32)
+        v_scale = tl.rsqrt((tl.sum(v_a * v_a, axis=1) + tl.sum(v_b * v_b, axis=1)) / HD + eps)[:, None]
+        v_a = (v_a * v_scale).to(a_raw.dtype)
+        v_b = (v_b * v_scale).to(a_raw.dtype)
 
     position = tl.load(positions_ptr + token)
     if ROTATE:
@@ -231,8 +244,8 @@ def _rope_kv_kernel(
         tl.store(k_at + HD // 2, second, mask=k_mask)
         v_at = v_cache_ptr + base + (head - H - KV) * cache_head_stride + pair
         v_mask = mask & (head >= H + KV)
-        tl.store(v_at, a_raw, mask=v_mask)
-        tl.store(v_at + HD // 2, b_raw, mask=v_mask)
+        tl.store(v_at, v_a, mask=v_mask)
+        tl.store(v_at + HD // 2, v_b, mask=v_mask)
 
 
 def _launch(
@@ -262,6 +275,8 @@ def _launch(
     q = torch.empty((num_tokens, num_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     if num_tokens == 0:
         return q
+    values = norms is not None and norms.values
+    eps = 0.0 if norms is None else norms.eps
     if norms is not None and norms.whole:
         norm.normalise_parts(qkv, norms.weights, (num_heads, num_kv_heads), norms.eps)
         norms = None
@@ -280,7 +295,7 @@ def _launch(
         k_cache.stride(0),
         k_cache.stride(1),
         k_cache.stride(2),
-        0.0 if norms is None else norms.eps,
+        eps,
         H=num_heads,
         KV=num_kv_heads,
         HD=head_dim,
@@ -289,6 +304,7 @@ def _launch(
         TEMPERATURE=temperature is not None,
         NORM=0 if norms is None else 2 if norms.after else 1,
         CENTRED=norms is not None and norms.centred,
+        VALUES=values,
         HEADS=config["heads"],
         HALF=next_power_of_2(head_dim // 2),
         num_warps=config["num_warps"],
@@ -318,6 +334,7 @@ def compile_cases() -> Iterator[CompileCase]:
                     "TEMPERATURE": norm_place == 0,
                     "NORM": norm_place,
                     "CENTRED": norm_place == 1,
+                    "VALUES": norm_place == 1,
                     "HEADS": tuning("rope_kv")["heads"],
                     "HALF": next_power_of_2(head_dim // 2),
                 },

@@ -106,7 +106,7 @@ def test_experts(dtype, tokens, bias, randn, monkeypatch):
 
 
 @dtypes
-@pytest.mark.parametrize("norms", ["none", "rms", "layer", "whole", "after"])
+@pytest.mark.parametrize("norms", ["none", "rms", "layer", "whole", "after", "values"])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(6, 2, 16), (4, 4, 24), (10, 1, 32)])
 def test_rope_kv_write(dtype, norms, heads, kv_heads, head_dim, randn):
     qkv = randn(5, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
@@ -115,7 +115,12 @@ def test_rope_kv_write(dtype, norms, heads, kv_heads, head_dim, randn):
     given = None
     if norms != "none":
         given = rope_kv.HeadNorms(
-            randn(heads + kv_heads, head_dim), 1e-5, norms == "layer", norms == "whole", norms == "after"
+            randn(heads + kv_heads, head_dim),
+            1e-5,
+            norms == "layer",
+            norms == "whole",
+            norms == "after",
+            norms == "values",
         )
     temperature = randn(50)
     for table, factors in ((cos_sin, None), (None, None), (cos_sin, temperature)):

@@ -96,7 +96,7 @@ lengths = st.lists(
 @given(
     lens=lengths,
     heads=st.sampled_from([(2, 2), (4, 2), (3, 1), (7, 1)]),
-    head_dim=st.sampled_from([32, 64, 96]),
+    head_dim=st.sampled_from([32, 64, 96, 512]),
     block_size=st.sampled_from([1, 3, 16]),
     window=st.none() | st.integers(1, 140),
     softcap=st.sampled_from([None, None, 0.7, 30.0]),
@@ -236,13 +236,13 @@ def test_embeddings_are_rows_of_the_table_times_a_factor(library, dtype):
 
 
 @DTYPES
-@pytest.mark.parametrize("norms", ["none", "rms", "layer", "whole", "after"])
+@pytest.mark.parametrize("norms", ["none", "rms", "layer", "whole", "after", "values"])
 @pytest.mark.parametrize("turn", ["plain", "none", "temperature"])
 def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):
     qkv = randn(5, 8 * 32, dtype=dtype)
     given = {
         "norms": None if norms == "none" else HeadNorms(
-            randn(6, 32, seed=3), 1e-5, norms == "layer", norms == "whole", norms == "after"
+            randn(6, 32, seed=3), 1e-5, norms == "layer", norms == "whole", norms == "after", norms == "values"
         ),
         "temperature": randn(40, seed=9) if turn == "temperature" else None,
     }  # fmt: skip

@@ -135,6 +135,8 @@ EXPERTS: list[Case] = [
     *both("minimax_m2", num_local_experts=4, num_experts_per_tok=2, head_dim=16, rotary_dim=8),
 ]
 
+GEMMA4 = {**ALTERNATING, "layer_types": [SLIDING, SLIDING, FULL], "hidden_size_per_layer_input": 0}
+
 CASES: list[Case] = [
     *both("mistral", sliding_window=21),
     *both("ministral3", rope_parameters=YARN, head_dim=16),
@@ -168,6 +170,19 @@ CASES: list[Case] = [
         sliding_window=11,
     ),
     *both("gemma3_text", norms=0.0, head_dim=16, **ALTERNATING, rope_parameters=TWO_ROPES),
+    *both("gemma4_text", "", 0.7, head_dim=16, **GEMMA4, global_head_dim=32),
+    *both(
+        "gemma4_text",
+        "shared",
+        0.7,
+        head_dim=16,
+        **GEMMA4,
+        global_head_dim=32,
+        attention_k_eq_v=True,
+        num_global_key_value_heads=1,
+        final_logit_softcapping=3.0,
+    ),
+    Case("gemma4_text", WIDE | GEMMA4 | {"head_dim": 32, "global_head_dim": 512}, "wide", is_compiled=True),
     *both("glm", head_dim=16),
     *both("glm4", head_dim=16),
     *both("cohere", use_qk_norm=True, logit_scale=0.5),

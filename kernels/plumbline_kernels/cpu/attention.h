@@ -12,7 +12,8 @@
 #include "product.h"
 #include "threads.h"
 
-constexpr int MAX_DIM = 256;
+constexpr int WIDE_DIM = 640;    // The widest head; most are at most NARROW_DIM, and need less of the cache.
+constexpr int NARROW_DIM = 256;
 constexpr int KEYS = 64;
 constexpr int TILE_ROWS = 64;     // More rows reuse a packed block of keys, and fewer wide heads fit the cache.
 constexpr float LOWEST = -1e30f;  // Finite, so that a row without a key so far has no NaN.
@@ -47,7 +48,7 @@ inline void transpose(U (&m)[LANES]) {
   }
 }
 
-template <typename T>
+template <typename T, int MAX_DIM>
 class Tile {
   using A = Arithmetic<T>;
   static constexpr int PER = A::PER_WORD;
@@ -185,8 +186,8 @@ class Tile {
   }
 };
 
-template <typename T>
-void attend(const Attention<T>& a) {
+template <typename T, int MAX_DIM>
+void attend_tiles(const Attention<T>& a) {
   long queries = TILE_ROWS * a.kv_heads / a.heads;
   std::vector<long> tiles(a.sequences + 1, 0);  // How many tiles the sequences before each one have.
   long pairs = 0;
@@ -196,8 +197,8 @@ void attend(const Attention<T>& a) {
     pairs += count * a.seq_lens[s];
   }
   auto part = [&](uint32_t index) {
-    thread_local std::unique_ptr<Tile<T>> tile;
-    if (!tile) tile = std::make_unique<Tile<T>>();
+    thread_local std::unique_ptr<Tile<T, MAX_DIM>> tile;
+    if (!tile) tile = std::make_unique<Tile<T, MAX_DIM>>();
     // The last tiles of a prompt have the most keys; they go first, so that no thread ends late.
     long number = tiles[a.sequences] - 1 - index / a.kv_heads, s = 0, end = a.sequences;
     while (end - s > 1) {
@@ -208,4 +209,9 @@ void attend(const Attention<T>& a) {
     tile->run(a, s, index % a.kv_heads, first, first + queries < count ? first + queries : count);
   };
   pool().run(tiles[a.sequences] * a.kv_heads, a.threads, pairs * a.heads * a.dim, 1 << 15, part);
+}
+
+template <typename T>
+void attend(const Attention<T>& a) {
+  a.dim > NARROW_DIM ? attend_tiles<T, WIDE_DIM>(a) : attend_tiles<T, NARROW_DIM>(a);
 }

@@ -17,8 +17,8 @@ from plumbline_kernels.cpu.build import build
 
 __all__ = ["Library", "Op", "PackedWeight", "load"]
 
-_MAX_DIM = 256
-"""The widest head; `MAX_DIM` in attention.h."""
+_MAX_DIM = 640
+"""The widest head; `WIDE_DIM` in attention.h."""
 _MAX_SHARED = 64
 """The most query heads of a key head; `TILE_ROWS` in attention.h."""
 _DTYPES = (torch.bfloat16, torch.float32)
@@ -62,6 +62,7 @@ class Op(ctypes.Structure):
         ("part", ctypes.c_void_p),
         ("eps", ctypes.c_float),
         ("factor", ctypes.c_float),
+        ("scale", ctypes.c_float),
         ("mode", ctypes.c_int32),
     )
 

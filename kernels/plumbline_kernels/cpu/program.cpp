@@ -24,6 +24,7 @@ struct Op {
   const void* part;    // ROPE, ATTEND: Heads; EXPERTS: Experts
   float eps;           // NORM
   float factor;        // NORM: on what is added to the residual; EMBED: on the result
+  float scale;         // NORM: on the sum
   int32_t mode;        // NORM: whether it is centred; GATE: the activation
 };
 
@@ -84,7 +85,7 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
           embed(weight + step.token_ids[i] * op.outputs, out + i * op.outputs, op.outputs, op.factor);
         break;
       case NORM:
-        norm(in, (T*)op.state, op.factor, Norm{(const float*)op.weight, (const float*)op.more, op.eps, op.mode != 0},
+        norm(in, (T*)op.state, op.factor, op.scale, Norm{(const float*)op.weight, (const float*)op.more, op.eps, op.mode != 0},
              out, tokens, op.outputs, m.threads);
         break;
       case LINEAR:

@@ -40,6 +40,7 @@ class Heads(ctypes.Structure):
         ("centred", ctypes.c_int32),
         ("whole", ctypes.c_int32),
         ("after", ctypes.c_int32),
+        ("values", ctypes.c_int32),
         ("window", ctypes.c_int32),
     )
 
@@ -63,12 +64,8 @@ class Heads(ctypes.Structure):
         self = cls(heads, kv_heads, head_dim, *(None if x is None else x.data_ptr() for x in pointed))
         self.scale, self.softcap, self.window = scale, softcap or 0.0, window or 0
         if norms is not None:
-            self.eps, self.centred, self.whole, self.after = (
-                norms.eps,
-                norms.centred,
-                norms.whole,
-                norms.after,
-            )
+            self.eps, self.centred, self.whole = norms.eps, norms.centred, norms.whole
+            self.after, self.values = norms.after, norms.values
         # What the structure points to must live as long as it does.
         self.kept = pointed
         return self
@@ -226,9 +223,9 @@ class Program:
         """Return the norm of x [T, D]: the layer norm if it is centred, else the RMS norm."""
         return self._record(_NORM, x.shape[1], x, weight=weight, more=bias, eps=eps, mode=int(centred))
 
-    def add(self, x: Tensor, residual: Tensor, factor: float = 1.0) -> Tensor:
-        """Add x [T, D], times a factor, to the residual; returns the sum."""
-        self._record(_NORM, x.shape[1], x, state=residual, factor=factor)
+    def add(self, x: Tensor, residual: Tensor, factor: float = 1.0, scale: float = 1.0) -> Tensor:
+        """Add x [T, D], times a factor, to the residual; returns the sum times a scale."""
+        self._record(_NORM, x.shape[1], x, state=residual, factor=factor, scale=scale)
         return residual
 
     def add_norm(
@@ -240,8 +237,9 @@ class Program:
         eps: float,
         centred: bool,
         factor: float = 1.0,
+        scale: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
-        """Add x [T, D], times a factor, to the residual; returns the norm of the sum, and the sum."""
+        """Add x [T, D], times a factor, to the residual; returns the norm of the sum times a scale, and that sum."""
         normed = self._record(
             _NORM,
             x.shape[1],
@@ -251,6 +249,7 @@ class Program:
             state=residual,
             eps=eps,
             factor=factor,
+            scale=scale,
             mode=int(centred),
         )
         return normed, residual

@@ -26,13 +26,13 @@ struct Norm {
 };
 
 template <typename T>
-void norm_row(const T* x, T* residual, float factor, const Norm& n, T* out, long width) {
+void norm_row(const T* x, T* residual, float factor, float scale_sum, const Norm& n, T* out, long width) {
   F total = splat(0.0f), squares = splat(0.0f);
   for (long i = 0; i < width; i += LANES) {
     F v = load(x + i);
     if (residual) {
       // The sum is rounded before the norm, as if it had been a separate operation.
-      store(residual + i, v * factor + load(residual + i));
+      store(residual + i, (v * factor + load(residual + i)) * scale_sum);
       v = load(residual + i);
     }
     total += v;
@@ -55,12 +55,12 @@ void norm_row(const T* x, T* residual, float factor, const Norm& n, T* out, long
   }
 }
 
-// The norm of x [tokens, width]; with `residual`, of residual + factor * x, which is written to `residual`.
+// The norm of x [tokens, width]; with `residual`, of scale_sum * (residual + factor * x), which is written to `residual`.
 template <typename T>
-void norm(const T* x, T* residual, float factor, const Norm& n, T* out, long tokens, long width, int threads) {
+void norm(const T* x, T* residual, float factor, float scale_sum, const Norm& n, T* out, long tokens, long width, int threads) {
   each_token(tokens, width, threads, [&](long token) {
     long at = token * width;
-    norm_row(x + at, residual ? residual + at : nullptr, factor, n, out + at, width);
+    norm_row(x + at, residual ? residual + at : nullptr, factor, scale_sum, n, out + at, width);
   });
 }
 
@@ -95,6 +95,7 @@ struct Heads {
   const float* sinks;        // [heads], or null
   float eps, scale, softcap; // softcap: 0 for none
   int32_t centred, whole, after;  // Norms: of x - mean(x); over all heads together; after the rotation.
+  int32_t values;            // Norms: values too, each head alone and without a weight.
   int32_t window;            // 0 for none
 };
 
@@ -176,6 +177,12 @@ void rope(const Rope<T>& r) {
                    : r.k_cache + (slot * h.kv_heads + head - h.heads) * h.dim;
       rotate(row, cos, weight, mean, scale, h, is_q ? factor : 1.0f, to);
     }
-    if (slot >= 0) std::memcpy(r.v_cache + slot * h.kv_heads * h.dim, row, sizeof(T) * h.kv_heads * h.dim);
+    if (slot < 0) return;
+    T* values = r.v_cache + slot * h.kv_heads * h.dim;
+    if (!h.values) std::memcpy(values, row, sizeof(T) * h.kv_heads * h.dim);
+    for (long at = 0; h.values && at < h.kv_heads * h.dim; at += h.dim) {
+      float inverse_rms = inverse(row + at, h.dim, false, h.eps, mean);
+      for (long i = at; i < at + h.dim; i += LANES) store(values + i, load(row + i) * inverse_rms);
+    }
   });
 }

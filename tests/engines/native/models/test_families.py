@@ -39,11 +39,11 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     for name, parameter in reference.named_parameters():
         if "norm" in name or name.endswith("bias") or "sinks" in name:
             parameter.data.normal_(case.norms, 0.3)
-        elif "scalar" in name:
-            parameter.data.normal_(1.0, 0.2)
     for name, buffer in reference.named_buffers():
         if "correction" in name:
             buffer.normal_(0.0, 0.3)
+        elif "layer_scalar" in name:
+            buffer.normal_(1.0, 0.2)
     path = tmp_path_factory.mktemp(case.name)
     reference.save_pretrained(path)
     model = load_model(
@@ -124,6 +124,7 @@ def test_every_family_has_a_case():
 
 NEEDED: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"num_local_experts": 0, "layer_types": ["full_attention"] * 32},
+    "gemma4_text": {"hidden_size_per_layer_input": 0},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2},
 }

@@ -107,6 +107,10 @@ class Attention:
     """c, if a score s becomes c * tanh(s / c)."""
     sinks: bool = False
     """Whether every query head has a score of one more key, whose value is zero."""
+    value_norm: bool = False
+    """Whether values are normalised, each head alone and without a weight; only with a norm of query and key heads."""
+    values_are_keys: bool = False
+    """Whether the projection of keys is that of values, too, before norms and rotations."""
     scores_scale: float | None = None
     """The factor on scores; None for 1 / sqrt(head_dim)."""
 
@@ -259,6 +263,8 @@ class LayerDescription:
 
     mixer: Attention | Latent
     feed_forward: Dense | Experts
+    scaled: bool = False
+    """Whether the residual stream is multiplied by a number of the checkpoint after the layer."""
     norms: Placement = "before"
     """Where norms are: before each block, after it, both, or once before both blocks, which get the same input."""
 

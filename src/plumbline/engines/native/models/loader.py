@@ -163,6 +163,7 @@ class _Builder:
                 else self._experts(prefix, layer.feed_forward)
             ),
             after_feed_forward=self.norm(prefix + names.after_feed_forward) if after else None,
+            scale=(float(self._fetch(prefix + names.scale, (1,), torch.float32)) if layer.scaled else 1.0),
         )
 
     def norm(self, name: str) -> NormWeights:
@@ -180,8 +181,9 @@ class _Builder:
             # The rows of all query and key heads, and those of values as they are.
             rotated = torch.arange(q_width + kv_width).view(-1, head_dim)[:, order].flatten()
             rows = torch.cat((rotated, torch.arange(kv_width) + q_width + kv_width))
+        qkv = (*names.qkv[:2], names.qkv[1]) if shape.values_are_keys else names.qkv
         return AttentionWeights(
-            qkv=self._linear(prefix, names.qkv, (q_width, kv_width, kv_width), hidden, shape.qkv_bias, rows),
+            qkv=self._linear(prefix, qkv, (q_width, kv_width, kv_width), hidden, shape.qkv_bias, rows),
             o=self._linear(prefix, (names.o,), (hidden,), q_width, shape.o_bias),
             head_norms=self._head_norms(prefix, shape, order),
             sinks=self._fetch(prefix + names.sinks, (shape.heads,), torch.float32) if shape.sinks else None,

@@ -30,6 +30,8 @@ class Names:
     k_norm: str = "self_attn.k_norm"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    scale: str = "layer_scalar"
+    """The whole name."""
     sinks: str = "self_attn.sinks"
     q: str = "self_attn.q_proj"
     """The queries of latent attention; those with two projections have the next three."""

@@ -104,14 +104,14 @@ class Operations(Protocol):
         """Return the norm of x [T, D]."""
         ...
 
-    def add(self, x: Tensor, residual: Tensor, factor: float) -> Tensor:
-        """Return residual + factor * x, both [T, D]; the residual may be overwritten."""
+    def add(self, x: Tensor, residual: Tensor, factor: float, scale: float) -> Tensor:
+        """Return scale * (residual + factor * x), both [T, D]; the residual may be overwritten."""
         ...
 
     def add_norm(
-        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float
+        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float, scale: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the norm of residual + factor * x, and the sum; both [T, D]."""
+        """Return the norm of scale * (residual + factor * x), and that sum; both [T, D]."""
         ...
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
@@ -185,8 +185,8 @@ class _Step:
         rows = F.embedding(self._token_ids, table)
         return rows if factor == 1.0 else rows.mul_(factor)
 
-    def add(self, x: Tensor, residual: Tensor, factor: float) -> Tensor:
-        return add_torch(x, residual, factor)
+    def add(self, x: Tensor, residual: Tensor, factor: float, scale: float) -> Tensor:
+        return add_torch(x, residual, factor, scale)
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         return layer(x)
@@ -231,11 +231,11 @@ class _Kernels(_Step):
         return rms_norm(x, norm.weight, norm.norm.eps)
 
     def add_norm(
-        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float
+        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float, scale: float
     ) -> tuple[Tensor, Tensor]:
         if norm.norm.kind == "layer":
-            return add_layer_norm(x, residual, norm.weight, norm.bias, norm.norm.eps, factor)
-        return add_rms_norm(x, residual, norm.weight, norm.norm.eps, factor)
+            return add_layer_norm(x, residual, norm.weight, norm.bias, norm.norm.eps, factor, scale)
+        return add_rms_norm(x, residual, norm.weight, norm.norm.eps, factor, scale)
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         batch, shape = self._batch, heads.attention
@@ -278,9 +278,9 @@ class _Torch(_Step):
         return rms_norm_torch(x, norm.weight, norm.norm.eps)
 
     def add_norm(
-        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float
+        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float, scale: float
     ) -> tuple[Tensor, Tensor]:
-        residual = add_torch(x, residual, factor)
+        residual = add_torch(x, residual, factor, scale)
         return self.norm(residual, norm), residual
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:

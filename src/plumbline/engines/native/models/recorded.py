@@ -71,10 +71,12 @@ class _Recorder:
         return self._program.norm(x, norm.weight, norm.bias, norm.norm.eps, norm.norm.kind == "layer")
 
     def add_norm(
-        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float
+        self, x: Tensor, residual: Tensor, norm: PreparedNorm, factor: float, scale: float
     ) -> tuple[Tensor, Tensor]:
         centred = norm.norm.kind == "layer"
-        return self._program.add_norm(x, residual, norm.weight, norm.bias, norm.norm.eps, centred, factor)
+        return self._program.add_norm(
+            x, residual, norm.weight, norm.bias, norm.norm.eps, centred, factor, scale
+        )
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         return self._program.linear(x, *_projection(layer))

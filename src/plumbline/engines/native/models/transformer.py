@@ -71,6 +71,7 @@ class _Layer(NamedTuple):
     is_parallel: bool
     before_feed_forward: PreparedNorm | None
     after_feed_forward: PreparedNorm | None
+    scale: float
     following: PreparedNorm | None
     """The first norm of the next layer, None if it has none; after the last one the norm of the output."""
 
@@ -113,6 +114,7 @@ class Transformer:
             is_parallel=layer.norms == "parallel",
             before_feed_forward=self._norm(found.before_feed_forward),
             after_feed_forward=self._norm(found.after_feed_forward),
+            scale=found.scale,
             following=self._norm(following),
         )
 
@@ -158,7 +160,10 @@ class Transformer:
         norms = None
         if shape.head_norm is not None and found.head_norms is not None:
             kind = shape.head_norm
-            norms = HeadNorms(found.head_norms, norm.eps, norm.kind == "layer", kind.whole, kind.after_rope)
+            centred = norm.kind == "layer"
+            norms = HeadNorms(
+                found.head_norms, norm.eps, centred, kind.whole, kind.after_rope, shape.value_norm
+            )
         return Heads(shape, table, temperature, norms, found.sinks)
 
     @property
@@ -225,13 +230,13 @@ class Transformer:
             if layer.after_mixer is not None:
                 mixed = operations.norm(mixed, layer.after_mixer)
             if layer.is_parallel:
-                residual = operations.add(mixed, residual, self.description.residual_scale)
+                residual = operations.add(mixed, residual, self.description.residual_scale, 1.0)
             else:
                 x, residual = self._add(operations, mixed, residual, layer.before_feed_forward)
             fed = self._feed_forward(operations, x, layer)
             if layer.after_feed_forward is not None:
                 fed = operations.norm(fed, layer.after_feed_forward)
-            x, residual = self._add(operations, fed, residual, layer.following)
+            x, residual = self._add(operations, fed, residual, layer.following, layer.scale)
         return x
 
     def _queries(self, operations: Operations, x: Tensor, layer: _Layer, cache: KVCache) -> Tensor:
@@ -257,13 +262,18 @@ class Transformer:
         return operations.linear(gated, weights.down)
 
     def _add(
-        self, operations: Operations, x: Tensor, residual: Tensor, norm: PreparedNorm | None
+        self,
+        operations: Operations,
+        x: Tensor,
+        residual: Tensor,
+        norm: PreparedNorm | None,
+        scale: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
-        """Add to the residual stream; returns the input of the next block, and the sum."""
+        """Add to the residual stream and scale it; returns the input of the next block, and the sum."""
         factor = self.description.residual_scale
         if norm is not None:
-            return operations.add_norm(x, residual, norm, factor)
-        residual = operations.add(x, residual, factor)
+            return operations.add_norm(x, residual, norm, factor, scale)
+        residual = operations.add(x, residual, factor, scale)
         return residual, residual
 
     def compute_logits(self, hidden: Tensor) -> Tensor:

@@ -105,6 +105,8 @@ class LayerWeights:
     after_mixer: NormWeights | None
     before_feed_forward: NormWeights | None
     after_feed_forward: NormWeights | None
+    scale: float
+    """The factor on the residual stream after the layer."""
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from plumbline.engines.native.models.families.dense import (
     cohere,
     exaone,
     gemma,
+    gemma4,
     glm,
     granite,
     hunyuan,
@@ -20,7 +21,7 @@ __all__ = ["FAMILIES"]
 FAMILIES = {
     name: family
     for module in (
-        llama, mistral, qwen, gemma, phi, granite, olmo, glm, cohere, exaone, hunyuan, stablelm
+        llama, mistral, qwen, gemma, gemma4, phi, granite, olmo, glm, cohere, exaone, hunyuan, stablelm
     )
     for name, family in module.FAMILIES.items()
 }  # fmt: skip
