@@ -27,7 +27,7 @@ from plumbline.engines.request_core import RequestCore
 from plumbline.engines.transformers.core import TransformersCore
 
 from .conftest import config
-from .llama_cpp.test_core import CheckingCache, CheckingStreams
+from .llama_cpp.test_core import make_cache
 
 PLACES = 3
 
@@ -55,8 +55,9 @@ def native() -> Made:
     return Made(core, num_held)
 
 
-def llama_cpp(cache: CheckingCache) -> Made:
-    core = LlamaCppCore(cache, max_num_running=PLACES)
+def llama_cpp(streams: bool | None) -> Made:
+    cache = make_cache(streams=streams, places=PLACES, num_cells=100)
+    core = LlamaCppCore(cache)
 
     def num_held() -> int:
         assert len(core._rows._free) + len(core._places._running) == PLACES  # type: ignore[attr-defined]
@@ -77,8 +78,9 @@ def transformers() -> Made:
 
 CORES: dict[str, Callable[[], Made]] = {
     "native": native,
-    "llama.cpp, a pool": lambda: llama_cpp(CheckingCache(num_cells=100)),
-    "llama.cpp, streams": lambda: llama_cpp(CheckingStreams(num_cells=100)),
+    "llama.cpp, a pool": lambda: llama_cpp(streams=False),
+    "llama.cpp, streams": lambda: llama_cpp(streams=True),
+    "llama.cpp, by the requests": lambda: llama_cpp(streams=None),
     "transformers": transformers,
 }
 

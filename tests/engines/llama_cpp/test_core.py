@@ -147,31 +147,32 @@ class CheckingCache:
         return True
 
 
+def make_cache(
+    *,
+    streams: bool | None = False,
+    places: int = 4,
+    num_sequences: int = 6,
+    num_cells: int = 1000,
+    max_model_len: int = 100,
+    **fields: Any,
+) -> CheckingCache:
+    """One pool of `num_cells`, or `num_sequences` of 104 cells; without `streams`, the shape follows the requests."""
+    longest = min(max_model_len, num_cells)
+    shapes: Shapes
+    if streams is None:
+        shapes = Shapes(
+            num_cells=num_cells, max_model_len=longest, max_running=places, max_sequences=64, step=8
+        )
+    else:
+        shapes = FixedShapes(Shape(num_sequences, 104 if streams else num_cells, streams))
+    return CheckingCache(shapes, places=places, max_model_len=longest, **fields)
+
+
 class Run:
-    """A core, stepped by hand.
+    """A core, stepped by hand. The fields are those of `make_cache`."""
 
-    Its cache is one pool of `num_cells`, or has `num_sequences` of 104 cells, or a shape that follows the requests.
-    """
-
-    def __init__(
-        self,
-        *,
-        streams: bool | None = False,
-        places: int = 4,
-        num_sequences: int = 6,
-        num_cells: int = 1000,
-        max_model_len: int = 100,
-        **cache: Any,
-    ) -> None:
-        shapes: Shapes
-        longest = min(max_model_len, num_cells)
-        if streams is None:
-            shapes = Shapes(
-                num_cells=num_cells, max_model_len=longest, max_running=places, max_sequences=64, step=8
-            )
-        else:
-            shapes = FixedShapes(Shape(num_sequences, 104 if streams else num_cells, streams))
-        self.cache = CheckingCache(shapes, places=places, max_model_len=longest, **cache)
+    def __init__(self, **cache: Any) -> None:
+        self.cache = make_cache(**cache)
         self.core = LlamaCppCore(self.cache)
         self.prompts: dict[str, list[int]] = {}
         self.limits: dict[str, int] = {}
@@ -422,6 +423,36 @@ def test_requests_move_when_the_cache_is_divided_anew() -> None:
     assert run.cache.num_divided == 2
     assert run.core.stats().num_preemptions == 0
     assert run.cache.num_computed == 700 + 399 + 11 * (15 + 19)
+
+
+@settings(max_examples=60, deadline=None)
+@given(bursts=st.lists(st.integers(1, 8), min_size=1, max_size=8), shared=st.integers(0, 45))
+def test_requests_run_together_however_they_come(bursts: list[int], shared: int) -> None:
+    """The cache follows them, also if they share a beginning."""
+    run = Run(streams=None, places=32, num_cells=8000, max_batch=512)
+    number = 0
+    for burst in bursts:
+        for _ in range(min(burst, 32 - number)):
+            run.add(str(number), [*[2] * shared, *[3 + number] * (46 - shared)], 50, ignore_eos=True)
+            number += 1
+        run.take(run.core.step())
+    for _ in range(10):
+        run.take(run.core.step())
+    assert run.core.stats().num_running == number
+
+
+def test_a_longer_request_starts_as_soon_as_nothing_runs() -> None:
+    """However much was lost when the cache was divided the last time."""
+    run = Run(streams=None, num_cells=40_000, max_model_len=4000, max_batch=4000, saves=False)
+    run.add("first", [2] * 700, 1000, ignore_eos=True)
+    while not run.cache.num_divided:
+        run.take(run.core.step())
+        run.cache.max_batch = 16 if len(run.tokens["first"]) > 320 else 4000
+    run.take(run.core.abort("first"))
+    run.cache.max_batch = 4000
+    run.add("long", [4] * 3000, 3)
+    run.finish()
+    assert len(run.tokens["long"]) == 3
 
 
 def test_what_finished_requests_left_moves_too() -> None:

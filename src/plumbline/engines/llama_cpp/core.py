@@ -35,6 +35,8 @@ __all__ = ["LlamaCppCore"]
 
 _SCORED = 64
 """Most tokens in a batch with prompt logprobs, over all prompts: each costs a row of logits."""
+_MOVED = 16
+"""Tokens that are moved to another shape of the cache in the time that one takes to compute, at least."""
 
 
 class Cache(Cells, Protocol):
@@ -112,8 +114,8 @@ class LlamaCppCore(RequestCore):
         self._cache = cache
         self._shares = shares_prefixes and cache.can_share
         self._places = self._placement()
-        self._num_computed = 0
-        """Tokens since the cache was divided."""
+        self._num_due = 0
+        """Tokens to compute or share before the cache is divided anew for requests that wait."""
         self._sampler = Sampler(cache.vocab_size, torch.device("cpu"))
         self._rows = SamplingRows(cache.max_running)
         self._masks = MaskWorker(cache.vocab_size)
@@ -141,7 +143,7 @@ class LlamaCppCore(RequestCore):
             self._make_room()
             admits = False
         self.num_steps += 1
-        self._num_computed += sum(entry.count for entry in entries)
+        self._num_due -= sum(entry.count for entry in entries)
         self._settle(entries, drawing)
 
     # Dividing the cache
@@ -154,10 +156,7 @@ class LlamaCppCore(RequestCore):
         """Divide the cache anew where requests need it: at once for one that runs, later for one that waits."""
         running, waiting, shape = self.queues.running, self.queues.waiting, self._cache.shape
         overflows = shape.streams and any(state.num_tokens > shape.length for state in running)
-        if not overflows and (
-            # What runs is moved, so at least as much has to be computed in between.
-            not waiting or self._num_computed < sum(state.num_computed_tokens for state in running)
-        ):
+        if not overflows and (not waiting or (running and self._num_due > 0)):
             return
         states = [*running, *waiting][: self._cache.max_running]
         wanted = self._cache.shapes.choose(states)
@@ -179,9 +178,10 @@ class LlamaCppCore(RequestCore):
             saved.append((held, cells))
         self._cache.reshape(wanted)
         self._places = self._placement()
-        self._num_computed = 0
+        self._num_due = 0
         for held, cells in saved:
             moved = (cells is not None or not held.token_ids) and self._places.restore(held, cells)
+            self._num_due += len(held.token_ids) // (_MOVED if moved else 1)
             if held.state is not None and not moved:
                 self.queues.preempt(held.state)
                 self._drop_slot(held.state)
@@ -205,6 +205,7 @@ class LlamaCppCore(RequestCore):
     def _start(self, state: RequestState) -> None:
         """Give a request a slot and a sequence, with what the cache has of its tokens."""
         state.num_computed_tokens = self._places.start(state)
+        self._num_due -= state.num_computed_tokens
         self.queues.start(state, state.num_computed_tokens)
         self._rows.assign(state)
         self._sampler.admit(state)
