@@ -131,6 +131,25 @@ EXPERTS: list[Case] = [
     ),
     Case("glm4_moe_lite", LATENT | SPARSE | {"n_routed_experts": 4}),
     Case("youtu", LATENT),
+    *both("solar_open", **SPARSE, head_dim=16, n_routed_experts=4, norm_topk_prob=True),
+    *both("hunyuan_v1_moe", num_experts=4, moe_topk=[2, 1, 2], head_dim=16),
+    *both(
+        "exaone_moe",
+        **SPARSE,
+        **ALTERNATING,
+        num_experts=8,
+        n_group=2,
+        topk_group=1,
+        routed_scaling_factor=1.5,
+    ),
+    *both(
+        "granitemoe_swa",
+        **GRANITE,
+        **ALTERNATING,
+        num_local_experts=4,
+        shared_intermediate_size=48,
+        layer_rope_theta=[100.0, 0, 1000.0],
+    ),
     *both("gpt_oss", num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=11),
     *both("minimax_m2", num_local_experts=4, num_experts_per_tok=2, head_dim=16, rotary_dim=8),
 ]
@@ -141,6 +160,12 @@ CASES: list[Case] = [
     *both("mistral", sliding_window=21),
     *both("ministral3", rope_parameters=YARN, head_dim=16),
     *both("qwen3", head_dim=16, attention_bias=True),
+    *both("iquestcoder", head_dim=16, mlp_bias=True),
+    *both("helium", head_dim=12),
+    *both("ministral", **ALTERNATING, head_dim=16),
+    *both(
+        "cwm", **ALTERNATING, bos_token_id=1, rope_parameters={"rope_type": "default", "rope_theta": 100.0}
+    ),
     *both("smollm3", no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=9),
     *both("seed_oss", head_dim=16, attention_out_bias=True),
     *both("ernie4_5", head_dim=16, use_bias=True),
@@ -169,6 +194,7 @@ CASES: list[Case] = [
         final_logit_softcapping=3.0,
         sliding_window=11,
     ),
+    *both("vaultgemma", norms=0.0, head_dim=16, query_pre_attn_scalar=20, sliding_window=11),
     *both("gemma3_text", norms=0.0, head_dim=16, **ALTERNATING, rope_parameters=TWO_ROPES),
     *both("gemma4_text", "", 0.7, head_dim=16, **GEMMA4, global_head_dim=32),
     *both(

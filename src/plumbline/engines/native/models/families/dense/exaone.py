@@ -23,27 +23,32 @@ from plumbline.engines.native.models.families.parts import (
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "exaone_mixers"]
 
 
-def _exaone4(fields: Fields) -> ModelDescription:
+def exaone_mixers(fields: Fields) -> list[Attention]:
+    """Read the attention of each layer."""
     pattern = fields.get("sliding_window_pattern", 4)
     slides = fields.get("sliding_window") is not None
     by_default = every(fields, pattern) if isinstance(pattern, int) and pattern else []
     types = layer_types(fields, by_default if slides else [FULL] * fields.integer("num_hidden_layers"))
-    shape, rope, feed_forward = heads(fields), read_rope(fields), dense(fields)
-    layers = (
-        LayerDescription(
-            mixer=Attention(
-                **shape,
-                rope=rope if kind == SLIDING or not slides else None,
-                head_norm=HeadNorm(),
-                window=window,
-            ),
-            feed_forward=feed_forward,
-            norms="after",
+    shape, rope = heads(fields), read_rope(fields)
+    return [
+        Attention(
+            **shape,
+            rope=rope if kind == SLIDING or not slides else None,
+            head_norm=HeadNorm(),
+            window=window,
         )
         for kind, window in zip(types, windows(fields, types), strict=True)
+    ]
+
+
+def _exaone4(fields: Fields) -> ModelDescription:
+    feed_forward = dense(fields)
+    layers = (
+        LayerDescription(mixer=mixer, feed_forward=feed_forward, norms="after")
+        for mixer in exaone_mixers(fields)
     )
     return model(fields, layers, Norm(eps=fields.number("rms_norm_eps", 1e-5)))
 

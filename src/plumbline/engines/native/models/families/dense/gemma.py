@@ -11,6 +11,7 @@ from plumbline.engines.native.models.description import (
     LayerDescription,
     ModelDescription,
     Norm,
+    Placement,
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.families.parts import (
@@ -60,12 +61,20 @@ def _gemma3(fields: Fields) -> ModelDescription:
     return _around(fields, types, ropes, caps=(None, None), head_norm=HeadNorm())
 
 
+def _vaultgemma(fields: Fields) -> ModelDescription:
+    types = layer_types(fields, every(fields, 2))
+    rope = read_rope(fields)
+    ropes = {FULL: rope, SLIDING: rope}
+    return _around(fields, types, ropes, caps=(50.0, 30.0), head_norm=None, norms="before")
+
+
 def _around(
     fields: Fields,
     types: tuple[str, ...],
     ropes: dict[str, Any],
     caps: tuple[float | None, float | None],
     head_norm: HeadNorm | None,
+    norms: Placement = "both",
 ) -> ModelDescription:
     """Describe a model with norms around each block; `caps` are those of scores and logits where none are given."""
     fields.refuse("use_bidirectional_attention")
@@ -83,7 +92,7 @@ def _around(
                 window=window, softcap=softcap, scores_scale=scale,
             ),
             feed_forward=feed_forward,
-            norms="both",
+            norms=norms,
         )
         for kind, window in zip(types, windows(fields, types), strict=True)
     )  # fmt: skip
@@ -109,5 +118,6 @@ def _shared(fields: Fields) -> dict[str, Any]:
 FAMILIES = {
     "gemma": Family("Gemma 1", _gemma),
     "gemma2": Family("Gemma 2", _gemma2),
+    "vaultgemma": Family("VaultGemma", _vaultgemma),
     "gemma3_text": Family("Gemma 3 (text)", _gemma3),
 }

@@ -28,7 +28,7 @@ from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
 
-__all__ = ["FAMILIES", "factors", "granite_mixer"]
+__all__ = ["FAMILIES", "factors", "granite_mixer", "swa_mixers"]
 
 
 def granite_mixer(fields: Fields) -> Attention:
@@ -51,23 +51,23 @@ def _granite(fields: Fields) -> ModelDescription:
     return model(fields, alike(fields, granite_mixer(fields), feed_forward), **factors(fields))
 
 
-def _granite_swa(fields: Fields) -> ModelDescription:
+def swa_mixers(fields: Fields) -> list[Attention]:
+    """Read the attention of each layer: sinks, windows, and a base of its own for the rotation."""
     mixer = replace(granite_mixer(fields), sinks=True)
-    feed_forward = dense(fields, bias=fields.flag("mlp_bias"))
     types = layer_types(fields, every(fields, 4, first=True))
     count = len(types)
     assert mixer.rope is not None
     thetas = fields.get("layer_rope_theta", [mixer.rope.theta] * count)
-    layers = (
-        LayerDescription(
-            # A layer with a base of 0 or null is not rotated.
-            mixer=replace(
-                mixer, window=window, rope=replace(mixer.rope, theta=float(theta)) if theta else None
-            ),
-            feed_forward=feed_forward,
-        )
+    return [
+        # A layer with a base of 0 or null is not rotated.
+        replace(mixer, window=window, rope=replace(mixer.rope, theta=float(theta)) if theta else None)
         for window, theta in zip(windows(fields, types), thetas, strict=True)
-    )
+    ]
+
+
+def _granite_swa(fields: Fields) -> ModelDescription:
+    feed_forward = dense(fields, bias=fields.flag("mlp_bias"))
+    layers = (LayerDescription(mixer=mixer, feed_forward=feed_forward) for mixer in swa_mixers(fields))
     norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
     return model(fields, layers, norm, tied=True, **factors(fields))
 

@@ -15,9 +15,9 @@ from plumbline.engines.native.models.families.rope_fields import read_rope, rope
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "HEAD_NORMS", "hunyuan_mixer"]
 
-_NAMES = Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
+HEAD_NORMS = Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
 _WITHOUT_EFFECT = (
     "add_classification_head attention_head_dim cla_share_factor class_num dense_list eod_token_id im_end_id "
     "im_newline_id im_start_id kv_lora_rank mask_init_id norm_type org_vocab_size pad_id pool_type q_lora_rank "
@@ -26,18 +26,23 @@ _WITHOUT_EFFECT = (
 """What releases carry of other models of the family; transformers reads none of it."""
 
 
-def _hunyuan(fields: Fields) -> ModelDescription:
+def hunyuan_mixer(fields: Fields) -> Attention:
+    """Read the attention, and refuse what models of the type do without."""
     fields.without_effect(_WITHOUT_EFFECT)
     fields.refuse("mlp_bias", "position_embedding_xdrope", "use_cla")
     shape = heads(fields)
-    mixer = Attention(
+    return Attention(
         **shape,
         rope=_rope(fields, shape["head_dim"]),
         head_norm=HeadNorm(after_rope=True),
         **attention_bias(fields),
     )
+
+
+def _hunyuan(fields: Fields) -> ModelDescription:
+    mixer = hunyuan_mixer(fields)
     norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
-    return model(fields, alike(fields, mixer, dense(fields)), norm, names=_NAMES)
+    return model(fields, alike(fields, mixer, dense(fields)), norm, names=HEAD_NORMS)
 
 
 def _rope(fields: Fields, head_dim: int) -> Rope:

@@ -28,6 +28,23 @@ def _llama(fields: Fields) -> ModelDescription:
     return model(fields, alike(fields, mixer, dense(fields, bias=fields.flag("mlp_bias"))))
 
 
+def _iquest(fields: Fields) -> ModelDescription:
+    fields.refuse("clip_qkv", "use_sliding_window")
+    mixer = Attention(**heads(fields, head_dim=128), rope=read_rope(fields), **attention_bias(fields))
+    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    return model(fields, alike(fields, mixer, dense(fields, bias=fields.flag("mlp_bias"))), norm)
+
+
+def _helium(fields: Fields) -> ModelDescription:
+    mixer = Attention(
+        **heads(fields, head_dim=128),
+        rope=read_rope(fields, 100000.0, interleaved=True),
+        qkv_bias=fields.flag("attention_bias"),
+    )
+    norm = Norm(eps=fields.number("rms_norm_eps", 1e-8))
+    return model(fields, alike(fields, mixer, dense(fields, bias=fields.flag("mlp_bias"))), norm)
+
+
 def _smollm3(fields: Fields) -> ModelDescription:
     fields.without_effect("max_window_layers")
     count, interval = fields.integer("num_hidden_layers"), fields.integer("no_rope_layer_interval", 4)
@@ -68,6 +85,8 @@ def _ernie(fields: Fields) -> ModelDescription:
 
 FAMILIES = {
     "llama": Family("Llama 2 and 3, Falcon 3, SmolLM2, DeepSeek-R1 distilled to Llama", _llama),
+    "iquestcoder": Family("IQuest-Coder", _iquest),
+    "helium": Family("Helium", _helium),
     "smollm3": Family("SmolLM3", _smollm3),
     "seed_oss": Family("Seed-OSS", _seed_oss),
     "ernie4_5": Family("ERNIE 4.5 dense", _ernie),

@@ -3,9 +3,11 @@
 from plumbline.engines.native.models.families.experts import (
     deepseek,
     ernie,
+    exaone,
     glm,
     gpt_oss,
     granite,
+    hunyuan,
     minimax,
     mixtral,
     olmoe,
@@ -16,7 +18,7 @@ __all__ = ["FAMILIES"]
 
 FAMILIES = {
     name: family
-    for module in (mixtral, qwen, olmoe, granite, ernie, glm, deepseek, gpt_oss, minimax)
+    for module in (mixtral, qwen, olmoe, granite, ernie, glm, deepseek, gpt_oss, minimax, hunyuan, exaone)
     for name, family in module.FAMILIES.items()
 }
 """The families by `model_type`."""

@@ -20,6 +20,7 @@ from plumbline.engines.native.models.families.parts import (
     FULL,
     SLIDING,
     Family,
+    alike,
     dense,
     heads,
     layer_types,
@@ -86,6 +87,17 @@ def _glm4(fields: Fields) -> ModelDescription:
     return model(fields, layers, norm, names=next_token_layers(fields, 1))
 
 
+def _solar(fields: Fields) -> ModelDescription:
+    fields.without_effect("num_local_experts", "first_k_dense_replace", "intermediate_size", "use_qk_norm")
+    mixer = Attention(
+        **heads(fields, head_dim=128),
+        rope=read_rope(fields, 1000000.0, part=1.0),
+        qkv_bias=fields.flag("attention_bias"),
+    )
+    experts, norm = deepseek_experts(fields), Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    return model(fields, alike(fields, mixer, experts), norm)
+
+
 def _dots(fields: Fields) -> ModelDescription:
     fields.without_effect("num_local_experts", "scoring_func", "topk_method", "moe_layer_freq", "ep_size")
     count, last = fields.integer("num_hidden_layers"), fields.get("max_window_layers", 62)
@@ -96,5 +108,6 @@ def _dots(fields: Fields) -> ModelDescription:
 
 FAMILIES = {
     "glm4_moe": Family("GLM-4.5, GLM-4.6, GLM-4.7", _glm4),
+    "solar_open": Family("Solar Open", _solar),
     "dots1": Family("dots.llm1", _dots),
 }

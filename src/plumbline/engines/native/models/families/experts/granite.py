@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumbline.engines.native.models.description import Dense, Experts, ModelDescription, Router
-from plumbline.engines.native.models.families.dense.granite import factors, granite_mixer
+from plumbline.engines.native.models.description import (
+    Dense,
+    Experts,
+    LayerDescription,
+    ModelDescription,
+    Router,
+)
+from plumbline.engines.native.models.families.dense.granite import factors, granite_mixer, swa_mixers
 from plumbline.engines.native.models.families.parts import Family, alike, dense, model
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
@@ -19,6 +25,12 @@ _NAMES = Names(
     shared_gate_up=("shared_mlp.input_linear",),
     shared_down="shared_mlp.output_linear",
 )
+_LATER_NAMES = replace(
+    _NAMES,
+    router="block_sparse_moe.router",
+    expert_gate_up=("block_sparse_moe.experts.gate_up_proj",),
+    expert_down="block_sparse_moe.experts.down_proj",
+)
 
 
 def _granite(fields: Fields) -> ModelDescription:
@@ -26,25 +38,36 @@ def _granite(fields: Fields) -> ModelDescription:
 
 
 def _granite_shared(fields: Fields) -> ModelDescription:
-    shared = (
-        dense(fields, width="shared_intermediate_size") if fields.get("shared_intermediate_size") else None
-    )
-    return _describe(fields, shared)
+    return _describe(fields, _shared(fields))
+
+
+def _shared(fields: Fields) -> Dense | None:
+    return dense(fields, width="shared_intermediate_size") if fields.get("shared_intermediate_size") else None
 
 
 def _describe(fields: Fields, shared: Dense | None) -> ModelDescription:
-    experts = Experts(
+    layers = alike(fields, granite_mixer(fields), _experts(fields, shared))
+    return model(fields, layers, names=_NAMES, **factors(fields))
+
+
+def _granite_swa(fields: Fields) -> ModelDescription:
+    experts = _experts(fields, _shared(fields))
+    layers = (LayerDescription(mixer=mixer, feed_forward=experts) for mixer in swa_mixers(fields))
+    return model(fields, layers, names=_LATER_NAMES, **factors(fields))
+
+
+def _experts(fields: Fields, shared: Dense | None) -> Experts:
+    return Experts(
         number=fields.integer("num_local_experts", 8),
         width=fields.integer("intermediate_size"),
         router=Router(top_k=fields.integer("num_experts_per_tok", 2), scores="softmax_of_chosen"),
         activation=fields.activation(),
         shared=shared,
     )
-    layers = alike(fields, granite_mixer(fields), replace(experts, shared=shared))
-    return model(fields, layers, names=_NAMES, **factors(fields))
 
 
 FAMILIES = {
     "granitemoe": Family("Granite 3 with experts", _granite),
     "granitemoeshared": Family("Granite 3 with shared experts", _granite_shared),
+    "granitemoe_swa": Family("Granite SWA with experts", _granite_swa),
 }
