@@ -36,6 +36,7 @@ class RequestState:
         "matcher",
         "max_len",
         "min_len",
+        "next_proposal",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_prompt_tokens",
@@ -66,6 +67,8 @@ class RequestState:
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
+        self.next_proposal = 0
+        """The number of tokens from which on more tokens are proposed (`native/speculation.py`)."""
         self.block_ids: list[int] = []
         self.block_hashes: list[bytes] = []
         self.slot = -1

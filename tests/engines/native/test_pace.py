@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline.engines.native.config import EngineConfig
-from plumbline.engines.native.pace import Pace
+from plumbline.engines.native.pace import Pace, RowCost
 from plumbline.engines.native.scheduler import Scheduler
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
@@ -94,3 +95,26 @@ def test_one_slow_step_is_forgotten_however_short_the_prompts_are(outlier: float
         count = min(tokens, pace.tokens(0, pace.allowance(streams=True, scored=False)))
         pace.observe(float(count), False, count * 1e-4)
     assert pace.allowance(streams=True, scored=False) >= 8
+
+
+@settings(max_examples=30)
+@given(
+    fixed=st.floats(1e-5, 1e-2),
+    row=st.floats(1e-6, 1e-3),
+    requests=st.integers(1, 8),
+    proposed=st.lists(st.integers(0, 16), min_size=1, max_size=20),
+)
+def test_the_cost_of_a_proposed_token_is_learned_from_the_time_of_steps(
+    fixed: float, row: float, requests: int, proposed: list[int]
+) -> None:
+    """A step takes a fixed time and some for each row: a row more costs its share of what a token costs without."""
+    cost = RowCost(8)
+    assert 0 < cost.tokens(requests) < 1
+    cost.observe(requests, 0, fixed + row * requests)
+    for count in [*proposed, *[4] * 150]:
+        cost.observe(requests, count, fixed + row * (requests + count))
+    assert cost.tokens(requests) == pytest.approx(row * requests / (fixed + row * requests), abs=0.02)
+    cost.observe(9, 4, 1.0)
+    unknown = RowCost(8)
+    unknown.observe(requests, 4, 1.0)
+    assert unknown.tokens(requests) == RowCost(8).tokens(requests)

@@ -66,7 +66,7 @@ def build(backend: str, **changes: Any) -> Driver:
 def remembered(driver: Driver) -> set[str]:
     """Return the requests that the engine keeps something for proposals of."""
     speculator = driver.core.scheduler.speculator
-    return set() if speculator is None else {*speculator._lookups, *speculator._resume, *speculator._doubts}
+    return set() if speculator is None else {*speculator._lookups, *speculator._doubts}
 
 
 def alone(backend: str, request: Request) -> Driver:

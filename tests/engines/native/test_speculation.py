@@ -221,6 +221,7 @@ def test_a_proposal_is_what_followed_the_last_three_tokens_before(tokens: list[i
     lookup = PromptLookup()
     for end in range(1, len(tokens) + 1):
         known = tokens[:end]
+        lookup.resume = 0
         proposal = lookup.propose(known, most)
         places = [n for n in range(3, end) if known[n - 3 : n] == known[-3:]] if end >= 3 else []
         period = known[places[-1] :] * 16 if places else []
@@ -242,20 +243,24 @@ def test_a_long_prompt_is_indexed_over_several_steps() -> None:
 
 @given(outcomes=st.lists(st.booleans(), max_size=40), least=st.floats(0.01, 0.99))
 def test_a_proposal_is_as_long_as_its_last_token_is_likely(outcomes: list[bool], least: float) -> None:
-    """The chance of a token is the moving average of those before; one that is too small is tried now and then."""
-    lookup = PromptLookup(0.7)
-    tokens, chance, end, observed = [1, 2, 3] * 10, 0.7, 30, 0
+    """The chance of a token is the moving average of those before; while it is too small, few are looked up."""
+    lookup, tokens, chance = PromptLookup(0.7), [1, 2, 3] * 10, 0.7
     for right in outcomes:
-        lookup._resume = 0
-        count = len(lookup.propose(tokens, 99, least))
-        expected = next((n for n in range(16, 0, -1) if chance**n >= least), 0)
-        assert abs(count - expected) <= (0 if abs(chance**expected - least) > 1e-9 else 1) or (
-            (count, expected) == (1, 0) and end >= observed + 16
+        waited = 0
+        while not (proposal := lookup.propose(tokens, 99, least)):
+            tokens.append(len(tokens) % 3 + 1)
+            waited += 1
+        lengths = [n for n in range(1, 17) if chance**n >= least * (1 + 1e-9)]
+        assert len(proposal) - max([1, *lengths]) in (
+            0,
+            1 if abs(chance ** len(proposal) / least - 1) < 1e-9 else 0,
         )
+        tokens.append(len(tokens) % 3 + 1)
+        doubtful = chance < least
         chance += (1 - chance) / 8 if right else -chance / 8
-        lookup.observe(end, 1, int(right))
-        tokens, observed = [*tokens, 1, 2, 3], end
-        end += 3
+        lookup.observe(len(tokens), 1, int(right))
+        assert lookup.resume >= len(tokens) + (31 if doubtful and not right else 0)
+        assert right == (lookup.resume == len(tokens))
 
 
 @given(rights=st.lists(st.booleans(), max_size=60))

@@ -72,7 +72,11 @@ class EngineCore(RequestCore):
         self._runner.forward(inputs)
         self._settle(plan, self._runner.sample(inputs, self._slots, self._masks.wait()))
         self.num_steps += 1
-        self._pace.observe(plan.prompt_units, plan.scores, self._clock() - began)
+        seconds = self._clock() - began
+        self._pace.observe(plan.prompt_units, plan.scores, seconds)
+        if self.scheduler.speculator is not None and not plan.prompt_units:
+            num_requests = len(plan.entries)
+            self.scheduler.speculator.row_cost.observe(num_requests, plan.num_tokens - num_requests, seconds)
 
     def check_integrity(self) -> None:
         """Assert that every block is free, or in as many block tables as its reference count."""

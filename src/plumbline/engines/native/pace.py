@@ -10,7 +10,7 @@ import math
 
 from plumbline.engines.native.models.description import ModelDescription
 
-__all__ = ["Pace", "attention_share"]
+__all__ = ["Pace", "RowCost", "attention_share"]
 
 _SHARED_SECONDS = 0.08
 """Time for prompt tokens in a step with running streams; less than half of the gap that is allowed, 0.2 s."""
@@ -22,6 +22,11 @@ _LEAST_TOKENS = 8
 """Every step advances a prompt by this many tokens, however slow the machine is."""
 _WEIGHT = 0.3
 """Weight of the last step in the moving averages."""
+
+_ROW_WEIGHT = 0.05
+"""Weight of the last step in the average cost of a proposed token, which one step shows badly."""
+_DEAREST_ROW = 2.0
+"""Tokens that a proposed one costs at most in one step, so that a step that something else held up teaches little."""
 
 
 class Pace:
@@ -72,6 +77,38 @@ class Pace:
         if units >= _LEAST_TOKENS or (before is not None and _SHARED_SECONDS / before < _LEAST_TOKENS):
             measured = max(seconds - self._decode_seconds, 1e-6) / units
             self._seconds[scored] = measured if before is None else before + _WEIGHT * (measured - before)
+
+
+class RowCost:
+    """Learn what a proposed token costs beside so many requests, in tokens of steps without proposals.
+
+    A large model reads its weights once for all rows of a step, so a row more costs little; with a small one it costs
+    as much as a token does among eight requests.
+
+    Args:
+        most_requests: requests of a step that has proposals.
+    """
+
+    def __init__(self, most_requests: int) -> None:
+        self._plain = [0.0] * (most_requests + 1)
+        """Seconds of a step without proposals, by its number of requests; 0 while unknown."""
+        self._tokens = [count / (count + 4) for count in range(most_requests + 1)]
+
+    def tokens(self, num_requests: int) -> float:
+        """Return the cost of a proposed token in tokens; it pays if it is right with a greater chance."""
+        return self._tokens[num_requests]
+
+    def observe(self, num_requests: int, num_proposed: int, seconds: float) -> None:
+        """Learn from a step without prompt tokens; steps of more requests are ignored."""
+        if num_requests >= len(self._plain):
+            return
+        plain = self._plain[num_requests]
+        if not num_proposed:
+            self._plain[num_requests] = plain + _ROW_WEIGHT * (seconds - plain) if plain else seconds
+        elif plain:
+            found = (seconds - plain) / plain * num_requests / num_proposed
+            found = min(max(found, 0.0), _DEAREST_ROW)
+            self._tokens[num_requests] += _ROW_WEIGHT * (found - self._tokens[num_requests])
 
 
 def attention_share(model: ModelDescription) -> float:

@@ -20,7 +20,7 @@ from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.kv_blocks import BlockPool, root_hash
 from plumbline.engines.native.pace import Pace
-from plumbline.engines.native.speculation import NOTHING, Proposal, Speculator
+from plumbline.engines.native.speculation import MOST_SPECULATING, NOTHING, Proposal, Speculator
 from plumbline.engines.request import RequestState
 from plumbline.engines.request_queues import RequestQueues
 
@@ -167,29 +167,32 @@ class Scheduler(RequestQueues):
         """
         # All running requests have a token before one has more, and prompts have as much as the proposals.
         spare = (budget - len(self.running)) // 2
+        speculates = self.speculator is not None and len(self.running) <= MOST_SPECULATING
         position = 0
         while position < len(self.running):
             state = self.running[position]
-            if state.num_tokens - state.num_computed_tokens == 1 and budget > 0:
+            num_tokens = state.num_tokens
+            if num_tokens - state.num_computed_tokens == 1 and budget > 0:
                 while not self._grow(state, 1):
                     victim = self.running[-1]
                     self._preempt(victim, preempted)
                     if victim is state:
                         break
                 else:
-                    proposal = self._propose(state, spare)
-                    spare -= len(proposal.tokens)
+                    proposal = NOTHING
+                    if speculates and num_tokens >= state.next_proposal:
+                        proposal = self._propose(state, spare)
                     count = 1 + len(proposal.tokens)
-                    entry = Scheduled(state, state.num_computed_tokens, count, draws=True, proposal=proposal)
-                    (speculating if proposal.tokens else entries).append(entry)
-                    budget -= entry.count
+                    entry = Scheduled(state, num_tokens - 1, count, draws=True, proposal=proposal)
+                    (speculating if count > 1 else entries).append(entry)
+                    spare -= count - 1
+                    budget -= count
             position += 1
         return budget
 
     def _propose(self, state: RequestState, most: int) -> Proposal:
         """Return up to `most` tokens that may follow a request's, with blocks for them."""
-        if self.speculator is None:
-            return NOTHING
+        assert self.speculator is not None
         # One token is drawn in any case, and no more than the request may have.
         most = min(most, state.max_len - state.num_tokens - 1)
         proposal = self.speculator.propose(state, most, len(self.running))

@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.engines.constraints.grammar import GrammarError, Matcher, num_words
+from plumbline.engines.native.pace import RowCost
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.masks import mask_into
 
-__all__ = ["NOTHING", "PromptLookup", "Proposal", "Speculator"]
+__all__ = ["MOST_SPECULATING", "NOTHING", "PromptLookup", "Proposal", "Speculator"]
 
-_MOST_SPECULATING = 8
+MOST_SPECULATING = 8
 """Running requests beyond which a step is bound by arithmetic, so that further rows cost what they save."""
 _MASK_SECONDS = 1e-3
 """Time after which no more masks are computed for a request's proposal, because the forward pass waits for them."""
@@ -41,10 +42,10 @@ _CHANCE = 0.7
 """Chance of a looked up token to be right, of the first requests."""
 _WEIGHT = 1 / 8
 """Weight of a request's last looked up token in its chance; a quarter of that for the chance of new requests."""
-_FIXED_ROWS = 4
-"""Rows of a step that cost as much as the step without rows, about; large models have more."""
-_PROBE = 16
-"""Tokens after which a request tries one looked up token whose chance is too small."""
+_PROBE = 32
+"""Tokens after which a request looks up one token again whose chance is too small."""
+_NEW_TEXT = 16
+"""Look-ups in a row that find nothing, after which only each fourth token is looked up."""
 _MOST = 16
 """Tokens of a proposal at most: more cost more than a row of a step that is bound by memory."""
 _INDEXED_AT_ONCE = 2048
@@ -60,7 +61,7 @@ class PromptLookup:
         chance: of its first proposed token to be right.
     """
 
-    __slots__ = ("_chance", "_followers", "_indexed", "_misses", "_probe", "_resume")
+    __slots__ = ("_blank", "_chance", "_followers", "_indexed", "_misses", "resume")
 
     def __init__(self, chance: float = _CHANCE) -> None:
         self._followers: dict[tuple[int, ...], int] = {}
@@ -68,8 +69,9 @@ class PromptLookup:
         self._indexed = _GRAM
         self._chance = chance
         self._misses = 0
-        self._resume = 0
-        self._probe = 0
+        self._blank = 0
+        self.resume = 0
+        """The number of tokens before which there is no proposal."""
 
     def propose(self, tokens: Sequence[int], most: int, least_chance: float = 0.0) -> list[int]:
         """Return up to `most` tokens that may follow `tokens`, which only grow between calls.
@@ -79,24 +81,32 @@ class PromptLookup:
         Args:
             tokens: prompt and answer.
             most: tokens to propose.
-            least_chance: that the last proposed token, and with it all others, should have to be right.
+            least_chance: that the last proposed token, and with it all others, should have to be right. Where the
+                first has less, one is tried now and then.
         """
         end = len(tokens)
-        if most < 1 or end < self._resume:
+        if most < 1 or end < self.resume:
             return []
         indexed = min(end, self._indexed + _INDEXED_AT_ONCE)
         followers = self._followers
         for after in range(self._indexed, indexed):
             followers[tuple(tokens[after - _GRAM : after])] = after
         self._indexed = max(indexed, _GRAM)
-        if indexed < end or (place := followers.get(tuple(tokens[-_GRAM:]))) is None:
+        if indexed < end:
             return []
-        count, chance = 0, self._chance
+        if self._chance < least_chance:
+            self.resume = end + _PROBE
+        place = followers.get(tuple(tokens[-_GRAM:]))
+        if place is None:
+            self._blank += 1
+            if self._blank >= _NEW_TEXT:
+                self.resume = max(self.resume, end + 4)
+            return []
+        self._blank = 0
+        count, chance = 1, self._chance**2
         while chance >= least_chance and count < min(most, _MOST):
             count += 1
             chance *= self._chance
-        if not count and end >= self._probe:
-            count = 1
         # What followed may reach the end: then the text has a period, which goes on.
         period = tokens[place:end]
         return [period[i % len(period)] for i in range(count)]
@@ -110,12 +120,12 @@ class PromptLookup:
             accepted: how many of them were right.
         """
         self._chance = learned(self._chance, proposed, accepted, _WEIGHT)
-        self._probe = end + _PROBE
         if accepted:
             self._misses = 0
+            self.resume = end
         else:
             self._misses += 1
-            self._resume = end + min(1 << self._misses, _LONGEST_PAUSE)
+            self.resume = max(self.resume, end + min(1 << self._misses, _LONGEST_PAUSE))
 
 
 def learned(chance: float, proposed: int, accepted: int, weight: float) -> float:
@@ -162,11 +172,10 @@ class Speculator:
         self._num_words = num_words(vocab_size)
         self._texts = texts
         self._clock = clock
+        self.row_cost = RowCost(MOST_SPECULATING)
         self._lookups: dict[str, PromptLookup] = {}
         self._chance = _CHANCE
         """Chance of the first looked up token of a request to be right."""
-        self._resume: dict[str, int] = {}
-        """The number of tokens from which on a request with slow masks has proposals again."""
         self._doubts: Counter[str] = Counter()
         """How many tokens from the grammar a request has drawn otherwise."""
         self.num_proposed = 0
@@ -178,22 +187,23 @@ class Speculator:
         Args:
             state: a request that draws in this step.
             most: tokens that may be proposed.
-            num_running: requests in the step.
+            num_running: requests in the step, at most `MOST_SPECULATING`.
         """
-        if num_running > _MOST_SPECULATING or state.chain is not None:
+        if state.chain is not None:
             return NOTHING
         name = state.request.request_id
         lookup = self._lookups.get(name)
         if lookup is None:
             lookup = self._lookups[name] = PromptLookup(self._chance)
-        # A right token saves its part of what a step costs without rows, and a wrong one costs a row.
-        guess = lookup.propose(state.token_ids, most, num_running / (num_running + _FIXED_ROWS))
+        # A right token saves what a token costs without proposals, and a wrong one is lost.
+        guess = lookup.propose(state.token_ids, most, self.row_cost.tokens(num_running))
         if guess:
             # What ends an answer is drawn in any case, so it need not be proposed.
             guess = list(takewhile(lambda token: token not in state.stop_ids, guess))
         if state.matcher is None:
+            state.next_proposal = lookup.resume
             return Proposal(tuple(guess)) if guess else NOTHING
-        if most < 1 or state.num_tokens < self._resume.get(name, 0):
+        if most < 1:
             return NOTHING
         return self._constrained(state, state.matcher, guess, min(most, _MOST))
 
@@ -206,14 +216,15 @@ class Speculator:
         if accepted < proposal.num_grammatical:
             self._doubts[name] += 1
         elif guessed:
-            right = accepted - proposal.num_grammatical
-            self._lookups[name].observe(state.num_tokens, guessed, right)
+            right, lookup = accepted - proposal.num_grammatical, self._lookups[name]
+            lookup.observe(state.num_tokens, guessed, right)
+            if state.matcher is None:
+                state.next_proposal = lookup.resume
             self._chance = learned(self._chance, guessed, right, _WEIGHT / 4)
 
     def forget(self, state: RequestState) -> None:
         """Drop what is known of a request that ends or waits."""
         self._lookups.pop(state.request.request_id, None)
-        self._resume.pop(state.request.request_id, None)
         self._doubts.pop(state.request.request_id, None)
 
     def _constrained(self, state: RequestState, matcher: Matcher, guess: list[int], most: int) -> Proposal:
@@ -238,7 +249,7 @@ class Speculator:
                 break
             if self._clock() - began > _MASK_SECONDS:
                 if not tokens:
-                    self._resume[state.request.request_id] = state.num_tokens + _SLOW_PAUSE
+                    state.next_proposal = state.num_tokens + _SLOW_PAUSE
                 break
             token = _follows(row, texts)
             if token is not None:
