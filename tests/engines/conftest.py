@@ -135,6 +135,12 @@ def build_engine(model: Transformer, **changes: Any) -> Driver:
 
 
 @pytest.fixture
+def model() -> Transformer:
+    """The tiny model, compiled in fp32."""
+    return tiny_model()
+
+
+@pytest.fixture
 def engine() -> Callable[..., Driver]:
     """Builds an engine on the tiny model; keyword arguments change its config."""
     return partial(build_engine, tiny_model())
