@@ -23,10 +23,11 @@ from plumbline_kernels.attention import AttentionBatch, paged_attention_torch
 from plumbline_kernels.cpu import build
 from plumbline_kernels.cpu.build import CompileError
 from plumbline_kernels.cpu.library import Library, load
-from plumbline_kernels.cpu.program import Experts, Heads, Program
+from plumbline_kernels.cpu.program import Experts, Heads, Latent, Program
 from plumbline_kernels.experts import Routing, mix_torch, route
-from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
-from plumbline_kernels.rope_kv import HeadNorms, rope_kv_write
+from plumbline_kernels.latent import latent_queries_torch, latent_values_torch, latent_write_torch
+from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm, twice
+from plumbline_kernels.rope_kv import HeadNorms, plan_rope, rope_kv_write
 from plumbline_kernels.sampling import gumbel_noise, sample_torch
 from plumbline_kernels.swiglu import gelu_mul, oss_mul, silu_mul
 
@@ -268,6 +269,42 @@ def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):
     )
     for mine, reference in zip((q[:5], *ours), (expected.flatten(1), *theirs), strict=True):
         torch.testing.assert_close(mine, reference, atol=3 * TOLERANCES[dtype], rtol=2e-2)
+
+
+@DTYPES
+def test_latents_are_written_and_read_as_the_reference_does(library, dtype):
+    heads, rank, key_dim, rope, value_dim, count = 3, 48, 16, 32, 64, 5
+    q, kv = (
+        randn(count, heads * (key_dim + rope), dtype=dtype),
+        randn(count, rank + rope, seed=1, dtype=dtype),
+    )
+    keys, values = (
+        randn(heads, key_dim, rank, seed=2, dtype=dtype),
+        randn(heads, rank, value_dim, seed=3, dtype=dtype),
+    )
+    norm, turns = randn(rank, seed=4), randn(40, 16, seed=5)
+    cos_sin = torch.cat((turns.cos(), turns.sin()), 1)
+    batch = tokens(count)
+    batch.slot_mapping[:] = torch.tensor([5, -1, 23, 0, -1])
+    ours, theirs = (torch.full((6, 4, 1, rank + rope), 99.0, dtype=dtype) for _ in range(2))
+    packed = ([(library.pack(m.t().contiguous()), None) for m in part] for part in (keys, values))
+    latent = Latent.of(cos_sin, norm, 1e-6, *packed)
+
+    recorded = program(library, dtype)
+    queries = recorded.latent_write(q, kv, ours, latent)
+    mapped = recorded.latent_values(queries, latent)
+    recorded.run(torch.zeros(count, dtype=torch.int64), batch, None)
+
+    plan = plan_rope(cos_sin, batch.positions, batch.slot_mapping)
+    latent_write_torch(kv, plan, theirs, twice(norm), 1e-6)
+    expected = latent_queries_torch(q, plan, keys, exact=False)
+    results = latent_values_torch(queries[:count].view(count, heads, -1), values, exact=False)
+    for mine, reference in (
+        (ours, theirs),
+        (queries[:count], expected.flatten(1)),
+        (mapped[:count], results),
+    ):
+        torch.testing.assert_close(mine, reference, atol=3 * TOLERANCES[dtype], rtol=3e-2)
 
 
 ROUTINGS = {

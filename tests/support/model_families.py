@@ -110,6 +110,15 @@ LATENT = {
     "v_head_dim": 10,
     "num_key_value_heads": 4,
 }
+WIDE_LATENT = WIDE | {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 48,
+    "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 48,
+}
 LATENT_YARN = {name: value for name, value in YARN.items() if name != "llama_4_scaling_beta"}
 
 EXPERTS: list[Case] = [
@@ -131,6 +140,9 @@ EXPERTS: list[Case] = [
     ),
     Case("glm4_moe_lite", LATENT | SPARSE | {"n_routed_experts": 4}),
     Case("youtu", LATENT),
+    Case("deepseek_v2", WIDE_LATENT | DEEPSEEK | {"norm_topk_prob": False}, "", is_compiled=True),
+    Case("deepseek_v3", WIDE_LATENT | DEEPSEEK | {"rope_parameters": LATENT_YARN}, "", is_compiled=True),
+    Case("youtu", WIDE_LATENT | {"q_lora_rank": None}, "", is_compiled=True),
     *both("solar_open", **SPARSE, head_dim=16, n_routed_experts=4, norm_topk_prob=True),
     *both("hunyuan_v1_moe", num_experts=4, moe_topk=[2, 1, 2], head_dim=16),
     *both(

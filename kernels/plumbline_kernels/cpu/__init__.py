@@ -9,6 +9,7 @@
     quantized.h  linear layers with weights of 8 or 4 bits
     rows.h       norms, gated activations, rotation with the cache write
     experts.h    the choice of experts, and the sum of their results
+    latent.h     latent attention around the attention over the cache
     sampling.h   filters and the draw
     attention.h  attention over the paged cache
     threads.h    the pool of threads that shares their work

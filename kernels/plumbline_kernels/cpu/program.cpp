@@ -3,11 +3,12 @@
 // `program.py` builds the list of operations once and mirrors these structures. Buffers are the caller's.
 #include "attention.h"
 #include "experts.h"
+#include "latent.h"
 #include "quantized.h"
 #include "rows.h"
 #include "sampling.h"
 
-enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE, EXPERTS };
+enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE, EXPERTS, LATENT_WRITE, LATENT_VALUES };
 
 struct Op {
   Kind kind;
@@ -15,13 +16,13 @@ struct Op {
   const void* in;      // [tokens, inputs]
   void* out;           // [tokens, outputs]
   const void* weight;  // NORM (fp32, or null for a sum alone), LINEAR (packed), EMBED (the table)
-  const void* more;    // NORM (fp32), LINEAR: bias, or null
-  void* state;         // NORM, SELECT: the residual, or null; ROPE, ATTEND: keys; LINEAR: scales, or null;
+  const void* more;    // NORM (fp32), LINEAR: bias, or null; LATENT_WRITE: latents and keys
+  void* state;         // NORM, SELECT: the residual, or null; ROPE, ATTEND, LATENT_WRITE: keys; LINEAR: scales, or null;
                        // EXPERTS: the results of shared experts, or null
   void* values;        // ROPE, ATTEND: values; SELECT: one more tensor like the residual, or null
   int64_t inputs, outputs;
   int64_t group;       // LINEAR: inputs that share a scale
-  const void* part;    // ROPE, ATTEND: Heads; EXPERTS: Experts
+  const void* part;    // ROPE, ATTEND: Heads; EXPERTS: Experts; LATENT_*: Latent
   float eps;           // NORM
   float factor;        // NORM: on what is added to the residual; EMBED: on the result
   float scale;         // NORM: on the sum
@@ -113,6 +114,14 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
       case GATE:
         gate(in, out, tokens, op.outputs, (Activation)op.mode, m.threads);
         break;
+      case LATENT_WRITE:
+        latent_write(*(const Latent*)op.part, in, more, (T*)op.state, out, step.positions, step.slots, tokens, m.threads);
+        break;
+      case LATENT_VALUES: {
+        const Latent& latent = *(const Latent*)op.part;
+        by_head(in, latent.rank + latent.rope_dim, latent.values, out, latent.value_dim, tokens, latent.heads, m.threads);
+        break;
+      }
       case EXPERTS: {
         thread_local Mixture<T> mixture;
         mixture.run(*(const Experts*)op.part, in, (const T*)op.state, out, tokens, op.outputs, m.threads);

@@ -13,9 +13,9 @@ from plumbline_kernels.cpu.library import Library, Op, PackedWeight
 from plumbline_kernels.experts import Routing
 from plumbline_kernels.rope_kv import HeadNorms
 
-__all__ = ["ACTIVATIONS", "Experts", "Heads", "Program"]
+__all__ = ["ACTIVATIONS", "Experts", "Heads", "Latent", "Program"]
 
-_EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE, _EXPERTS = range(8)
+_EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE, _EXPERTS, _LATENT_WRITE, _LATENT_VALUES = range(10)
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "swiglu_oss": 2}
 
 
@@ -149,6 +149,50 @@ class Experts(ctypes.Structure):
         self.shared_gate = None if shared_gate is None else shared_gate.data_ptr()
         self.gate_up, self.down = (ctypes.addressof(array) for array in arrays)
         self.kept = (arrays, router, gate_up, down, correction, shared_gate)
+        return self
+
+
+class Latent(ctypes.Structure):
+    """A latent attention; `Latent` in latent.h."""
+
+    _fields_ = (
+        ("cos_sin", ctypes.c_void_p),
+        ("norm", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("heads", ctypes.c_int64),
+        ("rank", ctypes.c_int64),
+        ("key_dim", ctypes.c_int64),
+        ("rope_dim", ctypes.c_int64),
+        ("value_dim", ctypes.c_int64),
+        ("eps", ctypes.c_float),
+    )
+
+    @classmethod
+    def of(
+        cls,
+        cos_sin: Tensor,
+        norm: Tensor,
+        eps: float,
+        keys: Sequence[Projection],
+        values: Sequence[Projection],
+    ) -> Latent:
+        """Describe a latent attention.
+
+        Args:
+            cos_sin: fp32 [positions, rope].
+            norm: the weight of the latents' norm, fp32 [rank].
+            eps: of the norm.
+            keys: for each head [rank, key_dim].
+            values: for each head [value_dim, rank].
+        """
+        arrays = [(Matrix * len(parts))(*(Matrix.of(*part) for part in parts)) for parts in (keys, values)]
+        addresses = [ctypes.addressof(array) for array in arrays]
+        self = cls(cos_sin.data_ptr(), norm.data_ptr(), *addresses, len(keys), eps=eps)
+        (key, _), (value, _) = keys[0], values[0]
+        self.rank, self.key_dim, self.value_dim = key.outputs, key.inputs, value.outputs
+        self.rope_dim = cos_sin.shape[1]
+        self.kept = (arrays, cos_sin, norm, keys, values)
         return self
 
 
@@ -291,6 +335,15 @@ class Program:
         """Return the experts' results for x [T, D], and shared [T, D] times its gate, added up."""
         return self._record(_EXPERTS, x.shape[1], x, state=shared, part=experts)
 
+    def latent_write(self, q: Tensor, kv: Tensor, cache: Tensor, latent: Latent) -> Tensor:
+        """Write latents and keys of kv to the cache; returns queries over it, [T, H * (rank + rope)]."""
+        width = latent.heads * (latent.rank + latent.rope_dim)
+        return self._record(_LATENT_WRITE, width, q, more=kv, state=cache, part=latent)
+
+    def latent_values(self, attended: Tensor, latent: Latent) -> Tensor:
+        """Map sums of what the cache has to the values of heads, [T, H * value]."""
+        return self._record(_LATENT_VALUES, latent.heads * latent.value_dim, attended, part=latent)
+
     def _record(
         self,
         kind: int,
@@ -301,7 +354,7 @@ class Program:
         more: Tensor | None = None,
         state: Tensor | None = None,
         values: Tensor | None = None,
-        part: Heads | Experts | None = None,
+        part: Heads | Experts | Latent | None = None,
         **numbers: float,
     ) -> Tensor:
         """Append an operation that fills the buffer of its kind and width."""

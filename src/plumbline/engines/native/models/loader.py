@@ -206,16 +206,23 @@ class _Builder:
         both = shape.key_dim + shape.value_dim
         kv_b = self._fetch(f"{prefix}{names.kv_b}.weight", (shape.heads * both, rank), None)
         kv_b = kv_b.view(shape.heads, both, rank)
+        keys, values = kv_b[:, : shape.key_dim], kv_b[:, shape.key_dim :].transpose(1, 2)
         return LatentWeights(
             q_a=q_a,
             q_a_norm=q_a_norm,
             q=self._linear(prefix, (q_name,), (shape.heads * width,), inputs, False, q_rows),
             kv=self._linear(prefix, (names.kv_a,), (shape.head_dim,), hidden, shape.bias, kv_rows),
             kv_norm=NormWeights(self._fetch(f"{prefix}{names.kv_a_norm}.weight", (rank,), torch.float32)),
-            keys=kv_b[:, : shape.key_dim].contiguous(),
-            values=kv_b[:, shape.key_dim :].transpose(1, 2).contiguous(),
+            keys=self._by_head(keys),
+            values=self._by_head(values),
             o=self._linear(prefix, (names.o,), (hidden,), shape.heads * shape.value_dim, shape.bias),
         )
+
+    def _by_head(self, weights: Tensor) -> Tensor | list[Linear]:
+        """Prepare projections [H, in, out] of heads."""
+        if self._library is None:
+            return weights.contiguous()
+        return [Linear(weight.t().contiguous(), None, self._library) for weight in weights]
 
     def _head_norms(self, prefix: str, shape: Attention, order: Tensor | None) -> Tensor | None:
         """Fetch the weights of q and k norms, [H + KV, head_dim]."""

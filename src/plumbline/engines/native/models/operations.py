@@ -87,10 +87,9 @@ class LatentHeads:
     """The table of `rope_table`, as wide as the rotated key."""
     norm: PreparedNorm
     """Of latents."""
-    keys: Tensor
-    """[H, key_dim, rank]"""
-    values: Tensor
-    """[H, rank, value_dim]"""
+    keys: Tensor | list[Linear]
+    """See `LatentWeights`."""
+    values: Tensor | list[Linear]
 
 
 class Operations(Protocol):
@@ -297,10 +296,12 @@ class _Torch(_Step):
 
     def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
         plan = self._plan(heads.cos_sin)
+        assert isinstance(heads.keys, Tensor)
         latent_write_torch(kv, plan, cache[0], heads.norm.weight, heads.norm.norm.eps)
         return latent_queries_torch(q, plan, heads.keys, self._all.exact)
 
     def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
+        assert isinstance(heads.values, Tensor)
         rows = attended.view(len(attended), heads.latent.heads, -1)
         return latent_values_torch(rows, heads.values, self._all.exact)
 

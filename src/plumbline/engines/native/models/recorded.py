@@ -10,7 +10,7 @@ from plumbline.engines.native.models.operations import Heads, KVCache, LatentHea
 from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library, PackedWeight
-from plumbline_kernels.cpu.program import Experts, Program
+from plumbline_kernels.cpu.program import Experts, Latent, Program
 from plumbline_kernels.cpu.program import Heads as CompiledHeads
 
 __all__ = ["RecordedBackend"]
@@ -92,10 +92,10 @@ class _Recorder:
         return self._program.attend(q, cache, _structure(heads))
 
     def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
-        raise NotImplementedError("compiled_problem leaves latent attention to torch")
+        return self._program.latent_write(q, kv, cache[0], _latent(heads))
 
     def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
-        raise NotImplementedError("compiled_problem leaves latent attention to torch")
+        return self._program.latent_values(attended, _latent(heads))
 
     def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
         assert isinstance(weights.gate_up, list)
@@ -115,6 +115,13 @@ class _Recorder:
 def _projection(layer: Linear) -> tuple[PackedWeight, Tensor | None]:
     assert layer.packed is not None, "the model was loaded for these kernels"
     return layer.packed, layer.bias
+
+
+def _latent(heads: LatentHeads) -> Latent:
+    assert isinstance(heads.keys, list)
+    assert isinstance(heads.values, list)
+    keys, values = ([_projection(layer) for layer in layers] for layers in (heads.keys, heads.values))
+    return Latent.of(heads.cos_sin, heads.norm.weight, heads.norm.norm.eps, keys, values)
 
 
 def _structure(heads: Heads) -> CompiledHeads:

@@ -17,13 +17,17 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
     """Return why compiled CPU kernels do not run a model, or None if they do."""
     for layer in description.layers:
         shape = layer.mixer
-        if isinstance(shape, Latent):
-            return "they do not have latent attention"
         block = layer.feed_forward
         widths: tuple[int, ...] = (description.hidden_size, block.width)
         if isinstance(block, Experts) and block.shared is not None:
             widths += (block.shared.width,)
-        if not library.supports(dtype, shape.head_dim, shape.heads // shape.kv_heads, widths):
+        shared = shape.heads
+        if isinstance(shape, Latent):
+            # The rotated half of a key must be whole vectors, too.
+            widths += (shape.rank, shape.key_dim, shape.value_dim, shape.rope_dim // 2)
+        else:
+            shared //= shape.kv_heads
+        if not library.supports(dtype, shape.head_dim, shared, widths):
             return f"they do not support {dtype} with the shapes of this model on this processor"
     return None
 

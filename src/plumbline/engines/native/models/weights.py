@@ -52,10 +52,10 @@ class LatentWeights:
     """The second projection of queries, or the only one."""
     kv: Linear
     kv_norm: NormWeights
-    keys: Tensor
-    """The key projection of each head, [H, key_dim, rank]."""
-    values: Tensor
-    """The value projection of each head, [H, rank, value_dim]."""
+    keys: Tensor | list[Linear]
+    """The key projection of each head, [H, key_dim, rank], or packed for compiled kernels."""
+    values: Tensor | list[Linear]
+    """The value projection of each head, [H, rank, value_dim], or packed."""
     o: Linear
 
 
