@@ -79,7 +79,7 @@ def _around(
     """Describe a model with norms around each block; `caps` are those of scores and logits where none are given."""
     fields.refuse("use_bidirectional_attention")
     # transformers reads the other one.
-    fields.without_effect("hidden_act")
+    fields.without_effect("hidden_act", "sliding_window_size")
     shape, bias = heads(fields, head_dim=256), attention_bias(fields)
     scale = fields.number("query_pre_attn_scalar", 256) ** -0.5
     softcap = _cap(fields, "attn_logit_softcapping", caps[0])

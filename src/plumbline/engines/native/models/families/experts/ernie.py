@@ -24,7 +24,8 @@ _NAMES = Names(correction="mlp.moe_statics.e_score_correction_bias", ignored=("m
 def _ernie(fields: Fields) -> ModelDescription:
     # What releases carry for training and for the prediction of further tokens; transformers reads none of it.
     fields.without_effect(
-        "moe_capacity moe_gate moe_gate_act moe_use_aux_free num_nextn_predict_layers use_flash_attention"
+        "moe_capacity moe_gate moe_gate_act moe_use_aux_free num_nextn_predict_layers use_flash_attention "
+        "use_rmsnorm"
     )
     fields.refuse("use_bias")
     mixer = Attention(**heads(fields), rope=read_rope(fields, 500000.0, interleaved=True))
