@@ -9,7 +9,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from plumbline.cli import main
 from plumbline.engines.native.models.families import FAMILIES
-from plumbline.server.loading.supported import table
+from plumbline.server.loading.supported import _REASONS, table
 
 
 def test_the_documentation_has_the_table_of_families() -> None:
@@ -28,6 +28,12 @@ def test_every_language_model_of_transformers_is_listed_with_its_engine(
     listed = {word.strip(",") for word in others.split()}
     assert listed >= MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - FAMILIES.keys()
     assert not listed & FAMILIES.keys()
+
+
+def test_every_type_with_a_reason_is_one_that_our_engine_lacks() -> None:
+    named = " ".join(_REASONS.values()).split()
+    assert len(named) == len(set(named))
+    assert set(named) <= MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - FAMILIES.keys()
 
 
 def test_the_table_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:

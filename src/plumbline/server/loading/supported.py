@@ -21,6 +21,21 @@ def overview() -> str:
     return "\n".join(_lines())
 
 
+_REASONS: dict[str, str] = {
+    "a state besides keys and values": (
+        "bailing_hybrid bamba falcon_h1 falcon_mamba jamba kimi_linear lfm2 lfm2_moe lfm3 mamba mamba2 minimax "
+        "nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma rwkv "
+        "xlstm zamba zamba2"
+    ),
+    "attention to a choice of keys": "deepseek_v32 deepseek_v4 glm_moe_dsa",
+    "images, audio or video": (
+        "aria_text emu3 fuyu gemma3 gemma3n gemma4 gemma4_unified git got_ocr2 llama4 mllama moshi musicgen "
+        "phi4_multimodal trocr whisper"
+    ),
+}
+"""What models need that our engine does not have, by their types."""
+
+
 def _lines() -> Iterator[str]:
     width = max(map(len, FAMILIES)) + 2
     yield "Our engine (--engine plumbline), from safetensors, by the model_type of config.json:"
@@ -28,19 +43,22 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "llama.cpp (--engine llama_cpp): GGUF files of every family that llama.cpp runs."
     yield ""
-    yield "vLLM (--engine vllm) where it is installed, or else transformers (--engine transformers): all others."
-    yield "These are the further language models of transformers; both engines also run models of images and text."
-    yield from textwrap.wrap(
-        ", ".join(_further()),
-        width=100,
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_on_hyphens=False,
-    )
+    yield "vLLM (--engine vllm) where it is installed, or else transformers (--engine transformers): all others. These"
+    yield "are the further language models of transformers, with what our engine lacks for them:"
+    further = _further()
+    for reason, names in _REASONS.items():
+        found = sorted(further & set(names.split()))
+        further -= set(found)
+        yield from _wrapped(f"{reason}: {', '.join(found)}")
+    yield from _wrapped(f"a description: {', '.join(sorted(further))}")
 
 
-def _further() -> list[str]:
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _further() -> set[str]:
     """Return the types of causal language models that transformers has and our engine does not."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - FAMILIES.keys())
+    return set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - FAMILIES.keys()

@@ -109,6 +109,13 @@ def test_yarn_makes_the_context_longer():
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor"),
         ({"torch_dtype": "int8"}, "dtype"),
+        ({"model_type": "gemma4_text"}, "hidden_size_per_layer_input 256"),
+        ({"model_type": "gemma2", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv"),
+        ({"model_type": "gpt_oss", "swiglu_limit": 9.0}, "swiglu_limit"),
+        ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok"),
+        ({"model_type": "granitemoehybrid"}, "linear_attention"),
+        ({"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1.0]}}, "long_factor"),
         ({"surprise": 1, "other": 2.5}, "not known for model_type 'llama': other, surprise"),
         ({"rope_parameters": {"rope_theta": 10.0, "surprise": 1}}, "surprise"),
         (

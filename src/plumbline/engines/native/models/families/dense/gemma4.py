@@ -10,6 +10,7 @@ from plumbline.engines.native.models.description import (
     HeadNorm,
     LayerDescription,
     ModelDescription,
+    UnsupportedModelError,
 )
 from plumbline.engines.native.models.families.dense.gemma import AROUND
 from plumbline.engines.native.models.families.parts import (
@@ -35,11 +36,14 @@ _ROPES: dict[str, dict[str, Any]] = {
 
 def _gemma4(fields: Fields) -> ModelDescription:
     # Embeddings for each layer, layers that share a cache, and experts are parts of other sizes of Gemma 4.
-    if fields.get("hidden_size_per_layer_input", 256):
-        fields.refuse("hidden_size_per_layer_input")
-    for name in ("num_kv_shared_layers", "enable_moe_block", "use_bidirectional_attention"):
-        if fields.get(name):
-            fields.refuse(name)
+    for name, default in (
+        ("hidden_size_per_layer_input", 256),
+        ("num_kv_shared_layers", 0),
+        ("enable_moe_block", False),
+        ("use_bidirectional_attention", None),
+    ):
+        if value := fields.get(name, default):
+            raise UnsupportedModelError(f"{name} {value!r} is not supported")
     fields.without_effect(
         "vocab_size_per_layer_input use_double_wide_mlp num_experts top_k_experts moe_intermediate_size"
     )
