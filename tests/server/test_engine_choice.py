@@ -42,6 +42,15 @@ def test_another_model_runs_on_transformers_and_the_reason_names_what_is_missing
     assert "mamba" in chosen.reason
 
 
+def test_a_model_of_images_and_text_runs_where_images_are_taken(tmp_path: Path) -> None:
+    config = {"model_type": "gemma3", "text_config": {}, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    chosen = choose_engine(Settings(), tmp_path, None)
+    assert chosen.name == "transformers"
+    assert "not images" in chosen.reason
+    assert choose_engine(Settings(engine="plumbline"), tmp_path, None).name == "plumbline"
+
+
 def test_a_model_without_kernels_for_the_device_runs_elsewhere_or_is_refused_with_the_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from plumbline.cli import main
-from plumbline.engines.native.models.families import FAMILIES
+from plumbline.engines.native.models.families import FAMILIES, WRAPPED
 from plumbline.server.loading.supported import _REASONS, table
 
 
@@ -23,17 +23,17 @@ def test_every_language_model_of_transformers_is_listed_with_its_engine(
 ) -> None:
     assert main(["models", "--supported"]) == 0
     ours, others = capsys.readouterr().out.split("llama.cpp", 1)
-    lines = [line.split()[0] for line in ours.splitlines()[1:] if line]
-    assert lines == list(FAMILIES)
+    lines = [line.split()[0] for line in ours.splitlines() if line.startswith("  ")]
+    assert lines == [*FAMILIES, *WRAPPED]
     listed = {word.strip(",") for word in others.split()}
-    assert listed >= MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - FAMILIES.keys()
+    assert listed >= MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - FAMILIES.keys() - WRAPPED.keys()
     assert not listed & FAMILIES.keys()
 
 
 def test_every_type_with_a_reason_is_one_that_our_engine_lacks() -> None:
     named = " ".join(_REASONS.values()).split()
     assert len(named) == len(set(named))
-    assert set(named) <= MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - FAMILIES.keys()
+    assert set(named) <= MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - FAMILIES.keys() - WRAPPED.keys()
 
 
 def test_the_table_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,7 +115,8 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
     if (settings.loras or settings.lora_dir) and find_spec("vllm") is not None:
         return EngineChoice("vllm", "it is the one that takes adapters")
     try:
-        _described(settings, folder)
+        if _described(settings, folder).is_text_of_more:
+            raise UnsupportedModelError("of this model it runs the text alone, and not images")
     except UnsupportedModelError as error:
         if find_spec("vllm") is not None:
             return EngineChoice("vllm", f"ours does not run this model, and vLLM is installed: {error}")
@@ -171,6 +172,8 @@ def _native(
 ) -> Engine:
     dtype = _DTYPES.get(settings.dtype)
     described = _described(settings, folder)
+    if described.is_text_of_more:
+        _log.warning("only the text of this model is run: requests with images are refused")
     # Before the weights are read, and before tables of so many positions are made.
     config = _native_config(described, settings, dtype or described.dtype)
     library = _cpu_kernels(settings, described, dtype or described.dtype, device)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from plumbline.engines.native.models.families import FAMILIES
+from plumbline.engines.native.models.families import FAMILIES, WRAPPED
 
 __all__ = ["overview", "table"]
 
 
 def table() -> str:
     """Return the families of our engine as a table of docs/engines.md."""
-    rows = (f"| `{name}` | {family.title} |" for name, family in FAMILIES.items())
+    rows = [f"| `{name}` | {family.title} |" for name, family in FAMILIES.items()]
+    rows += [f"| `{name}` | {model.title}, with `--engine plumbline` |" for name, model in WRAPPED.items()]
     return "\n".join(("| `model_type` | models |", "|---|---|", *rows))
 
 
@@ -29,7 +30,7 @@ _REASONS: dict[str, str] = {
     ),
     "attention to a choice of keys": "deepseek_v32 deepseek_v4 glm_moe_dsa",
     "images, audio or video": (
-        "aria_text emu3 fuyu gemma3 gemma3n gemma4 gemma4_unified git got_ocr2 llama4 mllama moshi musicgen "
+        "aria_text emu3 fuyu gemma3n gemma4 gemma4_unified git got_ocr2 llama4 mllama moshi musicgen "
         "phi4_multimodal trocr whisper"
     ),
 }
@@ -40,6 +41,9 @@ def _lines() -> Iterator[str]:
     width = max(map(len, FAMILIES)) + 2
     yield "Our engine (--engine plumbline), from safetensors, by the model_type of config.json:"
     yield from (f"  {name:{width}}{family.title}" for name, family in FAMILIES.items())
+    yield ""
+    yield "With --engine plumbline it runs the text of models of images and text, too; else they go to an engine below:"
+    yield from (f"  {name:{width}}{model.title}" for name, model in WRAPPED.items())
     yield ""
     yield "llama.cpp (--engine llama_cpp): GGUF files of every family that llama.cpp runs."
     yield ""
@@ -61,4 +65,4 @@ def _further() -> set[str]:
     """Return the types of causal language models that transformers has and our engine does not."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - FAMILIES.keys()
+    return set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - FAMILIES.keys() - WRAPPED.keys()

@@ -19,7 +19,7 @@ import pytest
 import torch
 import transformers
 from support.model_driver import Driver, Sequence
-from support.model_families import CASES, Case
+from support.model_families import CASES, SMALL, YARN, Case
 
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.families import FAMILIES
@@ -113,6 +113,46 @@ def test_in_an_exact_batch_a_prompt_has_the_same_bits_in_any_chunks(pair: tuple[
         outcomes.append(torch.stack(sequence.logits))
     assert torch.equal(outcomes[0], outcomes[1])
     assert torch.equal(outcomes[0], outcomes[2])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("family", "text", "vision"), [
+    ("gemma3", {"head_dim": 16}, {}),
+    ("mistral3", {"model_type": "ministral3", "head_dim": 16, "rope_parameters": YARN}, {"model_type": "pixtral"}),
+    ("mistral3", {"model_type": "mistral", "head_dim": 16}, {"model_type": "pixtral"}),
+])  # fmt: skip
+def test_the_text_of_a_model_of_images_and_text_is_that_of_transformers(
+    family: str, text: dict[str, Any], vision: dict[str, Any], tied: bool, tmp_path: Path
+) -> None:
+    """Tensors of images are left alone, and the output layer is the embedding if the checkpoint has no other."""
+    torch.manual_seed(1)
+    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.AutoConfig.for_model(
+        family,
+        text_config=SMALL | text | {"tie_word_embeddings": tied},
+        vision_config=small | {"image_size": 28, "patch_size": 14} | vision,
+        image_token_index=200,
+        tie_word_embeddings=tied,
+    )
+    config._attn_implementation = "eager"
+    reference = transformers.AutoModelForImageTextToText.from_config(config).eval()
+    reference.save_pretrained(tmp_path)
+    model = load_model(tmp_path, torch.float32)
+    assert model.description.is_text_of_more
+    driver, tokens = Driver(model), prompt(30, seed=1)
+    sequence = driver.add(tokens, 32)
+    driver.step([(sequence, 30)])
+    assert_same(sequence, reference)
+
+
+@pytest.mark.parametrize("change", [
+    {"surprise": 1}, {"text_config": None}, {"text_config": {"model_type": "mamba"}}, {"quantization_config": {}}
+])  # fmt: skip
+def test_what_is_around_a_text_is_known_or_refused(change: dict[str, Any]) -> None:
+    config = {"model_type": "gemma3", "text_config": {}, "vision_config": {}, "mm_tokens_per_image": 256}
+    assert describe(config).vocab_size == 262208
+    with pytest.raises(UnsupportedModelError, match=r"surprise|text_config|mamba|quantization_config"):
+        describe(config | change)
 
 
 def test_every_family_has_a_case():

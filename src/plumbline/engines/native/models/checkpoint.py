@@ -17,6 +17,15 @@ class WeightsError(ValueError):
     """The weights do not match the config; the message lists the names."""
 
 
+_TEXT = (
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("model.language_model.", "model."),
+    ("lm_head.", "lm_head."),
+)
+"""What names of a text begin with in models of images and text, and alone."""
+
+
 class Checkpoint:
     """The tensors of a model folder; every one must be used, and every weight found."""
 
@@ -24,6 +33,8 @@ class Checkpoint:
         self.folder, self.dtype, self.device = folder, dtype, device
         self._files: dict[str, Any] = {}
         self._where: dict[str, str] = {}
+        self._stored: dict[str, str] = {}
+        """The names in the files of tensors that have another one here."""
         self.missing: list[str] = []
         self.unused: set[str] = set()
 
@@ -58,15 +69,28 @@ class Checkpoint:
     def fetch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """Read a tensor; a missing one is recorded and replaced by zeros until `finish` refuses the checkpoint."""
         dtype = dtype or self.dtype
-        file = self._where.get(name)
+        stored = self._stored.get(name, name)
+        file = self._where.get(stored)
         if file is None:
             self.missing.append(name)
             return torch.zeros(shape, dtype=dtype, device=self.device)
         self.unused.discard(name)
-        tensor: Tensor = self._files[file].get_tensor(name)
+        tensor: Tensor = self._files[file].get_tensor(stored)
         if [size for size in tensor.shape if size != 1] != [size for size in shape if size != 1]:
             raise WeightsError(f"{name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
         return tensor.view(shape).to(self.device, dtype)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a tensor."""
+        return self._stored.get(name, name) in self._where
+
+    def take_text(self) -> None:
+        """Name the tensors of a text as if it were all, and leave those of images alone."""
+        for stored in self._where:
+            for prefix, plain in _TEXT:
+                if stored.startswith(prefix):
+                    self._stored[plain + stored.removeprefix(prefix)] = stored
+        self.unused = set(self._stored)
 
     def ignore(self, prefixes: tuple[str, ...]) -> None:
         """Accept that tensors are not used whose names begin in one of these ways."""

@@ -289,6 +289,8 @@ class ModelDescription:
     """c, if a logit x becomes c * tanh(x / c), after the scale."""
     context_length: int = 2048
     """The longest sequence that the model was made for, in tokens."""
+    is_text_of_more: bool = False
+    """Whether the checkpoint is that of a model of images and text, of which this is the text."""
     dtype: torch.dtype = torch.float32
     eos_token_ids: frozenset[int] = frozenset()
     names: Names = field(default_factory=Names)

@@ -78,6 +78,9 @@ def load_model(
             )
         description = replace(description, context_length=max_model_len)
     with Checkpoint(folder, dtype or description.dtype, torch.device(device)) as checkpoint:
+        if description.is_text_of_more:
+            checkpoint.take_text()
+            description = replace(description, tied=not checkpoint.has(f"{description.names.head}.weight"))
         if description.tied:
             # A tied model may come with the redundant copy.
             checkpoint.ignore((f"{description.names.head}.weight",))

@@ -9,9 +9,10 @@ from pathlib import Path
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.families import dense, experts
 from plumbline.engines.native.models.families.parts import Family
+from plumbline.engines.native.models.families.wrapped import WRAPPED, text_of
 from plumbline.engines.native.models.fields import Fields, Json
 
-__all__ = ["FAMILIES", "describe", "read_description"]
+__all__ = ["FAMILIES", "WRAPPED", "describe", "read_description"]
 
 FAMILIES: dict[str, Family] = {**dense.FAMILIES, **experts.FAMILIES}
 """The families that the engine runs, by `model_type`."""
@@ -24,6 +25,8 @@ def describe(config: Json) -> ModelDescription:
         UnsupportedModelError: the model is of another family or uses a feature that is not implemented.
     """
     fields = Fields(config)
+    if fields.model_type in WRAPPED:
+        return replace(describe(text_of(config)), is_text_of_more=True)
     family = FAMILIES.get(fields.model_type)
     if family is None:
         raise UnsupportedModelError(

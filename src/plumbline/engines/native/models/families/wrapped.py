@@ -1,0 +1,88 @@
+"""Read the text of models of images and text: their config has that of the text inside.
+
+Only the text is run, so `--engine auto` leaves such a model to an engine that takes images. Configs of earlier versions
+of transformers leave out what is a default of the type.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.fields import Fields, Json
+
+__all__ = ["WRAPPED", "text_of"]
+
+_OUTSIDE = (
+    "boi_token_index eoi_token_index image_token_id image_token_index mm_tokens_per_image multimodal_projector_bias "
+    "projector_hidden_act spatial_merge_size tie_word_embeddings vision_config vision_feature_layer"
+)
+"""Fields of images, and whether the output layer is the embedding, which the checkpoint shows."""
+
+
+class Wrapped(NamedTuple):
+    """A type of models of images and text."""
+
+    title: str
+    text: str
+    """The `model_type` of the text if its config does not say it."""
+    defaults: Json
+    """The fields of such a text."""
+
+
+WRAPPED = {
+    "gemma3": Wrapped(
+        "the text of Gemma 3 4B, 12B and 27B",
+        "gemma3_text",
+        {
+            "head_dim": 256,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "max_position_embeddings": 131072,
+            "num_attention_heads": 8,
+            "num_hidden_layers": 26,
+            "num_key_value_heads": 4,
+            "sliding_window": 4096,
+            "vocab_size": 262208,
+        },
+    ),
+    "mistral3": Wrapped(
+        "the text of Mistral Small 3.1 and 3.2, Ministral 3",
+        "mistral",
+        {
+            "head_dim": 128,
+            "hidden_size": 5120,
+            "intermediate_size": 32768,
+            "max_position_embeddings": 131072,
+            "num_attention_heads": 32,
+            "num_hidden_layers": 40,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-05,
+            "rope_theta": 1000000000.0,
+            "vocab_size": 131072,
+        },
+    ),
+}
+"""The models whose text the engine runs, by `model_type`."""
+
+
+def text_of(config: Json) -> dict[str, Any]:
+    """Return the config of the text of a model of images and text.
+
+    Raises:
+        UnsupportedModelError: the config has fields that are not known, or none of a text.
+    """
+    fields = Fields(config)
+    wrapped = WRAPPED[fields.model_type]
+    found = fields.get("text_config")
+    if not isinstance(found, dict):
+        raise UnsupportedModelError("config.json has no text_config")
+    fields.refuse("quantization_config")
+    fields.without_effect(_OUTSIDE)
+    kind = found.get("model_type", wrapped.text)
+    text = {**(wrapped.defaults if kind == wrapped.text else {}), **found, "model_type": kind}
+    for name in ("dtype", "torch_dtype", "eos_token_id"):
+        if (value := fields.get(name)) is not None and text.get(name) is None:
+            text[name] = value
+    fields.finish()
+    return text
