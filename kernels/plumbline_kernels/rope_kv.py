@@ -15,7 +15,7 @@ from plumbline_kernels import norm
 from plumbline_kernels._backend import CompileCase, cdiv, check, jit, next_power_of_2, tl, tuning, use_triton
 from plumbline_kernels.norm import layer_norm_torch, rms_norm_torch
 
-__all__ = ["HeadNorms", "RopePlan", "merge_head_norms", "plan_rope", "rope_kv_write"]
+__all__ = ["HeadNorms", "RopePlan", "plan_rope", "rope_kv_write"]
 
 
 class HeadNorms(NamedTuple):
@@ -99,11 +99,6 @@ def rope_kv_write(
         return _launch(qkv, cos_sin, positions, slot_mapping, k_cache, v_cache, num_heads, norms, temperature)
     plan = plan or plan_rope(cos_sin, positions, slot_mapping, temperature)
     return rope_kv_write_torch(qkv, plan, k_cache, v_cache, num_heads, norms)
-
-
-def merge_head_norms(q_norm: Tensor, k_norm: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
-    """Return [H + KV, hd] of one weight [hd] for all query heads and one for all key heads."""
-    return torch.cat((q_norm.expand(num_heads, -1), k_norm.expand(num_kv_heads, -1)))
 
 
 def rope_kv_write_torch(

@@ -23,7 +23,8 @@ from plumbline_kernels.attention import AttentionBatch, paged_attention_torch
 from plumbline_kernels.cpu import build
 from plumbline_kernels.cpu.build import CompileError
 from plumbline_kernels.cpu.library import Library, load
-from plumbline_kernels.cpu.program import Experts, Heads, Latent, Program
+from plumbline_kernels.cpu.parts import Experts, Heads, Latent
+from plumbline_kernels.cpu.program import Program
 from plumbline_kernels.experts import Routing, mix_torch, route
 from plumbline_kernels.latent import latent_queries_torch, latent_values_torch, latent_write_torch
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm, twice

@@ -9,7 +9,7 @@
 #include "quantized.h"
 #include "rows.h"
 
-// A packed weight with its bias; `Matrix` in program.py.
+// A packed weight with its bias; `Matrix` in parts.py.
 struct Matrix {
   const void *weight, *bias, *scales;
   int64_t outputs, inputs, group;  // group: inputs that share a scale
@@ -24,7 +24,7 @@ void product(const T* x, const Matrix& m, Out* out, long rows, int threads) {
   linear(x, weight, (const T*)m.bias, out, rows, m.outputs, m.inputs, threads);
 }
 
-// `Experts` in program.py; the fields of the choice are those of `Routing` in experts.py.
+// `Experts` in parts.py; the fields of the choice are those of `Routing` in experts.py.
 struct Experts {
   Matrix router;             // fp32
   const float* correction;   // [number], or null

@@ -4,7 +4,7 @@
 
 #include "experts.h"
 
-// `Latent` in program.py.
+// `Latent` in parts.py.
 struct Latent {
   const float *cos_sin, *norm;    // [positions, rope], [rank]
   const Matrix *keys, *values;    // By head: key_dim to rank, rank to value_dim.

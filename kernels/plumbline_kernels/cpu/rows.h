@@ -86,7 +86,7 @@ void gate(const T* gate_up, T* out, long tokens, long width, Activation activati
   });
 }
 
-// What the operations of a layer's attention have in common; `Heads` in program.py.
+// What the operations of a layer's attention have in common; `Heads` in parts.py.
 struct Heads {
   int64_t heads, kv_heads, dim;
   const float* cos_sin;      // [positions, dim], or null for no rotation

@@ -10,8 +10,9 @@ from plumbline.engines.native.models.operations import Heads, KVCache, LatentHea
 from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library, PackedWeight
-from plumbline_kernels.cpu.program import Experts, Latent, Program
-from plumbline_kernels.cpu.program import Heads as CompiledHeads
+from plumbline_kernels.cpu.parts import Experts, Latent
+from plumbline_kernels.cpu.parts import Heads as CompiledHeads
+from plumbline_kernels.cpu.program import Program
 
 __all__ = ["RecordedBackend"]
 
