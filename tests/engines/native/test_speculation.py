@@ -116,7 +116,9 @@ def test_a_proposal_ends_before_the_grammar_fails_and_the_request_goes_on(count:
     """The answer may never come to that place."""
     found = FailsAfter([3, 4, 5, 6, 3][:count], at)
     request = state("a", [3, 4, 5, 6] * 4, found)
-    proposal = Speculator(VOCAB).propose(request, 4, 1)
+    speculator = Speculator(VOCAB, clock=lambda: 0.0)
+    speculator.row_cost._tokens[1] = 0.0
+    proposal = speculator.propose(request, 4, 1)
     length = max(count - 1, 0) if count or at != "accept" else 4
     assert proposal.tokens == (3, 4, 5, 6)[: min(length, 4)]
     assert len(proposal.masks) == (length + 1 if count or at == "accept" else 0)
@@ -149,7 +151,7 @@ class Allows(Moody):
 def test_the_longest_of_a_few_allowed_tokens_is_proposed_if_the_others_begin_it(
     texts: list[bytes], allowed: list[int], known: bool
 ) -> None:
-    speculator = Speculator(VOCAB, texts if known else ())
+    speculator = Speculator(VOCAB, texts if known else (), clock=lambda: 0.0)
     request = state("a", [3], Allows(allowed))
     longest = max(texts[token] for token in allowed)
     alike = len(allowed) <= 4 and all(texts[token] and longest.startswith(texts[token]) for token in allowed)
@@ -241,7 +243,7 @@ def test_a_long_prompt_is_indexed_over_several_steps() -> None:
     assert calls == 15
 
 
-@given(outcomes=st.lists(st.booleans(), max_size=40), least=st.floats(0.01, 0.99))
+@given(outcomes=st.lists(st.booleans(), max_size=40), least=st.floats(0.01, 0.89))
 def test_a_proposal_is_as_long_as_its_last_token_is_likely(outcomes: list[bool], least: float) -> None:
     """The chance of a token is the moving average of those before; while it is too small, few are looked up."""
     lookup, tokens, chance = PromptLookup(0.7), [1, 2, 3] * 10, 0.7

@@ -38,12 +38,14 @@ _SLOW_PAUSE = 32
 """Tokens without a proposal after one mask took that long: without one it is computed beside the forward pass."""
 _GRAM = 3
 """Last tokens that must have occurred before."""
-_CHANCE = 0.7
+_CHANCE = 0.6
 """Chance of a looked up token to be right, of the first requests."""
 _WEIGHT = 1 / 8
 """Weight of a request's last looked up token in its chance; a quarter of that for the chance of new requests."""
 _PROBE = 32
 """Tokens after which a request looks up one token again whose chance is too small."""
+_HOPELESS = 0.9
+"""Chance that pays too little: where it is needed, a right token is no reason to look the next one up."""
 _NEW_TEXT = 16
 """Look-ups in a row that find nothing, after which only each fourth token is looked up."""
 _MOST = 16
@@ -61,7 +63,7 @@ class PromptLookup:
         chance: of its first proposed token to be right.
     """
 
-    __slots__ = ("_blank", "_chance", "_followers", "_indexed", "_misses", "resume")
+    __slots__ = ("_blank", "_chance", "_followers", "_hopeless", "_indexed", "_misses", "resume")
 
     def __init__(self, chance: float = _CHANCE) -> None:
         self._followers: dict[tuple[int, ...], int] = {}
@@ -69,6 +71,7 @@ class PromptLookup:
         self._indexed = _GRAM
         self._chance = chance
         self._misses = 0
+        self._hopeless = False
         self._blank = 0
         self.resume = 0
         """The number of tokens before which there is no proposal."""
@@ -94,6 +97,7 @@ class PromptLookup:
         self._indexed = max(indexed, _GRAM)
         if indexed < end:
             return []
+        self._hopeless = least_chance >= _HOPELESS
         if self._chance < least_chance:
             self.resume = end + _PROBE
         place = followers.get(tuple(tokens[-_GRAM:]))
@@ -122,7 +126,8 @@ class PromptLookup:
         self._chance = learned(self._chance, proposed, accepted, _WEIGHT)
         if accepted:
             self._misses = 0
-            self.resume = end
+            if not self._hopeless:
+                self.resume = end
         else:
             self._misses += 1
             self.resume = max(self.resume, end + min(1 << self._misses, _LONGEST_PAUSE))
