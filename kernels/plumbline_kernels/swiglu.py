@@ -1,4 +1,4 @@
-"""Compute the gated activations of feed-forward blocks: silu(gate) * up, gelu(gate) * up and that of gpt-oss.
+"""Compute the activations of feed-forward blocks: silu(gate) * up, gelu(gate) * up, that of gpt-oss, and plain ones.
 
 The gelu is the one with tanh, 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x³))), as in Gemma.
 """
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from plumbline_kernels._backend import FLOATS, CompileCase, cdiv, check, jit, tl, tuning, use_triton
 
-__all__ = ["gelu_mul", "oss_mul", "silu_mul"]
+__all__ = ["gelu", "gelu_mul", "oss_mul", "relu2", "silu_mul"]
 
 _LIMIT, _ALPHA = 7.0, 1.702
 """Of the activation of gpt-oss."""
-_SILU, _GELU, _OSS = range(3)
+_SILU, _GELU, _OSS, _RELU2 = range(4)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -34,6 +34,16 @@ def oss_mul(gate_up: Tensor) -> Tensor:
     """Map [T, 2 * I] to gate * sigmoid(1.702 gate) * (up + 1) with a clamped gate and up, [T, I]."""
     _check("oss_mul", gate_up)
     return _launch(gate_up, _OSS) if use_triton(gate_up) else oss_mul_torch(gate_up)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Return gelu(x) of [T, I]."""
+    return _launch(x, _GELU, gated=False) if use_triton(x) else gelu_torch(x)
+
+
+def relu2(x: Tensor) -> Tensor:
+    """Return max(x, 0)² of [T, I]."""
+    return _launch(x, _RELU2, gated=False) if use_triton(x) else relu2_torch(x)
 
 
 def silu_mul_torch(gate_up: Tensor) -> Tensor:
@@ -55,6 +65,17 @@ def oss_mul_torch(gate_up: Tensor) -> Tensor:
     return gate * sigmoid_torch(gate * _ALPHA) * (up + 1)
 
 
+def gelu_torch(x: Tensor) -> Tensor:
+    """Compute `gelu` in torch, with the same bits wherever an element is; the inner sum is fp32."""
+    wide = x.float()
+    return (wide * sigmoid_torch(1.5957691216057308 * (wide + 0.044715 * wide**3))).to(x.dtype)
+
+
+def relu2_torch(x: Tensor) -> Tensor:
+    """Compute `relu2` in torch."""
+    return F.relu(x).square_()
+
+
 def sigmoid_torch(x: Tensor) -> Tensor:
     """Return 1 / (1 + e^-x), with the same bits wherever an element is; torch's own differs at the end of a tensor."""
     return 1 / (1 + x.neg().exp_())
@@ -71,7 +92,8 @@ def _gated_kernel(
     out_ptr,  # [T, I], contiguous
     stride,
     width,
-    ACTIVATION: tl.constexpr,  # 0 SiLU, 1 GELU, 2 of gpt-oss
+    ACTIVATION: tl.constexpr,  # 0 SiLU, 1 GELU, 2 of gpt-oss, 3 squared ReLU
+    GATED: tl.constexpr,  # if not, rows are [I], and up is 1
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -79,7 +101,9 @@ def _gated_kernel(
     mask = columns < width
     at = gate_up_ptr + row * stride + columns
     gate = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-    up = tl.load(at + width, mask=mask, other=0.0).to(tl.float32)
+    up = 1.0
+    if GATED:
+        up = tl.load(at + width, mask=mask, other=0.0).to(tl.float32)
     power = gate
     if ACTIVATION == 1:
         # 0.5 (1 + tanh(y)) is the sigmoid of 2 y.
@@ -88,13 +112,17 @@ def _gated_kernel(
         gate = tl.minimum(gate, 7.0)
         up = tl.minimum(tl.maximum(up, -7.0), 7.0) + 1
         power = 1.702 * gate
-    out = gate / (1 + tl.exp(-power)) * up
+    if ACTIVATION == 3:
+        gate = tl.maximum(gate, 0.0)
+        out = gate * gate * up
+    else:
+        out = gate / (1 + tl.exp(-power)) * up
     tl.store(out_ptr + row * width + columns, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def _launch(gate_up: Tensor, activation: int) -> Tensor:
+def _launch(gate_up: Tensor, activation: int, *, gated: bool = True) -> Tensor:
     check(gate_up.stride(1) == 1, "silu_mul: rows of gate_up must be contiguous")
-    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    rows, width = gate_up.shape[0], gate_up.shape[1] // (2 if gated else 1)
     out = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)
     config = tuning("silu_mul")
     if out.numel():
@@ -104,6 +132,7 @@ def _launch(gate_up: Tensor, activation: int) -> Tensor:
             gate_up.stride(0),
             width,
             ACTIVATION=activation,
+            GATED=gated,
             BLOCK=config["block"],
             num_warps=config["num_warps"],
         )
@@ -112,11 +141,11 @@ def _launch(gate_up: Tensor, activation: int) -> Tensor:
 
 def compile_cases() -> Iterator[CompileCase]:
     """Yield one launch per activation: the block size does not depend on the model."""
-    for activation, name in enumerate(("silu_mul", "gelu_mul", "oss_mul")):
+    for activation, name in enumerate(("silu_mul", "gelu_mul", "oss_mul", "relu2")):
         yield CompileCase(
             name,
             _gated_kernel,
             {"gate_up_ptr": "*bf16", "out_ptr": "*bf16", "stride": "i32", "width": "i32"},
-            {"ACTIVATION": activation, "BLOCK": tuning("silu_mul")["block"]},
+            {"ACTIVATION": activation, "GATED": activation < _RELU2, "BLOCK": tuning("silu_mul")["block"]},
             tuning("silu_mul"),
         )

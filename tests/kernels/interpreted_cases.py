@@ -81,6 +81,8 @@ def test_gates(dtype, randn):
     gate_up = randn(3, 2 * 1100, dtype=dtype)[:, :2060]
     torch.testing.assert_close(swiglu.silu_mul(gate_up), swiglu.silu_mul_torch(gate_up), **TOLERANCE[dtype])
     torch.testing.assert_close(swiglu.gelu_mul(gate_up), swiglu.gelu_mul_torch(gate_up), **TOLERANCE[dtype])
+    torch.testing.assert_close(swiglu.gelu(gate_up), swiglu.gelu_torch(gate_up), **TOLERANCE[dtype])
+    torch.testing.assert_close(swiglu.relu2(gate_up), swiglu.relu2_torch(gate_up), **TOLERANCE[dtype])
     gate_up *= 5
     torch.testing.assert_close(swiglu.oss_mul(gate_up), swiglu.oss_mul_torch(gate_up), **TOLERANCE[dtype])
 

@@ -30,7 +30,7 @@ from plumbline_kernels.latent import latent_queries_torch, latent_values_torch, 
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm, twice
 from plumbline_kernels.rope_kv import HeadNorms, plan_rope, rope_kv_write
 from plumbline_kernels.sampling import gumbel_noise, sample_torch
-from plumbline_kernels.swiglu import gelu_mul, oss_mul, silu_mul
+from plumbline_kernels.swiglu import gelu, gelu_mul, oss_mul, relu2, silu_mul
 
 torch.set_num_threads(1)
 SETTINGS = settings(max_examples=40, deadline=None)
@@ -223,8 +223,17 @@ def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
 def test_gates_are_those_of_the_reference(library, dtype, activation, reference):
     gate_up = torch.cat((torch.linspace(-200, 200, 64).expand(3, 64), randn(3, 64)), 1).to(dtype)
     recorded = program(library, dtype)
-    gated = run(recorded, recorded.gate(gate_up, activation), 3)
+    gated = run(recorded, recorded.activate(gate_up, activation, True), 3)
     torch.testing.assert_close(gated, reference(gate_up), atol=TOLERANCES[dtype], rtol=1e-2)
+
+
+@DTYPES
+@pytest.mark.parametrize(("activation", "reference"), [("gelu_tanh", gelu), ("relu2", relu2)])
+def test_activations_without_a_gate_are_those_of_the_reference(library, dtype, activation, reference):
+    x = torch.linspace(-50, 50, 64).expand(3, 64).to(dtype).contiguous()
+    recorded = program(library, dtype)
+    activated = run(recorded, recorded.activate(x, activation, False), 3)
+    torch.testing.assert_close(activated, reference(x), atol=TOLERANCES[dtype], rtol=1e-2)
 
 
 @DTYPES

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 from plumbline_kernels.rope_kv import HeadNorms, plan_rope, rope_kv_write
-from plumbline_kernels.swiglu import gelu_mul, silu_mul
+from plumbline_kernels.swiglu import gelu, gelu_mul, relu2, silu_mul
 
 torch.set_num_threads(1)
 DTYPES = pytest.mark.parametrize(
@@ -84,6 +84,17 @@ def test_gelu_mul_gates_with_the_normal_distribution(dtype, tolerance):
     torch.testing.assert_close(
         gelu_mul(gate_up).double(), expected, atol=tolerance * 4 + 0.01, rtol=tolerance
     )
+
+
+@DTYPES
+def test_activations_without_a_gate_are_their_formulas(dtype, tolerance):
+    """The approximation of gelu with tanh differs from the distribution function by less than 0.001."""
+    x = randn(6, 34, dtype=dtype) * 4
+    wide = x.double()
+    torch.testing.assert_close(
+        gelu(x).double(), wide * torch.special.ndtr(wide), atol=tolerance * 4 + 0.01, rtol=tolerance
+    )
+    torch.testing.assert_close(relu2(x).double(), wide.clamp(min=0) ** 2, atol=tolerance, rtol=tolerance)
 
 
 @DTYPES

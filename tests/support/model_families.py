@@ -237,5 +237,9 @@ CASES: list[Case] = [
         rope_parameters=HALF,
     ),
     *both("stablelm", "parallel", use_parallel_residual=True, qk_layernorm=True, rope_parameters=HALF),
+    *both("starcoder2", sliding_window=11),
+    *both("phi", rope_parameters=HALF),
+    *both("nemotron", norms=0.0, rope_parameters=HALF, mlp_bias=True, attention_bias=True),
+    *both("arcee", mlp_bias=True),
     *EXPERTS,
 ]

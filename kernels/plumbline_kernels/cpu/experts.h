@@ -142,7 +142,7 @@ class Mixture {
       for (long i = 0; i < count; i++)
         std::memcpy(inputs_.data() + i * width, x + takers[i] / e.top_k * width, width * sizeof(T));
       product(inputs_.data(), e.gate_up[expert], hidden_.data(), count, threads);
-      gate(hidden_.data(), gated_.data(), count, inner, (Activation)e.activation, threads);
+      gate(hidden_.data(), gated_.data(), count, inner, (Activation)e.activation, true, threads);
       product(gated_.data(), e.down[expert], results_.data(), count, threads);
       each_token(count, width, threads, [&](long i) {
         float* to = sums_.data() + takers[i] / e.top_k * width;

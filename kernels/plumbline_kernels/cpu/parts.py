@@ -13,7 +13,7 @@ from plumbline_kernels.rope_kv import HeadNorms
 
 __all__ = ["ACTIVATIONS", "Experts", "Heads", "Latent"]
 
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "swiglu_oss": 2}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "swiglu_oss": 2, "relu2": 3}
 """`Activation` in rows.h."""
 
 

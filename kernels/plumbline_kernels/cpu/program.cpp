@@ -112,7 +112,7 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
         break;
       }
       case GATE:
-        gate(in, out, tokens, op.outputs, (Activation)op.mode, m.threads);
+        gate(in, out, tokens, op.outputs, (Activation)op.mode, op.inputs != op.outputs, m.threads);
         break;
       case LATENT_WRITE:
         latent_write(*(const Latent*)op.part, in, more, (T*)op.state, out, step.positions, step.slots, tokens, m.threads);

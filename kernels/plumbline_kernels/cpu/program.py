@@ -151,9 +151,10 @@ class Program:
         keys, values = cache
         return self._record(_ATTEND, q.shape[1], q, state=keys, values=values, part=heads)
 
-    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
-        """Return activation(gate) * up of [T, 2 * width]; it is `silu` or `gelu_tanh`."""
-        return self._record(_GATE, gate_up.shape[1] // 2, gate_up, mode=ACTIVATIONS[activation])
+    def activate(self, x: Tensor, activation: str, gated: bool) -> Tensor:
+        """Return activation(gate) * up of [T, 2 * width], or activation(x) of [T, width]."""
+        width = x.shape[1] // 2 if gated else x.shape[1]
+        return self._record(_GATE, width, x, mode=ACTIVATIONS[activation])
 
     def experts(self, x: Tensor, experts: Experts, shared: Tensor | None) -> Tensor:
         """Return the experts' results for x [T, D], and shared [T, D] times its gate, added up."""

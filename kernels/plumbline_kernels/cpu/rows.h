@@ -64,16 +64,16 @@ void norm(const T* x, T* residual, float factor, float scale_sum, const Norm& n,
   });
 }
 
-enum Activation : int32_t { SILU, GELU, OSS };
+enum Activation : int32_t { SILU, GELU, OSS, RELU2 };
 
 // act(gate) * up of gate_up [tokens, 2 * width]; GELU is the one with tanh, 0.5 (1 + tanh(y)) = sigmoid(2 y), and OSS
-// the one of gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers.
+// the one of gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers. Without a gate, rows are [width], and up is 1.
 template <typename T>
-void gate(const T* gate_up, T* out, long tokens, long width, Activation activation, int threads) {
+void gate(const T* gate_up, T* out, long tokens, long width, Activation activation, bool gated, int threads) {
   each_token(tokens, 2 * width, threads, [&](long token) {
-    const T* row = gate_up + token * 2 * width;
+    const T* row = gate_up + token * (gated ? 2 : 1) * width;
     for (long i = 0; i < width; i += LANES) {
-      F g = load(row + i), up = load(row + width + i), y = g;
+      F g = load(row + i), up = gated ? load(row + width + i) : splat(1.0f), y = g;
       if (activation == GELU) y = 1.5957691216057308f * (g + 0.044715f * g * g * g);
       if (activation == OSS) {
         g = g > 7.0f ? splat(7.0f) : g;
@@ -81,7 +81,8 @@ void gate(const T* gate_up, T* out, long tokens, long width, Activation activati
         up += 1.0f;
         y = 1.702f * g;
       }
-      store(out + token * width + i, g * sigmoid(y) * up);
+      F factor = activation == RELU2 ? (g > 0.0f ? g : splat(0.0f)) : sigmoid(y);
+      store(out + token * width + i, g * factor * up);
     }
   });
 }

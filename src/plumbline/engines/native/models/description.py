@@ -31,7 +31,7 @@ __all__ = [
     "UnsupportedModelError",
 ]
 
-Activation = Literal["silu", "gelu_tanh", "swiglu_oss"]
+Activation = Literal["silu", "gelu_tanh", "swiglu_oss", "relu2"]
 Placement = Literal["before", "after", "both", "parallel"]
 
 
@@ -185,13 +185,25 @@ class Latent:
         )
 
 
+def _check_activation(activation: Activation, gated: bool) -> None:
+    known = {"silu", "gelu_tanh", "swiglu_oss"} if gated else {"gelu_tanh", "relu2"}
+    if activation not in known:
+        kind = "with" if gated else "without"
+        raise UnsupportedModelError(f"activation {activation!r} {kind} a gate is not supported")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """A feed-forward block that every token takes: down(activation(gate) * up)."""
+    """A feed-forward block that every token takes: down(activation(gate) * up), or down(activation(up))."""
 
     width: int
     activation: Activation = "silu"
+    gated: bool = True
     bias: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what the operations assume."""
+        _check_activation(self.activation, self.gated)
 
     @property
     def active_width(self) -> int:
@@ -237,6 +249,7 @@ class Experts:
 
     def __post_init__(self) -> None:
         """Check what the operations assume."""
+        _check_activation(self.activation, gated=True)
         router = self.router
         if not 0 < router.top_k <= self.number:
             raise UnsupportedModelError(
@@ -278,6 +291,8 @@ class ModelDescription:
     hidden_size: int
     layers: tuple[LayerDescription, ...]
     norm: Norm = field(default_factory=Norm)
+    head_bias: bool = False
+    """Whether the output layer has a bias."""
     tied: bool = False
     """Whether the output layer has the weights of the embedding."""
     embedding_scale: float = 1.0

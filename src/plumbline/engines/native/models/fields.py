@@ -18,7 +18,13 @@ __all__ = ["Fields", "Json"]
 Json = Mapping[str, Any]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "relu2": "relu2",
+}
 _FROM_TRANSFORMERS = (
     "_attn_implementation _attn_implementation_autoset _name_or_path architectures attn_implementation auto_map "
     "chunk_size_feed_forward id2label is_decoder is_encoder_decoder label2id model_type output_attentions "

@@ -125,7 +125,8 @@ def build(
     layers = [builder.layer(index) for index in range(len(description.layers))]
     norm = builder.norm(names.norm)
     head = embedding if description.tied else fetch(f"{names.head}.weight", shape, None)
-    weights = ModelWeights(embedding, layers, norm, Linear(head, None, library, 8 if bits else 0))
+    bias = fetch(f"{names.head}.bias", shape[:1], None) if description.head_bias else None
+    weights = ModelWeights(embedding, layers, norm, Linear(head, bias, library, 8 if bits else 0))
     return Transformer(description, weights, library)
 
 
@@ -251,7 +252,10 @@ class _Builder:
         hidden, width = self._description.hidden_size, block.width
         return DenseWeights(
             activation=block.activation,
-            gate_up=self._linear(prefix, gate_up, (width, width), hidden, block.bias),
+            gated=block.gated,
+            gate_up=self._linear(
+                prefix, gate_up, (width, width) if block.gated else (width,), hidden, block.bias
+            ),
             down=self._linear(prefix, (down,), (hidden,), width, block.bias),
         )
 

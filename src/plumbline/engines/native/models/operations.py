@@ -31,10 +31,14 @@ from plumbline_kernels.norm import (
 )
 from plumbline_kernels.rope_kv import HeadNorms, RopePlan, plan_rope, rope_kv_write, rope_kv_write_torch
 from plumbline_kernels.swiglu import (
+    gelu,
     gelu_mul,
     gelu_mul_torch,
+    gelu_torch,
     oss_mul,
     oss_mul_torch,
+    relu2,
+    relu2_torch,
     sigmoid_torch,
     silu_mul,
     silu_mul_torch,
@@ -137,8 +141,8 @@ class Operations(Protocol):
         """Map sums of what the cache has, [T, H * (rank + rope)], to the values of heads, [T, H * value]."""
         ...
 
-    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        """Return activation(gate) * up of [T, 2 * width]."""
+    def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
+        """Return activation(gate) * up of [T, 2 * width], or activation(x) of [T, width]."""
         ...
 
     def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
@@ -205,6 +209,8 @@ class _Step:
 
 
 _GATES = {"silu": silu_mul_torch, "gelu_tanh": gelu_mul_torch, "swiglu_oss": oss_mul_torch}
+_PLAIN = {"gelu_tanh": gelu_torch, "relu2": relu2_torch}
+_PLAIN_KERNELS = {"gelu_tanh": gelu, "relu2": relu2}
 _GATE_KERNELS = {"silu": silu_mul, "gelu_tanh": gelu_mul, "swiglu_oss": oss_mul}
 
 
@@ -249,8 +255,8 @@ class _Kernels(_Step):
             q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks
         ).flatten(1)
 
-    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        return _GATE_KERNELS[activation](gate_up)
+    def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
+        return (_GATE_KERNELS if gated else _PLAIN_KERNELS)[activation](x)
 
     def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
         gate_up, down = weights.gate_up, weights.down
@@ -311,8 +317,8 @@ class _Torch(_Step):
             q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks
         ).flatten(1)
 
-    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        return _GATES[activation](gate_up)
+    def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
+        return (_GATES if gated else _PLAIN)[activation](x)
 
     def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
         assert isinstance(weights.gate_up, list)

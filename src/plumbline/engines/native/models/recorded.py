@@ -65,7 +65,7 @@ class _Recorder:
     def __init__(self, program: Program) -> None:
         self.embed = program.embed
         self.add = program.add
-        self.gate = program.gate
+        self.activate = program.activate
         self._program = program
 
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:

@@ -258,7 +258,7 @@ class Transformer:
         return operations.experts(x, weights, shared)
 
     def _dense(self, operations: Operations, x: Tensor, weights: DenseWeights) -> Tensor:
-        gated = operations.gate(operations.linear(x, weights.gate_up), weights.activation)
+        gated = operations.activate(operations.linear(x, weights.gate_up), weights.activation, weights.gated)
         return operations.linear(gated, weights.down)
 
     def _add(

@@ -61,11 +61,12 @@ class LatentWeights:
 
 @dataclass(slots=True)
 class DenseWeights:
-    """The weights of a dense feed-forward block; gate and up are one projection."""
+    """The weights of a dense feed-forward block; gate and up are one projection, or there is up alone."""
 
     gate_up: Linear
     down: Linear
     activation: Activation
+    gated: bool
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from plumbline.engines.native.models.families.dense import (
     phi,
     qwen,
     stablelm,
+    ungated,
 )
 
 __all__ = ["FAMILIES"]
@@ -21,7 +22,7 @@ __all__ = ["FAMILIES"]
 FAMILIES = {
     name: family
     for module in (
-        llama, mistral, qwen, gemma, gemma4, phi, granite, olmo, glm, cohere, exaone, hunyuan, stablelm
+        llama, mistral, qwen, gemma, gemma4, phi, granite, olmo, glm, cohere, exaone, hunyuan, stablelm, ungated
     )
     for name, family in module.FAMILIES.items()
 }  # fmt: skip

@@ -1,0 +1,78 @@
+"""Families whose feed-forward blocks have no gate: StarCoder2, Phi 1 to 2, Nemotron, Arcee."""
+
+from __future__ import annotations
+
+from plumbline.engines.native.models.description import Attention, Dense, ModelDescription, Norm
+from plumbline.engines.native.models.families.parts import (
+    Family,
+    alike,
+    attention_bias,
+    heads,
+    model,
+)
+from plumbline.engines.native.models.families.rope_fields import read_rope
+from plumbline.engines.native.models.fields import Fields
+from plumbline.engines.native.models.names import Names
+
+__all__ = ["FAMILIES"]
+
+_UP = Names(gate_up=("mlp.up_proj",))
+_STARCODER = Names(gate_up=("mlp.c_fc",), down="mlp.c_proj")
+_PHI = Names(
+    norm="model.final_layernorm",
+    o="self_attn.dense",
+    gate_up=("mlp.fc1",),
+    down="mlp.fc2",
+)
+
+
+def _ungated(fields: Fields, default: str, *, bias: bool) -> Dense:
+    activation = fields.activation("hidden_act", default)
+    return Dense(width=fields.integer("intermediate_size"), activation=activation, gated=False, bias=bias)
+
+
+def _arcee(fields: Fields) -> ModelDescription:
+    mixer = Attention(**heads(fields), rope=read_rope(fields), **attention_bias(fields))
+    block = _ungated(fields, "relu2", bias=fields.flag("mlp_bias"))
+    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    return model(fields, alike(fields, mixer, block), norm, names=_UP)
+
+
+def _nemotron(fields: Fields) -> ModelDescription:
+    mixer = Attention(**heads(fields), rope=read_rope(fields, part=0.5), **attention_bias(fields))
+    block = _ungated(fields, "relu2", bias=fields.flag("mlp_bias"))
+    norm = Norm(kind="layer", eps=fields.number("norm_eps", 1e-5), bias=True, offset=1.0)
+    return model(fields, alike(fields, mixer, block), norm, names=_UP)
+
+
+def _starcoder2(fields: Fields) -> ModelDescription:
+    # Releases carry these, and transformers reads none of them.
+    fields.without_effect("embedding_dropout", "mlp_type", "norm_type", "activation_function")
+    bias = fields.flag("use_bias", True)
+    mixer = Attention(
+        **heads(fields),
+        rope=read_rope(fields),
+        qkv_bias=bias,
+        o_bias=bias,
+        window=fields.get("sliding_window"),
+    )
+    block = _ungated(fields, "gelu_pytorch_tanh", bias=bias)
+    norm = Norm(kind="layer", eps=fields.number("norm_epsilon", 1e-5), bias=True)
+    return model(fields, alike(fields, mixer, block), norm, tied=True, names=_STARCODER)
+
+
+def _phi(fields: Fields) -> ModelDescription:
+    fields.refuse("qk_layernorm")
+    mixer = Attention(**heads(fields), rope=read_rope(fields, part=0.5), qkv_bias=True, o_bias=True)
+    block = _ungated(fields, "gelu_new", bias=True)
+    norm = Norm(kind="layer", eps=fields.number("layer_norm_eps", 1e-5), bias=True)
+    layers = alike(fields, mixer, block, "parallel")
+    return model(fields, layers, norm, head_bias=True, names=_PHI)
+
+
+FAMILIES = {
+    "starcoder2": Family("StarCoder2", _starcoder2),
+    "phi": Family("Phi-1, Phi-1.5, Phi-2", _phi),
+    "nemotron": Family("Nemotron-3 and -4, Minitron", _nemotron),
+    "arcee": Family("Arcee AFM", _arcee),
+}
