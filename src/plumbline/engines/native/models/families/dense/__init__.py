@@ -13,7 +13,6 @@ from plumbline.engines.native.models.families.dense import (
     olmo,
     phi,
     qwen,
-    stablelm,
     ungated,
 )
 
@@ -22,7 +21,7 @@ __all__ = ["FAMILIES"]
 FAMILIES = {
     name: family
     for module in (
-        llama, mistral, qwen, gemma, gemma4, phi, granite, olmo, glm, cohere, exaone, hunyuan, stablelm, ungated
+        llama, mistral, qwen, gemma, gemma4, phi, granite, olmo, glm, cohere, exaone, hunyuan, ungated
     )
     for name, family in module.FAMILIES.items()
 }  # fmt: skip
