@@ -19,7 +19,7 @@ import pytest
 import torch
 import transformers
 from support.model_driver import Driver, Sequence
-from support.model_families import CASES, SMALL, YARN, Case
+from support.model_families import CASES, GEMMA4, SMALL, YARN, Case
 
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.families import FAMILIES
@@ -119,6 +119,8 @@ def test_in_an_exact_batch_a_prompt_has_the_same_bits_in_any_chunks(pair: tuple[
 @pytest.mark.parametrize(("family", "text", "vision"), [
     ("gemma3", {"head_dim": 16}, {}),
     ("mistral3", {"model_type": "ministral3", "head_dim": 16, "rope_parameters": YARN}, {"model_type": "pixtral"}),
+    ("gemma4", {"head_dim": 16, **GEMMA4, "global_head_dim": 32, "pad_token_id": 0},
+     {"head_dim": 16, "num_key_value_heads": 2}),
     ("mistral3", {"model_type": "mistral", "head_dim": 16}, {"model_type": "pixtral"}),
 ])  # fmt: skip
 def test_the_text_of_a_model_of_images_and_text_is_that_of_transformers(

@@ -14,6 +14,7 @@ from plumbline.engines.native.models.fields import Fields, Json
 __all__ = ["WRAPPED", "text_of"]
 
 _OUTSIDE = (
+    "audio_config audio_token_id boa_token_id boi_token_id eoa_token_index eoi_token_id video_token_id "
     "boi_token_index eoi_token_index image_token_id image_token_index mm_tokens_per_image multimodal_projector_bias "
     "projector_hidden_act spatial_merge_size tie_word_embeddings vision_config vision_feature_layer"
 )
@@ -46,6 +47,7 @@ WRAPPED = {
             "vocab_size": 262208,
         },
     ),
+    "gemma4": Wrapped("the text of Gemma 4, dense", "gemma4_text", {}),
     "mistral3": Wrapped(
         "the text of Mistral Small 3.1 and 3.2, Ministral 3",
         "mistral",
