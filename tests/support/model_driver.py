@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.models import Transformer
-from plumbline_kernels.attention import AttentionBatch
+from plumbline_kernels.attention import AttentionBatch, Selection
 
 torch.set_num_threads(1)
 
@@ -54,6 +54,16 @@ class Driver:
     def step(self, plan: list[tuple[Sequence, int]], padding: int = 0) -> Tensor:
         """Compute the next tokens of each sequence (decodes first) and return the logits of all of them."""
         plan = sorted(plan, key=lambda item: item[1] != 1)
+        batch, ids = self._batch(plan, padding)
+        starts = batch.query_start_loc.tolist()
+        hidden = self.model.forward(ids, batch, self.kv_caches)
+        logits = self.model.compute_logits(hidden[: starts[-1]])
+        for (sequence, _), start, stop in zip(plan, starts[:-1], starts[1:], strict=True):
+            sequence.logits += list(logits[start:stop])
+        return logits
+
+    def _batch(self, plan: list[tuple[Sequence, int]], padding: int) -> tuple[AttentionBatch, Tensor]:
+        """Return the batch of the next tokens of each sequence, decodes first, and their ids."""
         width = max(len(sequence.blocks) for sequence, _ in plan)
         starts, seq_lens, tables, slots, positions, ids = [0], [], [], [], [], []
         for sequence, count in plan:
@@ -78,11 +88,26 @@ class Driver:
             num_decodes=sum(count == 1 for _, count in plan),
             exact=self.exact,
         )
-        hidden = self.model.forward(torch.tensor(ids + [0] * padding), batch, self.kv_caches)
-        logits = self.model.compute_logits(hidden[: len(ids)])
-        for (sequence, _), start, stop in zip(plan, starts[:-1], starts[1:], strict=True):
-            sequence.logits += list(logits[start:stop])
-        return logits
+        return batch, torch.tensor(ids + [0] * padding)
+
+    @torch.inference_mode()
+    def last(self, plan: list[tuple[Sequence, int]]) -> Tensor:
+        """Compute the next tokens of each sequence, in this order, and return the logits of the last of each alone."""
+        batch, ids = self._batch(plan, 0)
+        count, rows = len(plan), batch.query_start_loc[1:].long() - 1
+        kept = AttentionBatch(
+            query_start_loc=torch.arange(count + 1, dtype=torch.int32),
+            seq_lens=batch.seq_lens,
+            block_tables=batch.block_tables,
+            slot_mapping=batch.slot_mapping[rows],
+            positions=batch.positions[rows],
+            max_query_len=1,
+            max_seq_len=batch.max_seq_len,
+            num_decodes=count,
+            exact=self.exact,
+        )
+        hidden = self.model.forward(ids, batch, self.kv_caches, Selection(rows, kept))
+        return self.model.compute_logits(hidden)
 
     def decode(self, sequences: list[Sequence], steps: int) -> None:
         """Append `steps` greedy tokens to each sequence whose prompt was computed."""

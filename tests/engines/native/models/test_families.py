@@ -23,6 +23,7 @@ from support.model_families import CASES, GEMMA4, SMALL, YARN, Case
 
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.families import FAMILIES
+from plumbline.engines.native.models.support import compiled_problem, kernels_problem
 from plumbline_kernels.cpu.library import load
 
 VOCAB = 99
@@ -101,6 +102,24 @@ def test_sequences_decoded_together_get_the_greedy_tokens_of_transformers(
         assert sequence.tokens == tokens + choices[len(tokens) - 1 : -1]
 
 
+def test_tokens_whose_results_are_wanted_have_the_logits_that_they_have_among_all(
+    pair: tuple[Any, Transformer],
+) -> None:
+    """The last layer computes the last token of each sequence alone, after the keys of all are written."""
+    _, model = pair
+    results = []
+    for alone in (False, True):
+        driver = Driver(model)
+        sequences = [driver.add(prompt(length, seed=length), length + 1) for length in (7, 20, 12)]
+        plan = [(sequence, len(sequence.tokens)) for sequence in sequences]
+        if alone:
+            results.append(driver.last(plan))
+        else:
+            driver.step(plan)
+            results.append(torch.stack([sequence.logits[-1] for sequence in sequences]))
+    torch.testing.assert_close(*results, atol=1e-4, rtol=0)
+
+
 def test_in_an_exact_batch_a_prompt_has_the_same_bits_in_any_chunks(pair: tuple[Any, Transformer]) -> None:
     _, model = pair
     tokens, outcomes = prompt(40, seed=2), []
@@ -155,6 +174,19 @@ def test_what_is_around_a_text_is_known_or_refused(change: dict[str, Any]) -> No
     assert describe(config).vocab_size == 262208
     with pytest.raises(UnsupportedModelError, match=r"surprise|text_config|mamba|quantization_config"):
         describe(config | change)
+
+
+def test_a_part_that_the_kernels_lack_is_named() -> None:
+    """As wide as latents with their keys, queries between two projections would share a buffer with those."""
+    library = load()
+    for rank, problem in ((48, None), (64, "q_lora_rank of 64")):
+        config = next(case for case in CASES if case.family == "deepseek_v3" and case.is_compiled).config()
+        config.q_lora_rank = rank
+        found = compiled_problem(describe(json.loads(config.to_json_string())), torch.float32, library)
+        assert (found is None) == (problem is None)
+        assert problem is None or problem in str(found)
+    wide = next(case for case in CASES if case.name == "gemma4_text-wide-compiled").config()
+    assert "heads of 512" in str(kernels_problem(describe(json.loads(wide.to_json_string()))))
 
 
 def test_every_family_has_a_case():
