@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from environment import run as run_with_other_parsers  # noqa: E402
 
 from benchmarks import quantization, structured_output  # noqa: E402
 from benchmarks.environment import environment  # noqa: E402
-from benchmarks.serving import api_servers, native, startup, store, streams, vllm_engine  # noqa: E402
+from benchmarks.serving import api_servers, gguf, native, startup, store, streams, vllm_engine  # noqa: E402
 from benchmarks.serving import peers as serving  # noqa: E402
 from benchmarks.serving.processes import available  # noqa: E402
 
@@ -40,6 +41,7 @@ PARTS = (
     "store",
     "vllm_engine",
     "native",
+    "gguf",
     "quantization",
 )
 
@@ -80,6 +82,14 @@ COLUMNS = {
     "native": {
         "model": "model",
         "load": "load",
+        "server": "server",
+        "median": "tokens/s",
+        "range": "range",
+        "ratio_to_ours": "to ours",
+    },
+    "gguf": {
+        "prompt_tokens": "prompt",
+        "concurrency": "concurrency",
         "server": "server",
         "median": "tokens/s",
         "range": "range",
@@ -195,6 +205,16 @@ def main() -> None:
                 "vLLM or llama-server is not installed (`nox -s peers -- vllm llama-server`)", file=sys.stderr
             )
         result["native"] = native.measure(*peers, rounds=options.rounds)
+    if "gguf" in parts:
+        if find_spec("llama_cpp") is not None:
+            llama = LLAMA_SERVER if LLAMA_SERVER.is_dir() else None
+            result["gguf"] = gguf.measure(llama, rounds=options.rounds)
+        else:
+            print(
+                "llama-cpp-python is not installed (`CMAKE_ARGS=-DGGML_NATIVE=OFF pip install llama-cpp-python` "
+                "builds it like llama-server)",
+                file=sys.stderr,
+            )
     if "quantization" in parts:
         result["quantization"] = quantization.measure()
     show(result)

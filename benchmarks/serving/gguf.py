@@ -1,10 +1,9 @@
-"""Measure tokens per second over HTTP on one GGUF file: our server, llama.cpp's and llama-cpp-python's.
+"""Measure our server on llama.cpp and llama.cpp's own server over HTTP, both with their default options.
 
-    python -m benchmarks.serving.gguf --file pocket.gguf --llama-server PATH --llama-python PYTHON --to result.json
+    python -m benchmarks.serving.gguf --llama-server DIR --to result.json
 
-All servers run at the same time with one compute thread each and are measured in turn, A B C A B C …. Ours and
-llama.cpp's have 32 slots of 1,024 tokens. The server of llama-cpp-python computes one request at a time and gives no
-usage in streams: its tokens are its deltas and the end.
+Both serve one file of the pocket model, and are measured in turn, A B A B …, while the other one is stopped. Answers
+have 64 tokens. Prompts differ from each other from the first word on, so no cache helps.
 """
 
 from __future__ import annotations
@@ -12,148 +11,124 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
-import sys
+import random
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
+from tokenizers import Tokenizer
 
 from benchmarks.environment import environment
-from benchmarks.serving.peers import MAX_TOKENS, PROMPTS
-from benchmarks.serving.processes import THREADS, Server, cpu_seconds, free_port, started
+from benchmarks.serving.native import answer, summaries
+from benchmarks.serving.peers import PROMPTS
+from benchmarks.serving.processes import Server, free_port, started
+from benchmarks.serving.vllm_engine import POCKET, alone
+from plumbline.pocket.to_gguf import write
 
-LOADS = ((1, 8), (8, 32), (32, 64))
-"""Concurrency and requests."""
+__all__ = ["measure"]
+
+PROMPT_TOKENS = (16, 250, 2000)
+REQUESTS = {1: 8, 8: 24, 32: 64}
+"""By concurrency."""
+MAX_TOKENS = 64
+_MODEL = "bench"
+_WORDS = sorted({word for prompt in PROMPTS for word in prompt.split()})
+
+
+def prompts(tokens: int, count: int, seed: int) -> list[str]:
+    """Return random prompts of about so many tokens of the pocket model."""
+    tokenizer = Tokenizer.from_file(str(POCKET / "tokenizer.json"))
+    choose = random.Random(seed)
+    texts = (" ".join(choose.choices(_WORDS, k=tokens)) for _ in range(count))
+    return [tokenizer.decode(tokenizer.encode(text).ids[:tokens]) for text in texts]
+
+
+async def throughput(server: Server, texts: Sequence[str], concurrency: int) -> float:
+    """Return tokens per second of the answers to these prompts, `concurrency` at a time."""
+    gate = asyncio.Semaphore(concurrency)
+    # llama-server closes kept connections after some requests, which a client may notice too late.
+    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=300, limits=limits) as client:
+
+        async def run(text: str) -> int:
+            async with gate:
+                return (await answer(client, server, text, MAX_TOKENS))[1]
+
+        began = time.perf_counter()
+        tokens = sum(await asyncio.gather(*map(run, texts)))
+        return tokens / (time.perf_counter() - began)
 
 
 @contextmanager
-def serve(name: str, command: list[str], ready: str) -> Iterator[Server]:
-    """Run a server until the block ends; `PORT` in the command is replaced."""
-    port = free_port()
-    began = time.perf_counter()
-    given = [part.replace("PORT", str(port)) for part in command]
-    with started(given, port, ready=ready, **THREADS) as process:
-        yield Server(name, f"http://127.0.0.1:{port}/v1", "bench", process.pid, time.perf_counter() - began)
+def serving(commands: Mapping[str, Sequence[str]]) -> Iterator[list[Server]]:
+    """Run servers until the block ends."""
+    with ExitStack() as stack:
+        servers = []
+        for name, command in commands.items():
+            port = free_port()
+            process = stack.enter_context(started([*command, "--port", str(port)], port))
+            servers.append(Server(name, f"http://127.0.0.1:{port}", _MODEL, process.pid, 0.0))
+        yield servers
 
 
-async def one(client: httpx.AsyncClient, server: Server, prompt: str) -> tuple[int, str]:
-    """Stream one answer; return its tokens and its text."""
-    body = {
-        "model": server.model,
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": MAX_TOKENS,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    tokens, deltas, text = 0, 1, ""
-    async with client.stream("POST", f"{server.base_url}/chat/completions", json=body) as answer:
-        answer.raise_for_status()
-        async for line in answer.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            chunk = json.loads(line[6:])
-            for choice in chunk["choices"]:
-                delta = choice["delta"]
-                piece = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
-                deltas += bool(piece)
-                text += piece
-            if chunk.get("usage"):
-                tokens = chunk["usage"]["completion_tokens"]
-    return tokens or deltas, text
+def measure(
+    llama: Path | None,
+    lengths: Sequence[int] = PROMPT_TOKENS,
+    rounds: int = 5,
+    others: Mapping[str, Sequence[str]] | None = None,
+) -> list[dict[str, Any]]:
+    """Return medians and ranges for each length of prompts, concurrency and server.
+
+    Args:
+        llama: the folder of the program `llama-server`, if it is installed.
+        lengths: tokens of a prompt.
+        rounds: how often each is measured.
+        others: further options of our server, by a name, to compare the default with.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pocket.gguf"
+        write(POCKET, file)
+        ours = ["plumbline", "serve", "--model", str(file), "--served-model-name", _MODEL]
+        commands = {"plumbline": ours} | {name: [*ours, *given] for name, given in (others or {}).items()}
+        if llama is not None:
+            commands["llama-server"] = [str(llama / "llama-server"), "-m", str(file), "--alias", _MODEL]
+        with serving(commands) as servers:
+            return list(_rows(servers, lengths, rounds))
 
 
-async def load(server: Server, concurrency: int, requests: int) -> dict[str, Any]:
-    """Request answers, `concurrency` at a time."""
-    async with httpx.AsyncClient(
-        timeout=300, limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=0)
-    ) as client:
-        gate = asyncio.Semaphore(concurrency)
-
-        async def run(index: int) -> tuple[int, str]:
-            async with gate:
-                return await one(client, server, PROMPTS[index % len(PROMPTS)])
-
-        cpu, began = cpu_seconds(server.pid), time.perf_counter()
-        found = await asyncio.gather(*map(run, range(requests)))
-        wall, cpu = time.perf_counter() - began, cpu_seconds(server.pid) - cpu
-    tokens = sum(number for number, _ in found)
-    texts = [" ".join(text.split()) for _, text in found]
-    return {"tokens": tokens, "wall": tokens / wall, "cpu": tokens / cpu if cpu else None, "texts": texts}
-
-
-def measure(servers: list[Server], rounds: int) -> list[dict[str, Any]]:
-    """Return medians for each load and server, with the ratios of the first server to the others."""
-    rows: list[dict[str, Any]] = []
+def _rows(servers: Sequence[Server], lengths: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
     for server in servers:
-        asyncio.run(load(server, 4, 8))
-    for concurrency, requests in LOADS:
-        runs: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}
-        for _ in range(rounds):
-            for server in servers:
-                runs[server.name].append(asyncio.run(load(server, concurrency, requests)))
-        ours = runs[servers[0].name]
-        for name, theirs in runs.items():
-            row: dict[str, Any] = {
-                "concurrency": concurrency,
-                "server": name,
-                "tokens": theirs[0]["tokens"],
-                "tokens_per_second": statistics.median(run["wall"] for run in theirs),
-                "range": [min(run["wall"] for run in theirs), max(run["wall"] for run in theirs)],
-                "tokens_per_cpu_second": statistics.median(run["cpu"] for run in theirs),
-                "same_texts": sum(a == b for a, b in zip(theirs[0]["texts"], ours[0]["texts"], strict=True)),
-                "requests": requests,
-                "ours_to_it": statistics.median(
-                    a["wall"] / b["wall"] for a, b in zip(ours, theirs, strict=True)
-                ),
-            }
-            rows.append(row)
-            print(json.dumps(row), flush=True)
-    return rows
+        with alone(server, servers):
+            asyncio.run(throughput(server, prompts(16, 8, seed=-1), 8))
+    for length in lengths:
+        for concurrency, requests in REQUESTS.items():
+            runs: dict[str, list[float]] = {server.name: [] for server in servers}
+            for number in range(rounds):
+                texts = prompts(length, requests, seed=1000 * length + 10 * concurrency + number)
+                for server in servers:
+                    with alone(server, servers):
+                        runs[server.name].append(asyncio.run(throughput(server, texts, concurrency)))
+            row = {"model": "pocket", "prompt_tokens": length, "concurrency": concurrency, "unit": "tokens/s"}
+            yield from summaries(row, runs)
 
 
 def main() -> None:
-    """Start the servers, measure them and write the result."""
+    """Measure, and write the result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.gguf", description=__doc__)
-    parser.add_argument("--file", type=Path, required=True)
-    parser.add_argument("--llama-server", help="llama.cpp's server, built from its source")
-    parser.add_argument("--llama-python", help="a Python with llama-cpp-python[server]")
+    parser.add_argument("--llama-server", type=Path, help="folder of the program llama-server")
+    parser.add_argument("--lengths", nargs="*", type=int, default=list(PROMPT_TOKENS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--to", type=Path)
     options = parser.parse_args()
-    file = str(options.file)
-    plumbline = [
-        str(Path(sys.executable).parent / "plumbline"), "serve", "--model", file, "--port", "PORT",
-        "--served-model-name", "bench", "--max-num-seqs", "32", "--max-model-len", "1024",
-        "--engine-args", "n_threads=1", "n_threads_batch=1",
-    ]  # fmt: skip
-    commands = {
-        "plumbline": (plumbline, "/health"),
-        "plumbline, one pool": ([*plumbline, "kv_unified=true"], "/health"),
-    }
-    if options.llama_server:
-        commands["llama-server"] = (
-            [options.llama_server, "-m", file, "--port", "PORT", "--host", "127.0.0.1", "-np", "32", "-c", "32768",
-             "-t", "1", "-tb", "1", "--jinja"],
-            "/health",
-        )  # fmt: skip
-    if options.llama_python:
-        commands["llama-cpp-python"] = (
-            [options.llama_python, "-m", "llama_cpp.server", "--model", file, "--port", "PORT", "--n_ctx", "8192",
-             "--n_threads", "1", "--n_threads_batch", "1", "--interrupt_requests", "false", "--model_alias", "bench"],
-            "/v1/models",
-        )  # fmt: skip
-    with ExitStack() as stack:
-        servers = [stack.enter_context(serve(name, *given)) for name, given in commands.items()]
-        rows = measure(servers, options.rounds)
+    result = {"taken": datetime.now(UTC).isoformat(timespec="seconds"), "environment": environment()}
+    result["gguf"] = measure(options.llama_server, options.lengths, options.rounds)
     if options.to is not None:
-        result = {"taken": datetime.now(UTC).isoformat(timespec="seconds"), "environment": environment()}
-        options.to.write_text(json.dumps({**result, "gguf": rows}, indent=1) + "\n", "utf-8")
+        options.to.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python -m benchmarks.serving.native --vllm DIR --llama-server DIR --to result.json
 
+llama-server also runs the weights rounded to Q8_0 and Q4_0, where llama-cpp-python is installed, which rounds them.
 All servers run at the same time and are measured in turn, A B C A B C …, while the others are stopped. Answers have the
 same number of tokens; long prompts differ from each other from the first word on, so no cache helps.
 """
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,9 @@ from benchmarks.environment import environment
 from benchmarks.serving.peers import PROMPTS
 from benchmarks.serving.processes import Server, free_port, started
 from benchmarks.serving.vllm_engine import SHAPES, alone, make
-from plumbline.pocket.to_gguf import write
+from plumbline.pocket.to_gguf import quantise, write
 
-__all__ = ["measure"]
+__all__ = ["answer", "measure", "summaries"]
 
 LOADS = {"pocket": (64, 4), "4.2 M": (64, 4), "155 M": (24, 1)}
 """Tokens of an answer, and answers for each place."""
@@ -65,7 +67,13 @@ def commands(model: Path, vllm: Path | None, llama: Path | None) -> dict[str, li
             else Path(tempfile.mkdtemp()) / "pocket.gguf"
         )
         write(model, file)
-        found["llama-server"] = [str(llama / "llama-server"), "-m", str(file), "--alias", _MODEL]
+        files = {"llama-server": file}
+        if find_spec("llama_cpp") is not None:
+            for kind in ("Q8_0", "Q4_0"):
+                files[f"llama-server {kind}"] = file.with_suffix(f".{kind}.gguf")
+                quantise(file, files[f"llama-server {kind}"], kind)
+        for name, each in files.items():
+            found[name] = [str(llama / "llama-server"), "-m", str(each), "--alias", _MODEL]
     return found
 
 
@@ -144,9 +152,7 @@ def measure(
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for shape in shapes:
-            # llama.cpp wants a token for each row of the vocabulary, and a larger one has none.
-            theirs = None if "vocab_size" in SHAPES[shape] else llama
-            with serving(make(shape, Path(folder)), vllm, theirs) as servers:
+            with serving(make(shape, Path(folder)), vllm, llama) as servers:
                 rows += list(_rows(shape, servers, rounds))
     return rows
 
@@ -165,9 +171,7 @@ def _rows(shape: str, servers: Sequence[Server], rounds: int) -> Iterator[dict[s
                         throughput(server, concurrency, max(each * concurrency, 4), max_tokens)
                     )
                 runs[server.name].append(rate)
-        yield from _summaries(
-            {"model": shape, "load": f"concurrency {concurrency}", "unit": "tokens/s"}, runs
-        )
+        yield from summaries({"model": shape, "load": f"concurrency {concurrency}", "unit": "tokens/s"}, runs)
     for words in WORDS:
         runs = {server.name: [] for server in servers}
         tokens = 0
@@ -176,10 +180,10 @@ def _rows(shape: str, servers: Sequence[Server], rounds: int) -> Iterator[dict[s
                 with alone(server, servers):
                     tokens, seconds = asyncio.run(prefill(server, words, seed=number))
                 runs[server.name].append(tokens / seconds)
-        yield from _summaries({"model": shape, "load": f"prompt of {tokens}", "unit": "tokens/s"}, runs)
+        yield from summaries({"model": shape, "load": f"prompt of {tokens}", "unit": "tokens/s"}, runs)
 
 
-def _summaries(row: dict[str, Any], runs: dict[str, list[float]]) -> Iterator[dict[str, Any]]:
+def summaries(row: dict[str, Any], runs: dict[str, list[float]]) -> Iterator[dict[str, Any]]:
     """Yield a row for each server, with its ratio to ours without options in the same rounds."""
     for name, values in runs.items():
         ratios = [value / ours for value, ours in zip(values, runs["plumbline"], strict=True)]

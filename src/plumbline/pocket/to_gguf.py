@@ -68,6 +68,9 @@ def write(folder: Path, path: Path, name: str = "Plumbline pocket model") -> Non
     for added in tokenizer["added_tokens"]:
         kind = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
         tokens[added["id"]] = (added["content"], kind)
+    # llama.cpp wants a token for each row of the embeddings, which may be more than the tokenizer has.
+    for i in range(config["vocab_size"]):
+        tokens.setdefault(i, (f"[PAD{i}]", gguf.TokenType.UNUSED))
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre("qwen2")
     out.add_token_list([tokens[i][0] for i in range(len(tokens))])

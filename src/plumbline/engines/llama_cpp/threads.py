@@ -18,6 +18,8 @@ _TRIED = 16
 """Tokens that each number of threads computes in a trial."""
 _KEPT = 256
 """Tokens until the next trial."""
+_WORTH = 0.9
+"""Part of the time of one thread that all may take at most: they keep the cores from everything else."""
 
 
 def bound_waits() -> None:
@@ -50,11 +52,12 @@ class Threads:
         now, last, self._last = time.perf_counter(), self._last, None
         if num_tokens > 1 or self._most == 1:
             return self._most
-        if last is not None:
+        if last is not None and len(self._plan) < 2 * _TRIED:
             threads, began = last
             self._times[threads].append(now - began)
         if not self._plan:
-            best = min(self._times, key=lambda threads: _typical(self._times[threads]))
+            one, every = (_typical(self._times[threads]) for threads in (1, self._most))
+            best = self._most if every < _WORTH * one else 1
             self._plan = [1] * _TRIED + [self._most] * _TRIED + [best] * _KEPT
             self._times = {1: [], self._most: []}
         threads = self._plan.pop()
@@ -63,5 +66,5 @@ class Threads:
 
 
 def _typical(times: Sequence[float]) -> float:
-    """Return the mean without the longest tenth, in which the engine waited for a request."""
-    return fmean(sorted(times)[: len(times) * 9 // 10] or [0.0])
+    """Return the mean without the longest time, in which the engine may have waited for a request."""
+    return fmean(sorted(times)[:-1] or [0.0])
