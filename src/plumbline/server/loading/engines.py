@@ -48,8 +48,8 @@ _log = logging.getLogger("plumbline.engines")
 CACHE_BYTES: Mapping[str, int] = MappingProxyType(
     {"plumbline": 256 * 1024**2, "llama_cpp": 1024**3, "transformers": 4 * 1024**3, "vllm": 4 * 1024**3}
 )
-"""Bytes of keys and values by engine, unless `--kv-cache-bytes` is given. Ours and llama.cpp allocate them at the
-start, transformers what requests need. vLLM takes as many on a CPU, and on a GPU what its weights leave."""
+"""Bytes of keys and values by engine, unless `--kv-cache-bytes` is given. Ours allocates them at the start,
+llama.cpp and transformers what requests need. vLLM takes as many on a CPU, and on a GPU what its weights leave."""
 _BLOCK_SIZE = 16
 """Tokens in a block of our engine's cache."""
 _NUM_BATCHED_TOKENS = 1024
