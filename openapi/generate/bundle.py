@@ -37,7 +37,8 @@ def families() -> dict[str, Json]:
 def document() -> Json:
     """Return the whole contract as one OpenAPI document."""
     whole: Json = load(OPENAPI / "plumbline.yaml")
-    whole = {key: value for key, value in whole.items() if key not in ("x-errors", "x-json-headers")}
+    anchors = ("x-errors", "x-message-errors", "x-json-headers", "x-message-headers")
+    whole = {key: value for key, value in whole.items() if key not in anchors}
     schemas: Json = {}
     for family, members in families().items():
         for name, schema in members.items():
