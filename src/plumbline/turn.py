@@ -279,6 +279,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Send `Progress` events with the number of tokens so far."""
     remote: RemoteTools | None = None
     """Remote servers; `with_remote_tools` shows the model their tools."""
+    shorten_answer: bool = False
+    """Let the context end an answer whose limit does not fit, rather than refuse the request."""
     truncate_prompt: bool = False
     """Drop the oldest messages rather than refuse a prompt that does not fit (R-18, `truncation: auto`)."""
 

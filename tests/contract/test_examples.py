@@ -17,6 +17,12 @@ from plumbline.wire.decode import decode, encode
 
 CONTRACT = bundle.document()
 EXAMPLES = [(name, index) for name, found in bundle.examples().items() for index in range(len(found))]
+EVENTS = {
+    union: {
+        reference["$ref"].rsplit("/")[-1] for reference in CONTRACT["components"]["schemas"][union]["anyOf"]
+    }
+    for union in ("ResponseStreamEvent", "MessageStreamEvent")
+}
 REQUESTS = {op.request for op in OPERATIONS if op.request}
 
 
@@ -55,17 +61,18 @@ def _lost(before: Any, after: Any, path: str = "$") -> Any:
 
 def test_every_root_and_every_event_has_an_example() -> None:
     roots = {n for op in operations(CONTRACT) for n in (op.request, op.response, op.event) if n}
-    events = {
-        ref["$ref"].rsplit("/")[-1]
-        for ref in CONTRACT["components"]["schemas"]["ResponseStreamEvent"]["anyOf"]
+
+    assert {name: len(events) for name, events in EVENTS.items()} == {
+        "ResponseStreamEvent": 37,
+        "MessageStreamEvent": 8,
     }
-
-    assert len(events) == 37
-    assert set() == (roots | events) - set(bundle.examples()) - {"ResponseStreamEvent"}
+    assert set() == roots.union(*EVENTS.values()) - set(bundle.examples()) - EVENTS.keys()
 
 
-@pytest.mark.parametrize("name", [name for name in bundle.examples() if name.endswith("Event")])
-def test_an_event_is_known_by_its_type_alone(name: str) -> None:
+@pytest.mark.parametrize(
+    ("union", "name"), [(union, name) for union, names in EVENTS.items() for name in sorted(names)]
+)
+def test_an_event_is_known_by_its_type_alone(union: str, name: str) -> None:
     for example in bundle.examples()[name]:
-        event = msgspec.json.decode(json.dumps(example).encode(), type=TYPES["ResponseStreamEvent"])
+        event = msgspec.json.decode(json.dumps(example).encode(), type=TYPES[union])
         assert type(event).__name__ == name

@@ -26,6 +26,8 @@ from plumbline.wire.reply import EventReply, JsonReply, RawReply, Reply
 MINIMAL: dict[str, dict[str, Any]] = {
     "createChatCompletion": {"model": "m", "messages": [{"role": "user", "content": "Hello"}]},
     "createCompletion": {"model": "m", "prompt": "Hello"},
+    "createMessage": {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]},
+    "countMessageTokens": {"model": "m", "messages": [{"role": "user", "content": "Hello"}]},
     "createResponse": {"model": "m", "input": "Hello"},
     "countResponseInputTokens": {"model": "m", "input": "Hello"},
     "compactResponse": {"model": "m", "input": "Hello"},

@@ -16,7 +16,14 @@ CONTRACT = bundle.document()
 SCHEMA = schemathesis.openapi.from_dict(CONTRACT)
 EXAMPLES = bundle.examples()
 CHUNKS = EXAMPLES["CreateChatCompletionStreamResponse"]
-EVENTS = [example for name, found in EXAMPLES.items() if name.endswith("Event") for example in found]
+EVENTS, MESSAGES = (
+    [
+        example
+        for one in CONTRACT["components"]["schemas"][union]["anyOf"]
+        for example in EXAMPLES[one["$ref"].rsplit("/")[-1]]
+    ]
+    for union in ("ResponseStreamEvent", "MessageStreamEvent")
+)
 
 
 def judge(path: str, frames: list[bytes]) -> None:
@@ -36,6 +43,7 @@ def test_whole_streams_pass() -> None:
     judge("/v1/completions", [*framed(EXAMPLES["CreateCompletionStreamResponse"]), sse.DONE])
     for event in EVENTS:
         judge("/v1/responses", [*framed([event], named=True), sse.DONE])
+    judge("/v1/messages", framed(MESSAGES, named=True))
 
 
 def test_a_failure_in_mid_stream_passes() -> None:
@@ -50,12 +58,13 @@ def test_a_failure_in_mid_stream_passes() -> None:
         ("/v1/chat/completions", {**CHUNKS[0], "choices": [{"index": 0, "delta": {}}]}),
         ("/v1/responses", {**EVENTS[0], "sequence_number": "0"}),
         ("/v1/responses", {**EVENTS[0], "type": "response.unheard_of"}),
+        ("/v1/messages", {**MESSAGES[0], "type": "message_unheard_of"}),
     ],
 )
 def test_one_broken_event_is_found(path: str, broken: Any) -> None:
-    good = EVENTS[:1] if path == "/v1/responses" else CHUNKS[:1]
+    good = {"/v1/responses": EVENTS[:1], "/v1/messages": MESSAGES[:1]}.get(path, CHUNKS[:1])
     with pytest.raises(Exception, match=r"(?i)event"):
-        judge(path, [*framed(good), *framed([broken]), sse.DONE])
+        judge(path, [*framed(good), *framed([broken])])
 
 
 def test_an_event_that_is_not_json_is_found() -> None:

@@ -31,6 +31,8 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 INPUT_TOKENS = "/v1/responses/input_tokens"
+MESSAGES = "/v1/messages"
+COUNT_TOKENS = "/v1/messages/count_tokens"
 COMPLETION = "/v1/chat/completions/{completion_id}"
 CONVERSATIONS = "/v1/conversations"
 CONVERSATION = "/v1/conversations/{conversation_id}"
@@ -69,6 +71,8 @@ def base(path: str) -> dict[str, Any]:
     """Return a small valid request."""
     return {
         CHAT: {"model": "pocket", "messages": [USER], "max_completion_tokens": 2},
+        MESSAGES: {"model": "pocket", "messages": [USER], "max_tokens": 2},
+        COUNT_TOKENS: {"model": "pocket", "messages": [USER]},
         COMPLETIONS: {"model": "pocket", "prompt": "hi", "max_tokens": 2},
         RESPONSES: {"model": "pocket", "input": "hi", "max_output_tokens": 16},
         INPUT_TOKENS: {"model": "pocket", "input": "hi"},

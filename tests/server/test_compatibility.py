@@ -17,6 +17,9 @@ from plumbline.server.settings import OPTIONS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
 CHAT = "/v1/chat/completions"
+COUNTED = {
+    "/v1/messages/count_tokens": {"model": "test-model", "messages": [{"role": "user", "content": "hi"}]}
+}
 LOADS = {
     "/v1/model/load": {"name": "test-model"},
     "/models/load": {"model": "test-model"},
@@ -55,7 +58,7 @@ async def test_an_endpoint_is_answered_or_refused(method: str, path: str, here: 
     settings: dict[str, Any] = {"admin_api_keys": ("root",)} if "admin key" in here else {}
     async with serving(served(scripted()), store=str(tmp_path / "s.db"), **settings) as server:
         body = (
-            {**BODIES, **LOADS}.get(path, {"model": "test-model", "input": "hi"})
+            {**BODIES, **LOADS, **COUNTED}.get(path, {"model": "test-model", "input": "hi"})
             if method == "POST"
             else None
         )

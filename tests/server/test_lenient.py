@@ -26,6 +26,7 @@ from plumbline.wire.lenient.stage import HINT
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text("utf-8")
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+MESSAGES = "/v1/messages"
 USER = {"role": "user", "content": "hello"}
 PART = {"type": "input_text", "text": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
@@ -75,11 +76,15 @@ def text(path: str, found: Answer) -> str:
     if found.body.startswith(b"{"):
         if path == RESPONSES:
             return str(found.json["output"][-1]["content"][0]["text"])
+        if path == MESSAGES:
+            return str(found.json["content"][0]["text"])
         choice = found.json["choices"][0]
         return str(choice["message"]["content"] if path == CHAT else choice["text"])
     events = [event.json for event in found.events if event.data != "[DONE]"]
     if path == RESPONSES:
         return "".join(event.get("delta", "") for event in events)
+    if path == MESSAGES:
+        return "".join(event.get("delta", {}).get("text", "") for event in events)
     choices = [choice for event in events for choice in event["choices"]]
     return "".join(c["delta"].get("content") or "" if path == CHAT else c["text"] for c in choices)
 
@@ -135,7 +140,7 @@ async def test_what_a_form_becomes_may_still_be_refused_by_name(name: str) -> No
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_valid_request_has_the_same_answer(path: str, stream: bool) -> None:
-    changes = {"stream": True} if stream and path in (CHAT, COMPLETIONS, RESPONSES) else {}
+    changes = {"stream": True} if stream and path in (CHAT, COMPLETIONS, MESSAGES, RESPONSES) else {}
     lenient, plain = await answer(path, changes, lenient=True), await answer(path, changes)
 
     assert lenient.status == plain.status == 200

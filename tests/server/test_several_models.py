@@ -20,7 +20,7 @@ from support.asgi import Answer, Server, serving
 from support.bodies import BODIES, each_api
 from support.live import live
 from support.models import until
-from support.shelf import CHAT, RESPONSES, Shelf, body, listed, statuses, text, waits
+from support.shelf import CHAT, MESSAGES, RESPONSES, Shelf, body, listed, statuses, text, waits
 from websockets.sync.client import connect
 
 from plumbline.server.settings import Settings
@@ -197,14 +197,14 @@ async def test_a_stream_for_a_model_that_loads_begins_with_comments(path: str) -
         whole = server.open("POST", path, body(path, "a"))
         writes = exchange.writes()
         early = [await anext(writes), await anext(writes)]
-        assert all(write.startswith(b":") for write in early)
+        assert all(write.startswith(b"event: ping" if path == MESSAGES else b":") for write in early)
         assert await waits(whole)
         shelf.open.set()
         rest = b"".join([write async for write in writes])
         assert exchange.status == 200
         streamed = Answer(200, exchange.headers, rest)
         assert text(streamed) == text(await whole.answer()) == "I am a."
-        assert streamed.events[-1].data == "[DONE]"
+        assert (streamed.events[-1].name or streamed.events[-1].data) in ("message_stop", "[DONE]")
         assert len(shelf.engines["a"]) == 1
 
 
@@ -224,18 +224,21 @@ async def test_a_load_that_fails_fails_its_requests_and_the_next_tries_again(
         shelf.open.set()
         assert text(await good.answer()) == "I am a."
         whole = await bad[0].answer()
-        assert (whole.status, whole.error["code"]) == (503, "engine_unavailable")
+        assert (whole.status, whole.error["code"]) == (529 if path == MESSAGES else 503, "engine_unavailable")
         assert whole.error["message"].startswith("The model 'b' could not be loaded.")
         assert whole.header("x-should-retry") == "false"
         writes = b"".join([write async for write in bad[1].writes()])
         streamed = Answer(bad[1].status, bad[1].headers, writes)
         assert b"secret" not in whole.body + writes
         if interval:
-            event, end = streamed.events
-            assert (bad[1].status, end.data) == (200, "[DONE]")
+            event, *end = (event for event in streamed.events if event.name != "ping")
+            assert (bad[1].status, [one.data for one in end]) == (
+                200,
+                [] if path == MESSAGES else ["[DONE]"],
+            )
             assert event.json["error"]["message"] == whole.error["message"]
             assert (event.name, event.json.get("type")) == (
-                ("error",) * 2 if path == RESPONSES else (None, None)
+                ("error",) * 2 if path in (MESSAGES, RESPONSES) else (None, None)
             )
         else:
             assert streamed.error == whole.error
@@ -249,13 +252,18 @@ async def test_an_error_after_a_late_beginning_is_an_event(path: str) -> None:
     shelf = Shelf("a")
     shelf.open.clear()
     async with serving(shelf.catalog(), keep_alive_interval=0.005) as server:
-        field = {CHAT: "messages", RESPONSES: "input"}.get(path, "prompt")
+        field = {CHAT: "messages", MESSAGES: "messages", RESPONSES: "input"}.get(path, "prompt")
         long = json.loads(json.dumps(BODIES[path][field]).replace("hello", "hello " * 5000))
         exchange = server.open("POST", path, body(path, "a", stream=True) | {field: long})
         await exchange.begin()
         shelf.open.set()
-        event, end = Answer(200, [], b"".join([write async for write in exchange.writes()])).events
-        assert (exchange.status, event.json["error"]["param"], end.data) == (200, field, "[DONE]")
+        events = Answer(200, [], b"".join([write async for write in exchange.writes()])).events
+        event, *end = (event for event in events if event.name != "ping")
+        error = event.json["error"]
+        assert exchange.status == 200
+        assert error.get("param", field) == field
+        assert "maximum context length" in error["message"]
+        assert [one.data for one in end] == ([] if path == MESSAGES else ["[DONE]"])
 
 
 async def test_requests_that_wait_for_models_are_bounded() -> None:

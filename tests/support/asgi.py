@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,27 @@ from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
 
 __all__ = ["Answer", "Event", "Exchange", "Server", "as_catalog", "read_events", "serving"]
+
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "api_error",
+    529: "overloaded_error",
+}
+_CODES = {
+    401: "invalid_api_key",
+    404: "model_not_found",
+    415: "unsupported_media_type",
+    429: "rate_limit_exceeded",
+    529: "engine_unavailable",
+}
 
 
 @dataclass(frozen=True)
@@ -42,8 +64,21 @@ class Answer:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error object of the envelope, checked for its shape (ERR-01)."""
+        """The error object of the envelope, checked for its shape (ERR-01).
+
+        That of Messages (MSG-11) has fewer members. They are translated, so that tests of all APIs read them: the
+        parameter is the first name that the message quotes, the code belongs to the status.
+        """
         body = self.json
+        if set(body) == {"type", "error", "request_id"}:
+            assert body["request_id"] == self.header("x-request-id") == self.header("request-id")
+            found: dict[str, Any] = body["error"]
+            assert set(found) == {"type", "message"}
+            name = re.search(r"'([\w.\[\]]+)'", found["message"])
+            assert found["type"] == _TYPES[self.status]
+            kind = "invalid_request_error" if self.status < 429 else found["type"]
+            code = _CODES.get(self.status)
+            return {"message": found["message"], "type": kind, "param": name and name[1], "code": code}
         assert set(body) == {"error"}
         error: dict[str, Any] = body["error"]
         assert set(error) == {"message", "type", "param", "code"}

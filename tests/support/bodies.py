@@ -8,6 +8,7 @@ import pytest
 
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.messages import CreateMessageRequest
 from plumbline._generated.responses import CreateResponse
 from plumbline._generated.utilities import DetokenizeRequest, TokenizeRequest
 
@@ -17,6 +18,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "test-model", "messages": [{"role": "user", "content": "hello"}]},
     "/v1/completions": {"model": "test-model", "prompt": "hello", "max_tokens": 100},
     "/v1/responses": {"model": "test-model", "input": "hello"},
+    "/v1/messages": {
+        "model": "test-model",
+        "max_tokens": 100,
+        "messages": [{"role": "user", "content": "hello"}],
+    },
     "/tokenize": {"prompt": "hello"},
     "/detokenize": {"tokens": [1, 2]},
 }
@@ -24,6 +30,7 @@ ROOTS: dict[str, Any] = {
     "/v1/chat/completions": CreateChatCompletionRequest,
     "/v1/completions": CreateCompletionRequest,
     "/v1/responses": CreateResponse,
+    "/v1/messages": CreateMessageRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }

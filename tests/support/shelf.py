@@ -16,7 +16,7 @@ from support.asgi import Answer, Exchange, Server
 from support.bodies import BODIES
 from support.models import GatedEngine, answer_with, scripted_info, served
 
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 
 
 class Mortal(ScriptedEngine):
@@ -85,11 +85,15 @@ def text(answer: Answer) -> str:
                 found = event.json
                 if found.get("type") == "response.output_text.delta":
                     parts.append(found["delta"])
+                if found.get("type") == "content_block_delta":
+                    parts.append(found["delta"]["text"])
                 parts += [_delta(choice) for choice in found.get("choices", ())]
         return "".join(parts)
     found = answer.json
     if "output" in found:
         return str(found["output"][0]["content"][0]["text"])
+    if "content" in found:
+        return str(found["content"][0]["text"])
     choice = found["choices"][0]
     return str(choice["text"] if "text" in choice else choice["message"]["content"])
 

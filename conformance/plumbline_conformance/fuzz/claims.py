@@ -16,7 +16,7 @@ from plumbline_conformance.watch.live import judge_live
 
 __all__ = ["Claim", "claims"]
 
-_BUSY = {429, 503}
+_BUSY = {429, 503, 529}
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +53,15 @@ def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
             rules=("ERR-02",),
         )
     yield from _of_live_checks(exchange)
-    if exchange.status == 200 and not _streams(exchange) and operation.answer is not None:
-        for problem in violations(operation.answer, exchange.json):
+    expected = None
+    if exchange.status == 200 and not _streams(exchange):
+        expected = operation.answer
+    elif (
+        exchange.status >= 400 and operation.error == "MessageErrorResponse"
+    ):  # `watch` has laws for the other form.
+        expected = operation.error
+    if expected is not None:
+        for problem in violations(expected, exchange.json):
             yield Claim(
                 name=f"shape {problem.pointer}",
                 expected=problem.expected,

@@ -13,6 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from plumbline_conformance.fuzz.message_features import message_features
 from plumbline_conformance.fuzz.schema_strategies import anything, odd_schemas, of_schema, texts
 
 __all__ = ["SHARES", "featured", "limits"]
@@ -69,9 +70,14 @@ def featured(draw: st.DrawFn, fields: Fields) -> dict[str, Any]:
     """Generate the fields of some features."""
     luck = Luck(draw)
     found: dict[str, Any] = {}
+    of_messages = message_features(_NAMES, _SCHEMAS) if "system" in fields else None
     for name, share in SHARES.items():
-        if luck.has(share):
+        if not luck.has(share):
+            continue
+        if of_messages is None:
             found |= draw(_FEATURES[name](fields, luck))
+        elif name in of_messages:
+            found |= draw(of_messages[name]())
     return {name: value for name, value in found.items() if name in fields}
 
 

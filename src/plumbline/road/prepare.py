@@ -128,7 +128,7 @@ class TurnPreparer:
         """Return the turn, truncated if necessary and allowed, and the tokens of its prompt."""
         limit = self._engine.info.max_model_len
         wanted = turn.sampling.max_tokens
-        needed = 1 if wanted is None else wanted
+        needed = 1 if wanted is None or (turn.shorten_answer and wanted) else wanted
         least = self._renderer.least_tokens(turn.prompt)
         if least > limit and not turn.truncate_prompt and turn.keep_last is None:
             raise PromptTooLongError(max_model_len=limit, prompt_tokens=least, output_tokens=needed)

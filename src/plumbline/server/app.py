@@ -37,7 +37,8 @@ from plumbline.server.service import ModelService, PlumblineService
 from plumbline.server.settings import Settings
 from plumbline.server.websocket import responses_socket
 from plumbline.store.interface import Store
-from plumbline.wire.errors import ApiError, envelope, from_status, server_error, unparsable_body
+from plumbline.wire.error_forms import error_answer
+from plumbline.wire.errors import ApiError, from_status, server_error, unparsable_body
 from plumbline.wire.incoming import LENIENT, STRICT, hinted
 
 __all__ = ["Application", "create_app"]
@@ -140,14 +141,13 @@ def create_app(
     return Application(Cors(front, settings.cors_origins) if settings.cors_origins else front, models)
 
 
-def _respond(error: ApiError) -> Response[bytes]:
-    return Response(
-        envelope(error), status_code=error.status, headers=error.headers, media_type="application/json"
-    )
+def _respond(request: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
+    status, body = error_answer(error, request.url.path, request.scope["state"].get("request_id"))
+    return Response(body, status_code=status, headers=error.headers, media_type="application/json")
 
 
 def _api_error(request: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
-    return _respond(hinted(error, request))
+    return _respond(request, hinted(error, request))
 
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
@@ -160,12 +160,12 @@ def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Respon
     # Litestar counts a WebSocket at the path among the methods.
     methods = [method for method in allowed.split(", ") if method.isupper()]
     headers = {"allow": ", ".join(methods)} if methods else {}
-    return _respond(from_status(error.status_code, message, headers))
+    return _respond(request, from_status(error.status_code, message, headers))
 
 
-def _too_deep(_: Request[Any, Any, Any], error: RecursionError) -> Response[bytes]:
+def _too_deep(request: Request[Any, Any, Any], error: RecursionError) -> Response[bytes]:
     """Answer 400: only decoding a deeply nested body exceeds the recursion limit (HTTP-07)."""
-    return _respond(unparsable_body("it is nested too deeply"))
+    return _respond(request, unparsable_body("it is nested too deeply"))
 
 
 def _other_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -175,4 +175,4 @@ def _other_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         request.scope["state"].get("request_id"),
         exc_info=(type(error), error, error.__traceback__),
     )
-    return _respond(server_error())
+    return _respond(request, server_error())

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from plumbline._generated.chat import CreateChatCompletionStreamResponse
 from plumbline._generated.completions import CreateCompletionStreamResponse
 from plumbline._generated.events import ResponseStreamEvent
+from plumbline._generated.messages import MessageStreamEvent
 from plumbline.events import ChoiceEvent
 from plumbline.protocols.chat.writer import ChatWriter
 from plumbline.protocols.common.obfuscation import obfuscated
@@ -105,8 +106,10 @@ def _joined(chunk: _Chunk, last: _Chunk) -> _Chunk:
     return chunk
 
 
-async def event_frames(events: AsyncIterator[ResponseStreamEvent], pads: bool) -> Frames:
-    """Frame the events of a response, each under its name (SSE-04).
+async def event_frames(
+    events: AsyncIterator[ResponseStreamEvent | MessageStreamEvent], pads: bool = False
+) -> Frames:
+    """Frame the events of a response or of a message, each under its name (SSE-04).
 
     Args:
         events: the events.

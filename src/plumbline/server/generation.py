@@ -10,6 +10,7 @@ import msgspec
 
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.messages import CreateMessageRequest
 from plumbline._generated.responses import CreateResponse
 from plumbline.engines.port import EngineFullError, RefusedRequestError
 from plumbline.events import ChoiceEvent, OutputEvent
@@ -28,7 +29,7 @@ from plumbline.server.loading.model import ServedModel
 from plumbline.server.media.load import MediaLoader
 from plumbline.server.observe.metrics import ModelMetrics
 from plumbline.server.prompt_facts import prompt_facts
-from plumbline.server.replies import Replies
+from plumbline.server.replies import CHUNKS, Replies, StreamForm
 from plumbline.server.settings import Settings
 from plumbline.server.streams import close_with_request, prime, until_disconnect
 from plumbline.structured_output.grammar.errors import ConstraintError
@@ -103,8 +104,13 @@ class Generation:
                 error.max_model_len, error.prompt_tokens, error.output_tokens, param, _limit_field(request)
             ) from error
         except NoThinkingError as error:
+            field = (
+                "thinking.budget_tokens"
+                if isinstance(request, CreateMessageRequest)
+                else "thinking_token_budget"
+            )
             raise unsupported_parameter(
-                "thinking_token_budget", "is not supported: this model has no known end of thinking"
+                field, "is not supported: this model has no known end of thinking"
             ) from error
         except EmptyPromptError as error:
             raise invalid_request(
@@ -177,11 +183,12 @@ class Generation:
         events: AsyncGenerator[T, None],
         frames: Callable[[AsyncIterator[T]], Frames],
         headers: Mapping[str, str] | None = None,
+        form: StreamForm = CHUNKS,
     ) -> Reply:
         """Stream an answer: await its first event, then send frames and comments until the client leaves."""
         primed = await api_errors(until_disconnect(call, prime(events, self.settings.keep_alive_interval)))
         close_with_request(primed.aclose)
-        return self.replies.stream(call, frames(primed), headers)
+        return self.replies.stream(call, frames(primed), headers, form)
 
     async def prompt_facts(
         self,

@@ -28,22 +28,20 @@ from plumbline.server.loading.memory import release_unused
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.pool import Lease, ModelLoadError, ModelPool
 from plumbline.server.observe.metrics import Metrics, ModelMetrics
-from plumbline.server.replies import Replies
+from plumbline.server.replies import Replies, StreamForm
 from plumbline.server.settings import Settings
 from plumbline.server.streams import close_with_request, until_disconnect
 from plumbline.wire.call import Call
 from plumbline.wire.errors import (
     ApiError,
-    envelope,
     invalid_request,
     missing_required_parameter,
     model_not_found,
     model_not_loaded,
 )
 from plumbline.wire.reply import EventReply, Reply
-from plumbline.wire.sse import DONE, frame
 
-__all__ = ["Models", "chunk_error"]
+__all__ = ["Models"]
 
 _log = logging.getLogger("plumbline.server")
 
@@ -55,11 +53,6 @@ class _HasGeneration(Protocol):
 
 M = TypeVar("M", bound=_HasGeneration)
 Handler = Callable[[Lease[M]], Awaitable[Reply]]
-
-
-def chunk_error(error: ApiError) -> bytes:
-    """Frame an error in a stream of chunks (ERR-12)."""
-    return frame(envelope(error))
 
 
 class Models(Generic[M]):
@@ -212,7 +205,7 @@ class Models(Generic[M]):
         name: str | msgspec.UnsetType | None,
         call: Call,
         handle: Handler[M],
-        late_error: Callable[[ApiError], bytes] | None = None,
+        late: StreamForm | None = None,
         late_headers: Callable[[], Mapping[str, str]] = dict,
     ) -> Reply:
         """Let the model that a request names answer it.
@@ -221,7 +214,7 @@ class Models(Generic[M]):
             name: the model, or nothing for the default one.
             call: the request's call.
             handle: answers the request with a lease that ends with the request.
-            late_error: for a request that streams, frames an error after its stream has begun. Its stream begins as any
+            late: for a request that streams, the form of its stream. It begins as any
                 other (`streams.prime`): after `keep_alive_interval` at the latest, also while the model loads.
             late_headers: returns the headers of a stream that begins before its model is loaded.
 
@@ -232,7 +225,7 @@ class Models(Generic[M]):
         source = self._source(name)
         patience = self._settings.keep_alive_interval
         loaded = self._pool.status(source.names[0]) == "loaded"
-        if loaded or late_error is None or patience <= 0:
+        if loaded or late is None or patience <= 0:
             return await handle(await self._lease_for_request(source, call))
 
         async def lease_and_handle() -> Reply:
@@ -243,7 +236,7 @@ class Models(Generic[M]):
         await until_disconnect(call, _wait(work, patience))
         if work.done():
             return work.result()
-        return self._replies.as_they_are(self._later(work, call, late_error), late_headers())
+        return self._replies.as_they_are(self._later(work, call, late), late_headers(), late)
 
     @asynccontextmanager
     async def lease(self, name: str | msgspec.UnsetType | None, call: Call) -> AsyncIterator[Lease[M]]:
@@ -292,15 +285,14 @@ class Models(Generic[M]):
                 f"The model '{name}' could not be loaded. The log of the server has the reason."
             ) from error
 
-    async def _later(
-        self, work: asyncio.Future[Reply], call: Call, late_error: Callable[[ApiError], bytes]
-    ) -> Frames:
+    async def _later(self, work: asyncio.Future[Reply], call: Call, late: StreamForm) -> Frames:
         """Send the frames of an answer that begins later."""
         try:
             reply = await work
         except Exception as error:
-            yield late_error(self._replies.midway(error, call))
-            yield DONE
+            yield late.failure(self._replies.midway(error, call), call)
+            if late.end:
+                yield late.end
             return
         assert isinstance(reply, EventReply)
         async for item in reply.events:

@@ -1,10 +1,11 @@
-"""Send frames as a stream: comments while it is silent, and a failure as its last event."""
+"""Send frames as a stream: signs of life while it is silent, and a failure as its last event."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from plumbline.server.failures import FAILURES, as_api_error
 from plumbline.server.frames import Frames
@@ -12,13 +13,36 @@ from plumbline.server.observe.metrics import Metrics
 from plumbline.server.settings import Settings
 from plumbline.server.streams import KeepAlive, close_with_request
 from plumbline.wire.call import Call
+from plumbline.wire.error_forms import message_error_frame
 from plumbline.wire.errors import ApiError, envelope
 from plumbline.wire.reply import EventReply
-from plumbline.wire.sse import DONE, frame
+from plumbline.wire.sse import DONE, comment, frame
 
-__all__ = ["Replies"]
+__all__ = ["CHUNKS", "MESSAGES", "Replies", "StreamForm"]
 
 _log = logging.getLogger("plumbline.server")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """What the streams of an API have besides its events."""
+
+    failure: Callable[[ApiError, Call], bytes]
+    """Frames a failure."""
+    end: bytes = DONE
+    """Comes last, also after a failure."""
+    sign: bytes = comment()
+    """Shows that a silent stream lives."""
+
+
+CHUNKS = StreamForm(lambda error, _: frame(envelope(error)))
+"""A failure is one error event before `[DONE]` (ERR-12)."""
+MESSAGES = StreamForm(
+    lambda error, call: message_error_frame(error, call.request_id),
+    end=b"",
+    sign=frame(b'{"type":"ping"}', "ping"),
+)
+"""A failure is the last event (MSG-11)."""
 
 
 class Replies:
@@ -28,25 +52,30 @@ class Replies:
         self._interval = settings.keep_alive_interval
         self._metrics = metrics
 
-    def stream(self, call: Call, frames: Frames, headers: Mapping[str, str] | None = None) -> EventReply:
-        """Send frames, comments and `[DONE]` until the client leaves."""
-        return self.as_they_are(self._with_done(frames, call), headers)
+    def stream(
+        self, call: Call, frames: Frames, headers: Mapping[str, str] | None = None, form: StreamForm = CHUNKS
+    ) -> EventReply:
+        """Send frames, signs of life and the end of the form until the client leaves."""
+        return self.as_they_are(self._with_end(frames, call, form), headers, form)
 
-    def as_they_are(self, frames: Frames, headers: Mapping[str, str] | None = None) -> EventReply:
-        """Send frames that have an end of their own, and comments, until the client leaves."""
-        events = KeepAlive(frames, self._interval)
+    def as_they_are(
+        self, frames: Frames, headers: Mapping[str, str] | None = None, form: StreamForm = CHUNKS
+    ) -> EventReply:
+        """Send frames that have an end of their own, and signs of life, until the client leaves."""
+        events = KeepAlive(frames, self._interval, form.sign)
         close_with_request(events.aclose)
         return EventReply(events, headers or {})
 
-    async def _with_done(self, frames: Frames, call: Call) -> Frames:
-        """Send frames, then `[DONE]`; a failure becomes one error event before it (ERR-12)."""
+    async def _with_end(self, frames: Frames, call: Call, form: StreamForm) -> Frames:
+        """Send frames, then the end; a failure becomes one event before it (ERR-12)."""
         try:
             async with aclosing(frames):
                 async for item in frames:
                     yield item
         except Exception as error:
-            yield frame(envelope(self.midway(error, call)))
-        yield DONE
+            yield form.failure(self.midway(error, call), call)
+        if form.end:
+            yield form.end
 
     def midway(self, error: Exception, call: Call) -> ApiError:
         """Return the API error for a failure after the stream has begun, and log what was not raised by design."""

@@ -6,6 +6,7 @@ from plumbline.server.operations.adapters import AdapterOperations
 from plumbline.server.operations.chat import ChatOperations
 from plumbline.server.operations.completions import CompletionOperations
 from plumbline.server.operations.conversations import ConversationOperations
+from plumbline.server.operations.messages import MessageOperations
 from plumbline.server.operations.models import ModelListOperations
 from plumbline.server.operations.responses import ResponseOperations
 from plumbline.server.operations.routed import RoutedOperations
@@ -18,7 +19,12 @@ __all__ = ["ModelService", "PlumblineService"]
 
 
 class ModelService(
-    ChatOperations, CompletionOperations, ResponseOperations, TokenOperations, AdapterOperations
+    ChatOperations,
+    CompletionOperations,
+    MessageOperations,
+    ResponseOperations,
+    TokenOperations,
+    AdapterOperations,
 ):
     """Answers the requests for one loaded model."""
 

@@ -10,7 +10,9 @@ from typing import Any
 
 from litestar import Request
 
-__all__ = ["CLIENT_NAMED", "Call", "new_request_id"]
+from .error_forms import is_messages
+
+__all__ = ["CLIENT_NAMED", "Call", "authorization", "new_request_id"]
 
 CLIENT_NAMED = "client_named"
 """Key of the request's state: whether the client chose the request id."""
@@ -36,7 +38,7 @@ class Call:
     def of(cls, request: Request[Any, Any, Any]) -> Call:
         """Describe a Litestar request. Use the `request_id` in its state, if the server has put one there."""
         headers = request.headers
-        scheme, _, key = headers.get("authorization", "").partition(" ")
+        scheme, _, key = (authorization(headers, request.url.path) or "").partition(" ")
         state = request.scope["state"]
         request_id = state.get("request_id") or new_request_id()
         return cls(
@@ -56,6 +58,12 @@ class Call:
         """
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+def authorization(headers: Mapping[str, str], path: str) -> str | None:
+    """Return the header `Authorization`; for Messages also the key of `x-api-key`, in the form of that header."""
+    key = headers.get("x-api-key") if is_messages(path) else None
+    return headers.get("authorization") or (None if key is None else f"Bearer {key}")
 
 
 def new_request_id() -> str:

@@ -26,6 +26,7 @@ AREAS = {
     "HTTP": "HTTP",
     "SSE": "SSE",
     "MOD": "Models",
+    "MSG": "Messages",
     "SDK": "Clients",
 }
 """The areas of the rules, by the letters of their ids, in the order of the columns."""

@@ -16,6 +16,7 @@ from plumbline._generated.chat import (
 )
 from plumbline._generated.common import ResponseFormatJsonObject
 from plumbline._generated.completions import CreateCompletionRequest
+from plumbline._generated.messages import CreateMessageRequest, MessageTool
 from plumbline._generated.responses import CreateResponse, TextResponseFormatJsonSchema
 from plumbline._generated.tools import FunctionToolParam
 from plumbline.protocols.common.fields import given, or_default
@@ -34,7 +35,8 @@ from plumbline.wire.errors import (
 
 __all__ = ["FormatRequest", "RequestedFormat", "constraint_refused", "read_format"]
 
-FormatRequest = CreateChatCompletionRequest | CreateCompletionRequest | CreateResponse
+_OpenAIRequest = CreateChatCompletionRequest | CreateCompletionRequest | CreateResponse
+FormatRequest = _OpenAIRequest | CreateMessageRequest
 
 
 class RequestedFormat(msgspec.Struct, frozen=True):
@@ -90,6 +92,8 @@ def _tool_refused(request: FormatRequest, error: ConstraintError) -> ApiError:
         described = getattr(tool, "function", None) or getattr(tool, "custom", None) or tool
         if error.tool is not None and getattr(described, "name", None) == error.tool:
             param = f"tools[{index}]"
+            if isinstance(tool, MessageTool):
+                return invalid_json_schema(f"{param}.input_schema", str(error.tool), str(error).rstrip("."))
             if isinstance(tool, ChatCompletionTool | FunctionToolParam):
                 param += ".function.parameters" if isinstance(tool, ChatCompletionTool) else ".parameters"
                 return invalid_json_schema(param, str(error.tool), str(error).rstrip("."))
@@ -99,6 +103,8 @@ def _tool_refused(request: FormatRequest, error: ConstraintError) -> ApiError:
 
 def _requested(request: FormatRequest) -> RequestedFormat | None:
     found: RequestedFormat | None = None
+    if isinstance(request, CreateMessageRequest):
+        return _of_message(request)
     formats = (*_official(request), *_structured(request), *_guided(request), *_others(request))
     for requested in formats:
         if found is not None:
@@ -111,7 +117,17 @@ def _requested(request: FormatRequest) -> RequestedFormat | None:
     return found
 
 
-def _official(request: FormatRequest) -> list[RequestedFormat]:
+def _of_message(request: CreateMessageRequest) -> RequestedFormat | None:
+    config = or_default(request.output_config, None)
+    wanted = None if config is None else or_default(config.format, None)
+    return (
+        None
+        if wanted is None
+        else RequestedFormat("output_config.format.schema", JsonFormat(wanted.schema), "format")
+    )
+
+
+def _official(request: _OpenAIRequest) -> list[RequestedFormat]:
     """Read `response_format` of chat completions, or `text.format` of Responses."""
     if isinstance(request, CreateCompletionRequest):
         return []
@@ -138,7 +154,7 @@ def _official(request: FormatRequest) -> list[RequestedFormat]:
             return []
 
 
-def _structured(request: FormatRequest) -> list[RequestedFormat]:
+def _structured(request: _OpenAIRequest) -> list[RequestedFormat]:
     """Read `structured_outputs`, the field of vLLM."""
     requested = or_default(request.structured_outputs, None)
     if requested is None:
@@ -158,7 +174,7 @@ def _structured(request: FormatRequest) -> list[RequestedFormat]:
     return found
 
 
-def _guided(request: FormatRequest) -> list[RequestedFormat]:
+def _guided(request: _OpenAIRequest) -> list[RequestedFormat]:
     """Read `guided_json` and its siblings, the older field names of chat and legacy completions."""
     return [
         item
@@ -167,7 +183,7 @@ def _guided(request: FormatRequest) -> list[RequestedFormat]:
     ]
 
 
-def _others(request: FormatRequest) -> list[RequestedFormat]:
+def _others(request: _OpenAIRequest) -> list[RequestedFormat]:
     """Read the fields of SGLang and llama.cpp; an empty grammar means no grammar, as in llama.cpp."""
     return [
         item

@@ -17,13 +17,9 @@ from plumbline._generated import OPERATIONS
 from plumbline.server.keys import KeyRing, admin_error
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.streams import closing_streams
-from plumbline.wire.call import CLIENT_NAMED, new_request_id
-from plumbline.wire.errors import (
-    ApiError,
-    envelope,
-    from_status,
-    invalid_api_key,
-)
+from plumbline.wire.call import CLIENT_NAMED, authorization, new_request_id
+from plumbline.wire.error_forms import error_answer, is_messages
+from plumbline.wire.errors import ApiError, from_status, invalid_api_key
 from plumbline.wire.incoming import FORMS, IGNORED
 
 __all__ = ["Front"]
@@ -103,6 +99,8 @@ class Front:
                     (b"openai-processing-ms", str(elapsed).encode()),  # HTTP-04
                     (b"openai-version", b"2020-10-01"),
                 ]
+                if is_messages(scope["path"]):  # The name that clients of Messages read.
+                    message["headers"].append((b"request-id", state["request_id"].encode()))
                 for key, name in ((IGNORED, b"x-plumbline-ignored"), (FORMS, b"x-plumbline-lenient")):
                     if key in state:
                         message["headers"].append((name, state[key].encode()))
@@ -120,7 +118,7 @@ class Front:
                         ApiError
                     ):  # It is too slow: the answer is still that it is too large.
                         await _drain(self._in_time(receive), self._max_body_bytes * _DRAIN_LIMIT)
-                await _answer(send_with_headers, error)
+                await _answer(send_with_headers, error, scope)
         finally:
             self._metrics.closed(_label(scope["path"]), status)
 
@@ -138,16 +136,19 @@ class Front:
             await send({**message, "type": message["type"].replace("http", "websocket.http")})
 
         if "websocket.http.response" in scope.get("extensions", {}):
-            await _answer(send_denial, error)
+            await _answer(send_denial, error, scope)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
     def _key_error(self, scope: Scope) -> ApiError | None:
         """Return the error of a request without one of the keys (HTTP-06)."""
-        headers = {name: value.decode("utf-8", "surrogateescape") for name, value in scope["headers"]}
-        given = headers.get(b"authorization")
+        headers = {
+            name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
+            for name, value in scope["headers"]
+        }
+        given = authorization(headers, scope["path"])
         if scope["path"] in _ADMIN_PATHS and not self._admin_keys.open:
-            return admin_error(self._admin_keys, given, headers.get(b"x-admin-key"))
+            return admin_error(self._admin_keys, given, headers.get("x-admin-key"))
         return None if self._keys.accepts(given) else invalid_api_key()
 
     def _in_time(self, receive: Receive) -> Receive:
@@ -220,11 +221,11 @@ def _client_request_id(scope: Scope) -> str | None:
     return None
 
 
-async def _answer(send: Send, error: ApiError) -> None:
-    body = envelope(error)
+async def _answer(send: Send, error: ApiError, scope: Scope) -> None:
+    status, body = error_answer(error, scope["path"], scope.get("state", {}).get("request_id"))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -12,8 +12,8 @@ from plumbline._generated.models import (
     ModelNameRequest,
 )
 from plumbline.server.keys import admin_error
-from plumbline.server.models import chunk_error
 from plumbline.server.operations.base import ServerOperations
+from plumbline.server.replies import CHUNKS
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import ApiError
@@ -66,7 +66,7 @@ class ModelListOperations(ServerOperations):
         """Load a model and follow its load, at TabbyAPI's path."""
         self._check_admin(call)
         self._models.described(request.name)  # An unknown one is a 404 and not an event.
-        return self._replies.as_they_are(self._progress(request.name))
+        return self._replies.as_they_are(self._progress(request.name, call))
 
     async def unload_models(self, call: Call) -> Reply:
         """Unload every model once its requests have ended, at TabbyAPI's path."""
@@ -80,12 +80,12 @@ class ModelListOperations(ServerOperations):
         if error is not None:
             raise error
 
-    async def _progress(self, name: str) -> AsyncGenerator[bytes, None]:
+    async def _progress(self, name: str, call: Call) -> AsyncGenerator[bytes, None]:
         yield frame(encode(ModelLoadProgress(module=1, modules=1, status="processing")))
         try:
             await self._models.load(name)
         except ApiError as error:
-            yield chunk_error(error)
+            yield CHUNKS.failure(error, call)
             return
         yield frame(encode(ModelLoadProgress(module=1, modules=1, status="finished")))
 

@@ -9,13 +9,14 @@ from msgspec import UNSET
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
 from plumbline._generated.events import ResponseStreamEvent
+from plumbline._generated.messages import CountMessageTokensRequest, CreateMessageRequest
 from plumbline._generated.models import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from plumbline._generated.responses import CompactResponseMethodPublicBody, CreateResponse, TokenCountsBody
 from plumbline._generated.utilities import DetokenizeRequest, TokenizeRequest
 from plumbline.protocols.responses.stream_events import error_event, failure_code
-from plumbline.server.models import chunk_error
 from plumbline.server.operations.base import ServerOperations
 from plumbline.server.operations.responses import unavailable_header
+from plumbline.server.replies import CHUNKS, MESSAGES, StreamForm
 from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
@@ -35,7 +36,7 @@ class RoutedOperations(ServerOperations):
             request.model,
             call,
             lambda lease: lease.model.create_chat_completion(request, call),
-            chunk_error if request.stream is True else None,
+            CHUNKS if request.stream is True else None,
         )
 
     async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
@@ -44,7 +45,22 @@ class RoutedOperations(ServerOperations):
             request.model,
             call,
             lambda lease: lease.model.create_completion(request, call),
-            chunk_error if request.stream is True else None,
+            CHUNKS if request.stream is True else None,
+        )
+
+    async def create_message(self, request: CreateMessageRequest, call: Call) -> Reply:
+        """Answer a conversation as Anthropic's API does."""
+        return await self._models.answer(
+            request.model,
+            call,
+            lambda lease: lease.model.create_message(request, call),
+            MESSAGES if request.stream is True else None,
+        )
+
+    async def count_message_tokens(self, request: CountMessageTokensRequest, call: Call) -> Reply:
+        """Count the tokens of a conversation (MSG-12)."""
+        return await self._models.answer(
+            request.model, call, lambda lease: lease.model.count_message_tokens(request, call)
         )
 
     async def create_response(self, request: CreateResponse, call: Call) -> Reply:
@@ -54,7 +70,7 @@ class RoutedOperations(ServerOperations):
             request.model,
             call,
             lambda lease: lease.model.create_response(request, call, lease),
-            _response_error if request.stream is True else None,
+            _RESPONSES if request.stream is True else None,
             lambda: _headers(request),
         )
 
@@ -115,6 +131,5 @@ def _headers(request: CreateResponse) -> Mapping[str, str]:
         return {}
 
 
-def _response_error(error: ApiError) -> bytes:
-    """Frame an error in a stream of events that has none yet (ERR-11)."""
-    return frame(encode(error_event(0, error, failure_code(error))), "error")
+_RESPONSES = StreamForm(lambda error, _: frame(encode(error_event(0, error, failure_code(error))), "error"))
+"""The form of a stream that fails before it has an event (ERR-11)."""

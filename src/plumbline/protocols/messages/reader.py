@@ -1,0 +1,113 @@
+"""Read a Messages request into a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from plumbline._generated.messages import (
+    CountMessageTokensRequest,
+    CreateMessageRequest,
+    ThinkingDisabled,
+    ThinkingEnabled,
+)
+from plumbline.engines.port import SamplingParams
+from plumbline.protocols.common.fields import or_default, refuse_given
+from plumbline.protocols.common.output_formats import read_format
+from plumbline.protocols.common.sampling.parameters import Defaults
+from plumbline.protocols.common.sealing import Sealer
+from plumbline.protocols.messages.history import read_conversation
+from plumbline.protocols.messages.tools import read_tools
+from plumbline.turn import ChatPrompt, ToolChoice, Turn
+from plumbline.wire.errors import invalid_request, invalid_value
+
+__all__ = ["read_message", "read_message_prompt"]
+
+_REFUSED = {
+    "container": "is not supported: this server has no hosted tools",
+    "diagnostics": "is not supported by this server",
+    "inference_geo": "is not supported: this server computes where it runs",
+}
+
+
+def read_message(
+    request: CreateMessageRequest,
+    defaults: Defaults,
+    sealer: Sealer,
+    *,
+    thinks: bool,
+    modalities: Collection[str] = (),
+) -> Turn:
+    """Read a request into a turn.
+
+    Args:
+        request: the request.
+        defaults: sampling values for fields that it leaves out.
+        sealer: what opens the signatures of thinking.
+        thinks: whether the model thinks in a way that the server knows. For another one a budget changes nothing.
+        modalities: what the model reads besides text.
+
+    Raises:
+        ApiError: 400 naming a field that contradicts another one or is not supported.
+    """
+    refuse_given(request, _REFUSED)
+    prompt, choice = read_message_prompt(request, sealer, modalities)
+    budget = prompt.thinking_budget
+    if budget is not None and budget >= request.max_tokens:
+        raise invalid_request(
+            f"'thinking.budget_tokens' ({budget}) must be less than 'max_tokens' ({request.max_tokens}).",
+            "thinking.budget_tokens",
+            "invalid_value",
+        )
+    top_k = or_default(request.top_k, defaults.top_k)
+    return Turn(
+        prompt=prompt,
+        sampling=SamplingParams(
+            temperature=or_default(request.temperature, defaults.temperature),
+            top_p=or_default(request.top_p, defaults.top_p),
+            top_k=0 if top_k >= defaults.vocab_size else top_k,  # 0 means all tokens
+            min_p=defaults.min_p,
+            repetition_penalty=defaults.repetition_penalty,
+            max_tokens=request.max_tokens,
+        ),
+        output_format=read_format(request),
+        tool_choice=choice,
+        thinking_budget=budget if thinks else None,
+        stop=_stop(or_default(request.stop_sequences, [])),
+        shorten_answer=True,
+    )
+
+
+def read_message_prompt(
+    request: CreateMessageRequest | CountMessageTokensRequest,
+    sealer: Sealer,
+    modalities: Collection[str] = (),
+) -> tuple[ChatPrompt, ToolChoice]:
+    """Read what the model sees, and which calls it may make; raises as `read_message`."""
+    tools, choice = read_tools(request)
+    messages, continued = read_conversation(
+        or_default(request.system, None), request.messages, sealer, modalities
+    )
+    thinking = or_default(request.thinking, None)
+    config = or_default(request.output_config, None)
+    effort: str | None = None if config is None else or_default(config.effort, None)
+    if isinstance(thinking, ThinkingDisabled):
+        effort = "none"
+    elif thinking is not None and effort is None:
+        effort = "medium"  # Templates whose models do not think by default need one.
+    prompt = ChatPrompt(
+        messages=messages,
+        tools=tools,
+        effort=effort,
+        thinking_budget=thinking.budget_tokens if isinstance(thinking, ThinkingEnabled) else None,
+        add_generation_prompt=not continued,
+        continue_final_message=continued,
+    )
+    return prompt, choice
+
+
+def _stop(sequences: list[str]) -> tuple[str, ...]:
+    """Read `stop_sequences`. The empty text would end every answer at once, so it is refused."""
+    for index, sequence in enumerate(sequences):
+        if not sequence:
+            raise invalid_value(f"stop_sequences[{index}]", sequence)
+    return tuple(sequences)

@@ -1,0 +1,75 @@
+"""Answer requests of Messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from plumbline._generated.messages import (
+    CountMessageTokensRequest,
+    CreateMessageRequest,
+    MessageStreamEvent,
+    MessageTokensCount,
+)
+from plumbline.events import ChoiceEvent
+from plumbline.protocols.messages.reader import read_message, read_message_prompt
+from plumbline.protocols.messages.writer import MessageWriter
+from plumbline.server.frames import event_frames
+from plumbline.server.operations.base import ModelOperations
+from plumbline.server.operations.defaults import truncatable
+from plumbline.server.replies import MESSAGES
+from plumbline.wire.call import Call
+from plumbline.wire.decode import encode
+from plumbline.wire.reply import JsonReply, Reply
+
+__all__ = ["MessageOperations"]
+
+
+class MessageOperations(ModelOperations):
+    """Operations of Messages."""
+
+    async def create_message(self, request: CreateMessageRequest, call: Call) -> Reply:
+        """Answer a conversation."""
+        self._admission.check_model(request.model)
+        turn = read_message(
+            request,
+            self._model.defaults,
+            self._sealer,
+            thinks=self._model.dialect.thinking_markers is not None,
+            modalities=self.generation.modalities,
+        )
+        (prepared,) = await self.generation.prepare(
+            call, request, [truncatable(turn, self._settings)], "messages"
+        )
+        writer = MessageWriter(
+            request,
+            self._sealer,
+            model=self._admission.answer_name(request.model),
+            prompt_tokens=len(prepared.prompt_token_ids),
+            max_model_len=self._model.engine.info.max_model_len,
+        )
+        events = self.generation.answer(prepared, call)
+        if request.stream is True:
+            return await self.generation.stream(
+                call, events, lambda primed: event_frames(_written(writer, primed)), form=MESSAGES
+            )
+        await self.generation.consume(call, events, writer.event)
+        return JsonReply(encode(writer.answer()))
+
+    async def count_message_tokens(self, request: CountMessageTokensRequest, call: Call) -> Reply:
+        """Count the tokens of a conversation."""
+        self._admission.check_model(request.model)
+        prompt, _ = read_message_prompt(request, self._sealer, self.generation.modalities)
+        ids = await self.generation.token_ids(prompt, "messages", call)
+        return JsonReply(encode(MessageTokensCount(input_tokens=len(ids))))
+
+
+async def _written(
+    writer: MessageWriter, events: AsyncIterator[ChoiceEvent]
+) -> AsyncGenerator[MessageStreamEvent, None]:
+    for first in writer.start():
+        yield first
+    async for index, event in events:
+        for each in writer.event(index, event):
+            yield each
+    for last in writer.end():
+        yield last
