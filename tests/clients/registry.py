@@ -45,6 +45,9 @@ CLIENTS = (
     Client("smolagents", ("smolagents[openai]==1.26.0",), "smolagents_.py"),
     Client("llm", ("llm==0.36",), "llm_.py"),
     Client("lm-eval", ("lm-eval[api]==0.4.13", "transformers==5.23.0"), "lm_eval_.py"),
+    Client("anthropic-python", ("anthropic==2.14.0",), "anthropic_python.py"),
+    Client("anthropic-node", ("@anthropic-ai/sdk@1.14.0",), "anthropic_node.mjs"),
+    Client("claude-code", ("@anthropic-ai/claude-code@2.1.332",), "claude_code.mjs", scripted=True),
     Client("codex", ("@openai/codex@0.169.0",), "codex.mjs", scripted=True),
     Client("codex-pocket", ("@openai/codex@0.169.0",), "codex_pocket.mjs"),
 )

@@ -78,6 +78,8 @@ def _result(client: Client, base_url: str) -> str:
         **os.environ,
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_KEY": KEY,
+        "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": KEY,
         "PLUMBLINE_MODEL": MODEL,
         "PLUMBLINE_ALIAS": ALIAS,
         "PLUMBLINE_TOKENIZER": str(MODEL_DIR),

@@ -26,6 +26,7 @@ PRINTED = "plumbline-was-here"
 ANSWER = "The command has printed its line."
 CALLS = {
     "exec_command": {"cmd": f"echo {PRINTED}"},
+    "Bash": {"command": f"echo {PRINTED}", "description": "Print a line"},
     "shell_command": {"command": f"echo {PRINTED}"},
     "apply_patch": {"type": "create_file", "path": "a.txt", "diff": "+a"},
     "look_up": {"word": "a"},
