@@ -17,6 +17,8 @@ from plumbline_conformance.watch.live import judge_live
 __all__ = ["Claim", "claims"]
 
 _BUSY = {429, 503, 529}
+_MISSING = {404, 405}
+"""How servers answer operations that they do not have, often in an error format of their framework."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +59,11 @@ def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
     if exchange.status == 200 and not _streams(exchange):
         expected = operation.answer
     elif (
-        exchange.status >= 400 and operation.error == "MessageErrorResponse"
-    ):  # `watch` has laws for the other form.
-        expected = operation.error
+        operation.error == "MessageErrorResponse"
+        and exchange.status >= 400
+        and exchange.status not in _MISSING
+    ):
+        expected = operation.error  # `watch` has laws for the other form.
     if expected is not None:
         for problem in violations(expected, exchange.json):
             yield Claim(

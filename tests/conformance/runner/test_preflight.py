@@ -303,7 +303,11 @@ def test_a_server_that_served_nothing_was_not_found_to_be_right(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every request is refused with a correct error, also those that no server may refuse."""
-    with serving(answering(lambda *_: (400, {}, error("No.", param="messages")))) as base_url:
+
+    def refuse(path: str, _: Any) -> Any:
+        return None if path.startswith("/messages") else (400, {}, error("No.", param="messages"))
+
+    with serving(answering(refuse)) as base_url:
         assert main(commands(base_url)[command]) == 2
 
     assert "No valid request got an answer with status 200" in capsys.readouterr().out
