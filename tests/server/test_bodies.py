@@ -147,7 +147,7 @@ async def test_errors_have_the_texts_of_openai() -> None:
             ("Invalid 'n': integer above maximum value. Expected a value <= 128, but got 130 instead.", "n", "integer_above_max_value"),
         )  # fmt: skip
         assert await error({**chat, "model": "x"}) == (
-            404, ("The model `x` does not exist or you do not have access to it.", None, "model_not_found"),
+            404, ("The model `x` does not exist or you do not have access to it. This server has test-model.", None, "model_not_found"),
         )  # fmt: skip
         status, (message, param, code) = await error({**chat, "max_tokens": 100})
         assert (status, param, code) == (400, "max_tokens", "context_length_exceeded")

@@ -31,7 +31,7 @@ class Admission:
     def check_model(self, name: str) -> None:
         """Refuse a model that is not served (MOD-04)."""
         if name not in self._model.names and name not in self._adapters.names:
-            raise model_not_found(name)
+            raise model_not_found(name, [*self._model.names, *self._adapters.names])
 
     def adapter(self, name: str | msgspec.UnsetType | None) -> str | None:
         """Return the adapter that a request names as its model, or None for the model itself."""

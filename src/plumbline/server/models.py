@@ -260,7 +260,7 @@ class Models(Generic[M]):
                     return self._sources[model.generation.model.names[0]]
             if name in dict(self._settings.loras):  # It is loaded with its model, of which there is one.
                 return self._catalog.sources[0]
-            raise model_not_found(name, list(self._sources) if self._catalog.shows_status else ())
+            raise model_not_found(name, list(self._sources))
         return found
 
     async def _lease_for_request(self, source: Source, call: Call) -> Lease[M]:
