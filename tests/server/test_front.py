@@ -18,8 +18,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.asgi import serving
-from support.models import scripted, served
 
 from plumbline._generated import OPERATIONS
 from plumbline.server.keys import KeyRing
@@ -308,16 +306,3 @@ def test_what_is_not_http_passes_through() -> None:
     assert found.calls == 1
     assert found.counts.answered == []
     assert found.sent == OK
-
-
-# Over the whole application
-
-
-@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/chat/completions"])
-async def test_head_is_a_405(path: str) -> None:
-    """HTTP-08: the contract has no HEAD."""
-    async with serving(served(scripted())) as server:
-        answer = await server.request("HEAD", path)
-
-        assert answer.status == 405
-        assert answer.header("x-request-id")

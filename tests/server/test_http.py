@@ -193,6 +193,26 @@ async def test_a_response_without_a_model_comes_from_the_only_one() -> None:
             assert (await server.post(path, body)).status == 400  # ERR-06
 
 
+@pytest.mark.parametrize(
+    "path", ["/health", "/version", "/v1/models", "/metrics", "/openapi.json", "/nothing"]
+)
+async def test_head_is_answered_wherever_get_is(path: str) -> None:
+    async with serving(served(scripted())) as server:
+        got, head = await server.get(path), await server.request("HEAD", path)
+        assert (await server.request("HEAD", "/v1/completions")).status == 405
+    assert (head.status, head.body) == (got.status, b"")
+    assert head.header("content-type") == got.header("content-type")
+    if path != "/metrics":  # They count the requests.
+        assert head.header("content-length") == str(len(got.body))
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data; boundary=x"])
+async def test_an_unknown_path_is_a_404_whatever_its_content_type(kind: str) -> None:
+    async with serving(served(scripted())) as server:
+        answer = await server.post("/v1/nothing", b"x", headers={"content-type": kind})
+    assert answer.status == 404
+
+
 async def test_models_say_how_much_they_hold() -> None:
     async with serving(served(scripted())) as server:
         [model] = (await server.get("/v1/models")).json["data"]

@@ -82,6 +82,9 @@ class Front:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
+        is_head = scope["method"] == "HEAD"
+        if is_head:  # Answered wherever GET is: load balancers probe with it.
+            scope = {**scope, "method": "GET"}
         state = scope.setdefault("state", {})
         chosen = _client_request_id(scope)
         state["request_id"] = chosen or new_request_id()
@@ -104,6 +107,8 @@ class Front:
                 for key, name in ((IGNORED, b"x-plumbline-ignored"), (FORMS, b"x-plumbline-lenient")):
                     if key in state:
                         message["headers"].append((name, state[key].encode()))
+            elif is_head:
+                message = {**message, "body": b""}
             await send(message)
 
         self._metrics.opened()
@@ -203,7 +208,8 @@ class Front:
                 code="unsupported_media_type",
             )
         media_type = headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
-        if media_type != b"application/json" and not media_type.endswith(b"+json"):  # HTTP-08
+        is_json = media_type == b"application/json" or media_type.endswith(b"+json")
+        if not is_json and _label(path) != "other":  # HTTP-08; an unknown path is a 404.
             return ApiError(
                 415,
                 f"Unsupported content type '{media_type.decode('latin-1')[:100]}'. "
