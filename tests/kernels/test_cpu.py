@@ -184,6 +184,26 @@ def test_a_rounded_layer_multiplies_rounded_weights_and_inputs(library, dtype, b
     assert torch.equal(run(recorded, recorded.linear(x, packed, bias), len(x)), logits.to(dtype))
 
 
+@DTYPES
+@pytest.mark.parametrize(("bits", "group"), [(8, 16), (8, 384), (4, 32), (4, 64), (4, 128)])
+def test_a_weight_on_a_grid_keeps_its_integers(library, dtype, bits, group):
+    """Packing knows the scales, so no integer changes, also where a group has no large one."""
+    levels = torch.randint(
+        -(1 << bits - 1), 1 << bits - 1, (70, 384), generator=torch.Generator().manual_seed(1)
+    )
+    scales = randn(70, 384 // group, seed=2).abs() + 0.1
+    weight = (levels * scales.repeat_interleave(group, 1)).to(dtype)
+    packed = library.pack(weight, bits, scales)
+    assert packed.group == min(group, 128)
+    # With scales that bf16 has, the same integers are the weight itself.
+    rows = torch.eye(384)
+    unit = library.pack(levels.to(dtype), bits, torch.ones_like(scales))
+    assert torch.equal(packed.data, unit.data)
+    assert torch.equal(library.logits(rows, unit, None).t(), levels.float())
+    factors = scales.bfloat16().float().repeat_interleave(group, 1)
+    torch.testing.assert_close(library.logits(rows, packed, None).t(), levels * factors)
+
+
 def test_inputs_that_no_group_divides_are_refused():
     with pytest.raises(ValueError, match="40 inputs cannot have 8 bits"):
         load().pack(randn(4, 40), 8)

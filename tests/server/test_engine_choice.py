@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from plumbline.engines.native.models import describe
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading import engines
 from plumbline.server.loading.engines import EngineChoice, choose_engine
@@ -60,6 +61,20 @@ def test_a_model_without_kernels_for_the_device_runs_elsewhere_or_is_refused_wit
     chosen = choose_engine(Settings(), tmp_path, None)
     assert chosen.name == "transformers"
     assert "no heads of 512" in chosen.reason
+
+
+def test_a_quantised_model_runs_on_our_engine_but_on_a_gpu_on_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = AutoConfig.for_model("llama").to_dict() | {"quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    assert choose_engine(Settings(), tmp_path, None).name == "plumbline"
+    monkeypatch.setattr(engines, "device_of", lambda _: torch.device("cuda", 0))
+    for installed, name in ((None, "plumbline"), (object(), "vllm")):
+        monkeypatch.setattr(engines, "find_spec", lambda _, found=installed: found)
+        chosen = choose_engine(Settings(), tmp_path, None)
+        assert chosen.name == name
+        assert "dequantises" in chosen.reason
 
 
 @pytest.mark.parametrize("engine", ["plumbline", "transformers"])
@@ -137,6 +152,22 @@ def test_kernels_of_a_cpu_are_refused_on_another_device(monkeypatch: pytest.Monk
     with pytest.raises(SettingsError, match=r"--quantization is int8, .* not for cuda"):
         compiled(Settings(quantization="int8"))
     assert not compiled(Settings())
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype"),
+    [
+        (Settings(), torch.bfloat16),
+        (Settings(dtype="float16"), torch.float16),
+        (Settings(dtype="float32"), torch.float32),
+    ],
+)
+def test_quantised_weights_of_fp16_run_in_bf16_on_a_cpu(settings: Settings, dtype: torch.dtype) -> None:
+    config = AutoConfig.for_model("llama", dtype="float16").to_dict()
+    model = describe(config | {"quantization_config": {"quant_method": "fp8"}})
+    assert engines._dtype(settings, model, torch.device("cpu")) == dtype
+    assert engines._dtype(Settings(), model, torch.device("cuda")) is None
+    assert engines._dtype(Settings(), describe(config), torch.device("cpu")) is None
 
 
 def test_rounded_weights_need_compiled_kernels() -> None:

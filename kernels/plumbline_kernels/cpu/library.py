@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -128,34 +129,45 @@ class Library:
             and all(width % 16 == 0 for width in widths)
         )
 
-    def pack(self, weight: Tensor, bits: int = 0) -> PackedWeight:
+    def pack(self, weight: Tensor, bits: int = 0, scales: Tensor | None = None) -> PackedWeight:
         """Pack a weight [out, in] for `Program.linear`; outputs are padded to whole panels with zeros.
 
         Args:
             weight: bf16 or fp32.
             bits: 8 or 4 to round it to so many; 0 keeps its type.
+            scales: fp32 [out, groups] of a weight that is on such a grid already, to be kept; they become bf16. None
+                takes scales by the largest numbers.
 
         Raises:
-            ValueError: the inputs of a rounded weight are not a multiple of 16.
+            ValueError: the inputs of a rounded weight, or of its groups, are not a multiple of 16.
         """
         outputs, inputs = weight.shape
-        padded = F.pad(weight, (0, 0, 0, -outputs % self._panel))
+        more = (0, 0, 0, -outputs % self._panel)
+        padded = F.pad(weight, more)
         if bits == 0:
             return PackedWeight(self._panels(padded, self._per_word[weight.dtype]), outputs, inputs)
-        group = next((size for size in _GROUPS[bits] if inputs % size == 0), None)
+        # Groups of a given grid may be cut into smaller ones, which share a scale.
+        shared = inputs if scales is None else inputs // scales.shape[1]
+        sizes = _GROUPS[bits] if scales is None else _GROUPS[8]
+        group = next((size for size in sizes if shared % size == 0), None)
         if group is None:
             raise ValueError(
-                f"a weight of {inputs} inputs cannot have {bits} bits: they are no multiple of 16"
+                f"a weight of {shared} inputs cannot have {bits} bits: they are no multiple of 16"
             )
+        rows = torch.split(padded, _ROUNDED_AT_ONCE)
+        given: Iterable[Tensor | None] = [None] * len(rows)
+        if scales is not None:
+            repeated = F.pad(scales, more, value=1.0).repeat_interleave(shared // group, 1)
+            given = torch.split(repeated, _ROUNDED_AT_ONCE)
         # In parts, because rounding takes several times the memory of what it rounds.
-        parts = [self._round(part, bits, group) for part in torch.split(padded, _ROUNDED_AT_ONCE)]
-        panels, scales = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        return PackedWeight(panels, outputs, inputs, bits, group, scales)
+        parts = [self._round(part, bits, group, known) for part, known in zip(rows, given, strict=True)]
+        panels, kept = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        return PackedWeight(panels, outputs, inputs, bits, group, kept)
 
-    def _round(self, rows: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
+    def _round(self, rows: Tensor, bits: int, group: int, known: Tensor | None) -> tuple[Tensor, Tensor]:
         """Round rows [N, in] and lay them out; returns the panels and their scales."""
         inputs = rows.shape[1]
-        values, scales = _rounded(rows.float().view(-1, inputs // group, group), bits)
+        values, scales = _rounded(rows.float().reshape(-1, inputs // group, group), bits, known)
         panels = self._panels(values.view(-1, inputs), _BYTES)
         if bits == 4:
             pairs = panels.view(panels.shape[0], -1, 2, self._panel, _BYTES)
@@ -212,16 +224,22 @@ def _raise_without_memory(status: int) -> None:
         raise MemoryError("a kernel got no memory for what it computes")
 
 
-def _rounded(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+def _rounded(weight: Tensor, bits: int, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Round fp32 weights [N, groups, group] to unsigned bytes, with bf16 scales [N, groups].
 
     The value of a byte b is (b - 2**(bits - 1)) * scale. With 4 bits the weight of the largest magnitude becomes the
-    lowest value, -8, which has no positive counterpart; its sign is the scale's.
+    lowest value, -8, which has no positive counterpart; its sign is the scale's. Weights on a grid with `known` scales,
+    fp32 [N, groups], get the bytes of that grid.
     """
     zero = 1 << (bits - 1)
-    most = weight.gather(2, weight.abs().argmax(2, keepdim=True))
-    scales = (most.abs() / (zero - 1) if bits == 8 else most / -zero).bfloat16()
-    divisor = scales.float()
+    if known is None:
+        most = weight.gather(2, weight.abs().argmax(2, keepdim=True))
+        scales = (most.abs() / (zero - 1) if bits == 8 else most / -zero).bfloat16()
+        divisor = scales.float()
+    else:
+        # Weights in bf16 and scales in bf16 would err by half a level together at 8 bits.
+        divisor = known.unsqueeze(2)
+        scales = divisor.bfloat16()
     values = torch.where(divisor == 0, 0.0, weight / divisor).round_().clamp_(-zero, zero - 1).add_(zero)
     return values.to(torch.uint8), scales.squeeze(2)
 

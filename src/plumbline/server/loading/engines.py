@@ -54,7 +54,7 @@ _BLOCK_SIZE = 16
 """Tokens in a block of our engine's cache."""
 _NUM_BATCHED_TOKENS = 1024
 """Tokens in a step of our engine and llama.cpp."""
-_BITS = {"none": 0, "int8": 8, "int4": 4}
+_BITS = {"auto": None, "none": 0, "int8": 8, "int4": 4}
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _LLAMA_CPP_DTYPES: dict[str, tuple[str, ...]] = {
@@ -115,12 +115,20 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
     if (settings.loras or settings.lora_dir) and find_spec("vllm") is not None:
         return EngineChoice("vllm", "it is the one that takes adapters")
     try:
-        if _described(settings, folder).is_text_of_more:
+        described = _described(settings, folder)
+        if described.is_text_of_more:
             raise UnsupportedModelError("of this model it runs the text alone, and not images")
     except UnsupportedModelError as error:
         if find_spec("vllm") is not None:
             return EngineChoice("vllm", f"ours does not run this model, and vLLM is installed: {error}")
         return EngineChoice("transformers", f"ours does not run this model: {error}")
+    device = device_of(settings.device)
+    if described.stored is not None and device.type != "cpu":
+        if find_spec("vllm") is not None:
+            return EngineChoice(
+                "vllm", f"it has kernels for quantised weights on {device}, where ours dequantises them"
+            )
+        return EngineChoice("plumbline", f"it supports this model, and dequantises its weights on {device}")
     return EngineChoice("plumbline", "it supports this model")
 
 
@@ -170,8 +178,8 @@ def build_engine(
 def _native(
     settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path, device: torch.device
 ) -> Engine:
-    dtype = _DTYPES.get(settings.dtype)
     described = _described(settings, folder)
+    dtype = _dtype(settings, described, device)
     if described.is_text_of_more:
         _log.warning("only the text of this model is run: requests with images are refused")
     # Before the weights are read, and before tables of so many positions are made.
@@ -196,6 +204,18 @@ def _native(
     )
 
 
+def _dtype(settings: Settings, model: ModelDescription, device: torch.device) -> torch.dtype | None:
+    """Return the type of weights, or None for the config's."""
+    given = _DTYPES.get(settings.dtype)
+    if given is None and model.stored is not None and device.type == "cpu" and model.dtype == torch.float16:
+        # GPTQ and AWQ checkpoints say fp16, for which a CPU has no compiled kernels.
+        _log.info(
+            "the config says float16: on a CPU quantised weights run in bfloat16 (--dtype float16 keeps it)"
+        )
+        return torch.bfloat16
+    return given
+
+
 def _cpu_kernels(
     settings: Settings, model: ModelDescription, dtype: torch.dtype, device: torch.device
 ) -> Library | None:
@@ -209,7 +229,7 @@ def _cpu_kernels(
         return library
     if settings.compile == "on":
         raise OptionError("--compile", f"is on, but {problem}")
-    if settings.quantization != "none":
+    if settings.quantization in ("int8", "int4"):
         raise OptionError(
             "--quantization", f"is {settings.quantization}, which needs compiled kernels, but {problem}"
         )

@@ -181,14 +181,15 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     quantization: Annotated[
-        Literal["none", "int8", "int4"],
+        Literal["auto", "none", "int8", "int4"],
         _engine(
             "round the weights to 8 or 4 bits while they are loaded, and the inputs of linear layers to 8 bits; needs "
-            "compiled kernels",
+            "compiled kernels. auto does so with the weights that the checkpoint has as such integers; none takes all "
+            "weights in the type of --dtype",
             engines=("plumbline",),
             advice="vLLM takes --engine-args quantization=NAME",
         ),
-    ] = "none"
+    ] = "auto"
     speculation: Annotated[
         bool,
         _engine(

@@ -97,7 +97,7 @@ def test_yarn_makes_the_context_longer():
         ({"model_type": "gpt2"}, "model_type"),
         ({"model_type": None}, "model_type"),
         ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config.quant_method"),
         ({"hidden_size": None}, "hidden_size"),
         ({"vocab_size": 0}, "vocab_size"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),

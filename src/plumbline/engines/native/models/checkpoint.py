@@ -10,6 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from plumbline.engines.native.models.stored import Grid, StoredFormat
+
 __all__ = ["Checkpoint", "WeightsError"]
 
 
@@ -26,11 +28,18 @@ _TEXT = (
 """What names of a text begin with in models of images and text, and alone."""
 
 
+_PLAIN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
 class Checkpoint:
     """The tensors of a model folder; every one must be used, and every weight found."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, folder: Path, dtype: torch.dtype, device: torch.device, form: StoredFormat | None = None
+    ) -> None:
+        """Take the folder, the type and place of the tensors that are fetched, and the format of quantised ones."""
         self.folder, self.dtype, self.device = folder, dtype, device
+        self._form = form
         self._files: dict[str, Any] = {}
         self._where: dict[str, str] = {}
         self._stored: dict[str, str] = {}
@@ -68,17 +77,45 @@ class Checkpoint:
 
     def fetch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """Read a tensor; a missing one is recorded and replaced by zeros until `finish` refuses the checkpoint."""
+        return self.fetch_weight(name, shape, dtype)[0]
+
+    def fetch_weight(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Grid | None]:
+        """Read a tensor as `fetch` does, and the grid that its numbers are on if it is stored quantised."""
         dtype = dtype or self.dtype
-        stored = self._stored.get(name, name)
-        file = self._where.get(stored)
-        if file is None:
+        stored = None if self._form is None else self._form.read(self, name, shape)
+        if stored is not None:
+            return stored.dequantised(dtype).to(self.device), stored.grid
+        if not self.has(name):
             self.missing.append(name)
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-        self.unused.discard(name)
-        tensor: Tensor = self._files[file].get_tensor(stored)
+            return torch.zeros(shape, dtype=dtype, device=self.device), None
+        tensor = self._read(name)
         if [size for size in tensor.shape if size != 1] != [size for size in shape if size != 1]:
             raise WeightsError(f"{name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
-        return tensor.view(shape).to(self.device, dtype)
+        if tensor.dtype not in _PLAIN:
+            raise WeightsError(f"{name} has type {tensor.dtype}, and the config gives it no quantised format")
+        return tensor.view(shape).to(self.device, dtype), None
+
+    def take(self, name: str, *shapes: tuple[int, ...], types: tuple[torch.dtype, ...]) -> Tensor:
+        """Read a tensor as it is stored; see `Tensors`."""
+        if not self.has(name):
+            raise WeightsError(f"{name} is missing, and the weight beside it is quantised")
+        tensor = self._read(name)
+        if tuple(tensor.shape) not in shapes:
+            expected = " or ".join(str(list(shape)) for shape in shapes)
+            raise WeightsError(f"{name} has shape {list(tensor.shape)}, the config asks for {expected}")
+        if tensor.dtype not in types:
+            raise WeightsError(
+                f"{name} has type {tensor.dtype}, the config asks for {' or '.join(map(str, types))}"
+            )
+        return tensor
+
+    def _read(self, name: str) -> Tensor:
+        self.unused.discard(name)
+        stored = self._stored.get(name, name)
+        tensor: Tensor = self._files[self._where[stored]].get_tensor(stored)
+        return tensor
 
     def has(self, name: str) -> bool:
         """Return whether there is such a tensor."""

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from plumbline.engines.native.models.names import Names
+from plumbline.engines.native.models.stored import StoredFormat
 
 __all__ = [
     "Activation",
@@ -309,6 +310,8 @@ class ModelDescription:
     dtype: torch.dtype = torch.float32
     eos_token_ids: frozenset[int] = frozenset()
     names: Names = field(default_factory=Names)
+    stored: StoredFormat | None = None
+    """The format of quantised weights, if the checkpoint has any."""
 
     @cached_property
     def cache_width(self) -> int:

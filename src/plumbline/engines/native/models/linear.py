@@ -28,12 +28,17 @@ class Linear:
     __slots__ = ("_library", "_packed", "_weight", "bias", "packed", "shape")
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None = None, library: Library | None = None, bits: int = 0
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        library: Library | None = None,
+        bits: int = 0,
+        scales: Tensor | None = None,
     ) -> None:
         """Take `weight` [out, in] and `bias` [out]; the weight may be kept in another layout.
 
-        With a library of compiled kernels it is packed for them, rounded to `bits` if that is 8 or 4, and only
-        `logits` can be called.
+        With a library of compiled kernels it is packed for them, rounded to `bits` if that is 8 or 4, by
+        `scales` (`Library.pack`), and only `logits` can be called.
         """
         self.shape = tuple(weight.shape)
         self.bias = bias
@@ -42,7 +47,7 @@ class Linear:
         self._packed: Any = None
         self._weight: Tensor | None = None
         if library is not None:
-            self.packed = library.pack(weight, bits)
+            self.packed = library.pack(weight, bits, scales)
         elif _can_pack(weight):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
         else:

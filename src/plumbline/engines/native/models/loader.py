@@ -20,6 +20,7 @@ from plumbline.engines.native.models.description import Attention, Dense, Expert
 from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.rope import head_order
+from plumbline.engines.native.models.stored import Grid
 from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.models.weights import (
@@ -40,8 +41,8 @@ __all__ = ["WeightsError", "build", "load_model", "random_model"]
 
 _log = logging.getLogger("plumbline.engines")
 
-Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], Tensor]
-"""Return a tensor by its name and its shape, in a type; None for the model's."""
+Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], tuple[Tensor, Grid | None]]
+"""Return a tensor by its name and its shape, in a type; None for the model's. The grid is of a quantised one."""
 
 
 def load_model(
@@ -50,7 +51,7 @@ def load_model(
     device: torch.device | str = "cpu",
     max_model_len: int | None = None,
     library: Library | None = None,
-    bits: int = 0,
+    bits: int | None = None,
 ) -> Transformer:
     """Load a model folder.
 
@@ -61,7 +62,8 @@ def load_model(
         max_model_len: positions that the model needs; None takes the config's. Rotary embeddings can be computed for
             more than those.
         library: compiled kernels to use where they support the model (`compiled_problem`).
-        bits: 8 or 4 to round the weights of linear layers, with a library; the output layer has 8 at least.
+        bits: 8 or 4 to round the weights of linear layers, with a library; the output layer has 8 at least. 0 takes
+            all weights in `dtype`; None keeps the bits of those that are stored quantised.
 
     Raises:
         UnsupportedModelError: the engine does not support the config.
@@ -77,7 +79,9 @@ def load_model(
                 description.context_length,
             )
         description = replace(description, context_length=max_model_len)
-    with Checkpoint(folder, dtype or description.dtype, torch.device(device)) as checkpoint:
+    with Checkpoint(
+        folder, dtype or description.dtype, torch.device(device), description.stored
+    ) as checkpoint:
         if description.is_text_of_more:
             checkpoint.take_text()
             description = replace(description, tied=not checkpoint.has(f"{description.names.head}.weight"))
@@ -85,7 +89,7 @@ def load_model(
             # A tied model may come with the redundant copy.
             checkpoint.ignore((f"{description.names.head}.weight",))
         checkpoint.ignore(description.names.ignored)
-        model = build(description, checkpoint.fetch, library, bits)
+        model = build(description, checkpoint.fetch_weight, library, bits)
         checkpoint.finish()
     return model
 
@@ -102,21 +106,21 @@ def random_model(
     generator = torch.Generator().manual_seed(seed)
     kind = dtype or description.dtype
 
-    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
+    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> tuple[Tensor, None]:
         if name.endswith("norm.weight"):
-            return torch.ones(shape, dtype=dtype or kind, device=device)
-        return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, dtype or kind)
+            return torch.ones(shape, dtype=dtype or kind, device=device), None
+        return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, dtype or kind), None
 
     return build(description, fetch, library, bits)
 
 
 def build(
-    description: ModelDescription, fetch: Fetch, library: Library | None = None, bits: int = 0
+    description: ModelDescription, fetch: Fetch, library: Library | None = None, bits: int | None = None
 ) -> Transformer:
     """Assemble the transformer from the tensors that `fetch` returns."""
     names = description.names
     shape = description.vocab_size, description.hidden_size
-    embedding = fetch(f"{names.embedding}.weight", shape, None)
+    embedding, _ = fetch(f"{names.embedding}.weight", shape, None)
     if library is not None and not (
         embedding.device.type == "cpu" and compiled_problem(description, embedding.dtype, library) is None
     ):
@@ -124,9 +128,9 @@ def build(
     builder = _Builder(description, fetch, library, bits, use_triton(embedding))
     layers = [builder.layer(index) for index in range(len(description.layers))]
     norm = builder.norm(names.norm)
-    head = embedding if description.tied else fetch(f"{names.head}.weight", shape, None)
-    bias = fetch(f"{names.head}.bias", shape[:1], None) if description.head_bias else None
-    weights = ModelWeights(embedding, layers, norm, Linear(head, bias, library, 8 if bits else 0))
+    head, grid = (embedding, None) if description.tied else fetch(f"{names.head}.weight", shape, None)
+    bias = fetch(f"{names.head}.bias", shape[:1], None)[0] if description.head_bias else None
+    weights = ModelWeights(embedding, layers, norm, _linear(head, bias, grid, library, bits and 8))
     return Transformer(description, weights, library)
 
 
@@ -138,12 +142,15 @@ class _Builder:
         description: ModelDescription,
         fetch: Fetch,
         library: Library | None,
-        bits: int,
+        bits: int | None,
         stacked: bool,
     ) -> None:
         self._description, self._names = description, description.names
-        self._fetch, self._library, self._bits = fetch, library, bits
+        self._fetch_weight, self._library, self._bits = fetch, library, bits
         self._stacked = stacked
+
+    def _fetch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
+        return self._fetch_weight(name, shape, dtype)[0]
 
     def layer(self, index: int) -> LayerWeights:
         layer = self._description.layers[index]
@@ -300,11 +307,11 @@ class _Builder:
         """Build one projection of every expert: a layer for each, or for the kernels of a GPU a stack."""
         parts = self._experts_parts(prefix, names, block, outputs, inputs)
         if not self._stacked:
-            return [Linear(weight, bias, self._library, self._bits) for weight, bias in parts]
-        first, shift = next(parts)
+            return [_linear(*part, self._library, self._bits) for part in parts]
+        first, shift, _ = next(parts)
         stack = first.new_empty(block.number, *first.shape)
         biases = None if shift is None else shift.new_empty(block.number, *shift.shape)
-        for expert, (weight, bias) in enumerate(itertools.chain([(first, shift)], parts)):
+        for expert, (weight, bias, _) in enumerate(itertools.chain([(first, shift, None)], parts)):
             stack[expert] = weight
             if biases is not None and bias is not None:
                 biases[expert] = bias
@@ -312,8 +319,8 @@ class _Builder:
 
     def _experts_parts(
         self, prefix: str, names: tuple[str, ...], block: Experts, outputs: tuple[int, ...], inputs: int
-    ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yield weight [out, in] and bias [out] of each expert."""
+    ) -> Iterator[tuple[Tensor, Tensor | None, Grid | None]]:
+        """Yield weight [out, in], bias [out] and grid of each expert."""
         number, width = block.number, sum(outputs)
         if "{}" in names[0]:
             for expert in range(number):
@@ -323,15 +330,16 @@ class _Builder:
         (name,), of_oss = names, self._names.experts_of_oss
         biases = self._fetch(f"{prefix}{name}_bias", (number, width), None) if block.bias else None
         shape = (number, inputs, width) if of_oss else (number, width, inputs)
-        stacked = self._fetch(prefix + name, shape, None)
+        stacked, grids = self._fetch_weight(prefix + name, shape, None)
         for expert in range(number):
             weight, bias = stacked[expert], None if biases is None else biases[expert]
+            grid = None if grids is None else Grid(grids.bits, grids.scales[expert])
             if of_oss:
                 weight = weight.t()
                 if len(outputs) == 2:
-                    weight = torch.cat((weight[::2], weight[1::2]))
-                    bias = None if bias is None else torch.cat((bias[::2], bias[1::2]))
-            yield weight, bias
+                    rows = torch.arange(width).view(-1, 2).t().flatten()
+                    weight, bias, grid = _in_order(weight, bias, grid, rows)
+            yield weight, bias, grid
 
     def _linear(
         self,
@@ -343,22 +351,52 @@ class _Builder:
         rows: Tensor | None = None,
     ) -> Linear:
         """Build one linear layer from the named projections; with `rows`, int64 [out], its rows are in this order."""
-        weight, shift = self._projection(prefix, names, outputs, inputs, bias)
+        parts = self._projection(prefix, names, outputs, inputs, bias)
         if rows is not None:
-            weight, shift = weight[rows], None if shift is None else shift[rows]
-        return Linear(weight, shift, self._library, self._bits)
+            parts = _in_order(*parts, rows)
+        return _linear(*parts, self._library, self._bits)
 
     def _projection(
         self, prefix: str, names: tuple[str, ...], outputs: Iterable[int], inputs: int, bias: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Grid | None]:
         """Fetch the named projections, stacked along the output; one name has all of them."""
         widths = tuple(outputs) if len(names) > 1 else (sum(outputs),)
         parts = [(prefix + name, width) for name, width in zip(names, widths, strict=True)]
-        weight = _merge([self._fetch(f"{name}.weight", (width, inputs), None) for name, width in parts])
+        found = [self._fetch_weight(f"{name}.weight", (width, inputs), None) for name, width in parts]
+        weight, grid = _merge([part for part, _ in found]), _merge_grids([grid for _, grid in found])
         if not bias:
-            return weight, None
-        return weight, _merge([self._fetch(f"{name}.bias", (width,), None) for name, width in parts])
+            return weight, None, grid
+        return weight, _merge([self._fetch(f"{name}.bias", (width,), None) for name, width in parts]), grid
 
 
 def _merge(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _merge_grids(grids: list[Grid | None]) -> Grid | None:
+    """Stack the grids of projections of the same input; None if one has none, or they have other groups."""
+    found = [grid for grid in grids if grid is not None]
+    if len(found) < len(grids) or len({grid.scales.shape[1] for grid in found}) != 1:
+        return None
+    # A grid of 4 bits is one of 8, too.
+    return Grid(max(grid.bits for grid in found), _merge([grid.scales for grid in found]))
+
+
+def _in_order(
+    weight: Tensor, bias: Tensor | None, grid: Grid | None, rows: Tensor
+) -> tuple[Tensor, Tensor | None, Grid | None]:
+    """Bring the outputs of a linear layer into the order of `rows`, int64 [out]."""
+    return (
+        weight[rows],
+        None if bias is None else bias[rows],
+        None if grid is None else Grid(grid.bits, grid.scales[rows]),
+    )
+
+
+def _linear(
+    weight: Tensor, bias: Tensor | None, grid: Grid | None, library: Library | None, bits: int | None
+) -> Linear:
+    """Build a linear layer; with compiled kernels a weight on a grid keeps it if `bits` are None or the grid's."""
+    if grid is not None and bits in (None, grid.bits):
+        return Linear(weight, bias, library, grid.bits, grid.scales)
+    return Linear(weight, bias, library, bits or 0)

@@ -11,6 +11,7 @@ from plumbline.engines.native.models.families import dense, experts
 from plumbline.engines.native.models.families.parts import Family
 from plumbline.engines.native.models.families.wrapped import WRAPPED, text_of
 from plumbline.engines.native.models.fields import Fields, Json
+from plumbline.engines.native.models.quantised import read_format
 
 __all__ = ["FAMILIES", "WRAPPED", "describe", "read_description"]
 
@@ -33,11 +34,10 @@ def describe(config: Json) -> ModelDescription:
             f"model_type {config.get('model_type')!r} is not supported; `plumbline models --supported` lists "
             "those that are, and the transformers engine runs others"
         )
-    if fields.get("quantization_config") is not None:
-        raise UnsupportedModelError("quantization_config is not supported: use unquantised weights")
+    stored = fields.get("quantization_config")
     description = family.describe(fields)
     fields.finish()
-    return description
+    return description if stored is None else replace(description, stored=read_format(stored))
 
 
 def read_description(folder: Path) -> ModelDescription:

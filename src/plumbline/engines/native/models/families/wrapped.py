@@ -79,11 +79,10 @@ def text_of(config: Json) -> dict[str, Any]:
     found = fields.get("text_config")
     if not isinstance(found, dict):
         raise UnsupportedModelError("config.json has no text_config")
-    fields.refuse("quantization_config")
     fields.without_effect(_OUTSIDE)
     kind = found.get("model_type", wrapped.text)
     text = {**(wrapped.defaults if kind == wrapped.text else {}), **found, "model_type": kind}
-    for name in ("dtype", "torch_dtype", "eos_token_id"):
+    for name in ("dtype", "torch_dtype", "eos_token_id", "quantization_config"):
         if (value := fields.get(name)) is not None and text.get(name) is None:
             text[name] = value
     fields.finish()

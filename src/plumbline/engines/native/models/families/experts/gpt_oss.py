@@ -70,4 +70,4 @@ def _gpt_oss(fields: Fields) -> ModelDescription:
     return model(fields, layers, Norm(eps=fields.number("rms_norm_eps", 1e-5)), names=_NAMES)
 
 
-FAMILIES = {"gpt_oss": Family("gpt-oss in bf16", _gpt_oss)}
+FAMILIES = {"gpt_oss": Family("gpt-oss", _gpt_oss)}

@@ -1,0 +1,81 @@
+"""Read `fp8` checkpoints of transformers, such as DeepSeek V3: fp8 weights with a scale for each block or tensor.
+
+Activations, which other engines round to fp8 by the scales of each token, keep their type here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.fields import Json
+from plumbline.engines.native.models.quantised.fields import check, positive
+from plumbline.engines.native.models.stored import StoredFormat, StoredWeight, Tensors
+
+__all__ = ["SCALE_TYPES", "Fp8", "block_size", "expanded", "read"]
+
+SCALE_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e8m0fnu)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8:
+    """Weights in e4m3, with scales beside them."""
+
+    block: tuple[int, int] | None
+    """Outputs and inputs that share a scale; None for one scale for a tensor or an output."""
+    scale_names: tuple[str, ...] = ("weight_scale_inv", "weight_scale")
+    levels: torch.dtype = torch.float8_e4m3fn
+
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+        """Read a weight; see `StoredFormat`."""
+        module = name.removesuffix("weight")
+        found = [module + scale for scale in self.scale_names if tensors.has(module + scale)]
+        if module == name or not found:
+            return None
+        levels = tensors.take(name, shape, types=(self.levels,))
+        outputs, inputs = shape
+        if self.block is not None:
+            blocks = -(-outputs // self.block[0]), -(-inputs // self.block[1])
+            scales = tensors.take(found[0], blocks, types=SCALE_TYPES)
+            rows = scales.float().repeat_interleave(self.block[0], 0)[:outputs]
+            return StoredWeight(levels, rows, self.block[1])
+        scales = tensors.take(found[0], (), (1,), (1, 1), (outputs,), (outputs, 1), types=SCALE_TYPES)
+        return StoredWeight(levels, expanded(scales, outputs), inputs)
+
+
+def expanded(scales: Tensor, outputs: int) -> Tensor:
+    """Return scales of a tensor or of outputs as fp32 [out, 1]."""
+    return scales.float().reshape(-1, 1).expand(outputs, 1)
+
+
+def block_size(value: object, name: str) -> tuple[int, int]:
+    """Return the size of a block.
+
+    Raises:
+        UnsupportedModelError: it is not two positive integers.
+    """
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise UnsupportedModelError(f"{name} must be two positive integers, not {value!r}")
+    return positive(value[0], name), positive(value[1], name)
+
+
+def read(config: Json) -> StoredFormat:
+    """Read the fields.
+
+    Raises:
+        UnsupportedModelError: see `read_format`.
+    """
+    check(
+        config,
+        "quantization_config",
+        "modules_to_not_convert ignored_layers dequantize weight_block_size",
+        activation_scheme=("dynamic",),
+        fmt=("e4m3", "float8_e4m3fn"),
+        scale_fmt=("float", "ue8m0"),
+        expert_dtype=("fp8",),
+    )
+    size = config.get("weight_block_size")
+    return Fp8(None if size is None else block_size(size, "quantization_config.weight_block_size"))

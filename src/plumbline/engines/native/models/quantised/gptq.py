@@ -1,0 +1,81 @@
+"""Read GPTQ checkpoints: 4 or 8 bits, packed along the inputs, with zero points and a scale for each group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.fields import Json
+from plumbline.engines.native.models.quantised.bits import places_of, unpacked, with_zeros
+from plumbline.engines.native.models.quantised.fields import check, positive
+from plumbline.engines.native.models.quantised.fp8 import SCALE_TYPES
+from plumbline.engines.native.models.stored import StoredFormat, StoredWeight, Tensors
+
+__all__ = ["Gptq", "read"]
+
+_WHERE = "quantization_config"
+_WITHOUT_EFFECT = (
+    "act_group_aware backend batch_size block_name_to_quantize cache_block_outputs damp_auto_increment damp_percent "
+    "dataset desc_act disable_exllama exllama_config lm_head max_input_length meta model_file_base_name "
+    "model_name_or_path model_seqlen module_name_preceding_first_block modules_in_block_to_quantize mse pad_token_id "
+    "static_groups sym tokenizer true_sequential use_cuda_fp16 use_exllama"
+)
+"""How the weights were found, and which kernels run them. The tensors show zero points and the order of inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    """`qweight` int32 [in / numbers of a word, out], `qzeros` [groups, out / numbers], `scales`, and `g_idx` [in]."""
+
+    bits: int
+    group: int | None
+    """Inputs that share a scale; None for all."""
+    first_zero: int
+    """What is added to a stored zero point."""
+
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+        """Read a weight; see `StoredFormat`."""
+        module = name.removesuffix("weight")
+        if module == name or not tensors.has(f"{module}qweight"):
+            return None
+        outputs, inputs = shape
+        group, words = self.group or inputs, 32 // self.bits
+        groups = -(-inputs // group)
+        packed = tensors.take(f"{module}qweight", (-(-inputs // words), outputs), types=(torch.int32,))
+        levels = unpacked(packed.t(), self.bits)[:, :inputs]
+        zeros = tensors.take(f"{module}qzeros", (groups, -(-outputs // words)), types=(torch.int32,))
+        zeros = unpacked(zeros, self.bits)[:, :outputs].t() + self.first_zero & (1 << self.bits) - 1
+        scales = tensors.take(f"{module}scales", (groups, outputs), types=SCALE_TYPES).t()
+        places = None
+        if tensors.has(f"{module}g_idx"):
+            places = places_of(tensors, f"{module}g_idx", inputs, groups)
+        return with_zeros(levels, zeros, scales, places, group, self.bits)
+
+
+def read(config: Json) -> StoredFormat:
+    """Read the fields.
+
+    Raises:
+        UnsupportedModelError: see `read_format`.
+    """
+    forms = ("gptq", "gptq_v2")
+    check(
+        config,
+        _WHERE,
+        f"{_WITHOUT_EFFECT} group_size",
+        bits=(4, 8),
+        checkpoint_format=forms,
+        format=forms,
+        pack_dtype=("int32",),
+        dynamic=({},),
+        is_marlin_format=(False,),
+    )
+    bits, size = positive(config.get("bits"), f"{_WHERE}.bits"), config.get("group_size")
+    if size is None:
+        raise UnsupportedModelError(f"{_WHERE}.group_size is missing")
+    group = None if size == -1 else positive(size, f"{_WHERE}.group_size")
+    form = config.get("checkpoint_format") or config.get("format")
+    # The first version stores zero points less one.
+    return Gptq(bits, group, 0 if form == "gptq_v2" else 1)

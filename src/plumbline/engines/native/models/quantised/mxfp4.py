@@ -1,0 +1,51 @@
+"""Read MXFP4 checkpoints of gpt-oss: experts in 4-bit floats, with a power of two for each 32 inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from plumbline.engines.native.models.fields import Json
+from plumbline.engines.native.models.quantised.fields import check
+from plumbline.engines.native.models.stored import StoredFormat, StoredWeight, Tensors
+
+__all__ = ["Mxfp4", "read"]
+
+_GROUP = 32
+_DOUBLES = (0, 1, 2, 3, 4, 6, 8, 12)
+"""Twice the numbers of the lower three bits; the fourth is the sign. Doubled, they are integers for the kernels."""
+_BIAS = 128
+"""Of the exponents, 127, and one for the doubled numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    """For a weight [E, in, out] of all experts, `NAME_blocks` uint8 [E, out, in / 32, 16] and `NAME_scales`."""
+
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+        """Read a weight; see `StoredFormat`."""
+        if len(shape) != 3 or not tensors.has(f"{name}_blocks"):
+            return None
+        experts, inputs, outputs = shape
+        size = experts, outputs, -(-inputs // _GROUP)
+        blocks = tensors.take(f"{name}_blocks", (*size, _GROUP // 2), types=(torch.uint8,))
+        exponents = tensors.take(f"{name}_scales", size, types=(torch.uint8,))
+        table = torch.tensor([sign * x for sign in (1, -1) for x in _DOUBLES], dtype=torch.int8)
+        levels = torch.empty(*blocks.shape, 2, dtype=torch.int8)
+        for expert in range(experts):
+            # An index has eight times the bytes of a block, so one expert at a time.
+            levels[expert, ..., 0] = table[(blocks[expert] & 15).int()]
+            levels[expert, ..., 1] = table[(blocks[expert] >> 4).int()]
+        scales = torch.ldexp(torch.ones(size), exponents.int() - _BIAS)
+        return StoredWeight(levels.flatten(2)[..., :inputs], scales, _GROUP, 8, by_inputs=True)
+
+
+def read(config: Json) -> StoredFormat:
+    """Read the fields.
+
+    Raises:
+        UnsupportedModelError: see `read_format`.
+    """
+    check(config, "quantization_config", "modules_to_not_convert dequantize")
+    return Mxfp4()

@@ -1,0 +1,84 @@
+"""Define what a format of quantised weights gives the loader; the formats are in `quantised/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["Grid", "StoredFormat", "StoredWeight", "Tensors"]
+
+_SMALLEST_GROUP = 16
+"""Of the compiled kernels of a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The numbers that a weight may have: integers of so many bits, times a scale for each group of inputs."""
+
+    bits: int
+    """8 or 4, signed."""
+    scales: Tensor
+    """fp32 [..., out, groups]."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A quantised weight [..., out, in]: levels times scales."""
+
+    levels: Tensor
+    """[..., out, in], of a type that fp32 contains."""
+    scales: Tensor
+    """[..., out, groups]."""
+    group: int
+    """Inputs that share a scale; the last group may have fewer."""
+    bits: int = 0
+    """8 or 4 if the levels are signed integers of so many bits."""
+    by_inputs: bool = False
+    """Whether the name is that of a stack [E, in, out], the transposed of this."""
+
+    def dequantised(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in a type; a stack is converted matrix by matrix, which bounds the memory."""
+        if self.levels.dim() > 2:
+            result = self.levels.new_empty(self.levels.shape, dtype=dtype)
+            for index in range(len(result)):
+                part = StoredWeight(self.levels[index], self.scales[index], self.group)
+                result[index] = part.dequantised(dtype)
+            return result.transpose(1, 2) if self.by_inputs else result
+        scales = self.scales.float().repeat_interleave(self.group, 1)[:, : self.levels.shape[1]]
+        return scales.mul_(self.levels.float()).to(dtype)
+
+    @property
+    def grid(self) -> Grid | None:
+        """The grid of the weight, if compiled kernels can keep it."""
+        inputs = self.levels.shape[-1]
+        if not self.bits or inputs % self.group or self.group % _SMALLEST_GROUP:
+            return None
+        return Grid(self.bits, self.scales.float())
+
+
+class Tensors(Protocol):
+    """The tensors of a checkpoint, as they are stored."""
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a tensor."""
+
+    def take(self, name: str, *shapes: tuple[int, ...], types: tuple[torch.dtype, ...]) -> Tensor:
+        """Read a tensor that has one of the shapes and one of the types.
+
+        Raises:
+            WeightsError: there is no such tensor, or it has another shape or type.
+        """
+
+
+class StoredFormat(Protocol):
+    """A format of quantised weights."""
+
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+        """Read the weight with a name and a shape, or return None if it is stored as it is.
+
+        Raises:
+            WeightsError: its tensors do not fit.
+        """
