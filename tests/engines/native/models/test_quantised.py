@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.model_driver import Driver
 from torch import Tensor
-from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, Qwen3MoeConfig
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -36,6 +36,16 @@ PACK = Library.pack
 WIDTHS = {"vocab_size": 40, "hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 64}
 LLAMA = LlamaConfig(
     **WIDTHS, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=False
+)
+EXPERTS = Qwen3MoeConfig(
+    **WIDTHS,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=32,
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
 )
 OSS = GptOssConfig(
     **(WIDTHS | {"intermediate_size": 32}),
@@ -91,9 +101,9 @@ def int8(out: int, width: int) -> Made:
     return {"weight": weight, "weight_scale": factors}, weight * factors
 
 
-def packed(bits: int, group: int, order: bool = False) -> Callable[[int, int], Made]:
+def packed(bits: int, group: int, order: bool = False, symmetric: bool = True) -> Callable[[int, int], Made]:
     def make(out: int, width: int) -> Made:
-        levels = integers(0, 1 << bits, out, width)
+        levels, zeros = integers(0, 1 << bits, out, width), torch.full((out, width // group), 1 << bits - 1)
         factors = scales(out, width // group) / (1 << bits - 4)
         places = torch.arange(width) // group
         tensors = {
@@ -104,7 +114,10 @@ def packed(bits: int, group: int, order: bool = False) -> Callable[[int, int], M
         if order:
             places = places[torch.randperm(width)]
             tensors["weight_g_idx"] = places.int()
-        return tensors, (levels - (1 << bits - 1)) * factors[:, places]
+        if not symmetric:
+            zeros = integers(0, 1 << bits, out, width // group)
+            tensors["weight_zero_point"] = words(zeros.t(), bits).t()
+        return tensors, (levels - zeros[:, places]) * factors[:, places]
 
     return make
 
@@ -190,6 +203,9 @@ CASES: dict[str, tuple[Json, Callable[[int, int], Made], int]] = {
     "packed int4 in another order": (
         compressed("pack-quantized", of_bits(4, 32, actorder="group")), packed(4, 32, order=True), 0,
     ),
+    "packed int4 with zero points": (
+        compressed("pack-quantized", of_bits(4, 32, symmetric=False)), packed(4, 32, symmetric=False), 8,
+    ),
     "GPTQ": (GPTQ, gptq(4, 32, symmetric=True), 4),
     "GPTQ of 8 bits": (GPTQ | {"bits": 8}, gptq(8, 32, symmetric=True), 8),
     "GPTQ with zero points": (
@@ -208,11 +224,13 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path, in
     return *write(tmp_path, config, make), bits
 
 
-def write(path: Path, config: Json, make: Callable[[int, int], Made]) -> tuple[Path, Path]:
-    """Quantise the projections of a small Llama; its output layer stays as it is."""
+def write(
+    path: Path, config: Json, make: Callable[[int, int], Made], model: Any = LLAMA
+) -> tuple[Path, Path]:
+    """Quantise the projections of a small model; its output layer stays as it is."""
     torch.manual_seed(0)
     plain, quantised = path / "plain", path / "quantised"
-    LlamaForCausalLM(LLAMA).save_pretrained(plain)
+    AutoModelForCausalLM.from_config(model).save_pretrained(plain)
     tensors = load_file(plain / "model.safetensors")
     stored = dict(tensors)
     for name, weight in tensors.items():
@@ -266,11 +284,21 @@ def test_the_kernels_keep_the_integers_of_the_checkpoint(
     assert (found - exact).norm() / exact.norm() < (0.05 if bits else 1e-5)
 
 
+@pytest.mark.parametrize("case", ["fp8 in blocks", "packed int4", "GPTQ", "AWQ"])
+def test_experts_are_dequantised_one_by_one(case: str, tmp_path: Path) -> None:
+    config, make, _ = CASES[case]
+    plain, quantised = write(tmp_path, config, make, EXPERTS)
+    assert any("experts.3.down_proj.w" in name for name in load_file(plain / "model.safetensors"))
+    expected = logits(plain)
+    torch.testing.assert_close(logits(quantised), expected, atol=1e-4, rtol=0)
+    assert (logits(quantised, library=load()) - expected).norm() / expected.norm() < 0.05
+
+
 def test_mxfp4_experts_are_those_of_transformers(tmp_path: Path) -> None:
     """The reference is transformers' own function; on the kernels the numbers stay exact, as integers of 8 bits."""
     torch.manual_seed(0)
     plain = tmp_path / "plain"
-    GptOssForCausalLM(OSS).save_pretrained(plain)
+    AutoModelForCausalLM.from_config(OSS).save_pretrained(plain)
     tensors = load_file(plain / "model.safetensors")
     stored = dict(tensors)
     for name, weight in tensors.items():
@@ -318,6 +346,16 @@ def test_tensors_that_do_not_fit_are_named(case: str, tmp_path: Path) -> None:
         load_model(save(quantised, plain, config, tensors | {f"{module}azp": torch.zeros(1)}))
 
 
+def test_a_bias_that_the_model_does_not_have_is_zero_in_gptq(tmp_path: Path) -> None:
+    config, make, _ = CASES["GPTQ"]
+    plain, quantised = write(tmp_path, config, make)
+    tensors = load_file(quantised / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.bias"
+    load_model(save(quantised, plain, config, tensors | {name: torch.zeros(96)}))
+    with pytest.raises(WeightsError, match=f"not used: {name}"):
+        load_model(save(quantised, plain, config, tensors | {name: torch.eye(1, 96)[0]}))
+
+
 def test_the_order_of_inputs_names_groups_that_exist(tmp_path: Path) -> None:
     config, make, _ = CASES["GPTQ in another order"]
     plain, quantised = write(tmp_path, config, make)
@@ -340,7 +378,7 @@ def test_the_order_of_inputs_names_groups_that_exist(tmp_path: Path) -> None:
         (FP8 | {"surprise": 1}, "surprise is not known"),
         (compressed("marlin-24", of_bits(4, 32)), "format 'marlin-24'"),
         (compressed("pack-quantized", of_bits(3, 32)), "weights.num_bits 3"),
-        (compressed("pack-quantized", of_bits(4, 32, symmetric=False)), "weights.symmetric False"),
+        (compressed("int-quantized", of_bits(8, None, symmetric=False)), "weights.symmetric False"),
         (compressed("pack-quantized", of_bits(4, 32, dynamic=True)), "weights.dynamic True"),
         (compressed("pack-quantized", of_bits(4, 32, strategy="block")), "weights.strategy 'block'"),
         (compressed("pack-quantized", of_bits(4, None, strategy="group")), "weights.group_size"),

@@ -111,6 +111,11 @@ class Checkpoint:
             )
         return tensor
 
+    def ignore_zeros(self, name: str) -> None:
+        """Accept that a tensor is not used if it is zero; see `Tensors`."""
+        if name in self.unused and self._read(name).any():
+            self.unused.add(name)
+
     def _read(self, name: str) -> Tensor:
         self.unused.discard(name)
         stored = self._stored.get(name, name)

@@ -72,6 +72,9 @@ class Tensors(Protocol):
             WeightsError: there is no such tensor, or it has another shape or type.
         """
 
+    def ignore_zeros(self, name: str) -> None:
+        """Accept that a tensor is not used, if there is one, and it is zero."""
+
 
 class StoredFormat(Protocol):
     """A format of quantised weights."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from plumbline.engines.native.models.checkpoint import WeightsError
 from plumbline.engines.native.models.description import UnsupportedModelError
@@ -31,6 +32,8 @@ class Integers:
     group: int | None
     """Inputs that share a scale; None for one scale for a tensor or an output."""
     packed: bool
+    symmetric: bool = True
+    """Whether zero points are in the middle. Others are packed along the outputs."""
 
     def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
         """Read a weight; see `StoredFormat`."""
@@ -59,8 +62,12 @@ class Integers:
         places = None
         if tensors.has(f"{module}weight_g_idx"):
             places = places_of(tensors, f"{module}weight_g_idx", inputs, -(-inputs // group))
-        middle = 1 << self.bits - 1 if self.packed else 0
-        return with_zeros(levels, middle, scales, places, group, self.bits)
+        zeros: Tensor | int = 1 << self.bits - 1 if self.packed else 0
+        if not self.symmetric:
+            size = -(-outputs * self.bits // 32), scales.shape[1]
+            zeros = tensors.take(f"{module}weight_zero_point", size, types=(torch.int32,))
+            zeros = unpacked(zeros.t(), self.bits)[:, :outputs].t()
+        return with_zeros(levels, zeros, scales, places, group, self.bits)
 
 
 def read(config: Json) -> StoredFormat:
@@ -122,7 +129,7 @@ def _weights(fields: Json, where: str, form: str) -> StoredFormat:
         num_bits=(4, 8) if form == "pack-quantized" else (8,),
         type=("float",) if of_floats else ("int",),
         strategy=("tensor", "channel", "block") if of_floats else ("tensor", "channel", "group"),
-        symmetric=(True,),
+        symmetric=(True, False) if form == "pack-quantized" else (True,),
         dynamic=(False,),
         actorder=("group", "weight", "static", "dynamic"),
     )
@@ -136,4 +143,4 @@ def _weights(fields: Json, where: str, form: str) -> StoredFormat:
         return Fp8(block, ("weight_scale",))
     group = positive(fields.get("group_size"), f"{where}.group_size") if strategy == "group" else None
     bits = positive(fields.get("num_bits"), f"{where}.num_bits")
-    return Integers(bits, group, form == "pack-quantized")
+    return Integers(bits, group, form == "pack-quantized", fields.get("symmetric") is not False)

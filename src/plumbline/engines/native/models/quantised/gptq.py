@@ -40,6 +40,8 @@ class Gptq:
         module = name.removesuffix("weight")
         if module == name or not tensors.has(f"{module}qweight"):
             return None
+        # Its tools may write a bias for every projection, also of models without any.
+        tensors.ignore_zeros(f"{module}bias")
         outputs, inputs = shape
         group, words = self.group or inputs, 32 // self.bits
         groups = -(-inputs // group)
