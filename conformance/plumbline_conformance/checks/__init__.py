@@ -41,5 +41,8 @@ import plumbline_conformance.checks.http.timing
 import plumbline_conformance.checks.responses.websocket.connection
 import plumbline_conformance.checks.responses.websocket.lanes
 import plumbline_conformance.checks.responses.websocket.turns
+import plumbline_conformance.checks.messages.texts
+import plumbline_conformance.checks.messages.tools
+import plumbline_conformance.checks.messages.refusals
 import plumbline_conformance.checks.stored_objects
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

@@ -72,6 +72,12 @@ def completions(target: Target) -> Probing:
     return _no_operation((yield Request(path="/completions", json=body)), "POST /completions")
 
 
+@capability("messages", "Messages")
+def messages(target: Target) -> Probing:
+    body = {"model": target.model, "messages": user("Hi"), "max_tokens": 1}
+    return _no_operation((yield Request(path="/messages", json=body)), "POST /messages")
+
+
 @capability("tools", "Tools on chat completions")
 def tools(target: Target) -> Probing:
     tool = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}

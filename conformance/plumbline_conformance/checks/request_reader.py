@@ -29,6 +29,8 @@ _PATHS = {
     "/responses/input_tokens": "count",
     "/responses/compact": "compaction",
     "/models": "models",
+    "/messages": "messages",
+    "/messages/count_tokens": "message count",
 }
 
 
@@ -51,6 +53,8 @@ def features(method: str, url: str, body: Any) -> frozenset[str]:
     operation = next((name for end, name in _PATHS.items() if path.endswith(end)), "other")
     if operation == "completions" and path.endswith("/chat/completions"):
         operation = "chat"
+    if operation == "messages" and "/threads/" in path:
+        operation = "other"  # The Assistants API.
     if method != ("GET" if operation == "models" else "POST"):
         operation = "other"
     if not isinstance(body, dict):

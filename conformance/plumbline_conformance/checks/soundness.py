@@ -23,6 +23,7 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.completions.basics import CHUNKS, chunks_valid
 from plumbline_conformance.checks.identity import at_no_time
+from plumbline_conformance.checks.messages import shared_laws as messages
 from plumbline_conformance.checks.request_reader import features, requested_choices
 from plumbline_conformance.checks.responses import shared_laws as responses
 from plumbline_conformance.checks.responses.states import STATES
@@ -111,6 +112,20 @@ LAWS: dict[tuple[str, str], tuple[Row, ...]] = {
         ("sums", responses.SUMS, responses.summed),
         ("snapshots", responses.SNAPSHOTS, responses.snapshots_agree),
         ("state", STATES, responses.states_agree),
+    ),
+    ("messages", "whole"): (
+        ("shape", ("MSG-01",), messages.shape),
+        ("usage", ("MSG-10",), messages.usage),
+        ("ending", ("MSG-09",), messages.ending),
+    ),
+    ("messages", "stream"): (
+        ("wire", ("MSG-07",), messages.wire),
+        ("event-shapes", ("MSG-07",), messages.event_shapes),
+        ("lifecycle", ("MSG-07",), messages.lifecycle),
+        ("blocks", ("MSG-08",), messages.blocks),
+        ("folded", ("MSG-01",), messages.folded),
+        ("usage", ("MSG-10",), messages.usage),
+        ("ending", ("MSG-09",), messages.ending),
     ),
 }
 """The laws of every answer, by API and kind of answer."""
@@ -204,7 +219,7 @@ def _complete(slug: str) -> bool:
     )
 
 
-NOTHING = ("responses/background-unkept", "responses/background", "completions/stream")
+NOTHING = ("responses/background-unkept", "responses/background", "completions/stream", "messages/refused")
 """Scenarios in which the laws of every answer are already checks."""
 ACCEPTED = ("errors/functions",)
 """Scenarios of `errors/` with a request that a server may answer; no check looks at the body of their refusals."""
@@ -247,7 +262,7 @@ for _slug in list(SCENARIOS):
 
 for _slug in list(SCENARIOS):
     _surface = _slug.partition("/")[0]
-    _open = _surface in ("chat", "completions", "responses") or _slug in ANSWERED
+    _open = _surface in ("chat", "completions", "responses", "messages") or _slug in ANSWERED
     if _open and not _complete(_slug) and _slug not in NOTHING:
         check(f"{_slug}/sound", "Answer every request of the scenario as its API requires", *_rules(_slug))(
             sound(_slug)

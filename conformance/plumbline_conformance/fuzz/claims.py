@@ -17,8 +17,6 @@ from plumbline_conformance.watch.live import judge_live
 __all__ = ["Claim", "claims"]
 
 _BUSY = {429, 503, 529}
-_MISSING = {404, 405}
-"""How servers answer operations that they do not have, often in an error format of their framework."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,17 +53,8 @@ def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
             rules=("ERR-02",),
         )
     yield from _of_live_checks(exchange)
-    expected = None
-    if exchange.status == 200 and not _streams(exchange):
-        expected = operation.answer
-    elif (
-        operation.error == "MessageErrorResponse"
-        and exchange.status >= 400
-        and exchange.status not in _MISSING
-    ):
-        expected = operation.error  # `watch` has laws for the other form.
-    if expected is not None:
-        for problem in violations(expected, exchange.json):
+    if exchange.status == 200 and not _streams(exchange) and operation.answer is not None:
+        for problem in violations(operation.answer, exchange.json):
             yield Claim(
                 name=f"shape {problem.pointer}",
                 expected=problem.expected,

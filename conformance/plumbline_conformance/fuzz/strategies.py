@@ -57,8 +57,6 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The documented statuses."""
     answer: str | None
     """The name of the schema of a non-streaming answer."""
-    error: str
-    """The name of the schema of an error."""
 
 
 OPERATORS = frozenset({"loadLoraAdapter", "streamModelLoad", "unloadLoraAdapter", "unloadModels"})
@@ -85,13 +83,7 @@ def _operations() -> Iterator[Operation]:
             schema=_name(post["requestBody"]["content"]["application/json"]["schema"]),
             statuses=frozenset(int(status) for status in post["responses"]),
             answer=_name(whole) if "$ref" in whole else None,
-            error=_error(post["responses"]["400"]),
         )
-
-
-def _error(reference: dict[str, Any]) -> str:
-    answer = document()["components"]["responses"][_name(reference)]
-    return _name(answer["content"]["application/json"]["schema"])
 
 
 def _name(schema: dict[str, Any]) -> str:

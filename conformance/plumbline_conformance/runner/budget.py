@@ -19,7 +19,7 @@ from plumbline_conformance.transcript.model import Exchange
 __all__ = ["Budget", "BudgetTracker", "OverBudget", "cost_of", "spent_on"]
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_GENERATES = ("/chat/completions", "/completions", "/responses", "/responses/compact")
+_GENERATES = ("/chat/completions", "/completions", "/responses", "/responses/compact", "/messages")
 _UNLIMITED = 256
 """Tokens assumed for a request without a limit; the suite sends few of them."""
 _BYTES_PER_TOKEN = 3

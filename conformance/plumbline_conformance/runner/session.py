@@ -20,7 +20,7 @@ __all__ = ["DISTURBED", "Probed", "Session"]
 Steps = Generator[Request, Exchange, str | None]
 Probed = tuple[list[Exchange], str | None]
 """The exchanges of a probe, and the reason why the target lacks the capability; None if it does not."""
-_GENERATING = ("/chat/completions", "/completions", "/responses")
+_GENERATING = ("/chat/completions", "/completions", "/responses", "/messages")
 _PAUSE = 1.0
 """Seconds before a server that has refused a valid request is asked once more."""
 DISTURBED = f"{DIED} of another request while the scenario ran"

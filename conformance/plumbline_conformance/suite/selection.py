@@ -14,7 +14,7 @@ from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Scenario
 __all__ = ["PROFILES", "Selection", "UnknownChoice", "named", "scenarios_of", "scenarios_that_show"]
 
 _LEVELS = ("MUST", "SHOULD", "MAY")
-_OTHER_THAN_CHAT = ("completions", "responses", "state", "websocket")
+_OTHER_THAN_CHAT = ("completions", "responses", "state", "websocket", "messages")
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -29,11 +29,11 @@ PROFILES: dict[str, Profile] = {
     "core": Profile(lambda found: SCENARIOS[_scenario(found)].core),
     "chat": Profile(lambda found: _surface(found) not in _OTHER_THAN_CHAT),
     "responses": Profile(
-        lambda found: _surface(found) not in ("chat", "completions"),
+        lambda found: _surface(found) not in ("chat", "completions", "messages"),
         {"responses": ("responses/stream-text",)},
     ),
     "agent": Profile(
-        lambda found: _surface(found) != "completions",
+        lambda found: _surface(found) not in ("completions", "messages"),
         {"responses": ("responses/stream-text",), "tools": ("chat/tool", "responses/tool")},
     ),
     "full": Profile(lambda found: True),

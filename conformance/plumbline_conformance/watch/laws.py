@@ -38,13 +38,11 @@ def features_of(exchange: Exchange) -> frozenset[str]:
 def laws_of(exchange: Exchange) -> list[tuple[Check, Law]]:
     """Return the laws for an exchange, each once.
 
-    If several checks have the same law, the check whose scenario has most features of the exchange reports it. There
-    are none for Messages, whose envelope and events are others.
+    If several checks have the same law, the check whose scenario has most features of the exchange reports it.
+    Refusals of Messages have laws of their own, because their error object is another (MSG-11).
     """
-    if _MESSAGES.search(exchange.path):
-        return []
     if exchange.status >= 400:
-        return _laws_of_refusals()
+        return _laws_of_refusals(bool(_MESSAGES.search(exchange.path)))
     if exchange.status == 101 or exchange.status == 0:
         return []
     return _laws_of_answers(features_of(exchange))
@@ -69,10 +67,11 @@ def _laws_of_answers(found: frozenset[str]) -> list[tuple[Check, Law]]:
 
 
 @cache
-def _laws_of_refusals() -> list[tuple[Check, Law]]:
+def _laws_of_refusals(of_messages: bool) -> list[tuple[Check, Law]]:
     first: dict[Law, _WantedLaw] = {}
     for entry in _refusals():
-        first.setdefault(entry.law, entry)
+        if entry.check.id.startswith("messages/") is of_messages:
+            first.setdefault(entry.law, entry)
     return [(entry.check, entry.law) for entry in first.values()]
 
 

@@ -22,7 +22,7 @@ def violated(found: list[Finding]) -> list[Finding]:
     return [finding for finding in found if finding.verdict in ("fail", "warn", "error")]
 
 
-TO_BE_REFUSED = {"websocket/upgrade", "websocket/key", "responses/background-unkept"}
+TO_BE_REFUSED = {"websocket/upgrade", "websocket/key", "responses/background-unkept", "messages/refused"}
 """Scenarios that expect a refusal, besides those of errors."""
 
 

@@ -13,6 +13,7 @@ from mutants.further_rules import FURTHER_RULES
 from mutants.identity import IDENTITY
 from mutants.laws import LAWS
 from mutants.members import MEMBERS
+from mutants.messages import MESSAGES
 from mutants.mutations import Mutant
 from mutants.prompts import PROMPTS
 from mutants.response_clauses import RESPONSE_CLAUSES
@@ -38,4 +39,5 @@ MUTANTS: list[Mutant] = [
     *MEMBERS,
     *RESPONSE_MEMBERS,
     *CLIENT_TOOLS,
+    *MESSAGES,
 ]

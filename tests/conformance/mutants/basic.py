@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mutants.mutations import (
+    LAST,
     Event,
     Mutation,
     again,
@@ -79,9 +80,9 @@ def drop_kind(kind: str) -> Callable[[list[Event]], list[Event]]:
     return lambda found: [event for event in found if event[0] != kind]
 
 
-def of_kind(kind: str, change: Callable[[Any], object]) -> Mutation:
+def of_kind(kind: str, change: Callable[[Any], object], request: str | None = LAST) -> Mutation:
     """Change the first event of a type in place."""
-    return chunks(lambda found: change(next(event for event in found if event["type"] == kind)))
+    return chunks(lambda found: change(next(event for event in found if event["type"] == kind)), request)
 
 
 def no_name(found: list[Event]) -> list[Event]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 __all__ = ["NAMED", "named"]
 
 NAMED: dict[str, str] = {
+    "messages/*/sound: law of sound: a message without a role": "MSG-01",
+    "messages/tool/sound: arguments that are no object": "MSG-08 MSG-01",
+    "messages/thinking/sound: changed thinking taken": "MSG-01",
     "responses/inputs/sound: another template": "CHAT-08",
     "chat/stop/shape: `tool_calls` for a stop string": "CHAT-05",
     "chat/stream-clock/sound: another time": "CS-01",

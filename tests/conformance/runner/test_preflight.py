@@ -305,7 +305,10 @@ def test_a_server_that_served_nothing_was_not_found_to_be_right(
     """Every request is refused with a correct error, also those that no server may refuse."""
 
     def refuse(path: str, _: Any) -> Any:
-        return None if path.startswith("/messages") else (400, {}, error("No.", param="messages"))
+        if not path.startswith("/messages"):
+            return 400, {}, error("No.", param="messages")
+        own = {"type": "error", "error": {"type": "invalid_request_error", "message": "No."}}
+        return 400, {"request-id": "req_1"}, own
 
     with serving(answering(refuse)) as base_url:
         assert main(commands(base_url)[command]) == 2

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from example_servers.reference import chat
+from example_servers.reference import chat, messages
 from example_servers.reference.names import KEY, MODEL
 from example_servers.reference.refusals import (
     Refused,
@@ -32,7 +32,10 @@ PATHS = {
     "/v1/responses/input_tokens": "POST",
     "/v1/responses/compact": "POST",
     "/v1/models": "GET",
+    messages.PATH: "POST",
+    f"{messages.PATH}/count_tokens": "POST",
 }
+DONE = b"data: [DONE]\n\n"
 Json = dict[str, Any]
 
 
@@ -67,9 +70,14 @@ def application() -> Any:
                 body = json.dumps(value).encode()
             else:
                 kind, body = "text/event-stream", b"".join(_frames(value))
+                if scope["path"] == messages.PATH:
+                    body = body.removesuffix(DONE)
         except Refused as refused:
-            status, body = refused.status, json.dumps(refused.error).encode()
+            own = messages.error(refused) if scope["path"].startswith(messages.PATH) else refused.error
+            status, body = refused.status, json.dumps(own).encode()
         headers = [(b"content-type", kind.encode()), (b"x-request-id", b"req_%d" % count)]
+        if scope["path"].startswith(messages.PATH):
+            headers.append((b"request-id", b"req_%d" % count))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -80,7 +88,7 @@ def _frames(events: Iterable[Json]) -> Iterable[bytes]:
     for event in events:
         name = f"event: {event['type']}\n" if "type" in event else ""
         yield f"{name}data: {json.dumps(event)}\n\n".encode()
-    yield b"data: [DONE]\n\n"
+    yield DONE
 
 
 def _route(kept: Kept, completions: Completions, scope: Any, content: bytes) -> Any:
@@ -128,6 +136,10 @@ def _decoded(content: bytes) -> Json:
 
 
 def _answer(kept: Kept, path: str, body: Json) -> Any:
+    if path == messages.PATH:
+        return messages.events(body, MODEL) if body.get("stream") else messages.answer(body, MODEL)
+    if path.startswith(messages.PATH):
+        return messages.counted(body, MODEL)
     match path.rsplit("/", 1)[-1], "chat" in path:
         case "completions", True:
             check_chat(body, MODEL)

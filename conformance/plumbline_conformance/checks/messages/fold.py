@@ -1,0 +1,104 @@
+"""Read the message of an answer, whole or streamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumbline_conformance.suite.model import Inconclusive
+from plumbline_conformance.transcript.answer_fold import is_stream, objects_in
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.sse import load_json
+
+__all__ = ["blocks_of", "content_of", "events_of", "message_of", "prompt_tokens", "text_of", "usage_of"]
+
+Json = dict[str, Any]
+PROMPT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+"""The counts that add up to the prompt (MSG-10)."""
+_TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+"""The member of each delta, which is also the member of the block that it extends."""
+
+
+def events_of(exchange: Exchange) -> list[tuple[int, Json]]:
+    """Return the events of a stream with their numbers, without pings and `[DONE]`."""
+    found = enumerate(exchange.chunks)
+    return [
+        (number, event) for number, event in found if isinstance(event, dict) and event.get("type") != "ping"
+    ]
+
+
+def message_of(exchange: Exchange) -> Json:
+    """Return the message of an answer; a stream is folded, as far as its events allow.
+
+    Raises:
+        Inconclusive: the answer is not an object, or the stream has no message.
+    """
+    found = _folded(exchange) if is_stream(exchange) else exchange.json
+    if not isinstance(found, dict) or not found:
+        raise Inconclusive("the answer has no message; another check reports this")
+    return found
+
+
+def _folded(exchange: Exchange) -> Json:
+    message: Json = {}
+    blocks: list[Json] = []
+    inputs: dict[int, str] = {}
+    for _, event in events_of(exchange):
+        match event:
+            case {"type": "message_start", "message": dict(start)}:
+                message = {**start}
+            case {"type": "content_block_start", "content_block": dict(block)}:
+                blocks.append({**block})
+            case {"type": "content_block_delta", "delta": dict(delta)} if blocks:
+                if delta.get("type") == "input_json_delta":
+                    place = len(blocks) - 1
+                    inputs[place] = inputs.get(place, "") + str(delta.get("partial_json"))
+                elif (name := _TEXTS.get(str(delta.get("type")))) is not None:
+                    blocks[-1][name] = f"{blocks[-1].get(name) or ''}{delta.get(name)}"
+            case {"type": "message_delta", "delta": dict(end)}:
+                message |= {**end, "usage": event.get("usage")}
+    for place, text in inputs.items():
+        blocks[place]["input"] = load_json(text.encode())
+    return {**message, "content": blocks} if message else {}
+
+
+def blocks_of(exchange: Exchange, kind: str) -> list[Json]:
+    """Return the blocks of an answer that have this type."""
+    return [block for block in objects_in(message_of(exchange).get("content")) if block.get("type") == kind]
+
+
+def content_of(exchange: Exchange) -> list[tuple[object, ...]]:
+    """Return the content of an answer without ids and signatures, which differ between equal answers."""
+    names = ("type", "text", "thinking", "name", "input")
+    blocks = objects_in(message_of(exchange).get("content"))
+    return [tuple(block.get(name) for name in names) for block in blocks]
+
+
+def text_of(exchange: Exchange) -> str:
+    """Return the text of an answer.
+
+    Raises:
+        Inconclusive: the answer has no text.
+    """
+    text = "".join(str(block.get("text")) for block in blocks_of(exchange, "text"))
+    if not text:
+        raise Inconclusive("the answer has no text")
+    return text
+
+
+def usage_of(exchange: Exchange) -> Json:
+    """Return the usage of an answer.
+
+    Raises:
+        Inconclusive: the counts are missing or are not numbers.
+    """
+    found = message_of(exchange).get("usage")
+    needed = ("input_tokens", "output_tokens")
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), int) for name in needed):
+        raise Inconclusive("the answer has no counts; another check reports this")
+    return found
+
+
+def prompt_tokens(exchange: Exchange) -> int:
+    """Return the tokens of the prompt: the sum of the three counts of the input (MSG-10)."""
+    found = usage_of(exchange)
+    return sum(found[name] for name in PROMPT if isinstance(found.get(name), int))

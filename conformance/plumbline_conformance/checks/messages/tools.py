@@ -1,0 +1,173 @@
+"""Check calls and thinking of Messages, and what a client sends back of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, refused
+from plumbline_conformance.checks.laws import STREAM, WHOLE, both, whole
+from plumbline_conformance.checks.messages.fold import blocks_of, message_of
+from plumbline_conformance.checks.messages.texts import PATH, message
+from plumbline_conformance.checks.request_reader import request_fields
+from plumbline_conformance.checks.sample_requests import user
+from plumbline_conformance.checks.tools import PLACES, schema
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotRequested,
+    Problem,
+    Request,
+    Target,
+    check,
+    scenario,
+)
+from plumbline_conformance.suite.schema_validation import fits
+from plumbline_conformance.transcript.answer_fold import objects_in
+from plumbline_conformance.transcript.model import Exchange, Transcript
+
+Steps = Generator[Request, Exchange, None]
+Json = dict[str, Any]
+TOOLS = [
+    {"name": "get_weather", "description": "The weather of a city.", "input_schema": schema("city")},
+    {"name": "get_time", "description": "The time of a zone.", "input_schema": schema("zone")},
+]
+THINKING = {"type": "enabled", "budget_tokens": 96}
+
+
+@scenario("messages/tool", "Forced calls, and the result of one", needs=("messages",))
+def tool(target: Target) -> Steps:
+    body = message(target, messages=user(PLACES), tools=TOOLS, max_tokens=128)
+    forced = {**body, "tool_choice": {"type": "tool", "name": "get_weather"}}
+    first = yield Request(name=WHOLE, path=PATH, json=forced)
+    yield Request(name=STREAM, path=PATH, json={**forced, "stream": True})
+    one = {"type": "any", "disable_parallel_tool_use": True}
+    yield Request(name="single", path=PATH, json={**body, "tool_choice": one})
+    yield Request(name="none", path=PATH, json={**body, "tool_choice": {"type": "none"}})
+    if (content := _calls(first)) is not None:
+        results = [
+            {"type": "tool_result", "tool_use_id": block.get("id"), "content": "21 °C"}
+            for block in content
+            if block.get("type") == "tool_use"
+        ]
+        turns = [{"role": "assistant", "content": content}, {"role": "user", "content": results}]
+        yield Request(name="result", path=PATH, json={**body, "messages": [*user(PLACES), *turns]})
+
+
+def _calls(exchange: Exchange) -> list[Json] | None:
+    """Return the content of an answer with calls."""
+    try:
+        found = blocks_of(exchange, "tool_use")
+    except Inconclusive:
+        return None
+    return objects_in(message_of(exchange).get("content")) if found else None
+
+
+@both(
+    "messages/tool/called",
+    ("Call the tool that is forced", "MSG-04"),
+    ("Stream the call that is forced", "MSG-04"),
+)
+def choice_kept(exchange: Exchange) -> Iterator[Problem]:
+    """Check the calls of an answer by the tools and the `tool_choice` of the request (MSG-04)."""
+    asked = request_fields(exchange)
+    tools = {str(one.get("name")): one for one in objects_in(asked.get("tools"))}
+    if not tools:
+        raise NotRequested("the request has no tools")
+    given = asked.get("tool_choice")
+    choice: Json = given if isinstance(given, dict) else {}
+    kind = choice.get("type")
+    calls = blocks_of(exchange, "tool_use")
+    allowed = {"tool": [choice.get("name")], "none": []}.get(str(kind), list(tools))
+    reason = message_of(exchange).get("stop_reason")
+    cut = reason in ("max_tokens", "model_context_window_exceeded")
+    if not calls and kind in ("any", "tool") and not cut:
+        yield Problem(expected="a call", actual="none", pointer="content")
+    if len(calls) > 1 and choice.get("disable_parallel_tool_use") is True:
+        yield Problem(expected="one call at most", actual=str(len(calls)), pointer="content")
+    for call in calls:
+        name = str(call.get("name"))
+        if name not in allowed:
+            wanted = f"a call of {', '.join(map(str, allowed)) or 'nothing'}"
+            yield Problem(expected=wanted, actual=repr(name)[:200], pointer="content")
+        elif kind == "tool" and not cut and not _fits(tools.get(name, {}), call.get("input")):
+            shown = repr(call.get("input"))[:200]
+            yield Problem(expected="input that fits the tool's schema", actual=shown, pointer="content")
+
+
+def _fits(tool: Json, value: Any) -> bool:
+    wanted = tool.get("input_schema")
+    return not isinstance(wanted, dict) or "$ref" in str(wanted) or fits(wanted, value)
+
+
+whole("messages/tool/single", "Make one call only, if the request says so", "MSG-04", request="single")(
+    choice_kept
+)
+whole("messages/tool/none", "Make no call if the request forbids it", "MSG-04", request="none")(choice_kept)
+
+
+@check("messages/tool/taken", "Accept the result of a call", "MSG-05")
+def taken(seen: Transcript) -> Iterator[Problem]:
+    yield from follow_up_accepted(seen, WHOLE, "result")
+
+
+@scenario("messages/thinking", "Thinking, and thinking that is sent back", needs=("messages",))
+def thinking(target: Target) -> Steps:
+    asked = user("What is 17 times 3?")
+    body = message(target, messages=asked, max_tokens=256, thinking=THINKING)
+    first = yield Request(name=WHOLE, path=PATH, json=body)
+    yield Request(name=STREAM, path=PATH, json={**body, "stream": True})
+    omitted = {**THINKING, "display": "omitted"}
+    yield Request(name="omitted", path=PATH, json={**body, "thinking": omitted})
+    if content := _thoughts(first):
+        forged = [{**block, "thinking": "Other."} if "thinking" in block else block for block in content]
+        for name, sent in (("back", content), ("forged", forged)):
+            turns = [*asked, {"role": "assistant", "content": sent}, *user("And 18 times 3?")]
+            yield Request(name=name, path=PATH, json={**body, "messages": turns})
+
+
+def _thoughts(exchange: Exchange) -> list[Json] | None:
+    """Return the content of an answer with thinking."""
+    try:
+        found = blocks_of(exchange, "thinking")
+    except Inconclusive:
+        return None
+    return objects_in(message_of(exchange).get("content")) if found else None
+
+
+@both(
+    "messages/thinking/signed",
+    ("Sign thinking", "MSG-06"),
+    ("Sign streamed thinking", "MSG-06"),
+)
+def signed(exchange: Exchange) -> Iterator[Problem]:
+    """Check that each block of thinking has a signature (MSG-06)."""
+    for block in _thinking_of(exchange):
+        if not block.get("signature"):
+            shown = repr(block.get("signature"))
+            yield Problem(expected="a signature", actual=shown, pointer="content")
+
+
+def _thinking_of(exchange: Exchange) -> list[Json]:
+    found = blocks_of(exchange, "thinking")
+    if not found:
+        raise Inconclusive("the answer has no thinking")
+    return found
+
+
+@check("messages/thinking/omitted", "Leave out thinking, but not its signature", "MSG-06", request="omitted")
+def omitted(seen: Transcript) -> Iterator[Problem]:
+    for block in _thinking_of(accepted(at(seen, "omitted"))):
+        if block.get("thinking") != "" or not block.get("signature"):
+            shown = repr(block)[:200]
+            yield Problem(expected="no text and a signature", actual=shown, pointer="content")
+
+
+@check("messages/thinking/taken", "Accept thinking that is sent back unchanged", "MSG-06")
+def thinking_taken(seen: Transcript) -> Iterator[Problem]:
+    yield from follow_up_accepted(seen, WHOLE, "back")
+
+
+@check("messages/thinking/forged", "Refuse thinking that was changed", "MSG-06")
+def forged(seen: Transcript) -> Iterator[Problem]:
+    accepted(at(seen, WHOLE))
+    yield from refused(at(seen, "forged"), 400, 422)
