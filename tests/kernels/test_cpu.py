@@ -202,6 +202,11 @@ def test_a_weight_on_a_grid_keeps_its_integers(library, dtype, bits, group):
     assert torch.equal(library.logits(rows, unit, None).t(), levels.float())
     factors = scales.bfloat16().float().repeat_interleave(group, 1)
     torch.testing.assert_close(library.logits(rows, packed, None).t(), levels * factors)
+    x = randn(40, 384, seed=3, dtype=dtype)
+    logits, recorded = library.logits(x, packed, None), program(library, dtype)
+    assert torch.equal(run(recorded, recorded.linear(x, packed, None), len(x)), logits.to(dtype))
+    for start, stop in ((0, 1), (1, 3), (3, 8), (8, 40)):
+        assert torch.equal(library.logits(x[start:stop], packed, None), logits[start:stop])
 
 
 def test_inputs_that_no_group_divides_are_refused():

@@ -68,7 +68,8 @@ def test_a_quantised_model_runs_on_our_engine_but_on_a_gpu_on_vllm(
 ) -> None:
     config = AutoConfig.for_model("llama").to_dict() | {"quantization_config": {"quant_method": "fp8"}}
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
-    assert choose_engine(Settings(), tmp_path, None).name == "plumbline"
+    chosen = choose_engine(Settings(), tmp_path, None)
+    assert chosen == EngineChoice("plumbline", "it supports this model and reads its quantised weights")
     monkeypatch.setattr(engines, "device_of", lambda _: torch.device("cuda", 0))
     for installed, name in ((None, "plumbline"), (object(), "vllm")):
         monkeypatch.setattr(engines, "find_spec", lambda _, found=installed: found)

@@ -129,7 +129,8 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
                 "vllm", f"it has kernels for quantised weights on {device}, where ours dequantises them"
             )
         return EngineChoice("plumbline", f"it supports this model, and dequantises its weights on {device}")
-    return EngineChoice("plumbline", "it supports this model")
+    quantised = "" if described.stored is None else " and reads its quantised weights"
+    return EngineChoice("plumbline", f"it supports this model{quantised}")
 
 
 def _described(settings: Settings, folder: Path) -> ModelDescription:

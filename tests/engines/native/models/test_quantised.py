@@ -366,6 +366,50 @@ def test_the_order_of_inputs_names_groups_that_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(
+            {
+                "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0",
+                "weight_block_size": [128, 128],
+            },
+            id="DeepSeek V3.1",
+        ),
+        pytest.param(
+            {
+                "bits": 4, "damp_percent": 0.01, "dataset": None, "desc_act": False, "group_size": 128,
+                "model_file_base_name": "model", "model_name_or_path": None, "modules_in_block_to_quantize": None,
+                "quant_method": "gptq", "static_groups": False, "sym": True, "true_sequential": True,
+            },
+            id="Qwen2.5 GPTQ",
+        ),
+        pytest.param(
+            {
+                "bits": 4, "group_size": 128, "modules_to_not_convert": None, "quant_method": "awq",
+                "version": "gemm", "zero_point": True,
+            },
+            id="Qwen3 AWQ",
+        ),
+        pytest.param(
+            compressed(
+                "pack-quantized",
+                of_bits(4, 32, actorder=None, block_structure=None, observer="minmax", observer_kwargs={}),
+                input_activations=None,
+                output_activations=None,
+            ),
+            id="Kimi K2 Thinking",
+        ),
+        pytest.param(
+            {"modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"], "quant_method": "mxfp4"},
+            id="gpt-oss",
+        ),
+    ],
+)  # fmt: skip
+def test_what_published_checkpoints_say_is_read(config: Json) -> None:
+    assert describe(LLAMA.to_dict() | {"quantization_config": config}).stored is not None
+
+
+@pytest.mark.parametrize(
     ("config", "field"),
     [
         ({"bits": 4}, "quant_method None"),
