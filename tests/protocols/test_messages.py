@@ -29,7 +29,7 @@ from plumbline.events import (
 )
 from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.protocols.common.sealing import Sealer
-from plumbline.protocols.messages.partial_json import begun_object
+from plumbline.protocols.messages.partial_json import parse_partial_object
 from plumbline.protocols.messages.reader import read_message
 from plumbline.protocols.messages.writer import MessageWriter
 from plumbline.turn import ChatPrompt, Turn
@@ -43,6 +43,7 @@ TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {"x": {"ty
 CALL = {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": "a"}}
 THOUGHT = {"type": "thinking", "thinking": "hm", "signature": SEALER.seal("hm")}
 SAID = {"type": "text", "text": "so"}
+PREFILLED = {"messages": [*BODY["messages"], {"role": "assistant", "content": "so"}]}
 RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "b"}
 THEIR_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
@@ -179,17 +180,37 @@ def test_arguments_that_break_off_are_what_the_official_client_makes_of_them(
 ) -> None:
     """MSG-08."""
     begun = text[: data.draw(st.integers(1, len(text)))]
-    assert begun_object(begun) == from_json(begun.encode(), partial_mode=True)
+    assert parse_partial_object(begun) == from_json(begun.encode(), partial_mode=True)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1e999, "b": "keep"}', '{"a": "\\ud83d", "b": 1}', '{"a": ' + "[" * 50_000]
+)
+def test_arguments_of_any_kind_are_read(text: str) -> None:
+    found = parse_partial_object(text)
+    msgspec.json.encode(found)
+    assert found == {} or [str(value).encode("utf-8", "replace") for value in json.loads(text).values()] == [
+        str(value).encode() for value in found.values()
+    ]
+
+
+def test_the_billing_line_of_claude_code_is_not_shown() -> None:
+    """It differs between conversations, which would share no cached prefix."""
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=1;"}
+    first, _ = prompt(system=[billing, SAID]).messages
+    assert first.content == "so"
+    (only,) = prompt(system=[billing]).messages
+    assert only.role == "user"
 
 
 @pytest.mark.parametrize("text", ["", "[1", "x", '{"a": 1}}', "{]", '{"a" 1'])
 def test_arguments_that_are_no_object_are_none(text: str) -> None:
-    assert begun_object(text) in ({}, {"a": 1})
+    assert parse_partial_object(text) in ({}, {"a": 1})
 
 
 @given(
     st.lists(st.sampled_from(["user", "assistant"]), min_size=1, max_size=6),
-    st.lists(texts, min_size=6, max_size=6),
+    st.lists(texts.filter(bool), min_size=6, max_size=6),
 )
 def test_neighbours_of_one_role_are_one_turn(roles: list[str], said: list[str]) -> None:
     """MSG-02; a string is one block of text."""
@@ -221,6 +242,8 @@ def test_neighbours_of_one_role_are_one_turn(roles: list[str], said: list[str]) 
 def test_instructions_come_first(system: Any, expected: str) -> None:
     first, second = prompt(system=system).messages
     assert (first.role, first.content, second.role) == ("system", expected, "user")
+    twice = [{"role": "system", "content": "c"}, *BODY["messages"]]
+    assert [one.content for one in prompt(system=system, messages=twice).messages] == [f"{expected}\nc", "hi"]
     between = [*BODY["messages"], {"role": "system", "content": system}, *BODY["messages"]]
     assert [one.role for one in prompt(messages=between).messages] == ["user", "system", "user"]
 
@@ -367,7 +390,10 @@ def _assistant(*blocks: Any) -> Any:
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
-        ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"tools": [{**TOOL, "input_schema": {"type": "string"}}]}, "tools[0].input_schema.type"),
+        ({**PREFILLED, "thinking": {"type": "adaptive"}}, "thinking"),
+        ({**PREFILLED, "output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format"),
+        ({"messages": [*BODY["messages"], {"role": "assistant", "content": ""}]}, "messages"),
         ({"tools": [{**TOOL, "allowed_callers": ["code_execution_20250825"]}]}, "tools[0].allowed_callers"),
         ({"tools": [{**TOOL, "input_schema": {"type": 3}}]}, "tools[0].input_schema"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),

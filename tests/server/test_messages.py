@@ -116,6 +116,7 @@ async def test_an_error_has_the_form_of_messages(method: str, path: str, body: A
     assert set(answer.json) == {"type", "error", "request_id"}
     assert answer.header("request-id") == answer.header("x-request-id")
     assert answer.error["message"]
+    assert ("Batches" in answer.error["message"]) is path.endswith("/batches")
     assert set(elsewhere.json) == {"error"}
 
 

@@ -154,6 +154,8 @@ def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Respon
     """Answer the framework's errors: unknown path, wrong method, body too large."""
     if error.status_code in _PHRASES:
         message = _PHRASES[error.status_code].format(method=request.method, path=request.url.path)
+        if request.url.path.startswith("/v1/messages/batches"):
+            message += " Batches of messages are not served: send each as a request of its own."
     else:
         message = error.detail if error.status_code < 500 else server_error().message
     allowed = next((v for name, v in (error.headers or {}).items() if name.lower() == "allow"), "")

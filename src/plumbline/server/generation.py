@@ -144,7 +144,10 @@ class Generation:
 
         async def run() -> list[int]:
             (loaded,) = await self._media.load([prompt])
-            return (await self.road.prompt_tokens(loaded, most)).token_ids
+            ids = (await self.road.prompt_tokens(loaded, most)).token_ids
+            if len(ids) > most:
+                raise TooManyTokensError(len(ids))
+            return ids
 
         try:
             return await until_disconnect(call, run())

@@ -1,4 +1,4 @@
-"""Send frames as a stream: signs of life while it is silent, and a failure as its last event."""
+"""Send frames as a stream: keep-alives while it is silent, and a failure as its last event."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StreamForm:
     """Frames a failure."""
     end: bytes = DONE
     """Comes last, also after a failure."""
-    sign: bytes = comment()
+    keep_alive: bytes = comment()
     """Shows that a silent stream lives."""
 
 
@@ -40,7 +40,7 @@ CHUNKS = StreamForm(lambda error, _: frame(envelope(error)))
 MESSAGES = StreamForm(
     lambda error, call: message_error_frame(error, call.request_id),
     end=b"",
-    sign=frame(b'{"type":"ping"}', "ping"),
+    keep_alive=frame(b'{"type":"ping"}', "ping"),
 )
 """A failure is the last event (MSG-11)."""
 
@@ -55,14 +55,14 @@ class Replies:
     def stream(
         self, call: Call, frames: Frames, headers: Mapping[str, str] | None = None, form: StreamForm = CHUNKS
     ) -> EventReply:
-        """Send frames, signs of life and the end of the form until the client leaves."""
+        """Send frames, keep-alives and the end of the form until the client leaves."""
         return self.as_they_are(self._with_end(frames, call, form), headers, form)
 
     def as_they_are(
         self, frames: Frames, headers: Mapping[str, str] | None = None, form: StreamForm = CHUNKS
     ) -> EventReply:
-        """Send frames that have an end of their own, and signs of life, until the client leaves."""
-        events = KeepAlive(frames, self._interval, form.sign)
+        """Send frames that have an end of their own, and keep-alives, until the client leaves."""
+        events = KeepAlive(frames, self._interval, form.keep_alive)
         close_with_request(events.aclose)
         return EventReply(events, headers or {})
 

@@ -127,11 +127,11 @@ _UNREAD = 64
 
 
 class KeepAlive:
-    """Passes frames on, with a sign of life whenever the stream was silent for `interval` seconds (SSE-08)."""
+    """Passes frames on, with a keep-alive whenever the stream was silent for `interval` seconds (SSE-08)."""
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], interval: float, sign: bytes) -> None:
+    def __init__(self, frames: AsyncGenerator[bytes, None], interval: float, keep_alive: bytes) -> None:
         self._frames = frames
-        self._sign = sign
+        self._keep_alive = keep_alive
         self._interval = interval
         self._mailbox: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_UNREAD)
         self._quiet = True
@@ -143,7 +143,7 @@ class KeepAlive:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next frame, or the sign after a silence."""
+        """Return the next frame, or a keep-alive after a silence."""
         if self._interval <= 0:
             return await anext(self._frames)
         if self._pump is None:
@@ -180,6 +180,6 @@ class KeepAlive:
     def _tick(self) -> None:
         # A client that has frames left to read needs no sign of life.
         if self._quiet and self._mailbox.empty():
-            self._mailbox.put_nowait(self._sign)
+            self._mailbox.put_nowait(self._keep_alive)
         self._quiet = True
         self._wind()

@@ -61,9 +61,9 @@ class Call:
 
 
 def authorization(headers: Mapping[str, str], path: str) -> str | None:
-    """Return the header `Authorization`; for Messages also the key of `x-api-key`, in the form of that header."""
+    """Return the header `Authorization`, or for Messages the key of `x-api-key` in the form of that header."""
     key = headers.get("x-api-key") if is_messages(path) else None
-    return headers.get("authorization") or (None if key is None else f"Bearer {key}")
+    return f"Bearer {key}" if key else headers.get("authorization")
 
 
 def new_request_id() -> str:

@@ -31,6 +31,8 @@ __all__ = ["read_conversation"]
 
 _FAILED = "Error: "
 """What the model sees before the result of a call that failed: chat templates have no field for it."""
+_BILLING = "x-anthropic-billing-header:"
+_BILLING = "x-anthropic-billing-header:"
 _Block = tuple[str, Any]
 """A block, and the field that has it. The content of a message that is a string is one block of text."""
 
@@ -46,7 +48,7 @@ def read_conversation(
     Args:
         system: the instructions before it.
         messages: the conversation.
-        sealer: what opens the signatures of thinking.
+        sealer: opens signatures of thinking.
         modalities: what the model reads besides text.
 
     Raises:
@@ -54,8 +56,7 @@ def read_conversation(
             (MSG-05), and for thinking that does not come from this server (MSG-06).
     """
     found: list[Message] = []
-    if system is not None:
-        found.append(Message(role="system", content=_joined(_blocks(system, "system"))))
+    instructions = [] if system is None else _without_billing(_blocks(system, "system"))
     open_calls: dict[str, str] = {}
     for role, group in groupby(enumerate(messages), key=lambda item: type(item[1])):
         blocks = [
@@ -63,6 +64,11 @@ def read_conversation(
             for index, message in group
             for block in _blocks(message.content, f"messages[{index}].content")
         ]
+        if instructions and role is SystemMessageParam:  # Neighbours of one role are one turn.
+            blocks = instructions + blocks
+        elif instructions:
+            found.append(Message(role="system", content=_joined(instructions)))
+        instructions = []
         if role is UserMessageParam:
             found += _user(blocks, open_calls, modalities)
             continue
@@ -74,6 +80,14 @@ def read_conversation(
             open_calls = _calls(blocks)
     _check_answered(open_calls)
     return tuple(found), found[-1].role == "assistant"
+
+
+def _without_billing(blocks: list[_Block]) -> list[_Block]:
+    """Drop Claude Code's line for the operator of the API.
+
+    It stands before everything else and differs between conversations, so no two would share a cached prefix.
+    """
+    return blocks[1:] if blocks[0][1].text.startswith(_BILLING) else blocks
 
 
 def _blocks(content: str | Sequence[Any], where: str) -> list[_Block]:

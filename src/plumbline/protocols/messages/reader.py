@@ -42,7 +42,7 @@ def read_message(
     Args:
         request: the request.
         defaults: sampling values for fields that it leaves out.
-        sealer: what opens the signatures of thinking.
+        sealer: opens signatures of thinking.
         thinks: whether the model thinks in a way that the server knows. For another one a budget changes nothing.
         modalities: what the model reads besides text.
 
@@ -58,6 +58,9 @@ def read_message(
             "thinking.budget_tokens",
             "invalid_value",
         )
+    output_format = read_format(request)
+    if prompt.continue_final_message:
+        _check_prefill(prompt, output_format is not None)
     top_k = or_default(request.top_k, defaults.top_k)
     return Turn(
         prompt=prompt,
@@ -69,7 +72,7 @@ def read_message(
             repetition_penalty=defaults.repetition_penalty,
             max_tokens=request.max_tokens,
         ),
-        output_format=read_format(request),
+        output_format=output_format,
         tool_choice=choice,
         thinking_budget=budget if thinks else None,
         stop=_stop(or_default(request.stop_sequences, [])),
@@ -103,6 +106,27 @@ def read_message_prompt(
         continue_final_message=continued,
     )
     return prompt, choice
+
+
+def _check_prefill(prompt: ChatPrompt, has_format: bool) -> None:
+    """Check that an answer can begin with the last message of the assistant (MSG-03).
+
+    Raises:
+        ApiError: 400 if there is nothing to continue, or if the answer must begin otherwise.
+    """
+    if not prompt.messages[-1].content:
+        raise invalid_request("The last message of the assistant has no text to continue.", "messages")
+    if has_format:
+        raise invalid_request(
+            "'output_config.format' describes a whole answer; it cannot be combined with a last message of the "
+            "assistant.",
+            "output_config.format",
+        )
+    if prompt.effort not in (None, "none"):
+        raise invalid_request(
+            "'thinking' comes before the answer; it cannot be combined with a last message of the assistant.",
+            "thinking",
+        )
 
 
 def _stop(sequences: list[str]) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from plumbline.protocols.common.tool_choice import check_names, check_parameters
 from plumbline.turn import Tool, ToolChoice
 from plumbline.wire.errors import (
     invalid_request,
+    invalid_value,
     missing_required_parameter,
-    unsupported_parameter,
     unsupported_value,
 )
 
@@ -37,7 +37,7 @@ def read_tools(
     With `tool_choice` `none` the prompt has no tools, so the model calls none.
 
     Raises:
-        ApiError: 400 for tools that the server would have to run, for a schema that is none, and for a choice that
+        ApiError: 400 for tools that the server would have to run, for an invalid schema, and for a choice that
             names no tool.
     """
     given_tools = or_default(request.tools, [])
@@ -52,12 +52,13 @@ def _tool(tool: MessageTool, where: str) -> Tool:
         raise unsupported_value(
             f"{where}.type",
             tool.type,
-            "is not supported: this server runs no tools; send one with 'input_schema'",
+            "is not supported: send a tool with 'input_schema', which the client runs",
         )
     if not isinstance(tool.input_schema, dict):
         raise missing_required_parameter(f"{where}.input_schema")
-    if tool.defer_loading is True:
-        raise unsupported_parameter(f"{where}.defer_loading", "is not supported: the model sees all tools")
+    kind = tool.input_schema.get("type", "object")
+    if isinstance(kind, str) and kind != "object":
+        raise invalid_value(f"{where}.input_schema.type", kind, ["object"])
     callers = or_default(tool.allowed_callers, ["direct"])
     if "direct" not in callers:
         raise unsupported_value(

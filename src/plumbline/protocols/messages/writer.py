@@ -44,7 +44,7 @@ from plumbline.events import (
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import new_id
 from plumbline.protocols.common.sealing import Sealer
-from plumbline.protocols.messages.partial_json import begun_object
+from plumbline.protocols.messages.partial_json import parse_partial_object
 
 __all__ = ["MessageWriter"]
 
@@ -175,7 +175,7 @@ class MessageWriter:
                     0, ContentBlockDeltaEvent(index=index, delta=BlockSignatureDelta(signature=signature))
                 )
             case AnswerToolUseBlock(id=call_id, name=name):
-                whole = AnswerToolUseBlock(id=call_id, name=name, input=begun_object(block.content))
+                whole = AnswerToolUseBlock(id=call_id, name=name, input=parse_partial_object(block.content))
         self._blocks.append(whole)
         return events
 
