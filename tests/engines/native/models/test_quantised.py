@@ -20,8 +20,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.model_driver import Driver
+from support.model_families import DEEPSEEK, WIDE_LATENT, Case
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, Ernie4_5Config, GptOssConfig, LlamaConfig, Qwen3MoeConfig
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
@@ -46,6 +47,10 @@ EXPERTS = Qwen3MoeConfig(
     num_experts=4,
     num_experts_per_tok=2,
     moe_intermediate_size=32,
+)
+LATENT = Case("deepseek_v3", WIDE_LATENT | DEEPSEEK | {"q_lora_rank": 64}).config()
+PERMUTED = Ernie4_5Config(
+    **WIDTHS, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=32, use_bias=True
 )
 OSS = GptOssConfig(
     **(WIDTHS | {"intermediate_size": 32}),
@@ -289,6 +294,17 @@ def test_experts_are_dequantised_one_by_one(case: str, tmp_path: Path) -> None:
     config, make, _ = CASES[case]
     plain, quantised = write(tmp_path, config, make, EXPERTS)
     assert any("experts.3.down_proj.w" in name for name in load_file(plain / "model.safetensors"))
+    expected = logits(plain)
+    torch.testing.assert_close(logits(quantised), expected, atol=1e-4, rtol=0)
+    assert (logits(quantised, library=load()) - expected).norm() / expected.norm() < 0.05
+
+
+@pytest.mark.parametrize("case", ["fp8 in blocks", "packed int4", "GPTQ with zero points"])
+@pytest.mark.parametrize("model", [LATENT, PERMUTED], ids=["latent", "permuted"])
+def test_scales_follow_their_rows(case: str, model: Any, tmp_path: Path) -> None:
+    """Rotations of neighbours permute rows when a model is loaded, and latent attention divides a weight by heads."""
+    config, make, _ = CASES[case]
+    plain, quantised = write(tmp_path, config, make, model)
     expected = logits(plain)
     torch.testing.assert_close(logits(quantised), expected, atol=1e-4, rtol=0)
     assert (logits(quantised, library=load()) - expected).norm() / expected.norm() < 0.05
