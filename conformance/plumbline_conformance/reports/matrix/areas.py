@@ -32,7 +32,8 @@ AREAS = {
 """The areas of the rules, by the letters of their ids, in the order of the columns."""
 AREAS_NOTE = (
     "A cell shows how many of the area's checks with a verdict pass, in percent, and after it how many MUST rules are "
-    "broken (⚠️: how many SHOULD rules, if no MUST). An empty cell has no verdict: the server does not offer this."
+    "broken (⚠️: how many SHOULD rules, if no MUST). An empty cell has no verdict: the server does not offer this, "
+    "or its recording is older than the checks."
 )
 
 
