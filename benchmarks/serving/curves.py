@@ -46,6 +46,7 @@ def measure(rounds: int = 3) -> list[dict[str, Any]]:
             command = ["plumbline", "serve", "--engine", "plumbline", "--served-model-name", "bench"]
             command += ["--model", str(make(shape, Path(folder))), "--max-num-seqs", "256"]
             command += ["--max-model-len", str(_CONTEXT), "--store", "none", "--port", str(port)]
+            command += ["--kv-cache-bytes", str(2 << 30)]
             with started(command, port, patience=100) as process:
                 server = Server("plumbline", f"http://127.0.0.1:{port}", "bench", process.pid, 0.0)
                 for row in _points(shape, server, rounds):
@@ -106,7 +107,7 @@ def draw(rows: list[dict[str, Any]], target: Path) -> None:
         axis.set_ylabel(y_label)
         axis.grid(visible=True, which="both", alpha=0.2)
         axis.legend()
-    figure.savefig(target, metadata={"Date": None})
+    figure.savefig(target, metadata={"Date": None, "Creator": None})
 
 
 if __name__ == "__main__":
