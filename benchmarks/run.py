@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -193,9 +194,21 @@ def main() -> None:
         result["api_servers"] = api_servers.measure()
     if "store" in parts:
         result["store"] = store.measure()
+    measure_beside_engines(parts, options.rounds, result)
+    if "quantization" in parts:
+        result["quantization"] = quantization.measure()
+    show(result)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{result['taken'][:10]}-{options.name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    print(path.relative_to(ROOT))
+
+
+def measure_beside_engines(parts: Sequence[str], rounds: int, result: dict[str, Any]) -> None:
+    """Measure the parts that need engines of others, as far as these are installed."""
     if "vllm_engine" in parts:
         if (VLLM / "plumbline").is_file():
-            result["vllm_engine"] = vllm_engine.measure(VLLM, rounds=options.rounds)
+            result["vllm_engine"] = vllm_engine.measure(VLLM, rounds=rounds)
         else:
             print("vLLM is not installed (`nox -s engines -- vllm` installs it)", file=sys.stderr)
     if "native" in parts:
@@ -204,24 +217,17 @@ def main() -> None:
             print(
                 "vLLM or llama-server is not installed (`nox -s peers -- vllm llama-server`)", file=sys.stderr
             )
-        result["native"] = native.measure(*peers, rounds=options.rounds)
+        result["native"] = native.measure(*peers, rounds=rounds)
     if "gguf" in parts:
         if find_spec("llama_cpp") is not None:
             llama = LLAMA_SERVER if LLAMA_SERVER.is_dir() else None
-            result["gguf"] = gguf.measure(llama, rounds=options.rounds)
+            result["gguf"] = gguf.measure(llama, rounds=rounds)
         else:
             print(
                 "llama-cpp-python is not installed (`CMAKE_ARGS=-DGGML_NATIVE=OFF pip install llama-cpp-python` "
                 "builds it like llama-server)",
                 file=sys.stderr,
             )
-    if "quantization" in parts:
-        result["quantization"] = quantization.measure()
-    show(result)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{result['taken'][:10]}-{options.name}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    print(path.relative_to(ROOT))
 
 
 def micro(passes: int) -> list[dict[str, Any]]:

@@ -42,6 +42,25 @@ inline void softmax(float* x, long count) {
   for (long i = 0; i < count; i++) x[i] /= total;
 }
 
+// Exclude the experts of all groups but the best from the choice.
+inline void leave_groups(const Experts& e, std::vector<int32_t>& order, std::vector<float>& choice) {
+  long size = e.number / e.groups;
+  std::vector<float> quality(e.groups);
+  for (long g = 0; g < e.groups; g++) {
+    float best = -INFINITY, second = -INFINITY;
+    for (long i = g * size; i < (g + 1) * size; i++) {
+      if (choice[i] > best) second = best, best = choice[i];
+      else if (choice[i] > second) second = choice[i];
+    }
+    quality[g] = e.best_two ? best + second : best;
+  }
+  order.resize(e.groups);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return quality[a] > quality[b]; });
+  for (long rank = e.chosen_groups; rank < e.groups; rank++)
+    std::fill_n(choice.begin() + order[rank] * size, size, -INFINITY);
+}
+
 // Choose the experts of a token from its logits, which become scores; `order` is scratch of as many numbers.
 inline void choose(const Experts& e, float* logits, int32_t* chosen, float* weights, std::vector<int32_t>& order,
                    std::vector<float>& choice) {
@@ -55,23 +74,7 @@ inline void choose(const Experts& e, float* logits, int32_t* chosen, float* weig
   choice.assign(logits, logits + number);
   if (e.correction && !e.late_softmax)
     for (long i = 0; i < number; i++) choice[i] += e.correction[i];
-  if (e.groups > 1 && !e.late_softmax) {
-    long size = number / e.groups;
-    std::vector<float> quality(e.groups);
-    for (long g = 0; g < e.groups; g++) {
-      float best = -INFINITY, second = -INFINITY;
-      for (long i = g * size; i < (g + 1) * size; i++) {
-        if (choice[i] > best) second = best, best = choice[i];
-        else if (choice[i] > second) second = choice[i];
-      }
-      quality[g] = e.best_two ? best + second : best;
-    }
-    order.resize(e.groups);
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return quality[a] > quality[b]; });
-    for (long rank = e.chosen_groups; rank < e.groups; rank++)
-      std::fill_n(choice.begin() + order[rank] * size, size, -INFINITY);
-  }
+  if (e.groups > 1 && !e.late_softmax) leave_groups(e, order, choice);
   order.resize(number);
   std::iota(order.begin(), order.end(), 0);
   std::partial_sort(order.begin(), order.begin() + k, order.end(),
