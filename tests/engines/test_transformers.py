@@ -159,7 +159,7 @@ def test_the_native_engine_gives_the_same_answer(play, folder, sampling):
         model = load_model(folder)
         config = EngineConfig(max_model_len=LIMIT, num_blocks=32, block_size=16)
         runner = ModelRunner(model, num_blocks=32, block_size=16, device=model.device)
-        ours = NativeEngine(config, runner, model="tiny", eos_token_ids=model.config.eos_token_ids)
+        ours = NativeEngine(config, runner, model="tiny", eos_token_ids=model.description.eos_token_ids)
         await ours.start()
         try:
             for name, prompt in PROMPTS.items():
