@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import stat
@@ -464,6 +465,13 @@ def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has():
         assert bool((library.logits(x, weight, None) == 256).all())
     """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_libraries_in_one_process_share_no_variables(library):
+    """Buffers of a thread have other sizes for other processors: shared ones were overrun."""
+    functions = ctypes.CDLL(library.path)
+    assert hasattr(functions, "plumbline_run")
+    assert not hasattr(functions, "_ZZ4poolvE6memory")  # `memory` in `pool()`.
 
 
 def test_a_forked_process_computes_with_threads_of_its_own():

@@ -15,7 +15,9 @@ from pathlib import Path
 __all__ = ["CompileError", "build", "build_ahead"]
 
 _SOURCES = Path(__file__).parent
-_FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread")
+_FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
+"""Without hidden symbols, libraries for different processors in one process would share the variables of threads, whose
+sizes differ."""
 _SECONDS = 120
 """Compiling takes three seconds; a compiler that takes this long hangs."""
 

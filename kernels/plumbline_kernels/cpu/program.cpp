@@ -143,6 +143,7 @@ int32_t in_memory(const Computation& compute) {
 
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 // How many numbers of a row are one word of a packed matrix.
 int32_t plumbline_per_word(int32_t is_bf16) {
@@ -186,3 +187,4 @@ int32_t plumbline_run(const Model* model, const Op* ops, int64_t count, const St
   });
 }
 }
+#pragma GCC visibility pop
