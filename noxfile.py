@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import venv
 from pathlib import Path
 
@@ -44,14 +45,19 @@ class Environment:
             return
         if not (self._bin / "python").exists():
             session.log(
-                f"Setting up {self._folder.relative_to(ROOT)}: this happens once and takes a few minutes."
+                f"Setting up {self._folder.relative_to(ROOT)}. This happens once: one to three minutes on a fast "
+                "connection, longer where torch brings CUDA libraries (3 GB of downloads)."
             )
             venv.create(self._folder, with_pip=True)
+        began = time.monotonic()
         # torch is installed first, alone and with an exact pin: pip then takes a local CPU build of that release where
         # there is one, and no later requirement replaces it.
+        session.log("Installing torch (step 1 of 2) …")
         self._pip(_pin("torch"))
+        session.log("Installing Plumbline and its packages (step 2 of 2) …")
         self._pip("-c", str(_constraints(self._folder)), "-e", f".[{extras}]")
         stamp.write_text(wanted, "utf-8")
+        session.log(f"Installed in {time.monotonic() - began:.0f} s.")
 
     def run(self, command: str, *arguments: str, **variables: str) -> None:
         """Run a program of this environment."""
@@ -61,7 +67,8 @@ class Environment:
         self._session.run(str(self._bin / command), *arguments, env=environment, external=True)
 
     def _pip(self, *arguments: str) -> None:
-        quiet = ("--quiet", "--disable-pip-version-check")
+        # Twice quiet: errors only. pip warns of things that a user of the server can ignore.
+        quiet = ("-qq", "--disable-pip-version-check")
         self.run("python", "-m", "pip", "install", *quiet, *arguments)
 
 

@@ -28,7 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parse_arguments(_parser(chosen), argv)
         match arguments.command:
             case "serve":
-                return _serve(vars(arguments))
+                try:
+                    return _serve(vars(arguments))
+                except KeyboardInterrupt:
+                    print("plumbline: interrupted during the start", file=sys.stderr)
+                    return 130  # 128 and SIGINT, as shells report it.
             case "script-model":
                 return _script_model(arguments)
             case "models":

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plumbline.cli import main
 from plumbline.server.loading.model import _defaults
 from plumbline.server.settings import Settings
+from plumbline.server.settings.sizes import parse_size, size_text
+from plumbline.server.settings.sources import read_settings
 
 
 @pytest.mark.parametrize(
@@ -97,3 +101,47 @@ def test_an_error_of_the_model_names_the_place_of_the_value(
             assert main(["serve"]) == 2
         last = capsys.readouterr().err.splitlines()[-1]
         assert last.startswith(f"plumbline: PLUMBLINE_{variable} ")
+
+
+@pytest.mark.parametrize("value", ["1.5GiB", "1536 MiB", 1610612736])
+def test_sizes_have_units_in_every_source(value: str | int, tmp_path: Path) -> None:
+    file = tmp_path / "plumbline.toml"
+    file.write_text(f"kv_cache_bytes = {json.dumps(value)}")
+    sources: list[tuple[dict[str, Any], dict[str, str]]] = [
+        ({"kv_cache_bytes": str(value)}, {}),
+        ({}, {"PLUMBLINE_KV_CACHE_BYTES": str(value)}),
+        ({"config": str(file)}, {}),
+    ]
+    for arguments, environment in sources:
+        assert read_settings(arguments, environment).settings.kv_cache_bytes == 1610612736
+
+
+@pytest.mark.parametrize("text", ["1XiB", "-1GiB", "1e9", "GiB", "", "9" * 30, "1 G i B", "٣GiB"])
+def test_a_size_that_means_none_is_refused(text: str) -> None:
+    assert parse_size(text) is None
+
+
+@given(
+    st.integers(0, 10**15), st.sampled_from(["", "B", "k", "KiB", "KB", "m", "MiB", "MB", "GiB", "tb", "TiB"])
+)
+def test_whole_sizes_are_exact(number: int, unit: str) -> None:
+    power = "kmgt".find(unit[:1].lower()) + 1 if unit not in ("", "B") else 0
+    base = 1000 if len(unit) == 2 else 1024
+    assert parse_size(f"{number} {unit}") == number * base**power
+
+
+@given(st.integers(0, 2**60))
+def test_sizes_are_shown_to_half_a_percent(number: int) -> None:
+    assert parse_size(size_text(number).replace(",", "")) == pytest.approx(number, rel=0.005)
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o400, False), (0o644, True), (0o660, True)])
+def test_a_key_file_that_others_may_read_is_warned_of(
+    mode: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text("secret-key\n")
+    keys.chmod(mode)
+
+    assert read_settings({"api_key_file": str(keys)}, {}).settings.api_keys == ("secret-key",)
+    assert any("chmod 600" in line and "secret-key" not in line for line in caplog.messages) is warned

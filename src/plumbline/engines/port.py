@@ -271,6 +271,12 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int = 0
     """KV blocks of the paged cache; 0 for engines without one."""
     block_size: int = 0
+    cache_bytes: int = 0
+    """The largest size of the cache of keys and values; 0 if it is not known."""
+    max_num_seqs: int = 0
+    """Sequences that run at the same time; 0 if it is not known."""
+    runs_on: str = ""
+    """The device, the type of the weights and what computes, in words; empty if it is not known."""
     max_in_flight: int = 0
     """Requests of one client that may run and wait at a time; 0 means no limit."""
 

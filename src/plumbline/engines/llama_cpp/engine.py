@@ -68,6 +68,8 @@ class LlamaCppEngine(ThreadedEngine):
             max_model_len=self._library.max_model_len,
             eos_token_ids=self._library.eos_token_ids,
             features=FEATURES,
+            cache_bytes=cache_bytes,
+            max_num_seqs=self._library.max_running,
         )
         super().__init__(
             LlamaCppCore(self._library, shares_prefixes=shares_prefixes),

@@ -23,6 +23,8 @@ class NativeEngine(ThreadedEngine):
         model: str,
         eos_token_ids: frozenset[int],
         grammars: GrammarCompiler | None = None,
+        runs_on: str = "",
+        cache_bytes: int = 0,
     ) -> None:
         info = EngineInfo(
             name="plumbline",
@@ -33,6 +35,9 @@ class NativeEngine(ThreadedEngine):
             features=FEATURES,
             num_blocks=config.num_blocks,
             block_size=config.block_size,
+            cache_bytes=cache_bytes,
+            max_num_seqs=config.max_num_seqs,
+            runs_on=runs_on,
         )
         super().__init__(
             EngineCore(

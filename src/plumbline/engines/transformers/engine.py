@@ -53,6 +53,9 @@ class TransformersEngine(ThreadedEngine):
             eos_token_ids=_eos_token_ids(hf_model),
             features=FEATURES,
             modalities={} if self._media is None else dict(self._media.placeholders),
+            cache_bytes=cache_bytes,
+            max_num_seqs=max_num_running,
+            runs_on=f"{hf_model.device} in {str(hf_model.dtype).removeprefix('torch.')}",
         )
         super().__init__(
             TransformersCore(hf_model, info, max_num_running, cache_bytes, self._media),

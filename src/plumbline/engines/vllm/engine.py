@@ -109,6 +109,9 @@ class VllmEngine:
             eos_token_ids=eos_token_ids,
             features=FEATURES if self._adapters is None else FEATURES | {"adapters"},
             modalities=modalities(self._config.model_config),
+            cache_bytes=cache_bytes or 0,
+            max_num_seqs=self._config.scheduler_config.max_num_seqs,
+            runs_on="a GPU" if self._on_gpu else "cpu",
         )
         self._admission = Admission(
             info,

@@ -202,7 +202,18 @@ def _native(
         model=name,
         eos_token_ids=ends,
         grammars=_compiler(tokenizer, ends, runner.vocab_size),
+        runs_on=_runs_on(device, dtype or described.dtype, compiled=model.library is not None),
+        cache_bytes=config.num_blocks
+        * config.block_size
+        * described.cache_width
+        * (dtype or described.dtype).itemsize,
     )
+
+
+def _runs_on(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> str:
+    """Say where our engine computes, in which type, and with what."""
+    means = "compiled kernels" if compiled else "torch" if device.type == "cpu" else "Triton kernels"
+    return f"{device} in {str(dtype).removeprefix('torch.')} with {means}"
 
 
 def _dtype(settings: Settings, model: ModelDescription, device: torch.device) -> torch.dtype | None:

@@ -30,7 +30,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_OPEN_PATHS = frozenset({"/health", "/version", "/metrics", "/openapi.json", "/openapi.yaml"})
+_OPEN_PATHS = frozenset(
+    {
+        "/health",
+        "/health/live",
+        "/health/ready",
+        "/version",
+        "/metrics",
+        "/openapi.json",
+        "/openapi.yaml",
+    }
+)
 """Need no key, for probes and scrapers. They reveal nothing about requests."""
 
 _ADMIN_PATHS = frozenset({"/models/load", "/models/unload", "/v1/model/load", "/v1/model/unload"})

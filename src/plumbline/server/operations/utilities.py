@@ -29,6 +29,16 @@ class UtilityOperations(ServerOperations):
                 return JsonReply(encode(Health(status="failing")), status=503)
         return JsonReply(encode(Health(status="ok")))
 
+    async def get_health_live(self, call: Call) -> Reply:
+        """Report whether the process is of use: 503 if an engine is dead, which only a restart repairs."""
+        if all(engine.stats().alive for engine in self._models.engines):
+            return JsonReply(encode(Health(status="ok")))
+        return JsonReply(encode(Health(status="failing")), status=503)
+
+    async def get_health_ready(self, call: Call) -> Reply:
+        """Report the health of the engines as `/health` does."""
+        return await self.get_health(call)
+
     async def get_version(self, call: Call) -> Reply:
         """Return the package's version."""
         return JsonReply(encode(Version(version=__version__)))

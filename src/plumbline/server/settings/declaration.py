@@ -137,7 +137,7 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
         Count, _limits("maximum number of open connections; further ones get a 503. 0 sets no limit", "N")
     ] = 4096
     max_body_bytes: Annotated[
-        Count, _limits("maximum size of a request body; larger ones are a 413", "BYTES")
+        Count, _limits("maximum size of a request body; larger ones are a 413", "SIZE")
     ] = 10 * 1024**2
     header_timeout: Annotated[
         Amount,
@@ -184,13 +184,13 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
         AtLeastOne, _files("maximum number of files in a request, with those that it continues", "N")
     ] = 16
     max_media_bytes: Annotated[
-        AtLeastOne, _files("maximum size of the files of a request together", "BYTES")
+        AtLeastOne, _files("maximum size of the files of a request together", "SIZE")
     ] = 20 * 1024**2
     max_media_in_flight: Annotated[
         AtLeastOne,
         _files(
             "maximum size of the files of all requests that are being answered; further ones get a 429",
-            "BYTES",
+            "SIZE",
         ),
     ] = 1024**3
     max_image_pixels: Annotated[
@@ -228,7 +228,7 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
     store_max_bytes: Annotated[
         Count,
         _storage(
-            "maximum size of all that is stored; the oldest conversations go first. 0 sets no limit", "BYTES"
+            "maximum size of all that is stored; the oldest conversations go first. 0 sets no limit", "SIZE"
         ),
     ] = 10 * 1024**3
     store_max_responses_per_key: Annotated[

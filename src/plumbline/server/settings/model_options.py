@@ -48,7 +48,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         _model(
             "memory for all models that are loaded, weights and KV caches; the least recently used one leaves for one "
             "that does not fit beside it",
-            "BYTES",
+            "SIZE",
             default="nine tenths of the memory of the device",
         ),
     ] = None
@@ -159,7 +159,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         AtLeastOne | None,
         _engine(
             "maximum size of the KV cache",
-            "BYTES",
+            "SIZE",
             default="256 MiB; llama_cpp 1 GiB, transformers 4 GiB, vllm what --device-memory leaves",
         ),
     ] = None

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from plumbline.server.settings.sizes import size_text
+
 __all__ = ["Describe", "Option", "OptionError", "SettingsError", "options_of", "shown"]
 
 _MOST = 2**63 - 1
@@ -128,14 +130,19 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         return self.about.metavar in _PATHS
 
     @property
+    def is_size(self) -> bool:
+        """Whether the value is a number of bytes, which may be given as a text such as `1GiB`."""
+        return self.about.metavar == "SIZE"
+
+    @property
     def default_text(self) -> str:
         """The default for readers, or an empty string for nothing."""
         if self.about.default or self.default in (None, "", ()) or self.about.secret:
             return self.about.default
         if isinstance(self.default, bool):
             return "on" if self.default else ""
-        if self.about.metavar == "BYTES":
-            return _size(self.default)
+        if self.is_size:
+            return size_text(self.default)
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
     @property
@@ -145,6 +152,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         if choices:
             return f"one of {', '.join(choices)}"
         words = {int: "an integer", float: "a number", bool: "true or false", tuple: "a list of texts"}
+        if self.is_size:
+            return f"a size in bytes{_range(meta)}, such as 1048576 or 1GiB"
         return words.get(basic, "a text") + _range(meta)
 
     def problem(self, value: Any) -> str | None:
@@ -201,14 +210,6 @@ def _range(meta: msgspec.Meta | None) -> str:
     if meta.le is None:
         return least
     return f"{least} to {meta.le:g}" if meta.ge is not None else f"{least} and at most {meta.le:g}"
-
-
-def _size(number: int) -> str:
-    """Return a number of bytes in the largest unit that divides it."""
-    for unit, power in (("GiB", 3), ("MiB", 2), ("KiB", 1)):
-        if number and number % 1024**power == 0:
-            return f"{number // 1024**power} {unit}"
-    return f"{number} bytes"
 
 
 def shown(value: Any) -> str:

@@ -33,10 +33,13 @@ served_model_name = ["qwen", "default"]
 | type | command line | environment | file |
 |---|---|---|---|
 | text, number | `--port 8001` | `PLUMBLINE_PORT=8001`; an empty variable counts as not set | `port = 8001` |
+| size | `--max-body-bytes 1GiB` | `PLUMBLINE_MAX_BODY_BYTES=1GiB` | `max_body_bytes = "1GiB"` or bytes |
 | switch | `--strict`, `--no-strict` | `PLUMBLINE_STRICT=true`, `false`, `1` or `0` | `strict = true` |
 | list | `--lora a=./a --lora b=./b` | `PLUMBLINE_LORA=a=./a,b=./b` or a JSON array | `lora = ["a=./a", "b=./b"]` |
 | models | `--model a=./a --model b=./b` | `PLUMBLINE_MODEL=./a` or a JSON array | `model = "./a"` or a list |
 
+- A size is a number of bytes, or one with a unit: `KiB` to `TiB` and `K` to `T` are powers of 1024, `KB` to `TB` of
+  1000.
 - `--engine-args` takes several values at once, all other lists repeat the option.
 - Lists are not merged: the first place that has one counts. API keys are the exception: those of all places count.
 - Relative paths start at the current directory, those in a file too. `~` is the home directory.

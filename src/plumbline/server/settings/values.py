@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from plumbline.server.settings.options import Option, OptionError, shown
+from plumbline.server.settings.sizes import parse_size
 
 __all__ = [
     "checked",
@@ -21,6 +23,8 @@ __all__ = [
     "read_value_file",
     "reason_of",
 ]
+
+_log = logging.getLogger("plumbline.server")
 
 _MAX_FILE_BYTES = 1024**2
 """Bytes of a configuration file or a file with keys."""
@@ -68,6 +72,8 @@ def checked(option: Option, value: Any, origin: str) -> Any:
             value = (option.about.parse or tuple)(tuple(value))
         except OptionError as error:
             raise error.at({option.label: origin}) from None
+    if isinstance(value, str) and option.is_size and (size := parse_size(value)) is not None:
+        value = size
     if isinstance(value, str) and option.is_path:
         value = os.path.expanduser(value)
     if isinstance(value, str) and option.about.secret:
@@ -87,6 +93,8 @@ def read_value_file(option: Option, path: str, origin: str) -> Any:
     label = option.file_option.flag
     try:
         text = read_bounded(path).decode().strip()
+        if option.about.secret and os.stat(os.path.expanduser(path)).st_mode & 0o077:
+            _log.warning("%s names %s, which other users may read: run chmod 600 on it", label, path)
     except UnicodeDecodeError:
         raise OptionError(label, f"names {path}, which is not UTF-8 text", origin) from None
     except (OSError, ValueError) as error:

@@ -34,7 +34,7 @@ from plumbline.server.settings import Settings
 from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, engine_unavailable, envelope
 
-__all__ = ["Listener", "listener"]
+__all__ = ["Listener", "configuration", "listener"]
 
 _NEVER = 10**8
 """Seconds, about three years."""
@@ -241,9 +241,16 @@ def listener(
         shared: the claims of all API servers of the engine, if there are several.
     """
     app = create_app(catalog, settings, store, shared)
+    return Listener(
+        configuration(app, settings, host=host, port=port), app.models.close, settings.shutdown_timeout
+    )
+
+
+def configuration(app: Any, settings: Settings, *, host: str = "127.0.0.1", port: int = 0) -> uvicorn.Config:
+    """Configure uvicorn for an ASGI application, with the limits and certificates of the settings."""
     limits = {"max_connections": settings.max_connections, "header_timeout": settings.header_timeout}
     protocol = type("_Limited", (_Protocol,), limits)
-    config = uvicorn.Config(
+    return uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -262,4 +269,3 @@ def listener(
         timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout + _GRACE),
         lifespan="on",
     )
-    return Listener(config, app.models.close, settings.shutdown_timeout)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-import sys
 
+from plumbline.engines.progress import Progress, report, watched
 from plumbline.server.loading.catalog import Catalog, only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
@@ -13,8 +14,10 @@ from plumbline.server.start.api_servers.supervisor import supervise
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
 from plumbline.server.start.sockets import bound, check_certificates
+from plumbline.server.start.summary import print_line, summary
+from plumbline.server.start.terminal import shown
+from plumbline.server.start.waiting import Waiting, answering
 from plumbline.store.interface import Store
-from plumbline.text.earlier_thinking import dropped_thinking
 from plumbline_kernels.cpu.build import build_ahead
 
 __all__ = ["run"]
@@ -36,21 +39,15 @@ def run(settings: Settings) -> int:
 def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]) -> int:
     if _may_compile(settings):
         build_ahead()
-    catalog = _catalog(settings)
-    _describe(catalog, settings)
-    if settings.several_models:
-        _print(
-            f"Models on {_address(settings)}: {_loaded(catalog)}; together they may take "
-            f"{catalog.capacity / 1024**3:.1f} GiB (--models-memory-bytes)"
-        )
-    _print(f"Responses are {_storage(store)}")
+    catalog = _load(settings, sockets)
+    print_line(summary(catalog, settings, store, _port(sockets)))
     make_collections_rare()
     if settings.api_servers > 1:
-        _print(f"{settings.api_servers} API servers share the engine")
         (served,) = catalog.loaded.values()
         return supervise(served.engine, settings, settings.api_servers, sockets)
     server = listener(catalog, settings, store, host=settings.host, port=settings.port)
-    server.run(sockets=sockets)
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
+        server.run(sockets=sockets)
     return 0 if server.started else 1
 
 
@@ -63,49 +60,30 @@ def _may_compile(settings: Settings) -> bool:
     )
 
 
+def _load(settings: Settings, sockets: list[socket.socket]) -> Catalog:
+    """Load the models of the start, and tell clients and the terminal how far it is."""
+    waiting = Waiting()
+    with answering(waiting, settings, sockets), shown() as show:
+
+        def watch(progress: Progress) -> None:
+            waiting.progress = progress
+            show(progress)
+
+        with watched(watch):
+            return _catalog(settings)
+
+
 def _catalog(settings: Settings) -> Catalog:
-    """Load the models of the start."""
+    report("loading libraries")
     if not settings.several_models:
         return only(load(settings), lambda: load(settings))
     # It imports torch, which takes seconds: not before the certificates and the address are checked.
     from plumbline.server.loading.several import several
 
-    return several(settings, lambda name: _print(f"Loading {name}"))
+    return several(settings, lambda name: report(f"loading {name}"))
 
 
-def _loaded(catalog: Catalog) -> str:
-    """Count the models that are loaded."""
-    total, loaded = len(catalog.sources), len(catalog.loaded)
-    others = ", the others when requests name them" if loaded < total else ""
-    return f"{loaded} of {total} loaded{others}"
-
-
-def _describe(catalog: Catalog, settings: Settings) -> None:
-    """Say how each model is served. A model that is unloaded later must not be kept by a variable of `_serve`."""
-    for model in catalog.loaded.values():
-        info = model.engine.info
-        names = ", ".join(model.names)
-        _print(
-            f"Serving {names} with the {info.name} engine ({model.engine_reason}; {info.max_model_len} tokens of "
-            f"context) on {_address(settings)}"
-        )
-        _print(model.dialect.choice.describe())
-        if model.dialect.choice.reasoning is not None and (dropped := dropped_thinking(model.renderer)):
-            _print(dropped)
-
-
-def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _storage(store: Store | None) -> str:
-    return "not stored (--store none)" if store is None else f"stored in {store.description} (--store)"
-
-
-def _address(settings: Settings) -> str:
-    """Return the base URL, or the Unix socket, on which the server listens."""
-    if settings.uds:
-        return f"the Unix socket {settings.uds} (paths begin with /v1)"
-    scheme = "https" if settings.ssl_certfile else "http"
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"{scheme}://{host}:{settings.port}/v1"
+def _port(sockets: list[socket.socket]) -> int:
+    """Return the TCP port of the first socket; 0 for a Unix socket."""
+    address = sockets[0].getsockname()
+    return int(address[1]) if isinstance(address, tuple) else 0

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from plumbline.engines.native.models.stored import Grid, StoredFormat
+from plumbline.engines.progress import report
 
 __all__ = ["Checkpoint", "WeightsError"]
 
@@ -44,6 +45,7 @@ class Checkpoint:
         self._where: dict[str, str] = {}
         self._stored: dict[str, str] = {}
         """The names in the files of tensors that have another one here."""
+        self._size = self._read_bytes = 0
         self.missing: list[str] = []
         self.unused: set[str] = set()
 
@@ -58,6 +60,7 @@ class Checkpoint:
             except SafetensorError as error:
                 raise WeightsError(f"{path} is truncated, or not a safetensors file: {error}") from error
             self._files[name] = file.__enter__()
+            self._size += path.stat().st_size
             self._where |= dict.fromkeys(file.keys(), name)
         # Old checkpoints carry the rotary frequencies, which the config determines.
         self.unused = {name for name in self._where if not name.endswith("rotary_emb.inv_freq")}
@@ -120,6 +123,8 @@ class Checkpoint:
         self.unused.discard(name)
         stored = self._stored.get(name, name)
         tensor: Tensor = self._files[self._where[stored]].get_tensor(stored)
+        self._read_bytes = min(self._read_bytes + tensor.nbytes, self._size)
+        report("loading weights", self._read_bytes, self._size)
         return tensor
 
     def has(self, name: str) -> bool:

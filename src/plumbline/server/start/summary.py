@@ -1,0 +1,118 @@
+"""Print what the server serves: the model, its engine, its memory, the address and a first request."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+
+from plumbline import __version__
+from plumbline.engines.port import EngineInfo
+from plumbline.server.loading.catalog import Catalog
+from plumbline.server.loading.model import ServedModel
+from plumbline.server.settings import Settings
+from plumbline.server.settings.sizes import size_text
+from plumbline.store.interface import Store
+from plumbline.text.earlier_thinking import dropped_thinking
+
+__all__ = ["base_url", "print_line", "summary"]
+
+_WIDTH = 9
+"""Columns of the names of lines."""
+
+
+def summary(catalog: Catalog, settings: Settings, store: Store | None, port: int) -> str:
+    """Return the lines that are printed when the models are loaded.
+
+    Args:
+        catalog: the models.
+        settings: the settings.
+        store: where responses are kept.
+        port: the TCP port, which is not the one of the settings if that is 0.
+    """
+    lines = [f"Plumbline {__version__}"]
+    for model in catalog.loaded.values():
+        lines += [f"  {name:<{_WIDTH}}{value}" for name, value in _model_lines(model)]
+    lines += [f"  {name:<{_WIDTH}}{value}" for name, value in _server_lines(catalog, settings, store, port)]
+    return "\n".join(lines)
+
+
+def _model_lines(model: ServedModel) -> Iterator[tuple[str, str]]:
+    """Yield the lines of one model. A model that is unloaded later must not be kept by a variable of the caller."""
+    info = model.engine.info
+    yield "model", ", ".join(model.names)
+    yield "engine", f"{info.name} ({model.engine_reason}){f', on {info.runs_on}' if info.runs_on else ''}"
+    yield "memory", _memory(model.weight_bytes, info)
+    yield "dialect", model.dialect.choice.describe()
+    if model.dialect.choice.reasoning is not None and (dropped := dropped_thinking(model.renderer)):
+        yield "", dropped
+
+
+def _memory(weight_bytes: int, info: EngineInfo) -> str:
+    """Return the memory plan: weights, cache, and what both are good for."""
+    parts = [f"weights {size_text(weight_bytes)}"] if weight_bytes else []
+    if info.num_blocks:
+        tokens = info.num_blocks * info.block_size
+        size = f"{size_text(info.cache_bytes)}, " if info.cache_bytes else ""
+        parts.append(f"cache {size}{tokens:,} tokens of all sequences (--kv-cache-bytes)")
+    elif info.cache_bytes:
+        parts.append(f"cache up to {size_text(info.cache_bytes)} (--kv-cache-bytes)")
+    limit = f"{info.max_model_len:,} tokens a sequence (--max-model-len)"
+    if info.max_num_seqs:
+        limit += f", {info.max_num_seqs} sequences at a time (--max-num-seqs)"
+    return "; ".join([*parts, limit])
+
+
+def _server_lines(
+    catalog: Catalog, settings: Settings, store: Store | None, port: int
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the server as a whole."""
+    if settings.several_models:
+        yield (
+            "models",
+            f"{_loaded(catalog)}; together they may take {size_text(catalog.capacity)} (--models-memory-bytes)",
+        )
+    if settings.api_servers > 1:
+        yield "servers", f"{settings.api_servers} API servers share the engine (--api-servers)"
+    yield "storage", _storage(settings, store)
+    if settings.uds:
+        yield "address", f"the Unix socket {settings.uds} (paths begin with /v1)"
+        return
+    url = base_url(settings, port)
+    yield "address", f"{url}/v1"
+    yield "try", _first_request(catalog, settings, url)
+
+
+def _storage(settings: Settings, store: Store | None) -> str:
+    """Say what is kept, where, for how long, and how to change that."""
+    if store is None:
+        return "responses are not stored (--store none)"
+    days = f" for {settings.store_max_days:g} days" if settings.store_max_days else ""
+    return f"responses are kept{days} in {store.description}; --store none keeps nothing"
+
+
+def _loaded(catalog: Catalog) -> str:
+    """Count the models that are loaded."""
+    total, loaded = len(catalog.sources), len(catalog.loaded)
+    others = ", the others when requests name them" if loaded < total else ""
+    return f"{loaded} of {total} loaded{others}"
+
+
+def _first_request(catalog: Catalog, settings: Settings, url: str) -> str:
+    names: Sequence[str] = [name for source in catalog.sources for name in source.names] or ["MODEL"]
+    key = " -H 'authorization: Bearer KEY'" if settings.api_keys else ""
+    trust = " -k" if settings.ssl_certfile else ""
+    return (
+        f"""curl{trust} {url}/v1/responses{key} --json '{{"model": "{names[0]}", "input": "Who are you?"}}'"""
+    )
+
+
+def base_url(settings: Settings, port: int) -> str:
+    """Return the URL of the server, without a path. A server on all addresses is reached by the loopback one."""
+    scheme = "https" if settings.ssl_certfile else "http"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def print_line(text: str) -> None:
+    """Print to standard error at once."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,78 @@
+"""Show the progress of a start in the terminal: a bar where somebody watches, else a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich import progress as rich_progress
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from plumbline.engines.progress import Progress
+from plumbline.server.start.waiting import text
+
+__all__ = ["shown"]
+
+_EVERY = 10.0
+"""Seconds between two lines in a log."""
+
+
+@contextmanager
+def shown() -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that shows each step of a start while the block runs."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    # The bar goes away: the summary says what was loaded.
+    with rich_progress.Progress(*columns, console=console, transient=True) as bars:
+        yield _Bar(bars)
+
+
+class _Bar:
+    """One bar, for the step that is done now."""
+
+    def __init__(self, bars: rich_progress.Progress) -> None:
+        self._bars = bars
+        self._stage = ""
+        self._task: TaskID | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        if self._task is None or progress.stage != self._stage:
+            if self._task is not None:
+                self._bars.remove_task(self._task)
+            self._stage, self._task = (
+                progress.stage,
+                self._bars.add_task(progress.stage.capitalize(), total=None),
+            )
+        self._bars.update(self._task, completed=progress.done, total=progress.total or None)
+
+
+class _Lines:
+    """A line for a step that takes long: logs of quick starts stay short."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + _EVERY
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + _EVERY
+            print(f"Starting: {text(progress)}", file=sys.stderr, flush=True)

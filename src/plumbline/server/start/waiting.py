@@ -1,0 +1,154 @@
+"""Answer clients while the models load: probes see that the process lives, and others are told to come back.
+
+The address is bound before the models load, so a port that is taken is found at once. If nothing answered there, a
+probe would hang until the model is loaded, and an orchestrator would kill a server that loads for minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from plumbline._generated.utilities import Health, StartProgress
+from plumbline.engines.progress import Progress
+from plumbline.server.settings import Settings
+from plumbline.server.settings.sizes import size_text
+from plumbline.server.start.listener import Listener, configuration
+from plumbline.wire.call import new_request_id
+from plumbline.wire.error_forms import error_answer
+from plumbline.wire.errors import engine_unavailable
+
+__all__ = ["Waiting", "answering"]
+
+_LIVE = "/health/live"
+_HEALTH = frozenset({_LIVE, "/health", "/health/ready"})
+_RETRY_AFTER = b"2"
+"""Seconds."""
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Plumbline is starting</title>
+<p>Plumbline is starting: {progress}. This page reloads by itself.</p></html>
+"""
+
+
+class Waiting:
+    """The ASGI application of a server that still loads."""
+
+    def __init__(self) -> None:
+        self.progress = Progress("starting")
+        """What the start does; another thread replaces it."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request, or refuse a WebSocket."""
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1013})  # "Try again later", RFC 6455's registry.
+            return
+        if scope["type"] != "http":
+            await _lifespan(receive, send)
+            return
+        status, kind, body = self._answer(scope["path"])
+        headers = [
+            (b"content-type", kind),
+            (b"content-length", str(len(body)).encode()),
+            # The connection must not stay with this application when the server is ready.
+            (b"connection", b"close"),
+            (b"x-request-id", new_request_id().encode()),
+        ]
+        if status != 200:
+            headers.append((b"retry-after", _RETRY_AFTER))
+        if scope["path"] == "/":
+            headers += [(b"refresh", _RETRY_AFTER), (b"content-security-policy", b"default-src 'none'")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _answer(self, path: str) -> tuple[int, bytes, bytes]:
+        """Return status, content type and body."""
+        progress = self.progress
+        if path in _HEALTH:
+            known = StartProgress(stage=progress.stage)
+            if progress.total:
+                known.done_bytes, known.total_bytes = progress.done, progress.total
+            body = msgspec.json.encode(Health(status="starting", progress=known))
+            return 200 if path == _LIVE else 503, b"application/json", body
+        if path == "/":
+            return (
+                503,
+                b"text/html; charset=utf-8",
+                _PAGE.format(progress=html.escape(text(progress))).encode(),
+            )
+        error = engine_unavailable(f"The server is starting ({text(progress)}). Try again in a few seconds.")
+        status, body = error_answer(error, path, None)
+        return status, b"application/json", body
+
+
+def text(progress: Progress) -> str:
+    """Return a step and how much of it is done, in words."""
+    if not progress.total:
+        return progress.stage
+    return f"{progress.stage}, {size_text(progress.done)} of {size_text(progress.total)}"
+
+
+async def _lifespan(receive: Any, send: Any) -> None:
+    for step in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{step}.complete"})
+
+
+class _Listener(Listener):
+    """A server that stops to accept connections at once; it ends the ones it has afterwards."""
+
+    def __init__(self, application: Waiting, settings: Settings) -> None:
+        super().__init__(configuration(application, settings), _nothing, 0.0)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        try:
+            await super().startup(sockets)
+            self._loop = asyncio.get_running_loop()
+        finally:
+            self._started.set()
+
+    def close(self) -> None:
+        """Accept no further connection. Call it in another thread; the server ends within a second afterwards."""
+        self._started.wait()
+        closed = threading.Event()
+
+        def stop_accepting() -> None:
+            for server in self.servers:
+                server.close()
+            self.should_exit = True
+            closed.set()
+
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(stop_accepting)
+            closed.wait()
+
+
+async def _nothing() -> None:
+    """There are no streams to end."""
+
+
+@contextmanager
+def answering(application: Waiting, settings: Settings, sockets: Sequence[socket.socket]) -> Iterator[None]:
+    """Answer on these sockets within the block, in a thread of its own.
+
+    The sockets still listen afterwards: connections that come before the server itself accepts wait in their queue.
+    """
+    server = _Listener(application, settings)
+    for one in sockets:  # From here on connections wait in the queue, until the thread accepts them.
+        one.listen(server.config.backlog)
+    # uvicorn closes the sockets that it is given when it stops.
+    own = [one.dup() for one in sockets]
+    threading.Thread(target=server.run, args=(own,), name="waiting", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.close()

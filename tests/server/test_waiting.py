@@ -1,0 +1,139 @@
+"""While the models load, probes see a live server that is not ready, and clients are told to come back.
+
+Laws:
+* every path is answered at once, in the form of its API, and with `retry-after` unless it is `/health/live`;
+* the sockets go on listening when the server itself takes over: no connection is refused in between;
+* the summary names the address that clients can use.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import httpx
+import msgspec
+import pytest
+from support.models import scripted, served
+
+from plumbline._generated.utilities import Health
+from plumbline.cli import main
+from plumbline.engines.progress import Progress, report, watched
+from plumbline.server.loading.catalog import only
+from plumbline.server.settings import Settings
+from plumbline.server.start.sockets import bound
+from plumbline.server.start.summary import base_url, summary
+from plumbline.server.start.waiting import Waiting, answering
+
+
+@contextmanager
+def waiting(settings: Settings | None = None) -> Iterator[tuple[Waiting, list[socket.socket], str]]:
+    """Answer as a server that loads; yield the application, its sockets and its URL."""
+    settings = settings or Settings(port=0, store="none")
+    application = Waiting()
+    with bound(settings) as sockets, answering(application, settings, sockets):
+        yield application, sockets, f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+
+
+def test_every_path_is_answered_in_the_form_of_its_api() -> None:
+    with waiting() as (application, _, url):
+        application.progress = Progress("loading weights", 2**20, 2**21)
+        for method, path in (("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("DELETE", "/nowhere")):
+            answer = httpx.request(method, url + path)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+            assert answer.json()["error"]["code"] == "engine_unavailable"
+            assert "loading weights, 1 MiB of 2 MiB" in answer.json()["error"]["message"]
+            assert answer.headers["x-request-id"]
+        assert httpx.post(f"{url}/v1/messages").json()["error"]["type"] == "overloaded_error"
+        page = httpx.get(url)
+        assert (page.status_code, page.headers["refresh"]) == (503, "2")
+        assert "loading weights, 1 MiB of 2 MiB" in page.text
+        head = httpx.head(f"{url}/health")
+        assert (head.status_code, head.content) == (503, b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/health/live", 200), ("/health", 503), ("/health/ready", 503)]
+)
+def test_probes_see_how_far_the_start_is(path: str, status: int) -> None:
+    with waiting() as (application, _, url):
+        for total in (0, 10):
+            application.progress = Progress("loading <weights>", 5, total)
+            answer = httpx.get(url + path)
+            assert answer.status_code == status
+            health = msgspec.json.decode(answer.content, type=Health, strict=True)
+            assert (health.status, health.progress.stage) == ("starting", "loading <weights>")  # type: ignore[union-attr]
+            assert ("total_bytes" in answer.json()["progress"]) is (total > 0)
+
+
+def test_a_client_that_connects_between_both_servers_is_answered() -> None:
+    settings = Settings(port=0, store="none")
+    with bound(settings) as sockets:
+        address = sockets[0].getsockname()
+        with (
+            answering(Waiting(), settings, sockets),
+            closing(socket.create_connection(address, timeout=10)) as kept,
+        ):
+            # It must not stay with the server that is only waiting.
+            kept.sendall(b"GET /health/live HTTP/1.1\r\nhost: t\r\n\r\n")
+            assert b"connection: close" in b"".join(iter(lambda: kept.recv(4096), b""))
+        with closing(socket.create_connection(address, timeout=10)) as early:
+            early.sendall(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n")
+            with answering(Waiting(), settings, sockets):
+                assert early.recv(4096).startswith(b"HTTP/1.1 503")
+
+
+def test_websockets_are_refused() -> None:
+    with (
+        waiting() as (_, sockets, _),
+        closing(socket.create_connection(sockets[0].getsockname(), timeout=10)) as one,
+    ):
+        one.sendall(
+            b"GET /v1/responses HTTP/1.1\r\nhost: t\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+            b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+        )
+        assert one.recv(4096).startswith((b"HTTP/1.1 403", b"HTTP/1.1 503"))
+
+
+def test_progress_goes_to_the_watcher_of_its_thread_only() -> None:
+    seen: list[Progress] = []
+    report("not watched")
+    with watched(seen.append):
+        report("loading weights", 1, 2)
+        other = threading.Thread(target=report, args=("of another start",))
+        other.start()
+        other.join()
+    report("not watched")
+    assert seen == [Progress("loading weights", 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({}, "http://127.0.0.1:4711"),
+        ({"host": "0.0.0.0", "api_keys": ("k",)}, "http://127.0.0.1:4711"),
+        ({"host": "::1"}, "http://[::1]:4711"),
+        ({"host": "localhost", "ssl_certfile": __file__}, "https://localhost:4711"),
+    ],
+)
+def test_the_summary_names_an_address_that_clients_can_use(settings: dict[str, object], url: str) -> None:
+    given = Settings(port=0, store="none", **settings)  # type: ignore[arg-type]
+    assert base_url(given, 4711) == url
+    printed = summary(only(served(scripted())), given, None, 4711)
+    assert f"address  {url}/v1\n" in printed
+    assert ("Bearer KEY" in printed) is bool(given.api_keys)
+    assert "test-model" in printed
+    assert "k'" not in printed.replace("KEY'", "")
+
+
+def test_an_interrupt_during_the_start_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(settings: Settings) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("plumbline.server.start.run.run", interrupted)
+    assert main(["serve", "--store", "none"]) == 130
+    assert capsys.readouterr().err == "plumbline: interrupted during the start\n"
