@@ -144,7 +144,8 @@ def lint(session: nox.Session) -> None:
     fix = "--fix" in session.posargs
     environment.run("ruff", "format", *([] if fix else ["--check"]), ".")
     environment.run("ruff", "check", *(["--fix"] if fix else []), ".")
-    environment.run("lizard", "-C", "20", "-w", "-x", "*/_generated/*", *CODE)
+    # lizard stops at modern JavaScript with an error of its own.
+    environment.run("lizard", "-C", "20", "-w", "-x", "*/_generated/*", "-x", "*/page/assets/*", *CODE)
     environment.run("lint-imports")
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from . import message_rows as message_rows  # Adds its rows.
+from . import message_rows as message_rows  # Adds its rows; the next one, too.
+from . import page_rows as page_rows
 from .fields import is_large, members, roots, scalars, unbounded
 from .rows import FORM_ROWS, LOAD_ADAPTER, ROWS, UNLOAD_ADAPTER, UNLOAD_MODEL, Row, base
 from .target import Cost, Target, running

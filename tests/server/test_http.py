@@ -76,7 +76,7 @@ async def test_an_answer_that_is_not_a_stream_is_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/nowhere", "/v1/chat", "/v1/completions/x", "/v1/%7Bx%7D", "/v1/é"]
+    "path", ["/v1", "/v1/nowhere", "/v1/chat", "/v1/completions/x", "/v1/%7Bx%7D", "/v1/é"]
 )
 async def test_an_unknown_path_is_a_404(path: str) -> None:
     """HTTP-08."""

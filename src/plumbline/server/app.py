@@ -28,7 +28,10 @@ from plumbline.server.middleware.forwarder import Forwarder
 from plumbline.server.middleware.front import Front
 from plumbline.server.models import Models
 from plumbline.server.observe.metrics import Metrics, ModelMetrics
+from plumbline.server.observe.recent import RecentRequests
 from plumbline.server.observe.request_log import RequestLog
+from plumbline.server.page.judge import PageJudge
+from plumbline.server.page.routes import OPEN_PATHS, page_routes
 from plumbline.server.remote_access import RemoteAccess
 from plumbline.server.replies import Replies
 from plumbline.server.responses.background import BackgroundRuns
@@ -95,6 +98,10 @@ def create_app(
     admin_keys = KeyRing(settings.admin_api_keys)
     service = PlumblineService(models, settings, metrics, replies, memory, runs, prompts, admin_keys)
 
+    recent = RecentRequests()
+    judge = PageJudge()
+    page = page_routes(models, settings, recent, judge, memory is not None) if settings.page else ()
+
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
         async with AsyncExitStack() as stack:
@@ -103,6 +110,7 @@ def create_app(
                 if not settings.sealing_key:
                     sealer.use(await memory.store.secret("reasoning"))
             stack.push_async_callback(models.close)
+            stack.push_async_callback(judge.stop)
             await models.start()
             if shared is not None:
                 await shared.start()
@@ -113,7 +121,7 @@ def create_app(
             yield
 
     app = Litestar(
-        route_handlers=[*ROUTE_HANDLERS, responses_socket],
+        route_handlers=[*ROUTE_HANDLERS, responses_socket, *page],
         dependencies={"api": Provide(lambda: service, sync_to_thread=False, use_cache=True)},
         exception_handlers={
             ApiError: _api_error,
@@ -137,6 +145,8 @@ def create_app(
         metrics=metrics,
         max_body_bytes=settings.max_body_bytes,
         body_timeout=settings.body_timeout,
+        open_paths=OPEN_PATHS if settings.page else frozenset(),
+        recent=recent,
     )
     return Application(Cors(front, settings.cors_origins) if settings.cors_origins else front, models)
 

@@ -118,6 +118,11 @@ class Models(Generic[M]):
         """The engines of the models that are loaded."""
         return [model.generation.model.engine for model in self._pool.loaded]
 
+    @property
+    def served(self) -> list[ServedModel]:
+        """The models that are loaded."""
+        return [model.generation.model for model in self._pool.loaded]
+
     def described(self, name: str | None = None) -> list[Model]:
         """Describe the models and the adapters that requests may name, or only one of them.
 

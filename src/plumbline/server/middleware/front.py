@@ -16,6 +16,7 @@ from typing import Any
 from plumbline._generated import OPERATIONS
 from plumbline.server.keys import KeyRing, admin_error
 from plumbline.server.observe.metrics import Metrics
+from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, authorization, new_request_id
 from plumbline.wire.error_forms import error_answer, is_messages
@@ -75,8 +76,12 @@ class Front:
         metrics: Metrics,
         max_body_bytes: int,
         body_timeout: float = 0.0,
+        open_paths: frozenset[str] = frozenset(),
+        recent: RecentRequests | None = None,
     ) -> None:
         self._app = app
+        self._open_paths = _OPEN_PATHS | open_paths
+        self._recent = RecentRequests() if recent is None else recent
         self._body_timeout = body_timeout
         self._keys = keys
         self._admin_keys = admin_keys
@@ -100,6 +105,7 @@ class Front:
         state["request_id"] = chosen or new_request_id()
         state[CLIENT_NAMED] = chosen is not None
         status = 499  # The client leaves before there is a status.
+        seen: RecentRequest | None = None
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -119,9 +125,15 @@ class Front:
                         message["headers"].append((name, state[key].encode()))
             elif is_head:
                 message = {**message, "body": b""}
+            if seen is not None:
+                seen.take(message)
             await send(message)
 
         self._metrics.opened()
+        label = _label(scope["path"])
+        # Probes and pages would push the requests that people look for out of the list.
+        counts = scope["method"] == "POST" and label != "other"
+        seen = self._recent.begin(scope["method"], scope["path"]) if counts else None
         try:
             error = self._refusal(scope)
             if error is None:
@@ -135,7 +147,9 @@ class Front:
                         await _drain(self._in_time(receive), self._max_body_bytes * _DRAIN_LIMIT)
                 await _answer(send_with_headers, error, scope)
         finally:
-            self._metrics.closed(_label(scope["path"]), status)
+            self._metrics.closed(label, status)
+            if seen is not None:
+                seen.end(state["request_id"], status)
 
     async def _upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a WebSocket handshake through, or answer it with an error in the envelope (WS-01)."""
@@ -199,7 +213,7 @@ class Front:
         """Check a request by its headers; return the error, if any."""
         headers = dict(scope["headers"])
         path = scope["path"]
-        if path not in _OPEN_PATHS and (error := self._key_error(scope)) is not None:
+        if path not in self._open_paths and (error := self._key_error(scope)) is not None:
             return error
         if scope["method"] != "POST":
             return None

@@ -51,6 +51,9 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             name="cors_origin",
         ),
     ] = ()
+    page: Annotated[
+        bool, _network("serve a page to talk to the model at / and a reference of the API at /docs")
+    ] = True
     ssl_certfile: Annotated[str, _network("serve https with this certificate chain (PEM)", "FILE")] = ""
     ssl_keyfile: Annotated[str, _network("key of the certificate, if its file lacks it (PEM)", "FILE")] = ""
     ssl_ca_certs: Annotated[

@@ -1,0 +1,178 @@
+// Start the page: load what it needs, and connect its parts.
+
+import { APIS, imported } from "./apis.js";
+import { startComposer } from "./composer.js";
+import { $, h, notice } from "./dom.js";
+import { eventsPanel, stopReplay } from "./events.js";
+import { show } from "./run.js";
+import { readStatus, serverPanel } from "./server.js";
+import { settingsPanel } from "./settings.js";
+import { begin, emit, on, save, saveSettings, state } from "./state.js";
+import { add, all, path, remove } from "./store.js";
+import { api } from "./stream.js";
+import { startThread } from "./thread.js";
+import { tokensPanel } from "./tokens.js";
+
+const PANELS = {
+  settings: ["Settings", settingsPanel], events: ["Events", eventsPanel], tokens: ["Tokens", tokensPanel], server: ["Server", serverPanel],
+};
+const narrow = matchMedia("(max-width: 800px)");
+
+function openPanel(name) {
+  const view = $("view");
+  stopReplay();
+  view.dataset.tab = name;
+  for (const tab of $("tabs").children) {
+    const chosen = tab.dataset.tab === name;
+    tab.setAttribute("aria-selected", String(chosen));
+    tab.tabIndex = chosen ? 0 : -1;
+    if (chosen) view.setAttribute("aria-labelledby", tab.id);
+  }
+  PANELS[name][1](view);
+}
+
+function side(which, open) {
+  document.body.classList.toggle(`show-${which}`, open);
+  document.body.classList.toggle(`hide-${which}`, !open);
+  $(which === "panel" ? "panel-toggle" : "menu").setAttribute("aria-expanded", String(open));
+  $("shade").hidden = !(narrow.matches && (document.body.matches(".show-panel, .show-sidebar")));
+}
+
+function tabs() {
+  $("tabs").append(...Object.entries(PANELS).map(([name, [label]]) => h("button", {
+    type: "button", role: "tab", id: `tab-${name}`, "data-tab": name, "aria-controls": "view", onclick: () => openPanel(name),
+  }, label)));
+  $("tabs").addEventListener("keydown", (event) => {
+    const all = [...$("tabs").children];
+    const next = all[all.indexOf(event.target) + ({ ArrowRight: 1, ArrowLeft: -1 }[event.key] || NaN)];
+    if (next) {
+      next.focus();
+      openPanel(next.dataset.tab);
+    }
+  });
+}
+
+function apis() {
+  $("apis").replaceChildren(...Object.entries(APIS).map(([name, { label }]) => h("label", {},
+    h("input", { type: "radio", name: "api", value: name, checked: name === state.settings.api, onchange: () => {
+      state.settings.api = name;
+      saveSettings();
+      emit("api");
+    } }), h("span", {}, label))));
+}
+
+async function models() {
+  const { data } = await (await api("/v1/models")).json();
+  state.models = data;
+  if (!data.some((model) => model.id === state.settings.model)) state.settings.model = data[0]?.id || "";
+  $("model").replaceChildren(...data.map(({ id }) => h("option", { value: id, selected: id === state.settings.model }, id)));
+  $("model").addEventListener("change", () => {
+    state.settings.model = $("model").value;
+    saveSettings();
+    emit("models");
+  });
+}
+
+function openConversation(conversation) {
+  if (state.live) return notice("Stop the answer first.");
+  state.conversation = conversation;
+  state.shown = null;
+  if (conversation.api) state.settings.api = conversation.api;
+  localStorage.setItem("conversation", conversation.id);
+  apis();
+  emit("thread");
+  emit("shown");
+  emit("conversations");
+  if (narrow.matches) side("sidebar", false);
+  const last = path(conversation).findLast((node) => node.record);
+  return last && show(last);
+}
+
+async function conversations() {
+  const found = (await all("conversations")).sort((one, other) => other.at - one.at);
+  $("conversations").replaceChildren(...found.map((conversation) => h("li", {},
+    h("button", { type: "button", className: "entry", ariaCurrent: conversation.id === state.conversation.id ? "true" : null,
+      onclick: () => openConversation(conversation) }, conversation.title || "Untitled"),
+    h("button", { type: "button", className: "icon", ariaLabel: `Delete ${conversation.title}`, onclick: async () => {
+      await remove(conversation);
+      if (conversation.id === state.conversation.id) startNew();
+      emit("conversations");
+    } }, "×"))));
+}
+
+function startNew() {
+  if (state.live) return notice("Stop the answer first.");
+  begin();
+  openConversation(state.conversation);
+  return $("prompt").focus();
+}
+
+async function openStored(event) {
+  event.preventDefault();
+  const name = encodeURIComponent($("stored-id").value.trim());
+  try {
+    const response = await (await api(`/v1/responses/${name}`)).json();
+    const items = await (await api(`/v1/responses/${name}/input_items?order=asc&limit=100`)).json();
+    begin();
+    state.conversation.api = "responses";
+    for (const node of imported(response, items.data)) add(state.conversation, state.conversation.leaf, { api: "responses", ...node });
+    await save();
+    openConversation(state.conversation);
+    $("stored-id").value = "";
+  } catch (error) {
+    notice(`This response cannot be opened: ${error.message}`);
+  }
+}
+
+function themes() {
+  const label = () => ($("theme").textContent = `Theme: ${document.documentElement.dataset.theme}`);
+  $("theme").addEventListener("click", () => {
+    const root = document.documentElement;
+    root.dataset.theme = { auto: "light", light: "dark", dark: "auto" }[root.dataset.theme];
+    localStorage.setItem("theme", root.dataset.theme);
+    label();
+  });
+  label();
+}
+
+function react() {
+  const again = (...names) => names.includes($("view").dataset.tab) && openPanel($("view").dataset.tab);
+  let waiting = false;
+  on("problem", notice);
+  on("conversations", conversations);
+  on("api", () => { state.conversation.api = state.settings.api; again("settings"); emit("models"); });
+  on("models", () => { $("stored").hidden = !(state.settings.api === "responses" && state.status?.stores); });
+  on("shown", () => again("events", "tokens"));
+  on("judged", (live) => state.shown === live && again("events"));
+  on("answer", () => {
+    if (waiting) return;
+    waiting = true;
+    setTimeout(() => { waiting = false; again("events", "tokens"); }, 250);
+  });
+}
+
+async function start() {
+  begin();
+  react();
+  themes();
+  tabs();
+  apis();
+  startThread();
+  startComposer();
+  $("new").addEventListener("click", startNew);
+  $("stored").addEventListener("submit", openStored);
+  $("menu").addEventListener("click", () => side("sidebar", !document.body.matches(".show-sidebar")));
+  $("panel-toggle").addEventListener("click", () => side("panel", $("panel-toggle").getAttribute("aria-expanded") !== "true"));
+  $("shade").addEventListener("click", () => { side("panel", false); side("sidebar", false); });
+  side("panel", !narrow.matches);
+  await models();
+  await readStatus();
+  state.controls = await (await api("/page/controls.json")).json();
+  openPanel("settings");
+  const known = (await all("conversations")).find((each) => each.id === localStorage.getItem("conversation"));
+  if (known) await openConversation(known);
+  else emit("thread");
+  emit("conversations");
+}
+
+start().catch((error) => notice(`The page cannot start: ${error.message}`));

@@ -1,0 +1,126 @@
+// The state of the server: models, engine and memory, numbers over time as sparklines, and the latest requests.
+
+import { bytes, h, seconds, svg } from "./dom.js";
+import { show } from "./run.js";
+import { emit, state } from "./state.js";
+import { all } from "./store.js";
+import { api } from "./stream.js";
+
+const EVERY = 2000; // Milliseconds between readings.
+const KEPT = 60;
+const readings = []; // { at, sums } of /metrics; the newest is last.
+let texts = false;
+
+function sumsOf(text) {
+  const sums = {};
+  for (const line of text.split("\n")) {
+    const match = /^plumbline_(\w+?)(?:\{.*\})? ([-+.\deE]+)$/.exec(line);
+    if (match && !match[1].endsWith("_bucket")) sums[match[1]] = (sums[match[1]] || 0) + Number(match[2]);
+  }
+  return sums;
+}
+
+// The growth of one counter for each unit of another between two readings.
+const ratio = (one, other) => ({ sums }, before) => {
+  const by = sums[other] - before.sums[other];
+  return by > 0 ? (sums[one] - before.sums[one]) / by : null;
+};
+const mean = (name) => ratio(`${name}_seconds_sum`, `${name}_seconds_count`);
+const gauge = (name) => ({ sums }) => sums[name];
+const tokensPerSecond = ({ at, sums }, before) =>
+  (sums.generation_tokens_total - before.sums.generation_tokens_total) / ((at - before.at) / 1000);
+const share = (value) => `${Math.round(100 * value)} %`;
+const plain = (value) => (value < 10 ? value.toFixed(1).replace(/\.0$/, "") : Math.round(value).toString());
+
+const SERIES = [
+  ["Running requests", gauge("num_requests_running"), plain], ["Waiting requests", gauge("num_requests_waiting"), plain],
+  ["Tokens per second", tokensPerSecond, plain], ["Time to first token", mean("time_to_first_token"), seconds],
+  ["Between tokens", mean("inter_token_latency"), seconds], ["Whole answers", mean("e2e_request_latency"), seconds],
+  ["Prompt tokens from the cache", ratio("prefix_cache_hits_total", "prefix_cache_queries_total"), share],
+  ["Cache in use", gauge("kv_cache_usage_ratio"), share],
+];
+
+function sparkline(values) {
+  const high = Math.max(...values, 1e-9);
+  const points = values.map((value, place) => `${(place * 100) / (KEPT - 1)},${(22 - (20 * value) / high).toFixed(1)}`);
+  return svg("svg", { viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("polyline", { points: points.join(" ") }));
+}
+
+function tile([label, read, form]) {
+  const values = [];
+  let known = null; // A time is known only where a request ended; the line keeps the last one.
+  readings.slice(1).forEach((reading, place) => values.push((known = read(reading, readings[place]) ?? known) ?? 0));
+  return h("div", { className: "tile" }, h("span", { className: "muted" }, label),
+    h("b", {}, known === null ? "–" : form(known)), sparkline(values.length ? values : [0]));
+}
+
+const facts = (pairs) => h("dl", { className: "facts" }, ...pairs.filter(([, value]) => value).flatMap(([name, value]) =>
+  [h("dt", {}, name), h("dd", {}, value)]));
+
+function card(model) {
+  const { engine } = model;
+  return h("div", { className: "card" }, h("h3", {}, model.names.join(", ")), facts([
+    ["Engine", `${engine.name}: ${engine.why}`], ["Context", `${engine.context.toLocaleString("en")} tokens`],
+    ["Weights", model.weight_bytes && bytes(model.weight_bytes)], ["Vocabulary", engine.vocabulary.toLocaleString("en")],
+    ["Cache", engine.cache_tokens && `${engine.cache_tokens.toLocaleString("en")} tokens`],
+    ["Reads", ["text", ...engine.modalities].join(", ")], ["Dialect", model.tool_calls],
+  ]));
+}
+
+function requests(list, conversations) {
+  const own = new Map(conversations.flatMap(({ nodes }) => Object.values(nodes).filter((node) => node.requestId)
+    .map((node) => [node.requestId, [node, nodes[node.parent]]])));
+  const line = (request) => {
+    const [node, asked] = own.get(request.id) || [];
+    const what = texts && asked ? asked.text.slice(0, 40) : request.path;
+    return h("tr", {}, h("td", {}, new Date(request.at * 1000).toLocaleTimeString()),
+      h("td", {}, node ? h("button", { type: "button", className: "link", onclick: () => show(node) }, what) : what),
+      h("td", {}, request.status || "…"), h("td", {}, request.first_byte === null ? "" : seconds(request.first_byte)),
+      h("td", {}, request.seconds === null ? "runs" : seconds(request.seconds)));
+  };
+  return h("div", { className: "table", tabIndex: 0 }, h("table", {}, h("thead", {}, h("tr", {},
+    ...["At", "Request", "Status", "First byte", "Whole"].map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, ...list.map(line))));
+}
+
+export async function readStatus() {
+  state.status = await (await api("/page/status")).json();
+  emit("models");
+}
+
+async function refresh(view) {
+  const [metrics] = await Promise.all([api("/metrics").then((response) => response.text()), readStatus()]);
+  readings.push({ at: Date.now(), sums: sumsOf(metrics) });
+  if (readings.length > KEPT + 1) readings.shift();
+  const { status } = state;
+  const conversations = await all("conversations");
+  const box = h("input", { type: "checkbox", checked: texts, onchange: (event) => (texts = event.target.checked) });
+  if (view.dataset.tab !== "server") return;
+  const focused = view.contains(document.activeElement) && document.activeElement.type === "checkbox";
+  view.replaceChildren(
+    h("div", { className: "tiles" }, ...SERIES.map(tile)),
+    ...status.models.map(card),
+    h("div", { className: "card" }, h("h3", {}, `Plumbline ${status.version}`), facts([
+      ["Device", `${status.device}, ${status.dtype}`], ["Memory", status.memory_bytes && bytes(status.memory_bytes)],
+      ["Of the device", status.device_memory && status.device_memory.map(bytes).join(" of ")],
+      ["Processes", status.processes > 1 && `${status.processes}; memory and requests are those of one`],
+      ["Responses", status.stores ? "are stored" : "are not stored"]])),
+    h("div", { className: "line" }, h("h2", {}, "Last requests"), h("label", { className: "check" }, box, "Show the texts of this browser")),
+    requests(status.requests, conversations));
+  if (focused) box.focus();
+}
+
+export async function serverPanel(view) {
+  if (!readings.length) view.replaceChildren(h("p", { className: "muted" }, "Reading the state of the server…"));
+  while (view.dataset.tab === "server") {
+    if (document.visibilityState === "visible") {
+      try {
+        await refresh(view);
+      } catch (error) {
+        view.replaceChildren(h("p", { className: "problem", role: "alert" }, `The server does not answer: ${error.message}`));
+      }
+    }
+    await new Promise((resolve) => setTimeout(resolve, EVERY));
+  }
+}

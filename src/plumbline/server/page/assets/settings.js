@@ -1,0 +1,154 @@
+// The panel of settings: system prompt, format of answers, tools, and controls made from the contract.
+
+import { APIS } from "./apis.js";
+import { h } from "./dom.js";
+import { requestBody } from "./run.js";
+import { showRequest } from "./snippets.js";
+import { saveSettings, state } from "./state.js";
+import { path } from "./store.js";
+
+const COMMON = ["max_completion_tokens", "max_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "min_p",
+  "presence_penalty", "frequency_penalty", "seed"];
+const FORMATS = {
+  text: "Text", json_object: "Any JSON object", json_schema: "JSON by a schema", regex: "Regular expression", grammar: "Grammar (GBNF or Lark)",
+};
+const EXAMPLES = {
+  json_schema: JSON.stringify({ type: "object", properties: { name: { type: "string" }, year: { type: "integer" } },
+    required: ["name", "year"], additionalProperties: false }, null, 2),
+  regex: "(yes|no), because [a-z ]{3,40}\\.",
+  grammar: 'root ::= "The answer is " [0-9]+ "."',
+};
+const TOOL = JSON.stringify([{ name: "get_weather", description: "Get the weather of a city.", parameters: {
+  type: "object", properties: { city: { type: "string" } }, required: ["city"] } }], null, 2);
+
+let count = 0;
+function field(label, control, ...more) {
+  control.id ||= `field-${++count}`;
+  return h("div", { className: "field" }, h("label", { htmlFor: control.id }, label), control, ...more);
+}
+
+const select = (options, value, change) => h("select", { onchange: (event) => change(event.target.value) },
+  ...Object.entries(options).map(([name, label]) => h("option", { value: name, selected: name === value }, label)));
+
+// A text area whose text is checked while it is written.
+function editor(label, value, check, change) {
+  const problem = h("p", { className: "invalid", role: "status" });
+  const text = h("textarea", { value, rows: 7, spellcheck: false, className: "mono" });
+  const update = () => {
+    try {
+      if (text.value.trim()) check(text.value);
+      problem.textContent = "";
+    } catch (error) {
+      problem.textContent = error.message;
+    }
+    text.setAttribute("aria-invalid", String(Boolean(problem.textContent)));
+    change(text.value);
+  };
+  text.addEventListener("input", update);
+  const made = field(label, text, problem);
+  update();
+  return made;
+}
+
+function set(name, value) {
+  state.settings[name] = value;
+  saveSettings();
+}
+
+function formatFields(again) {
+  const { format } = state.settings;
+  const parts = [field("Format of answers", select(FORMATS, format.kind, (kind) => {
+    set("format", { kind, value: EXAMPLES[kind] || "" });
+    again();
+  }))];
+  if (EXAMPLES[format.kind]) {
+    const check = { json_schema: JSON.parse, regex: (text) => new RegExp(text), grammar: () => {} }[format.kind];
+    parts.push(editor(FORMATS[format.kind], format.value, check, (value) => set("format", { ...format, value })));
+  }
+  return parts;
+}
+
+function toolFields(again) {
+  const { tools, toolChoice } = state.settings;
+  const check = (text) => {
+    const found = JSON.parse(text);
+    const wrong = (Array.isArray(found) ? found : [found]).findIndex((tool) => typeof tool?.name !== "string");
+    if (wrong >= 0) throw new Error(`Tool ${wrong + 1} has no name. A tool is {"name", "description", "parameters"}.`);
+  };
+  return [
+    editor("Tools, as a JSON list", tools, check, (value) => set("tools", value)),
+    h("div", { className: "line" },
+      h("button", { type: "button", className: "quiet", onclick: () => { set("tools", TOOL); again(); } }, "Insert an example"),
+      field("Calls", select({ auto: "The model decides", required: "Required", none: "None" }, toolChoice, (value) => set("toolChoice", value)))),
+  ];
+}
+
+const range = ({ minimum, maximum, exclusiveMinimum, exclusiveMaximum }) => {
+  const low = minimum ?? exclusiveMinimum, high = maximum ?? exclusiveMaximum;
+  return low !== undefined && high !== undefined ? `${low} to ${high}` : low !== undefined ? `from ${low}` : "";
+};
+
+function input(control, values) {
+  const { name, kind, minimum, maximum } = control;
+  const change = (value) => {
+    if (value === "" || value === undefined) delete values[name];
+    else values[name] = value;
+    saveSettings();
+  };
+  if (control.enum || kind === "boolean") {
+    const options = kind === "boolean" ? { "": "Default", true: "Yes", false: "No" }
+      : { "": "Default", ...Object.fromEntries(control.enum.map((each) => [each, each])) };
+    return select(options, String(values[name] ?? ""), (value) => change(value && kind === "boolean" ? value === "true" : value));
+  }
+  const number = kind !== "string";
+  return h("input", {
+    type: number ? "number" : "text", min: minimum, max: maximum, step: kind === "integer" ? 1 : "any",
+    value: values[name] ?? "", placeholder: control.default !== undefined ? `${control.default}` : "default",
+    onchange: (event) => {
+      if (event.target.reportValidity()) change(number && event.target.value !== "" ? Number(event.target.value) : event.target.value);
+    },
+  });
+}
+
+function parameter(control, values) {
+  const about = h("p", { className: "muted about", id: `about-${control.name}` }, control.description || "");
+  const element = input(control, values);
+  element.setAttribute("aria-describedby", about.id);
+  const made = field(control.name, element, about);
+  made.classList.add("parameter");
+  const more = [range(control), control.deprecated && "deprecated"].filter(Boolean).join(", ");
+  made.querySelector("label").append(h("span", { className: "muted" }, ` ${more}`));
+  return made;
+}
+
+function parameterFields(again) {
+  const { api, params } = state.settings;
+  const controls = state.controls[api] || [];
+  const common = COMMON.map((name) => controls.find((control) => control.name === name)).filter((control) => control && (!control.deprecated || control.name === "seed"));
+  const others = controls.filter((control) => !common.includes(control)).map((control) => parameter(control, params[api]));
+  const filter = h("input", { type: "search", placeholder: "Filter", oninput: (event) =>
+    others.forEach((made) => (made.hidden = !made.textContent.toLowerCase().includes(event.target.value.toLowerCase()))) });
+  return [
+    h("div", { className: "grid" }, ...common.map((control) => parameter(control, params[api]))),
+    h("details", {}, h("summary", {}, `All other parameters (${others.length})`), field("Filter parameters", filter), ...others),
+    h("button", { type: "button", className: "quiet", disabled: !Object.keys(params[api]).length,
+      onclick: () => { params[api] = {}; saveSettings(); again(); } }, "Use all defaults"),
+  ];
+}
+
+export function settingsPanel(view) {
+  const again = () => settingsPanel(view);
+  const { api, system, logprobs } = state.settings;
+  const talks = api !== "completions";
+  const instructions = h("textarea", { value: system, rows: 3, oninput: (event) => set("system", event.target.value) });
+  const box = h("input", { type: "checkbox", checked: logprobs, onchange: (event) => set("logprobs", event.target.checked) });
+  view.replaceChildren(...[
+    talks && field("System prompt", instructions),
+    h("h2", {}, "Sampling"), ...parameterFields(again),
+    h("h2", {}, "Structure"), ...formatFields(again),
+    ...(talks ? [h("h2", {}, "Tools"), ...toolFields(again)] : []),
+    APIS[api].logprobs && h("label", { className: "check" }, box, "Ask for the probabilities of tokens"),
+    h("button", { type: "button", className: "quiet", onclick: () => showRequest(requestBody(path(state.conversation))) },
+      "Code of the next request"),
+  ].filter(Boolean));
+}

@@ -1,0 +1,93 @@
+// Send requests to the server, and record the bytes of answers with the times of their arrival.
+
+import { $ } from "./dom.js";
+
+export const key = () => sessionStorage.getItem("key") || "";
+
+export function askKey(why) {
+  const dialog = $("key");
+  if (why) $("key-why").textContent = why;
+  if (!dialog.open) dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => {
+      sessionStorage.setItem("key", $("key-value").value.trim());
+      $("key-value").value = "";
+      resolve();
+    }, { once: true });
+  });
+}
+
+export const headers = () => ({
+  "content-type": "application/json",
+  ...(key() ? { authorization: `Bearer ${key()}` } : {}),
+});
+
+// Fetch something small; asks for a key where the server wants one. Fails with the server's message.
+export async function api(path, options = {}) {
+  const response = await fetch(path, { ...options, headers: headers() });
+  if (response.status === 401) {
+    await askKey(key() ? "The server does not know this key." : "");
+    return api(path, options);
+  }
+  if (!response.ok) throw new Error(failure(await response.text(), response.status).message);
+  return response;
+}
+
+export function failure(text, status) {
+  try {
+    const found = JSON.parse(text);
+    return { status, ...(found.error || found) };
+  } catch {
+    return { status, message: text.slice(0, 500) || `The server answered with status ${status}.` };
+  }
+}
+
+// Send a request and call `arrived` with the record after each read. The record is complete when this returns.
+export async function send(record, signal, arrived) {
+  const began = performance.now();
+  try {
+    const response = await fetch(record.path, { method: "POST", body: record.body, headers: headers(), signal });
+    record.status = response.status;
+    record.headers = [...response.headers];
+    const reader = response.body.getReader();
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      record.frames.push([(performance.now() - began) / 1000, part.value]);
+      arrived(record);
+    }
+    record.complete = true;
+  } catch (error) {
+    record.stopped = signal.aborted;
+    if (!signal.aborted) record.error = `The connection broke: ${error.message}`;
+  }
+  record.seconds = (performance.now() - began) / 1000;
+}
+
+// Read events from frames as they come: blocks with data or a name, as the judge numbers them, and comments.
+export class EventReader {
+  constructor() {
+    this.events = [];
+    this.read = 0;
+    this.rest = "";
+    this.decoder = new TextDecoder();
+  }
+
+  take(frames) {
+    for (; this.read < frames.length; this.read++) {
+      const [time, data] = frames[this.read];
+      const blocks = (this.rest + this.decoder.decode(data, { stream: true })).replaceAll("\r\n", "\n").split("\n\n");
+      this.rest = blocks.pop();
+      for (const block of blocks) this.block(block, time);
+    }
+    return this.events;
+  }
+
+  block(block, time) {
+    const fields = block.split("\n").map((line) => line.match(/^([a-z]*):? ?(.*)$/) || ["", "", ""]);
+    const data = fields.filter((field) => field[1] === "data").map((field) => field[2]).join("\n");
+    const name = fields.find((field) => field[1] === "event")?.[2];
+    if (!data && name === undefined) return;
+    let json = null;
+    try { json = JSON.parse(data); } catch { /* [DONE], or not JSON: the judge says so. */ }
+    this.events.push({ time, data, name, json });
+  }
+}

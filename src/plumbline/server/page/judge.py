@@ -1,0 +1,91 @@
+"""Judge exchanges in a process of its own, one at a time, with bounds on their size, their number and their time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+
+import msgspec
+
+from plumbline.server.page.exchange import MOST_BYTES, JudgedExchange
+from plumbline.wire.errors import ApiError, from_status
+
+__all__ = ["PageJudge"]
+
+_SECONDS = 4.0
+"""For judging one exchange, the start of the process included."""
+_WAITING = 4
+"""Exchanges that wait for their turn; more are a 429."""
+
+
+class PageJudge:
+    """The process that judges. It starts with the first exchange, and again after one that took too long."""
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def judge(self, exchange: JudgedExchange) -> bytes:
+        """Return the judgement of an exchange as JSON.
+
+        Raises:
+            ApiError: 413 for a large exchange, 422 if judging it takes too long, 429 if others wait, 503
+                if the process ends.
+        """
+        size = len(exchange.request) + sum(len(frame) for _, frame in exchange.frames)
+        if size > MOST_BYTES:
+            raise from_status(
+                413, f"The exchange has {size} bytes; the judge of the page takes at most {MOST_BYTES}."
+            )
+        if self._waiting > _WAITING:
+            raise from_status(429, "Other exchanges wait to be judged. Try again in a second.")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await self._judged(msgspec.json.encode(exchange))
+        finally:
+            self._waiting -= 1
+
+    async def stop(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _judged(self, body: bytes) -> bytes:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                process = self._process = self._process or await _started()
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(struct.pack("!I", len(body)) + body)
+                await process.stdin.drain()
+                (size,) = struct.unpack("!I", await process.stdout.readexactly(4))
+                return await process.stdout.readexactly(size)
+        except TimeoutError:
+            await self.stop()
+            raise from_status(
+                422, f"Judging this exchange takes more than {_SECONDS:g} seconds, so it is not judged."
+            ) from None
+        except (OSError, EOFError):
+            await self.stop()
+            raise ApiError(503, "The process that judges ended. The next exchange starts it again.") from None
+        except BaseException:  # The client has left. Its answer would be taken for that of the next exchange.
+            await self.stop()
+            raise
+
+
+async def _started() -> Process:
+    command = (sys.executable, "-P", "-m", "plumbline.server.page.judge_worker")
+    # No other variable of the server, such as an API key, is of use to it.
+    variables = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return await asyncio.create_subprocess_exec(
+        *command, stdin=PIPE, stdout=PIPE, env=variables, limit=64 * 1024**2
+    )

@@ -1,0 +1,107 @@
+"""Judge exchanges: a process that `page.judge` starts, so that no check can hold up the server.
+
+It reads exchanges from standard input and writes judgements, each with its length before it, and ends with its input.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import struct
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import msgspec
+
+from plumbline.server.page.event_rules import rules_of_events
+from plumbline.server.page.exchange import JudgedEvent, JudgedExchange, JudgedFinding, JudgedRule, Judgement
+from plumbline_conformance.judge.verdicts import Finding
+from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.watch.live import judge_live
+
+__all__ = ["judged", "main"]
+
+_MEMORY = 1024**3
+"""Bytes of the process's addresses."""
+_NICE = 10
+_BROKEN = ("fail", "warn")
+_AT_EVENT = re.compile(r"event (\d{1,6})\b")
+_MOST_FINDINGS = 200
+
+
+def judged(seen: JudgedExchange) -> Judgement:
+    """Apply all laws to an exchange."""
+    exchange = Exchange(
+        method="POST",
+        url=f"http://127.0.0.1{seen.path}",
+        request_headers={"content-type": "application/json"},
+        request_body=seen.request,
+        status=seen.status,
+        headers=[(name.lower(), value) for name, value in seen.headers],
+        frames=list(seen.frames),
+    )
+    found = judge_live(exchange)
+    findings = [each for each in _findings(found, exchange) if seen.complete or each.event is not None]
+    # The last event may have come in part, so what is wrong with it may still be put right.
+    last = len(exchange.events) - 1
+    if not seen.complete:
+        findings = [each for each in findings if each.event is not None and each.event < last]
+    events = [JudgedEvent(names) for names in rules_of_events(exchange)]
+    named = {each.rule for each in findings} | {name for event in events for name in event.rules}
+    known = rules()
+    return Judgement(
+        events=events,
+        findings=findings[:_MOST_FINDINGS],
+        rules={
+            name: JudgedRule(known[name]["level"], known[name]["sentence"])
+            for name in sorted(named)
+            if name in known
+        },
+        checks=len(found),
+        passed=sum(finding.verdict == "pass" for finding in found),
+    )
+
+
+def _findings(found: list[Finding], exchange: Exchange) -> Iterator[JudgedFinding]:
+    for finding in found:
+        if finding.verdict not in _BROKEN:
+            continue
+        for problem in finding.problems:
+            yield JudgedFinding(
+                rule=problem.rule or CHECKS[finding.check].rules[0],
+                check=finding.check,
+                title=CHECKS[finding.check].title,
+                verdict=finding.verdict,
+                expected=problem.expected[:2000],
+                actual=problem.actual[:2000],
+                pointer=problem.pointer[:500],
+                event=_event(problem.pointer, len(exchange.events)),
+            )
+
+
+def _event(pointer: str, count: int) -> int | None:
+    if pointer.startswith("the last event") and count:
+        return count - 1
+    match = _AT_EVENT.match(pointer)
+    return int(match[1]) if match and int(match[1]) < count else None
+
+
+def main(source: BinaryIO, sink: BinaryIO) -> None:
+    """Judge exchanges until the input ends."""
+    while len(head := source.read(4)) == 4:
+        (size,) = struct.unpack("!I", head)
+        seen = msgspec.json.decode(source.read(size), type=JudgedExchange)
+        answer = msgspec.json.encode(judged(seen))
+        sink.write(struct.pack("!I", len(answer)) + answer)
+        sink.flush()
+
+
+if __name__ == "__main__":
+    os.nice(_NICE)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    main(sys.stdin.buffer, sys.stdout.buffer)

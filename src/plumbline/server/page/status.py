@@ -1,0 +1,124 @@
+"""Describe the server for the page: its models and engines, its memory, and its latest requests."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plumbline import __version__
+from plumbline.engines.port import Engine, EngineInfo
+from plumbline.server.models import Models
+from plumbline.server.observe.recent import RecentRequest, RecentRequests
+from plumbline.server.settings import Settings
+
+__all__ = ["Status", "status_of"]
+
+
+class EngineFacts(msgspec.Struct, kw_only=True):
+    """The engine of a loaded model."""
+
+    name: str
+    why: str
+    """Why this engine runs the model."""
+    context: int
+    """Tokens of prompt and answer together."""
+    vocabulary: int
+    modalities: list[str]
+    """The kinds of files that prompts may have."""
+    cache_tokens: int
+    """Tokens that the paged cache holds; 0 for an engine without one."""
+
+
+class ModelFacts(msgspec.Struct, kw_only=True):
+    """A model that is loaded."""
+
+    names: list[str]
+    weight_bytes: int
+    tool_calls: str
+    """How its tool calls and its thinking are read."""
+    engine: EngineFacts
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """The state of the server, as far as `/metrics` does not show it."""
+
+    version: str
+    python: str
+    device: str
+    dtype: str
+    processes: int
+    """How many processes answer clients; memory and requests are those of one of them."""
+    memory_bytes: int | None
+    """Of this process; None where the system does not tell."""
+    device_memory: tuple[int, int] | None
+    """Used and total bytes of the accelerator; None on a CPU."""
+    stores: bool
+    """Whether responses are kept, so that `previous_response_id` works."""
+    models: list[ModelFacts]
+    requests: list[RecentRequest]
+
+
+def status_of(models: Models[Any], settings: Settings, recent: RecentRequests, stores: bool) -> Status:
+    """Return the state of the server."""
+    return Status(
+        version=__version__,
+        python=platform.python_version(),
+        device=_device(settings),
+        dtype=settings.dtype,
+        processes=settings.api_servers,
+        memory_bytes=_memory(),
+        device_memory=_device_memory(),
+        stores=stores,
+        models=[
+            ModelFacts(
+                names=list(model.names),
+                weight_bytes=model.weight_bytes,
+                tool_calls=model.dialect.choice.describe(),
+                engine=_engine(model.engine, model.engine_reason),
+            )
+            for model in models.served
+        ],
+        requests=recent.latest(),
+    )
+
+
+def _engine(engine: Engine, why: str) -> EngineFacts:
+    info: EngineInfo = engine.info
+    return EngineFacts(
+        name=info.name,
+        why=why,
+        context=info.max_model_len,
+        vocabulary=info.vocab_size,
+        modalities=sorted(info.modalities),
+        cache_tokens=info.num_blocks * info.block_size,
+    )
+
+
+def _device(settings: Settings) -> str:
+    if settings.device != "auto":
+        return settings.device
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return f"cuda ({torch.cuda.get_device_name()})"
+    return f"cpu ({os.cpu_count()} cores)"
+
+
+def _memory() -> int | None:
+    with suppress(OSError, ValueError, IndexError, AttributeError):
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _device_memory() -> tuple[int, int] | None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return total - free, total
