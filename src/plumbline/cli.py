@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import argcomplete
+import argcomplete.shell_integration
+
 from plumbline_conformance.console.commands import COMMANDS
 from plumbline_conformance.console.streams import parse_arguments, robust_output
 
@@ -17,13 +20,25 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_DEFAULT_URL = "http://127.0.0.1:8000/v1"
+_COMPLETION = """\
+Print a script that completes commands and options at the tab key. To use it, add one of these lines:
+
+  ~/.bashrc                   eval "$(plumbline completion bash)"
+  ~/.zshrc                    eval "$(plumbline completion zsh)"
+  ~/.config/fish/config.fish  plumbline completion fish | source
+"""
 _INSTALL = "In a clone of Plumbline, run: pip install '.[serve]'"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    if "_ARGCOMPLETE" in os.environ:  # The shell asks, at a press of the tab key.
+        argv = os.environ.get("COMP_LINE", "").split()[1:]
     chosen = next((text for text in argv if not text.startswith("-")), "")
+    if "_ARGCOMPLETE" in os.environ:
+        argcomplete.autocomplete(_parser(chosen))  # It exits.
     with robust_output():
         arguments = parse_arguments(_parser(chosen), argv)
         match arguments.command:
@@ -37,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _script_model(arguments)
             case "models":
                 return _models(arguments)
+            case "completion":
+                return _completion(arguments)
             case _:
                 from plumbline_conformance.cli import run_command
 
@@ -73,7 +90,11 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
         help="make a tiny checkpoint that answers with texts from a file",
         formatter_class=_Formatter,
     )
-    models = commands.add_parser("models", help="list the models that can be served, and the engine of each")
+    models = commands.add_parser("models", help="list models: served, downloaded, or all that can be served")
+    completion = commands.add_parser("completion", help="print the completion for a shell")
+    completion.description = _COMPLETION
+    completion.formatter_class = argparse.RawDescriptionHelpFormatter
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     if chosen == "serve":
         from plumbline.server.settings.command_line import add_arguments
 
@@ -84,9 +105,20 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
         command.add_arguments(script_model)
     elif chosen == "models":
         models.add_argument(
-            "--supported", action="store_true", required=True, help="list the supported families"
+            "--url",
+            default=_DEFAULT_URL,
+            help=f"the server whose models are listed (default: {_DEFAULT_URL})",
         )
-        models.add_argument("--markdown", action="store_true", help="print the table of docs/engines.md")
+        models.add_argument(
+            "--api-key",
+            default=os.environ.get("OPENAI_API_KEY"),
+            metavar="KEY",
+            help="its API key (default: the variable OPENAI_API_KEY)",
+        )
+        models.add_argument("--supported", action="store_true", help="list what each engine runs instead")
+        models.add_argument(
+            "--markdown", action="store_true", help="print the table of docs/engines.md, with --supported"
+        )
     if chosen in COMMANDS:
         from plumbline_conformance.cli import add_commands
 
@@ -116,13 +148,21 @@ def _script_model(arguments: argparse.Namespace) -> int:
         return 2
 
 
+def _completion(arguments: argparse.Namespace) -> int:
+    print(argcomplete.shell_integration.shellcode(["plumbline"], shell=arguments.shell))
+    return 0
+
+
 def _models(arguments: argparse.Namespace) -> int:
     try:
-        from plumbline.server.loading import supported
+        from plumbline.server.loading import found, supported
     except ModuleNotFoundError as error:
         print(f"plumbline models needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
         return 2
-    print(supported.table() if arguments.markdown else supported.overview())
+    if arguments.supported:
+        print(supported.table() if arguments.markdown else supported.overview())
+    else:
+        print(found.found(arguments.url, arguments.api_key))
     return 0
 
 

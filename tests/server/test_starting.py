@@ -58,8 +58,8 @@ def test_nothing_keeps_the_model_of_the_start(
 @pytest.mark.parametrize(
     ("memory", "words"),
     [
-        ("1000000000", ": 2 of 2 loaded;"),
-        ("300000000", ": 1 of 2 loaded, the others when requests name them;"),
+        ("1000000000", "2 of 2 loaded;"),
+        ("300000000", "1 of 2 loaded, the others when requests name them;"),
     ],
 )
 def test_the_models_that_are_loaded_are_counted_at_the_start(

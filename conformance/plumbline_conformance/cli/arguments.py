@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.bench.dialects import APIS
 from plumbline_conformance.console.commands import COMMANDS
 from plumbline_conformance.recording.file import RESTART_WAIT, TIMEOUT, TRIALS
 from plumbline_conformance.suite.client_claims import CLIENTS
@@ -177,6 +178,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
         metavar="NAMES",
         help="phases of schemathesis (default: all; `coverage` sends thousands of requests)",
     )
+    _add_bench(_command(parsers, "bench"))
     watcher = _command(parsers, "watch")
     watcher.add_argument(
         "--upstream", required=True, metavar="URL", help="the server, such as http://127.0.0.1:8000"
@@ -198,6 +200,93 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
         help="concurrent connections (default 512)",
     )
     _add_outputs(watcher)
+
+
+def _add_bench(parser: Parser) -> None:
+    parser.add_argument(
+        "urls", nargs="+", metavar="URL", help="base URL of a server, or of two to compare in turn"
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="model name, once or for each server (default: the first that the server lists)",
+    )
+    parser.add_argument(
+        "--api-key",
+        default=os.environ.get("OPENAI_API_KEY"),
+        metavar="KEY",
+        help="API key of all servers (default: the variable OPENAI_API_KEY)",
+    )
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="a further header"
+    )
+    parser.add_argument("--api", choices=tuple(APIS), default="chat", help="API to measure (default chat)")
+    loads = parser.add_mutually_exclusive_group()
+    loads.add_argument(
+        "--concurrency",
+        type=_positive(int),
+        nargs="+",
+        default=[1, 8, 32],
+        metavar="N",
+        help="requests at a time (default 1 8 32)",
+    )
+    loads.add_argument(
+        "--rate",
+        type=_positive(float),
+        nargs="+",
+        metavar="N",
+        help="requests per second instead, at random times",
+    )
+    parser.add_argument(
+        "--requests",
+        type=_positive(int),
+        default=0,
+        metavar="N",
+        help="requests of each load and round (default: four times the load, at least 16)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=_positive(int),
+        metavar="N",
+        help="repetitions of each load (default 1; 3 for two servers)",
+    )
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="prompts, one a line: a text, or JSON with prompt or messages",
+    )
+    given.add_argument(
+        "--prompt-words",
+        default="60",
+        metavar="N[-M]",
+        help="random words of a prompt, no two alike (default 60)",
+    )
+    parser.add_argument(
+        "--output-tokens", default="64", metavar="N[-M]", help="most tokens of an answer (default 64)"
+    )
+    parser.add_argument(
+        "--body",
+        default="{}",
+        metavar="JSON",
+        help="further fields of every request, such as '{\"ignore_eos\": true}' for answers of full length",
+    )
+    parser.add_argument(
+        "--goodput",
+        nargs="+",
+        default=[],
+        metavar="NAME:MS",
+        help="count the requests within bounds: ttft:500 (first token), tpot:50 (each other), e2el:5000 (answer)",
+    )
+    parser.add_argument(
+        "--seed", type=_seed, default=SEED, metavar="N", help=f"seed of prompts (default {SEED})"
+    )
+    _add_timeout(parser, 600.0)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write plots as one self-contained page")
 
 
 def _command(parsers: argparse._SubParsersAction[Parser], name: str) -> Parser:

@@ -1,4 +1,4 @@
-"""Test servers of the OpenAI API: check, list, explain, judge, export, matrix, diff, exact, fuzz and watch.
+"""Test servers of the OpenAI API: check, list, explain, judge, export, matrix, diff, exact, fuzz, bench and watch.
 
 Exit status: 0 conforming; 1 violations, a refused core request or a stale baseline; 2 the command could not run or no
 check reached a verdict; 3 the suite itself failed; 130 interrupted.
@@ -14,6 +14,7 @@ import msgspec
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import commands
 from plumbline_conformance.cli.arguments import add_commands
+from plumbline_conformance.cli.bench import bench
 from plumbline_conformance.cli.live_check import run_check
 from plumbline_conformance.cli.matrix import run_matrix
 from plumbline_conformance.client.target_input import (
@@ -119,6 +120,8 @@ def _run(arguments: argparse.Namespace) -> int:
                 json_file=arguments.json,
                 phases=arguments.phases if arguments.schemathesis else None,
             )
+        case "bench":
+            return bench(arguments)
         case "watch":
             return run_watch(
                 arguments.upstream,

@@ -43,7 +43,10 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
         settings["metavar"] = f"{{{','.join(option.choices)}}}"
     elif option.about.metavar:
         settings["metavar"] = option.about.metavar
-    group.add_argument(option.flag, **settings)
+    added = group.add_argument(option.flag, **settings)
+    if option.choices:
+        # argcomplete's name. argparse's own `choices` would refuse a wrong value before its source is known.
+        added.completer = lambda **_: option.choices  # type: ignore[attr-defined]
 
 
 def _help(option: Option) -> str:

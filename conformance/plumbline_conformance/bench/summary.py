@@ -1,0 +1,155 @@
+"""Reduce the samples of a load to rates and percentiles."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from plumbline_conformance.bench.load import Run
+from plumbline_conformance.bench.sample import Sample
+from plumbline_conformance.client.target_input import UnusableInput
+
+__all__ = ["BOUNDS", "Figures", "Point", "bounds_of", "percentile", "ratio", "summarise"]
+
+BOUNDS = ("ttft", "tpot", "e2el")
+"""What a target can bound, as vLLM's benchmark names them: first token, each further token, whole answer."""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Milliseconds over all requests of a point."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """What one server did under one load."""
+
+    server: str
+    load: str
+    requests: int
+    failed: int
+    requests_per_second: float
+    """Median of the rounds; so are the tokens per second. Failed requests do not count."""
+    output_tokens_per_second: float
+    rounds: list[float]
+    """Output tokens per second of each round."""
+    prompt_tokens: float | None
+    """In the mean; None if the server does not count them."""
+    output_tokens: float
+    time_to_first_token: Figures | None
+    time_per_output_token: Figures | None
+    """Of answers with two tokens or more: the time after the first one by the number of the others."""
+    gap: Figures | None
+    """Between pieces as they arrive, also known as inter-token latency."""
+    answer: Figures | None
+    """From the request to the last byte."""
+    goodput: float | None
+    """Part of the requests that met every bound; None without bounds."""
+    client_cpu: float
+    error: str
+    """The first failure."""
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """Return a percentile of sorted values, interpolated between neighbours.
+
+    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5)
+    2.5
+    """
+    place = part * (len(values) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (place - low)
+
+
+def bounds_of(texts: Sequence[str]) -> dict[str, float]:
+    """Read bounds such as `ttft:500`, in milliseconds, as vLLM's `--goodput` has them.
+
+    Raises:
+        UnusableInput: one is not of this form.
+    """
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition(":")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if name not in BOUNDS or not 0 < number < math.inf or name in found:
+            raise UnusableInput(
+                f"--goodput: {text!r} is not NAME:MILLISECONDS with a name of {', '.join(BOUNDS)}, each at most once."
+            )
+        found[name] = number
+    return found
+
+
+def summarise(server: str, load: str, runs: Sequence[Run], bounds: Mapping[str, float]) -> Point:
+    """Summarise the rounds of one load on one server."""
+    samples = [sample for run in runs for sample in run.samples]
+    good = [sample for sample in samples if not sample.error]
+    counted = [sample.prompt_tokens for sample in good if sample.prompt_tokens is not None]
+    rates = [sum(sample.tokens for sample in _good(run)) / run.seconds for run in runs]
+    return Point(
+        server=server,
+        load=load,
+        requests=len(samples),
+        failed=len(samples) - len(good),
+        requests_per_second=statistics.median(len(_good(run)) / run.seconds for run in runs),
+        output_tokens_per_second=statistics.median(rates),
+        rounds=rates,
+        prompt_tokens=statistics.fmean(counted) if counted else None,
+        output_tokens=statistics.fmean(sample.tokens for sample in good) if good else 0.0,
+        time_to_first_token=_figures([sample.first - sample.sent for sample in good if sample.pieces]),
+        time_per_output_token=_figures([_per_token(sample) for sample in good if sample.tokens > 1]),
+        gap=_figures([gap for sample in good for gap in sample.gaps]),
+        answer=_figures([sample.ended - sample.sent for sample in good]),
+        goodput=_goodput(samples, bounds) if bounds else None,
+        client_cpu=max(run.client_cpu for run in runs),
+        error=next((sample.error for sample in samples if sample.error), ""),
+    )
+
+
+def ratio(first: Point, second: Point) -> tuple[float, float, float] | None:
+    """Return how many times the tokens per second the first has: median, least and most over the rounds."""
+    if not all(second.rounds):
+        return None
+    found = [a / b for a, b in zip(first.rounds, second.rounds, strict=True)]
+    return statistics.median(found), min(found), max(found)
+
+
+def _good(run: Run) -> list[Sample]:
+    return [sample for sample in run.samples if not sample.error]
+
+
+def _per_token(sample: Sample) -> float:
+    return (sample.last - sample.first) / (sample.tokens - 1)
+
+
+def _figures(seconds: list[float]) -> Figures | None:
+    if not seconds:
+        return None
+    seconds.sort()
+    found = [statistics.fmean(seconds), *(percentile(seconds, part) for part in (0.5, 0.9, 0.99))]
+    return Figures(*(each * 1000 for each in found))
+
+
+def _goodput(samples: Sequence[Sample], bounds: Mapping[str, float]) -> float:
+    return sum(_meets(sample, bounds) for sample in samples) / len(samples)
+
+
+def _meets(sample: Sample, bounds: Mapping[str, float]) -> bool:
+    """Return whether a request met every bound; a failed one, and one without an answer, met none."""
+    if sample.error or not sample.pieces:
+        return False
+    times = {
+        "ttft": sample.first - sample.sent,
+        "tpot": _per_token(sample) if sample.tokens > 1 else 0.0,
+        "e2el": sample.ended - sample.sent,
+    }
+    return all(times[name] * 1000 <= bound for name, bound in bounds.items())

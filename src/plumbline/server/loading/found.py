@@ -1,0 +1,92 @@
+"""List the models that a server serves, and those on this machine that could be served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from plumbline.engines.native.models.families import FAMILIES, WRAPPED
+from plumbline.server.settings.sizes import size_text
+
+__all__ = ["found"]
+
+_TIMEOUT = 5.0
+"""Seconds for a server to answer."""
+
+
+def found(url: str, api_key: str | None) -> str:
+    """Return the models of a server and of the hub's cache as text.
+
+    Args:
+        url: the base URL of the server, such as http://127.0.0.1:8000/v1.
+        api_key: its key, if it has one.
+    """
+    return "\n".join([*_served(url, api_key), "", *_cached(), "", *_more()])
+
+
+def _served(url: str, api_key: str | None) -> Iterator[str]:
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=_TIMEOUT, trust_env=False)
+        models = answer.json()["data"] if answer.is_success else None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError):
+        yield f"No server of the API answers at {url} (--url)."
+        return
+    if not isinstance(models, list):
+        yield f"The server at {url} answered {answer.status_code}; --api-key gives its key."
+        return
+    yield f"Served at {url}:"
+    yield from (f"  {_line(model)}" for model in models if isinstance(model, dict))
+
+
+def _line(model: dict[str, Any]) -> str:
+    """Return a model's id, and what servers add to OpenAI's fields: the context and whether it is loaded."""
+    length, status = model.get("max_model_len"), model.get("status")
+    if isinstance(status, dict):
+        status = status.get("value")
+    more = [f"{length:,} tokens"] if isinstance(length, int) else []
+    more += [status] if isinstance(status, str) else []
+    return f"{model.get('id')} ({', '.join(more)})" if more else str(model.get("id"))
+
+
+def _cached() -> Iterator[str]:
+    from huggingface_hub import constants, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = [
+            each for each in scan_cache_dir(constants.HF_HUB_CACHE).repos if each.repo_type == "model"
+        ]
+    except CacheNotFound:
+        repositories = []
+    if not repositories:
+        yield "No model has been downloaded from the hub; --model OWNER/NAME downloads one."
+        return
+    yield "Downloaded from the hub (--model NAME serves one):"
+    width = max(len(each.repo_id) for each in repositories)
+    for each in sorted(repositories, key=lambda one: one.repo_id):
+        folders = [revision.snapshot_path for revision in each.revisions]
+        yield f"  {each.repo_id:{width}}  {size_text(each.size_on_disk):>9}  {_engine(folders)}"
+
+
+def _engine(folders: list[Path]) -> str:
+    """Return which engine runs a model, as far as the names of its files and its model_type say."""
+    for folder in folders:
+        if files := sorted(path.name for path in folder.glob("*.gguf")):
+            return f"GGUF, as --model …:{files[0]}"
+        try:
+            kind = json.loads((folder / "config.json").read_text("utf-8")).get("model_type")
+        except (OSError, ValueError, AttributeError):
+            continue
+        ours = kind in FAMILIES or kind in WRAPPED
+        return f"{kind}, {'our engine' if ours else 'vLLM or transformers'}"
+    return "without a config.json"
+
+
+def _more() -> Iterator[str]:
+    yield "plumbline-pocket comes with the package and is served without --model."
+    yield "plumbline models --supported lists what each engine runs."
