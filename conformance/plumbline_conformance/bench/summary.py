@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -91,9 +92,8 @@ def bounds_of(texts: Sequence[str]) -> dict[str, float]:
 
 def summarise(server: str, load: str, runs: Sequence[Run], bounds: Mapping[str, float]) -> Point:
     """Summarise the rounds of one load on one server."""
-    samples = [sample for run in runs for sample in run.samples]
-    good = [sample for sample in samples if not sample.error]
-    counted = [sample.prompt_tokens for sample in good if sample.prompt_tokens is not None]
+    samples = list(chain.from_iterable(run.samples for run in runs))
+    good = list(chain.from_iterable(map(_good, runs)))
     rates = [sum(sample.tokens for sample in _good(run)) / run.seconds for run in runs]
     return Point(
         server=server,
@@ -103,12 +103,12 @@ def summarise(server: str, load: str, runs: Sequence[Run], bounds: Mapping[str, 
         requests_per_second=statistics.median(len(_good(run)) / run.seconds for run in runs),
         output_tokens_per_second=statistics.median(rates),
         rounds=rates,
-        prompt_tokens=statistics.fmean(counted) if counted else None,
-        output_tokens=statistics.fmean(sample.tokens for sample in good) if good else 0.0,
-        time_to_first_token=_figures([sample.first - sample.sent for sample in good if sample.pieces]),
-        time_per_output_token=_figures([_per_token(sample) for sample in good if sample.tokens > 1]),
-        gap=_figures([gap for sample in good for gap in sample.gaps]),
-        answer=_figures([sample.ended - sample.sent for sample in good]),
+        prompt_tokens=_mean(sample.prompt_tokens for sample in good),
+        output_tokens=_mean(sample.tokens for sample in good) or 0.0,
+        time_to_first_token=_figures(sample.first - sample.sent for sample in good if sample.pieces),
+        time_per_output_token=_figures(_per_token(sample) for sample in good if sample.tokens > 1),
+        gap=_figures(chain.from_iterable(sample.gaps for sample in good)),
+        answer=_figures(sample.ended - sample.sent for sample in good),
         goodput=_goodput(samples, bounds) if bounds else None,
         client_cpu=max(run.client_cpu for run in runs),
         error=next((sample.error for sample in samples if sample.error), ""),
@@ -131,10 +131,15 @@ def _per_token(sample: Sample) -> float:
     return (sample.last - sample.first) / (sample.tokens - 1)
 
 
-def _figures(seconds: list[float]) -> Figures | None:
+def _mean(counts: Iterable[int | None]) -> float | None:
+    known = [count for count in counts if count is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _figures(times: Iterable[float]) -> Figures | None:
+    seconds = sorted(times)
     if not seconds:
         return None
-    seconds.sort()
     found = [statistics.fmean(seconds), *(percentile(seconds, part) for part in (0.5, 0.9, 0.99))]
     return Figures(*(each * 1000 for each in found))
 

@@ -76,17 +76,8 @@ def _run(arguments: argparse.Namespace) -> int:
                 capabilities=capabilities_of(arguments.capabilities),
                 sdk=clients_of(arguments.sdk),
             )
-        case "list" if arguments.markdown and not arguments.rules:
-            raise UnusableInput("--markdown needs --rules: use `list --rules --markdown`.")
-        case "list" if arguments.rules:
-            everything = Selection(ids=[], surfaces=[])
-            if _selection(arguments) != everything:
-                raise UnusableInput(
-                    "--rules lists every rule; leave out ids, --profile, --level, --surface and --requirements."
-                )
-            return commands.run_rules(markdown=arguments.markdown, clauses=arguments.clauses)
         case "list":
-            return commands.run_list(_selection(arguments))
+            return _list(arguments)
         case "explain":
             return commands.run_explain(arguments.names)
         case "judge":
@@ -132,6 +123,18 @@ def _run(arguments: argparse.Namespace) -> int:
                 connections=int(arguments.connections),
             )
     raise AssertionError(arguments.command)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    if not arguments.rules:
+        if arguments.markdown:
+            raise UnusableInput("--markdown needs --rules: use `list --rules --markdown`.")
+        return commands.run_list(_selection(arguments))
+    if _selection(arguments) != Selection(ids=[], surfaces=[]):
+        raise UnusableInput(
+            "--rules lists every rule; leave out ids, --profile, --level, --surface and --requirements."
+        )
+    return commands.run_rules(markdown=arguments.markdown, clauses=arguments.clauses)
 
 
 def _budget(arguments: argparse.Namespace) -> Budget:
