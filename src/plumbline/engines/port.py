@@ -175,7 +175,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     """None: no logprobs. k >= 0: the drawn token's logprob and the k most likely alternatives at each position."""
     logprob_token_ids: tuple[int, ...] = ()
-    """Further alternatives of each entry, whatever their rank. Needs `logprobs`."""
+    """Further alternatives of each entry, whatever their rank, and the drawn token. Needs `logprobs`."""
     prompt_logprobs: int | None = None
     """As `logprobs`, for the prompt's own tokens (the first token has no logprob)."""
 

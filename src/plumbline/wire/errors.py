@@ -112,8 +112,9 @@ def missing_required_parameter(param: str) -> ApiError:
     return invalid_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
 
 
-def unknown_parameter(param: str) -> ApiError:
-    return invalid_request(f"Unknown parameter: '{param}'.", param, "unknown_parameter")
+def unknown_parameter(param: str, nearest: str | None = None) -> ApiError:
+    hint = "" if nearest is None else f" Did you mean '{nearest}'?"
+    return invalid_request(f"Unknown parameter: '{param}'.{hint}", param, "unknown_parameter")
 
 
 def invalid_type(param: str, expected: str, got: Any) -> ApiError:

@@ -12,7 +12,7 @@ from .call import CLIENT_NAMED
 from .decode import decode
 from .errors import ApiError, unknown_parameter
 from .lenient.stage import decode_leniently, with_hint
-from .unknown import header_value, unknown_fields
+from .unknown import header_value, nearest_field, unknown_fields
 
 __all__ = ["FORMS", "IGNORED", "LENIENT", "STRICT", "hinted", "read"]
 
@@ -60,8 +60,8 @@ def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T:
     unknown = unknown_fields(decoded, body)
     if unknown:
         if request.app.state.get(STRICT, False):
-            raise unknown_parameter(unknown[0])
-        state[IGNORED] = header_value(unknown)
+            raise unknown_parameter(unknown[0], nearest_field(root, unknown[0]))
+        state[IGNORED] = header_value(root, unknown)
         _log.warning("request %s: ignored unknown fields: %s", state.get("request_id"), state[IGNORED])
     return decoded
 

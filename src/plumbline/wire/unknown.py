@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 
-__all__ = ["header_value", "unknown_fields"]
+__all__ = ["header_value", "nearest_field", "unknown_fields"]
 
 _MOST_NAMES = 16
 """Names in a header; the rest is counted, because proxies limit the size of headers."""
 _LONGEST_NAME = 64
+_NEAR = 0.7
+"""How alike two names must be, as `difflib` measures it: `choice` and `tool_choice` just are."""
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
@@ -31,12 +34,28 @@ def unknown_fields(request: msgspec.Struct, body: bytes) -> list[str]:
     return list(_dropped(request, body, ""))
 
 
-def header_value(paths: Sequence[str]) -> str:
-    """Return paths as the value of a header: ASCII, at most 16 names, each cut to 64 characters."""
-    shown = [_printable(path[:_LONGEST_NAME]) for path in paths[:_MOST_NAMES]]
+def header_value(root: type[msgspec.Struct], paths: Sequence[str]) -> str:
+    """Return paths as the value of a header: ASCII, at most 16 names, each cut to 64 characters.
+
+    A name that is much like a field of the request is followed by that: `choice (tool_choice?)`.
+    """
+    shown = [_with_nearest(root, path) for path in paths[:_MOST_NAMES]]
     if len(paths) > _MOST_NAMES:
         shown.append(f"and {len(paths) - _MOST_NAMES} more")
     return ", ".join(shown)
+
+
+def nearest_field(root: type[msgspec.Struct], path: str) -> str | None:
+    """Return the field of the request that an unknown one at its top level may stand for, or None.
+
+    >>> from plumbline._generated.chat import CreateChatCompletionRequest
+    >>> nearest_field(CreateChatCompletionRequest, "choice")
+    'tool_choice'
+    """
+    if len(path) > _LONGEST_NAME or "." in path or "[" in path:
+        return None
+    found = difflib.get_close_matches(path.lower(), _fields(root), 1, _NEAR)
+    return found[0] if found else None
 
 
 def _dropped(value: Any, raw: bytes | msgspec.Raw, path: str) -> Iterator[str]:
@@ -69,6 +88,12 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, str]:
     if config.tag_field is not None:
         fields[config.tag_field] = ""
     return fields
+
+
+def _with_nearest(root: type[msgspec.Struct], path: str) -> str:
+    shown = _printable(path[:_LONGEST_NAME])
+    nearest = nearest_field(root, path)
+    return shown if nearest is None else f"{shown} ({nearest}?)"
 
 
 def _printable(name: str) -> str:

@@ -26,7 +26,7 @@ def logprob_rows(
         logprobs: fp32 [num_rows, vocab], normalised.
         chosen: int64 [num_rows], the token whose logprob each entry states.
         tops: how many alternatives each row wants.
-        further: tokens that each row wants as alternatives too, whatever their rank.
+        further: tokens that each row wants as alternatives too, whatever their rank. Then the chosen token is one.
         ranks: count for each chosen token how many are more likely.
     """
     chosen_values = logprobs.gather(1, chosen[:, None])
@@ -40,7 +40,7 @@ def logprob_rows(
         found = [tuple(zip(i[:count], v[:count], strict=True)) for i, v, count in rows]
     for row, wanted in enumerate(further or ()):
         known = {token for token, _ in found[row]}
-        more = [token for token in dict.fromkeys(wanted) if token not in known]
-        if more:
+        more = [token for token in dict.fromkeys((ids[row], *wanted)) if token not in known]
+        if wanted and more:
             found[row] += tuple(zip(more, logprobs[row, more].tolist(), strict=True))
     return [TokenLogprob(*entry) for entry in zip(ids, values, found, places, strict=True)]

@@ -125,6 +125,9 @@ class ChatWriter:
         self._wants_logprobs = request.logprobs is True or read_num_probs(request) is not None
         self._reports = wants_progress(request)
         self._progress: dict[int, int] = {}
+        """Tokens of each choice so far."""
+        self._delivered: dict[int, int] = {}
+        """Those that its chunks have carried; a chunk with the role alone carries none."""
         self._prompt_tokens = prompt_tokens
         self._include_usage = options is not None and options.include_usage is True
         self._choices = [_Choice() for _ in range(or_default(request.n, 1))]
@@ -157,7 +160,7 @@ class ChatWriter:
         for other in range(self._num_begun, index + 1):
             begins_text = other == index and isinstance(event, TextDelta | Finish)
             delta = ChatCompletionStreamResponseDelta(role="assistant", content="" if begins_text else None)
-            chunk = self._chunk(other, delta, with_ids=False)
+            chunk = self._chunk(other, delta, with_tokens=False)
             if self._facts.token_ids is not None:
                 chunk.prompt_token_ids = self._facts.token_ids
             chunks.append(chunk)
@@ -292,7 +295,7 @@ class ChatWriter:
         *,
         finish: Finish | None = None,
         logprobs: ChatCompletionLogprobs | None = None,
-        with_ids: bool = True,
+        with_tokens: bool = True,
     ) -> CreateChatCompletionStreamResponse:
         reason: FinishReason | Literal["function_call"] | None = None
         stop_reason: int | str | UnsetType = UNSET
@@ -307,7 +310,9 @@ class ChatWriter:
             stop_reason=stop_reason,
             matched_stop=stop_reason,
         )
-        if self._returns_ids and not with_ids:
+        if with_tokens:
+            self._delivered[index] = self._progress.get(index, 0)
+        if self._returns_ids and not with_tokens:
             choice.token_ids = []
         elif self._returns_ids:
             known = self._choices[index]
@@ -316,10 +321,10 @@ class ChatWriter:
         return self._envelope([choice])
 
     def _current_usage(self) -> CompletionUsage | None:
-        """Return the counts of all choices so far, if every chunk reports them (`continuous_usage_stats`)."""
+        """Return the counts of what was delivered, if every chunk reports them (`continuous_usage_stats`)."""
         if not self._reports:
             return None
-        return usage_so_far(self._prompt_tokens, sum(self._progress.values()))
+        return usage_so_far(self._prompt_tokens, sum(self._delivered.values()))
 
     def _envelope(self, choices: list[ChatCompletionStreamChoice]) -> CreateChatCompletionStreamResponse:
         return CreateChatCompletionStreamResponse(

@@ -81,6 +81,9 @@ class CompletionWriter:
         self._prompts = prompts
         self._reports = wants_progress(request)
         self._progress: dict[int, int] = {}
+        """Tokens of each choice so far."""
+        self._delivered: dict[int, int] = {}
+        """Those that its chunks have carried; a chunk with the role alone carries none."""
         self._prompt_tokens = prompt_tokens
         self._include_usage = options is not None and options.include_usage is True
         self._choices = [_Choice() for _ in range(len(plan.turns) * plan.best_of)]
@@ -208,6 +211,7 @@ class CompletionWriter:
         )
         known = self._choices[index]
         known.num_chunks += 1
+        self._delivered[index] = self._progress.get(index, 0)
         facts = self._facts[index // self._plan.best_of]
         if facts.token_ids is not None and known.num_chunks == 1:
             choice.prompt_token_ids = facts.token_ids
@@ -217,10 +221,10 @@ class CompletionWriter:
         return self._envelope([choice])
 
     def _current_usage(self) -> CompletionUsage | None:
-        """Return the counts of all choices so far, if every chunk reports them (`continuous_usage_stats`)."""
+        """Return the counts of what was delivered, if every chunk reports them (`continuous_usage_stats`)."""
         if not self._reports:
             return None
-        return usage_so_far(self._prompt_tokens, sum(self._progress.values()))
+        return usage_so_far(self._prompt_tokens, sum(self._delivered.values()))
 
     def _envelope(self, choices: list[CompletionStreamChoice]) -> CreateCompletionStreamResponse:
         return CreateCompletionStreamResponse(

@@ -105,7 +105,8 @@ def read_sampling(
         min_tokens=min_tokens,
         stop_token_ids=frozenset(stop_ids),
         ignore_eos=or_default(request.ignore_eos, False),
-        logprobs=logprobs,
+        # As in vLLM, ids that are asked for replace the most likely ones.
+        logprobs=0 if wanted and logprobs is not None else logprobs,
         logprob_token_ids=tuple(wanted),
     )
 
