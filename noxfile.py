@@ -21,6 +21,7 @@ CONSTRAINTS = "constraints.txt"
 SERVE = "serve"
 DEV = "serve,dev"
 BENCH = "serve,dev,peers"
+PAGE_DRIVER = ("playwright==1.65.2", "axe-playwright-python==0.1.8")
 CODE = ("src", "kernels", "conformance", "openapi", "benchmarks", "noxfile.py")
 # One process more than cores, because tests wait for servers: 369 s instead of 463 s on two cores. Some tests start
 # servers on the same machine, so more than four processes do not help.
@@ -192,6 +193,26 @@ def clients(session: nox.Session) -> None:
     """Run unmodified clients of others against our server, each in its own environment: all, or `-- NAME…`."""
     variables = {"PYTHONPATH": "tests"}
     Environment(session, f"{SERVE},mcp").run("python", "tests/clients/run.py", *session.posargs, **variables)
+
+
+@nox.session(venv_backend="none")
+def page(session: nox.Session) -> None:
+    """Try the page at `/` in Debian's chromium (`apt-get install chromium`), or with `-- PATH …` a part of it."""
+    environment = Environment(session, DEV)
+    # Only this session needs a browser's driver, so it is not installed beside the development tools.
+    driver = ROOT / ".nox" / "page"
+    install = ("-m", "pip", "install", "--quiet", "--upgrade", "--target", str(driver), *PAGE_DRIVER)
+    if not (driver / "playwright").is_dir():
+        environment.run("python", *install)
+    environment.run(
+        "python",
+        "-m",
+        "pytest",
+        "-m",
+        "browser",
+        *(session.posargs or ["tests/page"]),
+        PYTHONPATH=str(driver),
+    )
 
 
 @nox.session(venv_backend="none")

@@ -196,9 +196,11 @@ def _free_port() -> int:
 def _await_server(port: int, server: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=5):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        with suppress(OSError, http.client.HTTPException):
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:  # While the model loads it is 503.
                 return
-        except OSError:
-            time.sleep(0.05)
+        connection.close()
+        time.sleep(0.05)
     raise RuntimeError("the server did not start")

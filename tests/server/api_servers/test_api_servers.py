@@ -173,6 +173,18 @@ def test_what_one_stores_the_other_continues(two: Running) -> None:
         assert continued.status_code == 200
 
 
+def test_each_api_server_has_the_page(two: Running) -> None:
+    pages, states = [], []
+    for number in (1, 2):
+        with two.client(number) as client:
+            pages.append(client.get("/", headers={"accept": "text/html"}))
+            states.append(client.get("/page/status").json())
+    assert pages[0].status_code == 200
+    assert pages[0].content == pages[1].content
+    assert [state["processes"] for state in states] == [2, 2]
+    assert states[0]["models"] == states[1]["models"] != []
+
+
 def test_any_follows_a_background_response(two: Running) -> None:
     """RS-19: the events and their bytes are the same as those of the process that runs it."""
     two.hold()

@@ -36,6 +36,9 @@ _NAMED = re.compile(r"`([a-z]+[._][a-z_.]+|\[DONE\])`")
 """The name of an event in a sentence."""
 
 
+_Shape = tuple[str, frozenset[str]]
+
+
 class _About(NamedTuple):
     """What a clause is about."""
 
@@ -49,7 +52,13 @@ class _About(NamedTuple):
 def rules_of_events(exchange: Exchange) -> list[list[str]]:
     """Return the rules about each event, the most particular one first."""
     operation = _OPERATIONS.get(exchange.path.removeprefix("/v1/"), "")
-    found = [list(_clauses_about(event, operation)) for event in exchange.events]
+    known: dict[_Shape, list[_About]] = {}  # Most events of a stream have the same members.
+    found = []
+    for event in exchange.events:
+        shape = _shape(event)
+        if shape not in known:
+            known[shape] = list(_clauses_about(shape, operation))
+        found.append(known[shape])
     counts = Counter(clause for about in found for clause in about)
 
     def particular(clause: _About) -> tuple[bool, int]:
@@ -59,12 +68,15 @@ def rules_of_events(exchange: Exchange) -> list[list[str]]:
     return [list(names)[:_MOST_RULES] for names in ordered]
 
 
-def _clauses_about(event: Event, operation: str) -> Iterator[_About]:
-    kind = "[DONE]" if event.data == "[DONE]" else ""
-    paths: set[str] = set()
-    if isinstance(event.json, dict):
-        kind = str(event.json.get("type") or "")
-        paths = set(_paths(event.json))
+def _shape(event: Event) -> _Shape:
+    """Return the type of an event and the paths of its members."""
+    if not isinstance(event.json, dict):
+        return "[DONE]" if event.data == "[DONE]" else "", frozenset()
+    return str(event.json.get("type") or ""), frozenset(_paths(event.json))
+
+
+def _clauses_about(shape: _Shape, operation: str) -> Iterator[_About]:
+    kind, paths = shape
     for clause in _clauses(operation):
         # A sentence that names events is about these, whatever members they share with others.
         if kind in clause.events if clause.events else bool(clause.members & paths) or kind in clause.members:

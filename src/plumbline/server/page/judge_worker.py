@@ -19,7 +19,7 @@ from plumbline.server.page.event_rules import rules_of_events
 from plumbline.server.page.exchange import JudgedEvent, JudgedExchange, JudgedFinding, JudgedRule, Judgement
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.model import CHECKS, Problem
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.live import judge_live
 
@@ -45,7 +45,7 @@ def judged(seen: JudgedExchange) -> Judgement:
         frames=list(seen.frames),
     )
     found = judge_live(exchange)
-    findings = [each for each in _findings(found, exchange) if seen.complete or each.event is not None]
+    findings = list(_findings(found, exchange))
     # The last event may have come in part, so what is wrong with it may still be put right.
     last = len(exchange.events) - 1
     if not seen.complete:
@@ -67,10 +67,12 @@ def judged(seen: JudgedExchange) -> Judgement:
 
 
 def _findings(found: list[Finding], exchange: Exchange) -> Iterator[JudgedFinding]:
+    met: set[Problem] = set()
     for finding in found:
-        if finding.verdict not in _BROKEN:
-            continue
-        for problem in finding.problems:
+        for problem in finding.problems if finding.verdict in _BROKEN else ():
+            if problem in met:  # Another check has found the same.
+                continue
+            met.add(problem)
             yield JudgedFinding(
                 rule=problem.rule or CHECKS[finding.check].rules[0],
                 check=finding.check,

@@ -81,7 +81,7 @@ const completions = {
   build({ nodes, format, logprobs }) {
     return {
       prompt: nodes.map((node) => node.answer?.text ?? node.text).join(""),
-      stream: true, stream_options: { include_usage: true },
+      max_tokens: 256, stream: true, stream_options: { include_usage: true },
       ...(logprobs ? { logprobs: 5 } : {}),
       ...constraint(format, { json_schema: structured("json"), ...grammars }),
     };

@@ -20,7 +20,7 @@ const narrow = matchMedia("(max-width: 800px)");
 
 function openPanel(name) {
   const view = $("view");
-  stopReplay();
+  if (view.dataset.tab !== name) stopReplay();
   view.dataset.tab = name;
   for (const tab of $("tabs").children) {
     const chosen = tab.dataset.tab === name;

@@ -2,6 +2,7 @@
 
 import { fold } from "./apis.js";
 import { copy, h, seconds, svg } from "./dom.js";
+import { inline } from "./markdown.js";
 import { state } from "./state.js";
 import { draw } from "./thread.js";
 
@@ -36,7 +37,7 @@ const about = (rule, rules) => (rules[rule] ? `${rule} ${rules[rule].level}: ${r
 function finding(each, rules) {
   return h("div", { className: `finding ${each.verdict}` }, h("p", {}, h("b", {}, each.rule), ` ${each.title}`),
     h("p", {}, `Expected ${each.expected}, got ${each.actual}.`),
-    h("p", { className: "muted" }, [each.pointer, rules[each.rule]?.sentence].filter(Boolean).join(" · ")));
+    h("p", { className: "muted" }, each.pointer && `At ${each.pointer}. `, ...inline(rules[each.rule]?.sentence || "")));
 }
 
 function row(event, number, judgement) {
@@ -48,7 +49,7 @@ function row(event, number, judgement) {
   const open = ({ target }) => target.open && body.replaceChildren(
     ...wrong.map((each) => finding(each, rules)),
     h("pre", { tabIndex: 0 }, event.json ? JSON.stringify(event.json, null, 2) : event.data),
-    h("ul", { className: "rules" }, ...named.map((rule) => h("li", {}, about(rule, rules)))));
+    h("ul", { className: "rules" }, ...named.map((rule) => h("li", {}, ...inline(about(rule, rules))))));
   return h("details", { className: wrong.length ? `event ${wrong[0].verdict}` : "event", ontoggle: open },
     h("summary", {}, h("span", { className: "time" }, seconds(event.time)), h("span", { className: "kind" }, kind),
       h("span", { className: "gist" }, gist),
@@ -111,12 +112,32 @@ function replay(shown, rows) {
     h("div", { className: "line" }, play, where));
 }
 
+// Return the rows of a record. New events are appended; a new judgement makes all rows anew, and keeps open what was.
+let kept = {};
+function rowsOf(record, events) {
+  const { judgement } = record;
+  if (kept.record !== record || kept.judgement !== judgement) {
+    const open = kept.record === record ? [...kept.list.children].map((each) => each.open) : [];
+    kept = { record, judgement, list: h("div", { className: "events" }) };
+    kept.list.append(...open.map((opened, number) => Object.assign(row(events[number], number, judgement), { open: opened })));
+  }
+  for (let number = kept.list.children.length; number < events.length; number++) {
+    kept.list.append(row(events[number], number, judgement));
+  }
+  return kept.list;
+}
+
 export function eventsPanel(view) {
-  stopReplay();
   const { shown } = state;
+  // Drawing the same again would end a replay.
+  const drawn = shown && [shown.record.id, shown.record.status, shown.reader.events.length, state.live === shown].join();
+  if (shown && kept.drawn === drawn && kept.judgement === shown.record.judgement && view.contains(kept.list)) return undefined;
+  stopReplay();
   if (!shown) return view.replaceChildren(h("p", { className: "muted" }, "The events of an answer appear here while it is written."));
   const { record, reader: { events } } = shown;
-  const rows = events.map((event, number) => row(event, number, record.judgement));
+  const list = rowsOf(record, events);
+  const rows = [...list.children];
+  kept.drawn = drawn;
   const general = (record.judgement?.findings || []).filter((each) => each.event === null);
   const raw = () => new Blob(record.frames.map(([, data]) => data)).text().then((text) => copy(text, "The stream"));
   const writing = state.live?.record === record;
@@ -125,7 +146,7 @@ export function eventsPanel(view) {
       h("button", { type: "button", className: "quiet", onclick: raw }, "Copy raw")),
     verdict(record), ...general.map((each) => finding(each, record.judgement.rules)),
     !writing && events.length > 1 && replay(shown, rows),
-    h("div", { className: "events" }, ...rows),
+    list,
     !events.length && record.frames.length > 0 && h("pre", { tabIndex: 0 }, new TextDecoder().decode(record.frames[0][1])),
   ].filter(Boolean));
 }

@@ -24,7 +24,7 @@ export function inline(text) {
   return parts;
 }
 
-function codeBlock(code, language) {
+export function codeBlock(code, language) {
   return h("div", { className: "code" },
     h("div", { className: "code-head" }, h("span", {}, language || "text"),
       h("button", { type: "button", className: "quiet", onclick: () => copy(code, "Code") }, "Copy")),

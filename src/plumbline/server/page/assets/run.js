@@ -6,7 +6,7 @@ import { emit, save, state } from "./state.js";
 import { add, get, path, put } from "./store.js";
 import { api, askKey, EventReader, failure, send } from "./stream.js";
 
-const JUDGED_EVERY = 700; // Milliseconds, while a stream runs.
+const JUDGED_AFTER = 700; // Milliseconds, while a stream runs; longer where judging takes long.
 const MOST_JUDGED = 1.9 * 2 ** 20; // Bytes; the server takes 2 MiB.
 
 export function tools() {
@@ -78,9 +78,11 @@ function judgeSoon(live) {
   if (live.waiting) return;
   live.waiting = true;
   setTimeout(async () => {
+    const began = performance.now();
     if (!live.record.complete && !live.record.stopped) await judge(live, false);
+    live.took = performance.now() - began;
     live.waiting = false;
-  }, JUDGED_EVERY);
+  }, Math.max(JUDGED_AFTER, 3 * (live.took || 0)));
 }
 
 async function judge(live, complete) {

@@ -42,7 +42,7 @@ const SERIES = [
 
 function sparkline(values) {
   const high = Math.max(...values, 1e-9);
-  const points = values.map((value, place) => `${(place * 100) / (KEPT - 1)},${(22 - (20 * value) / high).toFixed(1)}`);
+  const points = values.map((value, place) => `${((KEPT - values.length + place) * 100) / (KEPT - 1)},${(22 - (20 * value) / high).toFixed(1)}`);
   return svg("svg", { viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" },
     svg("polyline", { points: points.join(" ") }));
 }
@@ -60,7 +60,7 @@ const facts = (pairs) => h("dl", { className: "facts" }, ...pairs.filter(([, val
 
 function card(model) {
   const { engine } = model;
-  return h("div", { className: "card" }, h("h3", {}, model.names.join(", ")), facts([
+  return h("div", { className: "card" }, h("h2", {}, model.names.join(", ")), facts([
     ["Engine", `${engine.name}: ${engine.why}`], ["Context", `${engine.context.toLocaleString("en")} tokens`],
     ["Weights", model.weight_bytes && bytes(model.weight_bytes)], ["Vocabulary", engine.vocabulary.toLocaleString("en")],
     ["Cache", engine.cache_tokens && `${engine.cache_tokens.toLocaleString("en")} tokens`],
@@ -74,7 +74,7 @@ function requests(list, conversations) {
   const line = (request) => {
     const [node, asked] = own.get(request.id) || [];
     const what = texts && asked ? asked.text.slice(0, 40) : request.path;
-    return h("tr", {}, h("td", {}, new Date(request.at * 1000).toLocaleTimeString()),
+    return h("tr", {}, h("td", {}, new Date(request.at * 1000).toTimeString().slice(0, 8)),
       h("td", {}, node ? h("button", { type: "button", className: "link", onclick: () => show(node) }, what) : what),
       h("td", {}, request.status || "…"), h("td", {}, request.first_byte === null ? "" : seconds(request.first_byte)),
       h("td", {}, request.seconds === null ? "runs" : seconds(request.seconds)));
@@ -101,7 +101,7 @@ async function refresh(view) {
   view.replaceChildren(
     h("div", { className: "tiles" }, ...SERIES.map(tile)),
     ...status.models.map(card),
-    h("div", { className: "card" }, h("h3", {}, `Plumbline ${status.version}`), facts([
+    h("div", { className: "card" }, h("h2", {}, `Plumbline ${status.version}`), facts([
       ["Device", `${status.device}, ${status.dtype}`], ["Memory", status.memory_bytes && bytes(status.memory_bytes)],
       ["Of the device", status.device_memory && status.device_memory.map(bytes).join(" of ")],
       ["Processes", status.processes > 1 && `${status.processes}; memory and requests are those of one`],

@@ -131,7 +131,7 @@ function parameterFields(again) {
   return [
     h("div", { className: "grid" }, ...common.map((control) => parameter(control, params[api]))),
     h("details", {}, h("summary", {}, `All other parameters (${others.length})`), field("Filter parameters", filter), ...others),
-    h("button", { type: "button", className: "quiet", disabled: !Object.keys(params[api]).length,
+    h("button", { type: "button", className: "quiet",
       onclick: () => { params[api] = {}; saveSettings(); again(); } }, "Use all defaults"),
   ];
 }

@@ -25,7 +25,10 @@ export function begin() {
   state.conversation = newConversation(state.settings.api, state.settings.model);
 }
 
-export const save = () => put("conversations", state.conversation);
+export function save() {
+  localStorage.setItem("conversation", state.conversation.id);
+  return put("conversations", state.conversation);
+}
 
 const listeners = {};
 export const on = (name, listener) => (listeners[name] ??= []).push(listener);

@@ -1,7 +1,7 @@
 // Show the messages of a conversation: edit, branch, repeat and copy them, and answer tool calls by hand.
 
 import { copy, $, h, seconds } from "./dom.js";
-import { markdown } from "./markdown.js";
+import { codeBlock, markdown } from "./markdown.js";
 import { run, show } from "./run.js";
 import { showCode } from "./snippets.js";
 import { emit, on, save, state } from "./state.js";
@@ -11,7 +11,8 @@ const SUGGESTIONS = ["Who are you?", "Count from 3 to 7.", "Write a haiku about 
 let follows = true; // Whether the view scrolls with the answer; the reader ends that by scrolling up.
 
 const button = (label, onclick, more = {}) => h("button", { type: "button", className: "quiet", onclick, ...more }, label);
-const pretty = (text) => { try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; } };
+const parsed = (text) => { try { return JSON.parse(text); } catch { return undefined; } };
+const pretty = (text) => (parsed(text) === undefined ? text : JSON.stringify(parsed(text), null, 2));
 
 function toolbar(node, ...buttons) {
   const same = siblings(state.conversation, node);
@@ -90,13 +91,17 @@ function facts(node, answer) {
     speed && `${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s`].filter(Boolean).join(" · ");
 }
 
+function written(node, { text }) {
+  if (node.api === "completions") return [h("div", { className: "plain" }, text)];
+  return typeof parsed(text) === "object" ? [codeBlock(pretty(text), "json")] : markdown(text);
+}
+
 function answerParts(node, answer) {
   const writing = state.live?.node === node;
   const empty = !answer.text && !answer.thinking && !answer.calls.length && !answer.error;
   return [
     answer.thinking && thinking(node, answer, writing),
-    answer.text && h("div", { className: "text" }, ...(node.api === "completions"
-      ? [h("div", { className: "plain" }, answer.text)] : markdown(answer.text))),
+    answer.text && h("div", { className: "text" }, ...written(node, answer)),
     ...calls(node, answer),
     answer.error && problem(answer.error),
     writing && h("p", { className: "writing", ariaLabel: "The answer is being written" }, empty ? "Waiting for the first token" : ""),
@@ -117,7 +122,7 @@ function assistantMessage(node) {
 
 function welcome() {
   return h("div", { className: "welcome" },
-    h("h1", {}, "What shall we try?"),
+    h("h2", {}, "What shall we try?"),
     h("p", { className: "muted" }, "Every answer is shown with the events that it came in, judged by the rules of the API."),
     h("div", { className: "suggestions" }, ...SUGGESTIONS.map((text) => h("button", { type: "button", onclick: () => {
       $("prompt").value = text;

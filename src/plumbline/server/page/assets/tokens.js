@@ -15,11 +15,16 @@ function alternatives(token) {
       h("td", {}, percent(logprob)), h("td", { className: "muted" }, logprob.toFixed(3))))));
 }
 
+let drawn = {}; // The tokens that are shown, so that drawing them again does not take the focus away.
+
 export function tokensPanel(view) {
   const tokens = state.shown?.node.answer.tokens || [];
+  if (drawn.tokens === tokens && drawn.count === tokens.length && view.querySelector(".tokens")) return;
+  drawn = { tokens, count: tokens.length };
   if (!tokens.length) {
-    return view.replaceChildren(h("p", { className: "muted" },
+    view.replaceChildren(h("p", { className: "muted" },
       "No probabilities came with this answer. Switch on “Ask for the probabilities of tokens” in the settings, then send a message."));
+    return;
   }
   const detail = h("div", { className: "detail", ariaLive: "polite" });
   const pieces = tokens.map((token, number) => h("button", { type: "button", className: `token p${level(token.logprob)}`,
@@ -33,7 +38,7 @@ export function tokensPanel(view) {
     next.focus();
   } }, ...pieces);
   const sum = tokens.reduce((total, { logprob }) => total + (logprob ?? 0), 0);
-  return view.replaceChildren(
+  view.replaceChildren(
     h("p", { className: "muted" }, `${tokens.length} tokens, perplexity ${Math.exp(-sum / tokens.length).toFixed(2)}. Darker ones were less likely; choose one with the arrow keys.`),
     list, detail);
 }
