@@ -57,10 +57,15 @@ ENDS: list[End] = ["failed", "cancelled"]
 
 
 def sent(
-    events: Sequence[OutputEvent | Compacted], begin: Begin = "start", end: End = "whole"
+    events: Sequence[OutputEvent | Compacted],
+    begin: Begin = "start",
+    end: End = "whole",
+    summary: str | None = None,
 ) -> list[dict[str, Any]]:
     """The wire events of an answer, or of its beginning and what ended it. One that is queued starts with an event."""
-    writer = response_writer(tools=[{"type": "shell"}, {"type": "apply_patch"}])
+    writer = response_writer(
+        tools=[{"type": "shell"}, {"type": "apply_patch"}], reasoning={"summary": summary}
+    )
     found = writer.start() if begin == "start" else writer.queue()
     for event in events:
         if writer.queued:
@@ -85,6 +90,8 @@ def walk(stream: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
             steps.add(("response", "open", "add"))
             kind = stream[0]["item"]["type"]
             machine = "whole_call" if kind in ("apply_patch_call", "local_shell_call") else kind
+            if [event["type"] for event in stream[2:3]] == ["response.reasoning_summary_part.added"]:
+                machine = "summarised_reasoning"
             states[machine] = "new"
             if machine in ("shell_call", "whole_call"):  # TOOL-20: its beginning and its pieces emit nothing.
                 steps |= {(machine, "new", "add"), (machine, "open", "delta")}
@@ -107,7 +114,7 @@ def test_every_stream_is_a_walk_of_the_table(
     events: list[OutputEvent], begin: Begin, data: st.DataObject
 ) -> None:
     """Law 1."""
-    walk(sent(events, begin))
+    walk(sent(events, begin, summary=data.draw(st.sampled_from([None, "auto", "detailed"]))))
     cut = data.draw(st.integers(0, len(events) - 1))
     walk(sent(events[:cut], begin, data.draw(st.sampled_from(["failed", "cancelled"]))))
 
@@ -143,6 +150,7 @@ def test_every_transition_occurs() -> None:
     ]
     streams = [sent([*items, Finish(reason, Usage(1, 1))]) for reason in ("stop", "length")]
     streams += [sent(items, begin, end) for begin in BEGINS for end in ENDS]
+    streams += [sent([*items, Finish("stop", Usage(1, 1))], summary=name) for name in ("auto", "detailed")]
     streams += [sent([], "queue", end) for end in ENDS]
 
     assert set().union(*map(walk, streams)) == ALL_STEPS

@@ -164,13 +164,41 @@ async def test_corrupt_sealed_reasoning_is_refused(content: str, stream: bool) -
     assert answer.error["param"] == "input[1].encrypted_content"
 
 
-@pytest.mark.parametrize("summary", ["auto", "concise", "detailed"])
-async def test_no_summary_is_made_up(summary: str) -> None:
-    """The items say so by an empty list; the reasoning itself is their content."""
-    async with serving(speaking(ANSWER)) as server:
-        whole = await respond(server, reasoning={"summary": summary})
-        events = await streamed(server, "/v1/responses", {"input": "hi", "reasoning": {"summary": summary}})
+LONG = f"<think>{'So it is. ' * 300}</think>Yes."
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "has_summary"),
+    [
+        (ANSWER, {}, False),
+        (ANSWER, {"summary": "auto"}, True),
+        (ANSWER, {"summary": "concise"}, True),
+        (ANSWER, {"generate_summary": "auto"}, True),
+        (LONG, {"summary": "auto"}, False),
+        (LONG, {"summary": "detailed"}, True),
+        (ANSWER, {"summary": "detailed"}, True),
+    ],
+)
+async def test_reasoning_is_its_own_summary(text: str, wanted: dict[str, str], has_summary: bool) -> None:
+    """RS-12: both modes agree, and the events of the summary add up to it."""
+    async with serving(speaking(text)) as server:
+        whole = await respond(server, reasoning=wanted)
+        events = await streamed(server, "/v1/responses", {"input": "hi", "reasoning": wanted})
     for body in (whole, events[-1]["response"]):
-        assert body["reasoning"]["summary"] == summary
-        assert body["output"][0]["summary"] == []
-        assert body["output"][0]["content"][0]["text"] == "So it is. Or not."
+        item = body["output"][0]
+        parts = [{"type": "summary_text", "text": item["content"][0]["text"]}] if has_summary else []
+        assert item["summary"] == parts
+    kinds = [event["type"].removeprefix("response.reasoning_summary_") for event in events]
+    deltas = [event["delta"] for event in events if event["type"] == "response.reasoning_summary_text.delta"]
+    for name, count in (("part.added", 1), ("text.done", 1), ("part.done", 1)):
+        assert kinds.count(name) == (count if has_summary else 0)
+    assert "".join(deltas) == "".join(part["text"] for part in events[-1]["response"]["output"][0]["summary"])
+    if wanted.get("summary") == "detailed":  # It grows with the reasoning.
+        assert len(deltas) == sum(event["type"] == "response.reasoning_text.delta" for event in events) > 1
+
+
+async def test_a_summary_stands_for_reasoning_that_a_client_leaves_out() -> None:
+    async with serving(speaking(ANSWER)) as server:
+        item = (await respond(server, reasoning={"summary": "auto"}))["output"][0]
+        bare = {name: value for name, value in item.items() if name != "content"}
+        assert await _input_tokens(server, bare) == await _input_tokens(server, item)

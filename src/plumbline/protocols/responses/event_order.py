@@ -6,6 +6,7 @@ its states, the steps that are allowed there, the state that a step leads to, an
     response   new ─ start ─► open ─ add … ─ complete | cut | fail ─► done
                new ─ queue ─► queued ─ start ─► open     in background mode
     item       new ─ add ───► open ─ delta … ─ finish ──────────────► done
+    reasoning  new ─ add ───► open ─ delta … ─ summarise ─ finish ──► done     without summary: ─ finish
     shell      new ─ add ───► open ─ delta … ─ show ─ command … ─ finish ─► done
     mcp_call   new ─ add ───► open ─ delta … ─ run ─ succeed | fail ─ finish ─► done     cut: ─ run ─ finish
 
@@ -23,6 +24,7 @@ Machine = Literal[
     "response",
     "message",
     "reasoning",
+    "summarised_reasoning",
     "function_call",
     "custom_tool_call",
     "shell_call",
@@ -42,6 +44,7 @@ Step = Literal[
     "cancel",
     "add",
     "delta",
+    "summarise",
     "show",
     "command",
     "run",
@@ -95,9 +98,47 @@ EVENT_ORDER: Mapping[Machine, Mapping[State, Mapping[Step, Transition]]] = {
         "new": {"add": Transition("open", ("response.output_item.added", "response.content_part.added"))},
         "open": {
             "delta": Transition("open", ("response.reasoning_text.delta",)),
+            "summarise": Transition(
+                "open",
+                (
+                    "response.reasoning_summary_part.added",
+                    "response.reasoning_summary_text.delta",
+                    "response.reasoning_summary_text.done",
+                    "response.reasoning_summary_part.done",
+                ),
+            ),
             "finish": Transition(
                 "done",
                 ("response.reasoning_text.done", "response.content_part.done", "response.output_item.done"),
+            ),
+        },
+        "done": {},
+    },
+    # RS-12: reasoning whose summary is the whole of it, and grows with it
+    "summarised_reasoning": {
+        "new": {
+            "add": Transition(
+                "open",
+                (
+                    "response.output_item.added",
+                    "response.content_part.added",
+                    "response.reasoning_summary_part.added",
+                ),
+            )
+        },
+        "open": {
+            "delta": Transition(
+                "open", ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
+            ),
+            "finish": Transition(
+                "done",
+                (
+                    "response.reasoning_text.done",
+                    "response.content_part.done",
+                    "response.reasoning_summary_text.done",
+                    "response.reasoning_summary_part.done",
+                    "response.output_item.done",
+                ),
             ),
         },
         "done": {},

@@ -68,7 +68,7 @@ def initial_response(
         reasoning=ResponseReasoning(
             mode=reasoning.mode,
             effort=or_default(reasoning.effort, None),
-            summary=or_default(reasoning.summary, None),
+            summary=or_default(reasoning.summary, or_default(reasoning.generate_summary, None)),
             context=reasoning.context,
             generate_summary=reasoning.generate_summary,
         ),

@@ -208,18 +208,19 @@ def _entries(
 
 
 def _reasoning(item: ReasoningItemParam, where: str, sealer: Sealer | None) -> str:
-    """Return the text of a reasoning item: its content, or what its encrypted content holds (ST-16)."""
+    """Return the text of a reasoning item: its content, what its encrypted content holds (ST-16), or its summary."""
     text = "".join(part.text for part in or_default(item.content, None) or [])
+    summary = "".join(part.text for part in item.summary)
     sealed = or_default(item.encrypted_content, None)
     if sealed is None:
-        return text
+        return text or summary
     try:
         if sealer is None:
             raise UnsealError("this server does not support encrypted content")
         opened = sealer.open(sealed)
     except UnsealError as error:
         raise cannot_open(where, str(error)) from None
-    return text or opened
+    return text or opened or summary
 
 
 def _call(call_id: str, name: str, arguments: str) -> Message:

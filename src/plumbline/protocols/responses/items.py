@@ -14,6 +14,7 @@ from plumbline._generated.content import (
     ReasoningTextContent,
     ResponseLogProb,
     ResponseTopLogProb,
+    SummaryTextContent,
     TopLogProb,
 )
 from plumbline._generated.items import (
@@ -29,6 +30,7 @@ from plumbline.protocols.common.logprobs import chat_logprob
 from plumbline.protocols.responses.event_order import Machine, State, Step
 
 __all__ = [
+    "BriefReasoningItem",
     "CallItem",
     "CompactionItem",
     "ContentItem",
@@ -37,9 +39,13 @@ __all__ = [
     "ItemStatus",
     "OpenItem",
     "ReasoningTextItem",
+    "SummarisedReasoningItem",
     "TextItem",
     "delta_logprobs",
 ]
+
+_SHORT = 2000
+"""Characters of reasoning that counts as short."""
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -133,9 +139,12 @@ class TextItem(ContentItem):
 
 
 class ReasoningTextItem(ContentItem):
-    """The model's reasoning as plain text, in the events that OpenAI's clients know (RS-12)."""
+    """The model's reasoning as plain text, in the events that OpenAI's clients know (RS-12).
 
-    machine = "reasoning"
+    There is no second model that could write a summary, so by default there is none.
+    """
+
+    machine: Machine = "reasoning"
     prefix = "rs_"
 
     sealed: str | UnsetType = UNSET
@@ -147,12 +156,48 @@ class ReasoningTextItem(ContentItem):
     def empty_part(self) -> ReasoningTextContent:
         return ReasoningTextContent(text="")
 
+    def summary_piece(self) -> str:
+        """Return the text of an event by which the summary grows."""
+        return self.text
+
+    def _has_summary(self) -> bool:
+        """Return whether the reasoning, which is whole, is its own summary."""
+        return False
+
     def _finished(self, status: ItemStatus) -> OutputItem:
         self.part = part = ReasoningTextContent(text=self.text)
-        # An empty summary: the model does not write one, and the server has no second model that could.
         return ReasoningItem(
-            id=self.id, summary=[], content=[part], status=status, encrypted_content=self.sealed
+            id=self.id,
+            summary=[SummaryTextContent(text=self.text)] if self._has_summary() else [],
+            content=[part],
+            status=status,
+            encrypted_content=self.sealed,
         )
+
+
+class BriefReasoningItem(ReasoningTextItem):
+    """Reasoning that is its own summary if it is short; some clients show nothing else."""
+
+    def last_steps(self) -> Iterator[Step]:
+        """Yield the step that writes the summary."""
+        if self._has_summary():
+            yield "summarise"
+
+    def _has_summary(self) -> bool:
+        return len(self.text) <= _SHORT
+
+
+class SummarisedReasoningItem(ReasoningTextItem):
+    """Reasoning that is its own summary whatever its length; both grow together."""
+
+    machine = "summarised_reasoning"
+
+    def summary_piece(self) -> str:
+        """Return the last fragment."""
+        return self.fragments[-1]
+
+    def _has_summary(self) -> bool:
+        return True
 
 
 class CompactionItem(OpenItem):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from plumbline._generated.content import SummaryTextContent
 from plumbline._generated.errors import Error
 from plumbline._generated.events import (
     ResponseCompletedEvent,
@@ -30,6 +31,10 @@ from plumbline._generated.events import (
     ResponseOutputItemAddedEvent,
     ResponseOutputItemDoneEvent,
     ResponseQueuedEvent,
+    ResponseReasoningSummaryPartAddedEvent,
+    ResponseReasoningSummaryPartDoneEvent,
+    ResponseReasoningSummaryTextDeltaEvent,
+    ResponseReasoningSummaryTextDoneEvent,
     ResponseReasoningTextDeltaEvent,
     ResponseReasoningTextDoneEvent,
     ResponseShellCallCommandAddedStreamingEvent,
@@ -109,6 +114,48 @@ def _reasoning_delta(number: int, index: int, item: ReasoningTextItem) -> Respon
 def _reasoning_done(number: int, index: int, item: ReasoningTextItem) -> ResponseReasoningTextDoneEvent:
     return ResponseReasoningTextDoneEvent(
         sequence_number=number, item_id=item.id, output_index=index, content_index=0, text=item.text
+    )
+
+
+def _summary_added(
+    number: int, index: int, item: ReasoningTextItem
+) -> ResponseReasoningSummaryPartAddedEvent:
+    return ResponseReasoningSummaryPartAddedEvent(
+        sequence_number=number,
+        item_id=item.id,
+        output_index=index,
+        summary_index=0,
+        part=SummaryTextContent(text=""),
+    )
+
+
+def _summary_delta(
+    number: int, index: int, item: ReasoningTextItem
+) -> ResponseReasoningSummaryTextDeltaEvent:
+    return ResponseReasoningSummaryTextDeltaEvent(
+        sequence_number=number,
+        item_id=item.id,
+        output_index=index,
+        summary_index=0,
+        delta=item.summary_piece(),
+    )
+
+
+def _summary_text_done(
+    number: int, index: int, item: ReasoningTextItem
+) -> ResponseReasoningSummaryTextDoneEvent:
+    return ResponseReasoningSummaryTextDoneEvent(
+        sequence_number=number, item_id=item.id, output_index=index, summary_index=0, text=item.text
+    )
+
+
+def _summary_done(number: int, index: int, item: ReasoningTextItem) -> ResponseReasoningSummaryPartDoneEvent:
+    return ResponseReasoningSummaryPartDoneEvent(
+        sequence_number=number,
+        item_id=item.id,
+        output_index=index,
+        summary_index=0,
+        part=SummaryTextContent(text=item.text),
     )
 
 
@@ -209,6 +256,10 @@ ITEM_EVENTS: Mapping[str, Callable[[int, int, Any], ResponseStreamEvent]] = {
     "response.content_part.added": _part_added,
     "response.output_text.delta": _text_delta,
     "response.output_text.done": _text_done,
+    "response.reasoning_summary_part.added": _summary_added,
+    "response.reasoning_summary_part.done": _summary_done,
+    "response.reasoning_summary_text.delta": _summary_delta,
+    "response.reasoning_summary_text.done": _summary_text_done,
     "response.reasoning_text.delta": _reasoning_delta,
     "response.reasoning_text.done": _reasoning_done,
     "response.function_call_arguments.delta": _arguments_delta,

@@ -40,6 +40,7 @@ from plumbline.protocols.responses.compaction import Compacted
 from plumbline.protocols.responses.event_order import State, Step, StepError, transition
 from plumbline.protocols.responses.identity import Identity
 from plumbline.protocols.responses.items import (
+    BriefReasoningItem,
     CallItem,
     CompactionItem,
     CustomCallItem,
@@ -47,6 +48,7 @@ from plumbline.protocols.responses.items import (
     ItemStatus,
     OpenItem,
     ReasoningTextItem,
+    SummarisedReasoningItem,
     TextItem,
 )
 from plumbline.protocols.responses.mcp.calls import ApprovalItem, ListItem, RemoteCallItem
@@ -74,6 +76,7 @@ class ResponsesWriter:
         self._identity = identity
         self._wants_logprobs = logprobs
         self._client_names = client_names(response.tools)
+        self._reasoning_kind = _reasoning_kind(response)
         self._state: State = "new"
         self._number = -1
         """RS-02: the last `sequence_number`; they are 0, 1, 2, … over all events of the stream."""
@@ -112,7 +115,7 @@ class ResponsesWriter:
                 text.append(event.text, event.logprobs if self._wants_logprobs else ())  # LP-06
                 self._step_item(text, "delta")
             case ReasoningDelta():
-                reasoning = self._open_item(ReasoningTextItem)
+                reasoning = self._open_item(self._reasoning_kind)
                 reasoning.append(event.text)
                 self._step_item(reasoning, "delta")
             case ToolCallStart():
@@ -281,6 +284,14 @@ class ResponsesWriter:
     def _take_emitted(self) -> list[ResponseStreamEvent]:
         emitted, self._emitted = self._emitted, []
         return emitted
+
+
+def _reasoning_kind(response: Response) -> type[ReasoningTextItem]:
+    """Return how reasoning is written: without a summary, with one if it is short, or as its own summary."""
+    wanted = None if response.reasoning is None else response.reasoning.summary
+    if wanted is None:
+        return ReasoningTextItem
+    return SummarisedReasoningItem if wanted == "detailed" else BriefReasoningItem
 
 
 def response_usage(usage: Usage) -> ResponseUsage:
