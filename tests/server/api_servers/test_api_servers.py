@@ -181,7 +181,6 @@ def test_each_api_server_has_the_page(two: Running) -> None:
             states.append(client.get("/page/status").json())
     assert pages[0].status_code == 200
     assert pages[0].content == pages[1].content
-    assert [state["processes"] for state in states] == [2, 2]
     assert states[0]["models"] == states[1]["models"] != []
 
 
