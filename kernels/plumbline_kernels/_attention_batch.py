@@ -1,11 +1,53 @@
-"""Define the batch of one step, as both implementations of attention take it."""
+"""Define the batch of one step: where its tokens sit, and which of them have an adapter."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
-__all__ = ["AttentionBatch", "Selection"]
+__all__ = ["AdapterRows", "AttentionBatch", "Blocks", "Selection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Groups of rows with the same adapter, cut into blocks for the programs of a kernel; int32 [blocks] each."""
+
+    slots: Tensor
+    starts: Tensor
+    ends: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdapterRows:
+    """The rows of a step that have an adapter, group after group."""
+
+    rows: Tensor
+    """int64 [N]: rows of x, ascending within a group; no row comes twice."""
+    slots: tuple[int, ...]
+    """The adapter of each group."""
+    starts: tuple[int, ...]
+    """Group i has the entries of `rows` from entry i up to entry i + 1."""
+    _blocks: dict[int, Blocks] = field(default_factory=dict, init=False, repr=False)
+
+    def groups(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield the adapter and the rows of each group."""
+        for index, slot in enumerate(self.slots):
+            yield slot, self.rows[self.starts[index] : self.starts[index + 1]]
+
+    def blocks(self, size: int) -> Blocks:
+        """Cut the groups into blocks of at most `size` rows; the layers of a step share the result."""
+        found = self._blocks.get(size)
+        if found is None:
+            cut = [
+                (slot, start, self.starts[index + 1])
+                for index, slot in enumerate(self.slots)
+                for start in range(self.starts[index], self.starts[index + 1], size)
+            ]
+            table = torch.tensor(cut, dtype=torch.int32).t().contiguous().to(self.rows.device)
+            found = self._blocks[size] = Blocks(*table)
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +73,8 @@ class AttentionBatch:
     """On CPU: give every query the same bits in any batch and any chunking, decoded or prefilled. Without `exact`, only
     decodes with up to two query heads per key head have that property; others may differ in the last bits. It slows
     prefill down: about 1.5 times the time for 256 tokens, three times for 2,000."""
+    adapters: AdapterRows | None = None
+    """The tokens that have an adapter; None if none has."""
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     """Index tensors that the CPU path derives from the tensors above, shared by the layers of the step."""
 

@@ -1,14 +1,14 @@
-"""Laws of LoRA adapters on vLLM: the tokens of a request are those of the model with its adapter merged into it."""
+"""Laws of LoRA adapters through the server: tokens are those of the model with the request's adapter merged into it."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.adapters import merge, write_adapter
 from support.asgi import Server, serving
 from support.engines import prompts
 from transformers import AutoModelForCausalLM
@@ -17,45 +17,22 @@ from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-
-STEPS = 20
-SCALE = 2.0
-PROMPTS = prompts(6)
+STEPS = 10
+PROMPTS = prompts(3)
 
 
-def write_adapter(folder: Path, seed: int, rank: int = 4) -> Path:
+def adapter(folder: Path, seed: int, rank: int = 4) -> Path:
     """Write a random adapter of the pocket model's attention."""
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True)
-    generator = torch.Generator().manual_seed(seed)
-    config = {"peft_type": "LORA", "r": rank, "lora_alpha": int(SCALE * rank), "bias": "none"}
-    config |= {"target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "lora_dropout": 0.0}
-    (folder / "adapter_config.json").write_text(json.dumps(config), "utf-8")
-    weights: dict[str, torch.Tensor] = {}
-    for name, module in AutoModelForCausalLM.from_pretrained(MODEL_DIR).named_modules():
-        if name.endswith(("q_proj", "v_proj")):
-            out, size = module.weight.shape
-            a, b = torch.randn(rank, size, generator=generator), torch.randn(out, rank, generator=generator)
-            weights[f"base_model.model.{name}.lora_A.weight"] = a * size**-0.5
-            weights[f"base_model.model.{name}.lora_B.weight"] = b * rank**-0.5
-    save_file(weights, folder / "adapter_model.safetensors")
-    return folder
+    base = AutoModelForCausalLM.from_pretrained(MODEL_DIR)
+    return write_adapter(folder, base, ("q_proj", "v_proj"), rank=rank, alpha=2 * rank, seed=seed)
 
 
 @torch.inference_mode()
 def merged_tokens(adapter: Path | None) -> list[list[int]]:
     """The greedy tokens of each prompt, by transformers, with an adapter merged into the weights."""
-    from safetensors.torch import load_file
-
     model = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32).eval()
     if adapter is not None:
-        weights = load_file(adapter / "adapter_model.safetensors")
-        for name, module in model.named_modules():
-            key = f"base_model.model.{name}"
-            if f"{key}.lora_A.weight" in weights:
-                module.weight += SCALE * weights[f"{key}.lora_B.weight"] @ weights[f"{key}.lora_A.weight"]
+        merge(model, adapter)
     found = []
     for prompt in PROMPTS:
         output = model.generate(
@@ -74,24 +51,35 @@ async def tokens(server: Server, model: str, prompt: list[int]) -> list[int]:
     return found
 
 
-def test_tokens_are_those_of_merged_weights_in_any_batch(tmp_path: Path) -> None:
-    adapters = {name: write_adapter(tmp_path / name, seed) for seed, name in enumerate("abc")}
-    write_adapter(tmp_path / "wide", 9, rank=64)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plumbline": {},
+    "vllm": {"engine_args": ("enforce_eager=true",), "kv_cache_bytes": 1 << 30},
+}
+"""By engine."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", OPTIONS)
+def test_tokens_are_those_of_merged_weights_in_any_batch(engine: str, tmp_path: Path) -> None:
+    if engine == "vllm":
+        pytest.importorskip("vllm", reason="vLLM is not installed")
+    adapters = {name: adapter(tmp_path / name, seed) for seed, name in enumerate("abc")}
+    adapter(tmp_path / "wide", 9, rank=64)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "adapter_config.json").write_text('{"r": 4}', "utf-8")
     expected = {"pocket": merged_tokens(None)} | {n: merged_tokens(adapters[n]) for n in adapters}
     assert len({str(found) for found in expected.values()}) == 4, "each adapter changes the answers"
     settings = Settings(
         served_model_names=("pocket",),
-        engine="vllm",
-        engine_args=("enforce_eager=true",),
-        kv_cache_bytes=1 << 30,
+        engine=engine,
+        device="auto" if engine == "vllm" else "cpu",
         dtype="float32",
         max_model_len=1024,
         max_num_seqs=32,
         loras=(("a", str(adapters["a"])),),
         lora_dir=str(tmp_path),
         max_loras=2,
+        **OPTIONS[engine],
     )
 
     async def change(server: Server, operation: str, **body: str) -> int:

@@ -13,6 +13,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,14 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield harness
 
 
+@cache
+def reference_of(adapter: Path | None) -> Reference:
+    return Reference(adapter)
+
+
 @pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference()
+def reference(engine: Harness) -> Reference:
+    return reference_of(engine.adapter)
 
 
 PROMPTS = prompts(20)
@@ -574,8 +580,18 @@ SAMPLED: dict[str, Any] = {
 
 
 def test_an_engine_declares_what_the_documentation_says(engine: Harness) -> None:
-    name = {"native": "plumbline", "remote": "plumbline", "llama_cpp_pool": "llama_cpp"}
-    assert engine.features == DECLARED[name.get(engine.kind.name, engine.kind.name)]
+    ours = dict.fromkeys(("native", "native_adapter", "remote"), "plumbline")
+    name = (ours | {"llama_cpp_pool": "llama_cpp"}).get(engine.kind.name, engine.kind.name)
+    more = frozenset() if engine.adapter is None else frozenset({"adapters"})
+    assert engine.features == DECLARED[name] | more
+
+
+def test_the_adapter_of_all_requests_changes_what_is_computed(engine: Harness, reference: Reference) -> None:
+    """Otherwise the other laws would say nothing about it."""
+    if engine.adapter is None:
+        pytest.skip("requests have no adapter")
+    logits = [found.logits(PROMPTS[0]) for found in (reference, reference_of(None))]
+    assert np.abs(logits[0] - logits[1]).max() > 0.1
 
 
 def test_each_feature_is_tried() -> None:

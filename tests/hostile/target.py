@@ -132,8 +132,8 @@ class Target:
 
 
 @contextmanager
-def running(*options: str) -> Iterator[Target]:
-    """Serve the pocket model while the block runs, with a bystander that reads from it."""
+def running(*options: str, name: str = "pocket") -> Iterator[Target]:
+    """Serve the pocket model under a name while the block runs, with a bystander that reads from "pocket"."""
     port = _free_port()
     command = [
         sys.executable,
@@ -143,7 +143,7 @@ def running(*options: str) -> Iterator[Target]:
         "--port",
         str(port),
         "--served-model-name",
-        "pocket",
+        name,
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     folder = tempfile.TemporaryDirectory()

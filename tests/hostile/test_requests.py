@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from support.engines import pocket_adapter
 
 from . import message_rows as message_rows  # Adds its rows; the next one, too.
 from . import page_rows as page_rows
@@ -28,11 +29,15 @@ STALLED_BY_OTHERS = 0.1
 """Silence of a bystander at rest from which the machine counts as loaded; all times are allowed in proportion."""
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
-    """A server with the pocket model, and a bystander."""
+@pytest.fixture(scope="module", params=["model", "adapter"])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A server with the pocket model, or with an adapter of it under the name that all requests give; a bystander."""
     # A step of 1,024 tokens takes 0.4 s on a slow core; what is measured here is the server.
-    with running("--max-num-batched-tokens", "256", "--admin-api-key", ADMIN["x-admin-key"]) as found:
+    options, name = ["--max-num-batched-tokens", "256", "--admin-api-key", ADMIN["x-admin-key"]], "pocket"
+    if request.param == "adapter":
+        adapter = pocket_adapter(tmp_path_factory.mktemp("adapter"))
+        options, name = [*options, "--lora", f"pocket={adapter}"], "base"
+    with running(*options, name=name) as found:
         yield found
 
 
@@ -64,7 +69,7 @@ def test_no_row_names_a_member_that_does_not_exist() -> None:
 @pytest.mark.parametrize("path", roots())
 def test_the_request_that_rows_change_is_valid(target: Target, path: str) -> None:
     """Otherwise every row of the path would be refused for the same reason."""
-    # The engine of the pocket model takes no adapters: the operations on them do not exist.
+    # Without --lora-dir the operations on adapters do not exist.
     wanted = 404 if path in (LOAD_ADAPTER, UNLOAD_ADAPTER, UNLOAD_MODEL) else 200
     assert target.send("POST", path, json.dumps(base(path)).encode(), ADMIN)[0] == wanted
 

@@ -23,6 +23,7 @@ from plumbline_kernels import (
     attention,
     experts,
     logits,
+    lora,
     norm,
     rope_kv,
     sampling,
@@ -105,6 +106,30 @@ def test_experts(dtype, tokens, bias, randn, monkeypatch):
             experts.mix(x, weights, chosen, gate_up, biases[0], down, biases[1], swiglu.silu_mul_torch)
         )
     torch.testing.assert_close(*outcomes, atol=5 * TOLERANCE[dtype]["atol"], rtol=TOLERANCE[dtype]["rtol"])
+
+
+@dtypes
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(("tokens", "inputs", "outputs", "rank"), [(1, 40, 24, 16), (23, 70, 40, 48)])
+def test_lora_add(dtype, splits, tokens, inputs, outputs, rank, randn, monkeypatch):
+    """Rows without an adapter, groups of more than a block, and rows of y that are part of wider ones."""
+    small = {"block_m": 16, "block_n": 16, "block_k": 16, "block_r": 32, "splits": splits}
+    monkeypatch.setattr(lora, "tuning", lambda name: small | {"num_warps": 4, "num_stages": 1})
+    x, whole = randn(tokens, inputs, dtype=dtype), randn(tokens, outputs + 8, dtype=dtype)
+    down, up = randn(3, rank, inputs, dtype=dtype) / 8, randn(3, outputs, rank, dtype=dtype) / 8
+    owners = [2] if tokens == 1 else [0] * 3 + [2] * 17 + [None] * 3
+    rows = torch.tensor([row for row, owner in enumerate(owners) if owner is not None])
+    adapted = (
+        lora.AdapterRows(rows, (2,), (0, 1)) if tokens == 1 else lora.AdapterRows(rows, (0, 2), (0, 3, 20))
+    )
+    y, expected = whole.clone()[:, :outputs], whole.clone()[:, :outputs]
+    assert lora.lora_add(x, y, down, up, adapted) is y
+    for row, owner in enumerate(owners):
+        if owner is not None:
+            hidden = (x[row].float() @ down[owner].float().t()).to(dtype)
+            expected[row] += (hidden.float() @ up[owner].float().t()).to(dtype)
+    torch.testing.assert_close(y, expected, **TOLERANCE[dtype])
+    assert not torch.equal(y, whole[:, :outputs])
 
 
 @dtypes

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from plumbline_kernels import _attention_triton, _experts_triton, logits, norm, rope_kv, sampling, swiglu
+from plumbline_kernels import (
+    _attention_triton,
+    _experts_triton,
+    logits,
+    lora,
+    norm,
+    rope_kv,
+    sampling,
+    swiglu,
+)
 from plumbline_kernels._backend import CompileCase
 
 triton = pytest.importorskip("triton")
@@ -18,7 +27,7 @@ pytestmark = pytest.mark.long
 SHARED_LIMIT = 227 * 1024
 CASES = [
     case
-    for module in (norm, rope_kv, _attention_triton, _experts_triton, swiglu, logits, sampling)
+    for module in (norm, rope_kv, _attention_triton, _experts_triton, lora, swiglu, logits, sampling)
     for case in module.compile_cases()
 ]
 
@@ -29,11 +38,11 @@ def compile_for_h200(case: CompileCase) -> Any:
 
     names = case.kernel.arg_names
     signature = {name: case.signature.get(name, "constexpr") for name in names}
-    # What a launch knows of torch tensors: pointers and strides are multiples of 16.
+    # What a launch knows of models: pointers, strides and widths are multiples of 16.
     aligned = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(names)
-        if name.endswith(("_ptr", "stride")) and signature[name] != "constexpr"
+        if name.endswith(("_ptr", "stride", "inputs", "outputs", "rank")) and signature[name] != "constexpr"
     }
     source = ASTSource(fn=case.kernel, signature=signature, constexprs=dict(case.constants), attrs=aligned)
     options = {name: case.options[name] for name in ("num_warps", "num_stages") if name in case.options}

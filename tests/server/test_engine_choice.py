@@ -78,6 +78,15 @@ def test_a_quantised_model_runs_on_our_engine_but_on_a_gpu_on_vllm(
         assert "dequantises" in chosen.reason
 
 
+def test_a_model_with_adapters_runs_on_our_engine_if_that_supports_it(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda _: object())
+    adapters = Settings(loras=(("a", "b"),))
+    assert choose_engine(adapters, MODEL_DIR, None).name == "plumbline"
+    assert choose_engine(adapters, foreign, None).name == "vllm"
+
+
 @pytest.mark.parametrize("engine", ["plumbline", "transformers"])
 def test_the_operator_decides(engine: str, foreign: Path) -> None:
     assert choose_engine(Settings(engine=engine), foreign, None) == EngineChoice(engine, "--engine")
@@ -91,8 +100,8 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
         (Settings(engine="llama_cpp"), None, "give one as --model"),
         (Settings(engine_args=("n_threads=2",)), None, "--engine-args is an option of llama_cpp, vllm"),
         (Settings(batch_invariant=True), GGUF, "--batch-invariant is an option of plumbline"),
-        (Settings(engine="plumbline", loras=(("a", "b"),)), None, "--lora is an option of vllm"),
-        (Settings(engine="transformers", lora_dir="."), None, "--lora-dir is an option of vllm"),
+        (Settings(loras=(("a", "b"),)), GGUF, "--lora is an option of plumbline, vllm"),
+        (Settings(engine="transformers", lora_dir="."), None, "--lora-dir is an option of plumbline, vllm"),
         (Settings(device_memory=0.5), None, "--device-memory is an option of vllm"),
         (Settings(engine="transformers", block_size=16), None, "--block-size is an option of plumbline"),
         (Settings(engine="vllm", max_num_batched_tokens=1024), None, "--engine-args max_num_batched_tokens"),

@@ -31,6 +31,7 @@ from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
 from plumbline_training import corpus
 from plumbline_training.words import Lexicon
+from support.adapters import merge, write_adapter
 
 __all__ = [
     "ENGINES",
@@ -41,6 +42,7 @@ __all__ = [
     "Reference",
     "decode",
     "encode",
+    "pocket_adapter",
     "prompts",
     "started",
     "token_id",
@@ -64,6 +66,14 @@ def _pocket_gguf(folder: Path) -> str:
     return str(folder / "pocket.gguf")
 
 
+def pocket_adapter(folder: Path) -> Path:
+    """Write an adapter of the pocket model, which changes it little enough that it ends its answers."""
+    base = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32)
+    return write_adapter(
+        folder / "small", base, ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj"), size=0.1
+    )
+
+
 @dataclass(frozen=True)
 class EngineKind:
     """An engine that the contract is tried on."""
@@ -78,6 +88,8 @@ class EngineKind:
     tolerance: float = 1e-3
     """The largest difference of a logprob from the reference in fp32."""
     shares_prefixes: bool = True
+    adapter: bool = False
+    """Whether all requests have an adapter."""
     remote: bool = False
     """Whether it is used over the socket of an `EngineHost`, as API servers do."""
 
@@ -89,6 +101,7 @@ class EngineKind:
 
 ENGINES = [
     EngineKind("native", settings={"engine": "plumbline"}),
+    EngineKind("native_adapter", settings={"engine": "plumbline", "lora_dir": "."}, adapter=True),
     EngineKind("remote", settings={"engine": "plumbline"}, remote=True),
     EngineKind("transformers", settings={"engine": "transformers"}, shares_prefixes=False),
     EngineKind("llama_cpp", needs=("llama_cpp", "gguf"), model=_pocket_gguf),
@@ -138,8 +151,16 @@ class Answer:
 class Harness:
     """A started engine, driven from the thread of the test."""
 
-    def __init__(self, kind: EngineKind, served: ServedModel, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        kind: EngineKind,
+        served: ServedModel,
+        loop: asyncio.AbstractEventLoop,
+        adapter: Path | None = None,
+    ) -> None:
         self.kind = kind
+        self.adapter = adapter
+        """The folder of the adapter of all requests."""
         self.served = served
         self.engine: Engine = served.engine
         self.stats = served.engine.stats
@@ -161,6 +182,7 @@ class Harness:
             prompt_token_ids=list(prompt),
             priority=priority,
             cache_salt=salt,
+            adapter=None if self.adapter is None else self.adapter.name,
             sampling=SamplingParams(**({"temperature": 0.0, "max_tokens": 20} | sampling)),
         )
 
@@ -205,8 +227,11 @@ def started(kind: EngineKind, folder: Path) -> Iterator[Harness]:
         "max_num_waiting": NUM_WAITING,
     }
     served = load(Settings(**(settings | kind.settings)))
-    harness = Harness(kind, served, loop)
+    adapter = pocket_adapter(folder) if kind.adapter else None
+    harness = Harness(kind, served, loop, adapter)
     harness.run(served.engine.start(), 300)
+    if adapter is not None:
+        harness.run(served.engine.load_adapter(adapter.name, adapter))
     host = EngineHost(served.engine, folder / "engine.sock")
     if kind.remote:
         harness.run(host.start())
@@ -259,9 +284,12 @@ def _tokenizer() -> Any:
 class Reference:
     """The pocket model in transformers, in a loop of its own: what engines are compared with."""
 
-    def __init__(self) -> None:
+    def __init__(self, adapter: Path | None = None) -> None:
+        """Load the model; an adapter is merged into its weights."""
         torch.set_num_threads(1)
         self._model = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32).eval()
+        if adapter is not None:
+            merge(self._model, adapter)
         self.eos = int(self._model.config.eos_token_id)
         self._known: dict[tuple[int, ...], list[int]] = {}
         """The longest greedy output of each prompt so far: every engine is compared with the same ones."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from plumbline.engines.native.models import Transformer
 from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.lora import AdapterRows
 
 torch.set_num_threads(1)
 
@@ -51,10 +52,13 @@ class Driver:
         return forked
 
     @torch.inference_mode()
-    def step(self, plan: list[tuple[Sequence, int]], padding: int = 0) -> Tensor:
+    def step(
+        self, plan: list[tuple[Sequence, int]], padding: int = 0, adapters: AdapterRows | None = None
+    ) -> Tensor:
         """Compute the next tokens of each sequence (decodes first) and return the logits of all of them."""
         plan = sorted(plan, key=lambda item: item[1] != 1)
         batch, ids = self._batch(plan, padding)
+        batch = replace(batch, adapters=adapters)
         starts = batch.query_start_loc.tolist()
         hidden = self.model.forward(ids, batch, self.kv_caches)
         logits = self.model.compute_logits(hidden[: starts[-1]])

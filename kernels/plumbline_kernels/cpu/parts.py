@@ -11,7 +11,7 @@ from plumbline_kernels.cpu.library import PackedWeight
 from plumbline_kernels.experts import Routing
 from plumbline_kernels.rope_kv import HeadNorms
 
-__all__ = ["ACTIVATIONS", "Experts", "Heads", "Latent"]
+__all__ = ["ACTIVATIONS", "Adapters", "Experts", "Heads", "Latent"]
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "swiglu_oss": 2, "relu2": 3}
 """`Activation` in rows.h."""
@@ -88,6 +88,39 @@ class Matrix(ctypes.Structure):
 
 Projection = tuple[PackedWeight, Tensor | None]
 """A weight and a bias."""
+
+
+class Pair(ctypes.Structure):
+    """The two projections of an adapter at a linear layer; `Pair` in adapters.h."""
+
+    _fields_ = (("down", Matrix), ("up", Matrix))
+
+
+class Adapters(ctypes.Structure):
+    """The adapters of a linear layer by their slots; `Adapters` in adapters.h."""
+
+    _fields_ = (("pairs", ctypes.c_void_p),)
+    kept: ctypes.Array[Pair]
+    weights: dict[int, tuple[PackedWeight, PackedWeight]]
+    """By slot, what the pairs point to."""
+
+    @classmethod
+    def of(cls, capacity: int) -> Adapters:
+        """Make the table of a layer; no slot has projections yet."""
+        pairs = (Pair * capacity)()
+        self = cls(ctypes.addressof(pairs))
+        self.kept, self.weights = pairs, {}
+        return self
+
+    def put(self, slot: int, down: PackedWeight, up: PackedWeight) -> None:
+        """Give a slot its projections, [rank, in] and [out, rank]."""
+        self.weights[slot] = (down, up)
+        self.kept[slot] = Pair(Matrix.of(down, None), Matrix.of(up, None))
+
+    def clear(self, slot: int) -> None:
+        """Take the projections of a slot away, if it has any; no step may be running."""
+        self.kept[slot] = Pair()
+        self.weights.pop(slot, None)
 
 
 class Experts(ctypes.Structure):

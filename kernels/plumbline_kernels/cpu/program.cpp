@@ -1,6 +1,7 @@
 // Runs the operations of a model's forward pass one after the other, without returning to Python between them.
 //
 // `program.py` builds the list of operations once and mirrors these structures. Buffers are the caller's.
+#include "adapters.h"
 #include "attention.h"
 #include "experts.h"
 #include "latent.h"
@@ -8,7 +9,7 @@
 #include "rows.h"
 #include "sampling.h"
 
-enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE, EXPERTS, LATENT_WRITE, LATENT_VALUES };
+enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE, EXPERTS, LATENT_WRITE, LATENT_VALUES, ADAPT };
 
 struct Op {
   Kind kind;
@@ -22,7 +23,7 @@ struct Op {
   void* values;        // ROPE, ATTEND: values; SELECT: one more tensor like the residual, or null
   int64_t inputs, outputs;
   int64_t group;       // LINEAR: inputs that share a scale
-  const void* part;    // ROPE, ATTEND: Heads; EXPERTS: Experts; LATENT_*: Latent
+  const void* part;    // ROPE, ATTEND: Heads; EXPERTS: Experts; LATENT_*: Latent; ADAPT: Adapters
   float eps;           // NORM
   float factor;        // NORM: on what is added to the residual; EMBED: on the result
   float scale;         // NORM: on the sum
@@ -47,6 +48,7 @@ struct Step {
   const int64_t* rows;  // Ascending: the tokens that the operations after SELECT compute.
   int64_t num_rows;     // -1: all of them
   Sequences selected;
+  Groups adapted, adapted_selected;  // The rows with an adapter, before and after SELECT.
 };
 
 namespace {
@@ -76,6 +78,7 @@ template <typename T>
 void run(const Model& m, const Op* ops, long count, const Step& step) {
   long tokens = step.tokens;
   const Sequences* sequences = &step.all;
+  const Groups* adapted = &step.adapted;
   for (long index = 0; index < count && tokens; index++) {
     const Op& op = ops[index];
     const T *in = (const T*)op.in, *weight = (const T*)op.weight, *more = (const T*)op.more;
@@ -102,6 +105,7 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
         if (op.values) select((T*)op.values, step.rows, step.num_rows, op.inputs);
         tokens = step.num_rows;
         sequences = &step.selected;
+        adapted = &step.adapted_selected;
         break;
       case ATTEND: {
         const Heads& heads = *(const Heads*)op.part;
@@ -114,6 +118,12 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
       case GATE:
         gate(in, out, tokens, op.outputs, (Activation)op.mode, op.inputs != op.outputs, m.threads);
         break;
+      case ADAPT: {
+        if (!adapted->count) break;
+        thread_local Adaptation<T> adaptation;
+        adaptation.run(*(const Adapters*)op.part, *adapted, in, op.inputs, out, op.outputs, m.threads);
+        break;
+      }
       case LATENT_WRITE:
         latent_write(*(const Latent*)op.part, in, more, (T*)op.state, out, step.positions, step.slots, tokens, m.threads);
         break;

@@ -7,13 +7,15 @@ import ctypes
 import torch
 from torch import Tensor
 
-from plumbline_kernels._attention_batch import AttentionBatch, Selection
+from plumbline_kernels._attention_batch import AdapterRows, AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library, Op, PackedWeight
-from plumbline_kernels.cpu.parts import ACTIVATIONS, Experts, Heads, Latent
+from plumbline_kernels.cpu.parts import ACTIVATIONS, Adapters, Experts, Heads, Latent
 
 __all__ = ["Program"]
 
-_EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE, _EXPERTS, _LATENT_WRITE, _LATENT_VALUES = range(10)
+_EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE, _EXPERTS, _LATENT_WRITE, _LATENT_VALUES, _ADAPT = (
+    range(11)
+)
 
 
 class _Model(ctypes.Structure):
@@ -36,6 +38,29 @@ class _Sequences(ctypes.Structure):
         self.count, self.width = batch.block_tables.shape
 
 
+class _Groups(ctypes.Structure):
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+    )
+
+    def point_to(self, adapted: AdapterRows | None) -> tuple[object, ...]:
+        """Point to the groups; returns what must live as long as the pointers are used."""
+        self.count = 0
+        if adapted is None:
+            return ()
+        self.count = count = len(adapted.slots)
+        slots, starts = (
+            (ctypes.c_int64 * count)(*adapted.slots),
+            (ctypes.c_int64 * (count + 1))(*adapted.starts),
+        )
+        self.slots, self.starts = ctypes.addressof(slots), ctypes.addressof(starts)
+        self.rows = adapted.rows.data_ptr()
+        return slots, starts, adapted.rows
+
+
 class _Step(ctypes.Structure):
     _fields_ = (
         ("token_ids", ctypes.c_void_p),
@@ -46,6 +71,8 @@ class _Step(ctypes.Structure):
         ("rows", ctypes.c_void_p),
         ("num_rows", ctypes.c_int64),
         ("selected", _Sequences),
+        ("adapted", _Groups),
+        ("adapted_selected", _Groups),
     )
 
 
@@ -135,6 +162,15 @@ class Program:
             bits=weight.bits,
         )
 
+    def adapt(self, x: Tensor, result: Tensor, adapters: Adapters) -> None:
+        """Add to the result [T, out] of a linear layer of x [T, in] the products of the adapters of the rows."""
+        op = Op(
+            kind=_ADAPT, input=x.data_ptr(), inputs=x.shape[1], out=result.data_ptr(), outputs=result.shape[1]
+        )
+        op.part = ctypes.addressof(adapters)
+        self._kept += (x, adapters)
+        self._ops.append(op)
+
     def rope_kv_write(self, qkv: Tensor, cache: tuple[Tensor, Tensor], heads: Heads) -> Tensor:
         """Rotate q and k of qkv, write k and v to the cache, return q [T, H * head_dim]."""
         keys, values = cache
@@ -222,12 +258,15 @@ class Program:
         step.positions = batch.positions.data_ptr()
         step.slots = batch.slot_mapping.data_ptr()
         step.all.point_to(batch)
+        kept = [step.adapted.point_to(batch.adapters)]
         step.num_rows = -1
         if selection is not None:
+            kept.append(step.adapted_selected.point_to(selection.batch.adapters))
             step.num_rows = rows = selection.rows.shape[0]
             step.rows = selection.rows.data_ptr()
             step.selected.point_to(selection.batch)
         self._library.run(
             ctypes.byref(self._model), ctypes.byref(self._array), len(self._ops), ctypes.byref(step)
         )
+        del kept
         return rows

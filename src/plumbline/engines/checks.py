@@ -12,7 +12,7 @@ def no_adapters(info: EngineInfo) -> RefusedRequestError:
     """Return the error of an engine that does not support adapters."""
     return RefusedRequestError(
         f"the {info.name} engine does not support adapters; "
-        "start the server with --engine vllm and --lora or --lora-dir",
+        "start the server with --engine plumbline or vllm, and with --lora or --lora-dir",
         "model",
     )
 

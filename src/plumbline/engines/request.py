@@ -13,18 +13,29 @@ are all this one thing.
 from __future__ import annotations
 
 import secrets
+from typing import NamedTuple
 
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.filters.chain import ChainSampler
 from plumbline.engines.port import FinishReason, GenerateRequest, TokenLogprob
 
-__all__ = ["RequestState"]
+__all__ = ["PlacedAdapter", "RequestState"]
+
+
+class PlacedAdapter(NamedTuple):
+    """An adapter in the memory of an engine."""
+
+    slot: int
+    """Its place, which another one may have later."""
+    number: int
+    """From 1; no other adapter of the engine ever has it."""
 
 
 class RequestState:
     """The mutable state of a request. The engine thread alone touches it."""
 
     __slots__ = (
+        "adapter",
         "arrival",
         "block_hashes",
         "block_ids",
@@ -65,6 +76,8 @@ class RequestState:
         self.arrival = arrival
         self.token_ids: list[int] = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        self.adapter: PlacedAdapter | None = None
+        """The adapter of the request, if the core has adapters."""
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.next_proposal = 0

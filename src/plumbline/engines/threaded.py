@@ -1,7 +1,8 @@
 """Run a synchronous engine core on a thread and serve it through the asyncio port.
 
-The thread and the event loop meet in two places only: an inbox that takes requests and aborts at any time, and one
-`call_soon_threadsafe` per step that delivers all chunks of that step. The event loop never waits for a step.
+The thread and the event loop meet in two places only: an inbox that takes requests, aborts and changes of adapters at
+any time, and one `call_soon_threadsafe` per step that delivers all chunks of that step. The event loop never waits for
+a step.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from plumbline.engines.adapters import AdapterGate
 from plumbline.engines.admission import Admission
 from plumbline.engines.checks import check_media, check_request, no_adapters
 from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
@@ -69,6 +71,9 @@ _FATAL_FAILURES = 3
 """After this many failed steps in a row the engine reports itself dead, and `/health` with it."""
 
 
+Result = TypeVar("Result")
+
+
 class _Submission(NamedTuple):
     """A request on its way to the engine thread."""
 
@@ -83,6 +88,13 @@ class _Reading(NamedTuple):
     keeps_up: bool
 
 
+class _Work(NamedTuple):
+    """A function to call between two steps, on its way to the engine thread."""
+
+    function: Callable[[], Any]
+    result: asyncio.Future[Any]
+
+
 class ThreadedEngine:
     """Serve a core from a thread. Create it, `await start()`, then call `generate` from that event loop.
 
@@ -92,6 +104,7 @@ class ThreadedEngine:
         max_in_flight: requests that may run and wait; one more is refused.
         max_per_client: how many of them one client may have; 0 sets no limit.
         grammars: compiles grammars; without it, requests with a grammar are refused.
+        adapters: counts the requests of adapters, if the core has any.
     """
 
     def __init__(
@@ -102,16 +115,23 @@ class ThreadedEngine:
         max_in_flight: int,
         max_per_client: int = 0,
         grammars: GrammarCompiler | None = None,
+        adapters: AdapterGate | None = None,
     ) -> None:
         self._core = core
         self._admission = Admission(
-            info, max_in_flight=max_in_flight, max_per_client=max_per_client, grammars=grammars
+            info,
+            max_in_flight=max_in_flight,
+            max_per_client=max_per_client,
+            grammars=grammars,
+            adapters=adapters,
         )
         self._info = self._admission.info
         self._texts: TokenTexts | None = None
         """Made when the first request bans a text."""
-        self._inbox: queue.SimpleQueue[_Submission | _Reading | str | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Submission | _Reading | _Work | str | None] = queue.SimpleQueue()
         self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
+        self._works: set[asyncio.Future[Any]] = set()
+        """Functions that the thread has not called yet."""
         self._paused: set[str] = set()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,6 +163,7 @@ class ThreadedEngine:
         for stream in self._streams.values():
             stream.put_nowait(TokenChunk(finish_reason="abort"))
         self._streams.clear()
+        self._fail_works()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
@@ -213,11 +234,30 @@ class ThreadedEngine:
             self._texts = await asyncio.to_thread(TokenTexts, grammars.vocabulary)
         return await asyncio.to_thread(BanMatcher, sampling, vocab_size, self._texts, inner)
 
-    def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> asyncio.Queue[TokenChunk]:
+    async def between_steps(self, function: Callable[[], Result]) -> Result:
+        """Call a function on the engine thread, after what was submitted and aborted before; returns its result.
+
+        Raises:
+            EngineClosedError: the engine ends before.
+            Exception: the function raised it.
+        """
+        self._check_open()
+        result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._works.add(result)
+        self._inbox.put(_Work(function, result))
+        try:
+            return await result
+        finally:
+            self._works.discard(result)
+
+    def _check_open(self) -> None:
         if self._closed or self._thread is None:
             raise EngineClosedError("The engine is shutting down.")
         if self._failed is not None:
             raise EngineClosedError(f"The engine has failed: {self._failed}")
+
+    def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> asyncio.Queue[TokenChunk]:
+        self._check_open()
         self._admission.enter(request)
         stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
         self._streams[request.request_id] = stream
@@ -278,10 +318,20 @@ class ThreadedEngine:
                         self._busy_since = time.monotonic()
                 case _Reading(request_id, keeps_up):
                     core.resume(request_id) if keeps_up else core.pause(request_id)
+                case _Work():
+                    self._call(message)
                 case str():
                     outputs += core.abort(message)
                 case None:
                     return False
+
+    def _call(self, work: _Work) -> None:
+        """Call a function and hand its result, or what it raises, to the event loop."""
+        try:
+            result, error = work.function(), None
+        except Exception as raised:
+            result, error = None, raised
+        self._call_loop(_settle, work.result, result, error)
 
     def _call_loop(self, function: Callable[..., None], *arguments: object) -> None:
         loop = self._loop
@@ -294,6 +344,12 @@ class ThreadedEngine:
         """Fail every stream, on the event loop, after the engine died."""
         for stream in self._streams.values():
             stream.put_nowait(TokenChunk(finish_reason="error", error="The engine has failed."))
+        self._fail_works()
+
+    def _fail_works(self) -> None:
+        """Fail what the thread did not call before it ended."""
+        for result in self._works:
+            _settle(result, None, EngineClosedError("The engine is shutting down."))
 
     def _deliver(self, outputs: list[Output]) -> None:
         """Put each chunk into its stream, on the event loop; closed streams are no longer in the table."""
@@ -305,3 +361,13 @@ class ThreadedEngine:
             if stream.qsize() >= _UNREAD_PAUSES and request_id not in self._paused:
                 self._paused.add(request_id)
                 self._inbox.put(_Reading(request_id, keeps_up=False))
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
+    """Give a future its result, unless nothing waits for it any more."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -11,14 +11,15 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
+from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.pace import Pace
 from plumbline.engines.native.runner import Drawn, Runner
 from plumbline.engines.native.scheduler import Scheduled, Scheduler, StepPlan
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.native.speculation import Speculator
-from plumbline.engines.port import TokenLogprob
-from plumbline.engines.request import RequestState
+from plumbline.engines.port import GenerateRequest, TokenLogprob
+from plumbline.engines.request import PlacedAdapter, RequestState
 from plumbline.engines.request_core import RequestCore
 from plumbline.engines.sampling.masks import MaskWorker
 
@@ -55,6 +56,14 @@ class EngineCore(RequestCore):
         self._runner = runner
         self._slots = Slots(config, runner.device)
         self._masks = MaskWorker(runner.vocab_size)
+        self.adapters: dict[str, PlacedAdapter] = {}
+        """The adapters that requests name, by their names."""
+
+    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
+        """Take a request that has been checked; its adapter must be in `adapters`."""
+        super().add(request, matcher)
+        if request.adapter is not None:
+            self._states[request.request_id].adapter = self.adapters[request.adapter]
 
     def _step(self) -> None:
         """Plan a step and run it."""

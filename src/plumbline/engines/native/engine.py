@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from plumbline.engines.checks import no_adapters
 from plumbline.engines.constraints.grammar import GrammarCompiler
+from plumbline.engines.native.adapter_table import AdapterTable
+from plumbline.engines.native.adapters import NamedAdapters
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import Runner
@@ -25,6 +30,7 @@ class NativeEngine(ThreadedEngine):
         grammars: GrammarCompiler | None = None,
         runs_on: str = "",
         cache_bytes: int = 0,
+        adapters: AdapterTable | None = None,
     ) -> None:
         info = EngineInfo(
             name="plumbline",
@@ -32,22 +38,32 @@ class NativeEngine(ThreadedEngine):
             vocab_size=runner.vocab_size,
             max_model_len=config.max_model_len,
             eos_token_ids=eos_token_ids,
-            features=FEATURES,
+            features=FEATURES if adapters is None else FEATURES | {"adapters"},
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             cache_bytes=cache_bytes,
             max_num_seqs=config.max_num_seqs,
             runs_on=runs_on,
         )
+        texts = () if grammars is None else grammars.vocabulary.tokens
+        core = EngineCore(config, runner, eos_token_ids, texts=texts)
+        self._named = None if adapters is None else NamedAdapters(adapters, core.adapters)
         super().__init__(
-            EngineCore(
-                config,
-                runner,
-                eos_token_ids,
-                texts=() if grammars is None else grammars.vocabulary.tokens,
-            ),
+            core,
             info,
             max_in_flight=config.max_num_seqs + config.max_num_waiting,
             max_per_client=config.max_seqs_per_client,
             grammars=grammars,
+            adapters=self._named,
         )
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """See `plumbline.engines.port.Engine.load_adapter`."""
+        if self._named is None:
+            raise no_adapters(self._info)
+        await self._named.load(name, folder, self.between_steps)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `plumbline.engines.port.Engine.unload_adapter`; returns when no request uses it any more."""
+        if self._named is not None:
+            await self._named.unload(name, self.between_steps)

@@ -11,7 +11,8 @@ removes from the middle in O(1), which a hit on a cached block needs. A request'
 first, so the tail of a prefix is evicted before its head.
 
 A full block is known by the hash of (the hash of the block before it, its own tokens); the first block's parent is the
-hash of the salt. The tokens are compared on a hit, so even a hash collision cannot serve a foreign KV.
+hash of the salt and of the adapter. The tokens are compared on a hit, so even a hash collision cannot serve a foreign
+KV.
 Blocks with equal content are not merged: a block table is append-only while its request runs.
 """
 
@@ -24,9 +25,17 @@ from collections.abc import Sequence
 __all__ = ["BlockPool", "hash_block", "root_hash"]
 
 
-def root_hash(salt: str | None) -> bytes:
-    """Return the parent hash of a first block. Different salts never share a prefix."""
-    return hashlib.blake2b(b"" if salt is None else b"\x01" + salt.encode(), digest_size=16).digest()
+def root_hash(salt: str | None, adapter: int = 0) -> bytes:
+    """Return the parent hash of a first block. Different salts never share a prefix, nor do different adapters.
+
+    Args:
+        salt: of the request.
+        adapter: the number of its adapter, which is never used again; 0 for none.
+    """
+    secret = b"" if salt is None else b"\x01" + salt.encode()
+    if adapter:
+        secret = b"\x02" + adapter.to_bytes(8, "little") + secret
+    return hashlib.blake2b(secret, digest_size=16).digest()
 
 
 def hash_block(parent: bytes, tokens: bytes) -> bytes:
@@ -58,7 +67,9 @@ class BlockPool:
         """Blocks in the table of at least one request."""
         return self.num_blocks - len(self._free)
 
-    def match_prefix(self, token_ids: Sequence[int], salt: str | None) -> tuple[list[int], list[bytes]]:
+    def match_prefix(
+        self, token_ids: Sequence[int], salt: str | None, adapter: int = 0
+    ) -> tuple[list[int], list[bytes]]:
         """Return the longest cached run of full blocks at the start of `token_ids`, and their hashes.
 
         At least one token is always left out, because the logits of the last token must be computed.
@@ -68,7 +79,7 @@ class BlockPool:
         hashes: list[bytes] = []
         if not self.enable_caching:
             return blocks, hashes
-        parent = root_hash(salt)
+        parent = root_hash(salt, adapter)
         size = self.block_size
         for start in range(0, len(token_ids) - size, size):
             tokens = _token_bytes(token_ids[start : start + size])

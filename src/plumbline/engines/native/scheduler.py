@@ -116,7 +116,7 @@ class Scheduler(RequestQueues):
         hashes = state.block_hashes
         while len(hashes) < full:
             index = len(hashes)
-            parent = hashes[-1] if hashes else root_hash(state.request.cache_salt)
+            parent = hashes[-1] if hashes else root_hash(state.request.cache_salt, _adapter(state))
             tokens = state.token_ids[index * size : (index + 1) * size]
             hashes.append(self.pool.remember(state.block_ids[index], parent, tokens))
 
@@ -237,7 +237,7 @@ class Scheduler(RequestQueues):
             # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
             hit: tuple[list[int], list[bytes]] = ([], [])
             if state.prompt_logprobs is None:
-                hit = self.pool.match_prefix(state.token_ids, state.request.cache_salt)
+                hit = self.pool.match_prefix(state.token_ids, state.request.cache_salt, _adapter(state))
             blocks, hashes = hit
             cached = len(blocks) * self.config.block_size
             if self.running and not self._fits(state):
@@ -320,3 +320,8 @@ class Scheduler(RequestQueues):
         state.block_ids = []
         state.block_hashes = []
         state.num_computed_tokens = 0
+
+
+def _adapter(state: RequestState) -> int:
+    """Return the number of a request's adapter, 0 for none."""
+    return 0 if state.adapter is None else state.adapter.number

@@ -18,6 +18,7 @@ from plumbline.engines.native.scheduler import StepPlan
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.rows import SamplingRows
 from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.lora import AdapterRows
 
 __all__ = ["Slots", "StepInputs"]
 
@@ -137,12 +138,15 @@ class Slots(SamplingRows):
             max_seq_len=max_seq_len,
             num_decodes=num_decodes,
             exact=self._exact,
+            adapters=self._adapted(states, query_start),
         )
         return StepInputs(
             token_ids=self._tensor(np.concatenate(tokens)),
             batch=batch,
             states=states,
-            selection=None if num_wanted == plan.num_tokens else self._select(batch, query_start, wanted),
+            selection=(
+                None if num_wanted == plan.num_tokens else self._select(batch, states, query_start, wanted)
+            ),
             draw_rows=self._tensor(np.array(draw_rows, dtype=np.int64)),
             draw_states=draw_states,
             draw_slots=np.fromiter((state.slot for state in draw_states), np.int64, len(draw_states)),
@@ -152,7 +156,11 @@ class Slots(SamplingRows):
         )
 
     def _select(
-        self, batch: AttentionBatch, query_start: NDArray[np.int32], wanted: NDArray[np.int64]
+        self,
+        batch: AttentionBatch,
+        states: list[RequestState],
+        query_start: NDArray[np.int32],
+        wanted: NDArray[np.int64],
     ) -> Selection:
         """Select the last `wanted` tokens of each sequence."""
         kept = np.nonzero(wanted)[0]
@@ -175,8 +183,20 @@ class Slots(SamplingRows):
                 max_seq_len=batch.max_seq_len,
                 num_decodes=int(np.argmin(counts == 1)) if (counts != 1).any() else len(kept),
                 exact=self._exact,
+                adapters=self._adapted([states[index] for index in kept], starts),
             ),
         )
+
+    def _adapted(self, states: list[RequestState], starts: NDArray[np.int32]) -> AdapterRows | None:
+        """Group the rows of requests with an adapter, of which request i has those from starts[i] to starts[i + 1]."""
+        if not any(state.adapter for state in states):
+            return None
+        owners = np.array([-1 if state.adapter is None else state.adapter.slot for state in states])
+        by_row = np.repeat(owners, np.diff(starts))
+        order = np.argsort(by_row, kind="stable")
+        rows = order[np.searchsorted(by_row[order], 0) :]
+        slots, first = np.unique(by_row[rows], return_index=True)
+        return AdapterRows(self._tensor(rows), tuple(slots.tolist()), (*first.tolist(), len(rows)))
 
     def _sync_blocks(self, state: RequestState) -> None:
         slot = state.slot

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from plumbline.engines.adapters import CONFIG
 from plumbline.engines.port import Engine, RefusedRequestError
 from plumbline.server.settings import Settings, SettingsError
 from plumbline.wire.errors import ApiError, invalid_request, unsupported_operation, unsupported_value
 
 __all__ = ["Adapters"]
-
-_CONFIG = "adapter_config.json"
 
 
 class Adapters:
@@ -70,7 +69,8 @@ class Adapters:
                 "invalid_value",
             )
         try:
-            await self._load(name, folder)
+            # The client may leave meanwhile; what has begun goes on, in the engine and here.
+            await asyncio.shield(self._load(name, folder))
         except RefusedRequestError as error:
             raise invalid_request(str(error), error.param or "lora_path") from error
 
@@ -96,8 +96,8 @@ class Adapters:
         async with self._changes:
             if name in self._loaded:
                 raise unsupported_value("lora_name", name, "is loaded already")
-            if not (folder / _CONFIG).is_file():
-                raise invalid_request(f"{folder} has no {_CONFIG}", "lora_path")
+            if not (folder / CONFIG).is_file():
+                raise invalid_request(f"{folder} has no {CONFIG}", "lora_path")
             await self._engine.load_adapter(name, folder)
             self._loaded[name] = folder
 
@@ -111,7 +111,7 @@ def _inside(root: Path, path: str) -> Path | None:
     """Return the folder of an adapter if it is in another folder, also after its links are followed."""
     try:
         folder = (root / path).resolve()
-        found = folder.is_relative_to(root) and (folder / _CONFIG).is_file()
+        found = folder.is_relative_to(root) and (folder / CONFIG).is_file()
     except (OSError, ValueError, RuntimeError):  # Such as a name that is too long or has a zero byte.
         return None
     return folder if found else None

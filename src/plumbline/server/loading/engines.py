@@ -15,6 +15,7 @@ import msgspec
 import torch
 
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
+from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models import (
@@ -25,7 +26,8 @@ from plumbline.engines.native.models import (
 )
 from plumbline.engines.native.models.support import compiled_problem, kernels_problem
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import Engine, EngineInfo, RefusedRequestError
+from plumbline.engines.port import Engine, EngineInfo
+from plumbline.server.loading.adapter_ranks import largest_rank, vllm_rank
 from plumbline.server.settings import OPTIONS, OptionError, Settings
 from plumbline.text.gguf import disagreement
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
@@ -55,7 +57,6 @@ _BLOCK_SIZE = 16
 _NUM_BATCHED_TOKENS = 1024
 """Tokens in a step of our engine and llama.cpp."""
 _BITS = {"auto": None, "none": 0, "int8": 8, "int4": 4}
-_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _LLAMA_CPP_DTYPES: dict[str, tuple[str, ...]] = {
     "auto": (),
@@ -112,8 +113,6 @@ def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> Engine
 def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoice:
     if gguf is not None:
         return EngineChoice("llama_cpp", "the model is a GGUF file")
-    if (settings.loras or settings.lora_dir) and find_spec("vllm") is not None:
-        return EngineChoice("vllm", "it is the one that takes adapters")
     try:
         described = _described(settings, folder)
         if described.is_text_of_more:
@@ -195,6 +194,9 @@ def _native(
         bits=_BITS[settings.quantization],
     )
     runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
+    adapters = None
+    if settings.loras or settings.lora_dir:
+        adapters = AdapterTable(model, capacity=settings.max_loras, max_rank=largest_rank(settings))
     ends = described.eos_token_ids
     return NativeEngine(
         config,
@@ -207,6 +209,7 @@ def _native(
         * config.block_size
         * described.cache_width
         * (dtype or described.dtype).itemsize,
+        adapters=adapters,
     )
 
 
@@ -308,26 +311,9 @@ def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path)
         cache_bytes=settings.kv_cache_bytes,
         options={**options, **read_options(settings.engine_args)},
         max_adapters=settings.max_loras if settings.loras or settings.lora_dir else 0,
-        max_rank=_max_rank(settings),
+        max_rank=vllm_rank(settings),
         grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
     )
-
-
-def _max_rank(settings: Settings) -> int:
-    """Return the largest rank of an adapter, one of those that vLLM has kernels for."""
-    from plumbline.engines.vllm.adapters import adapter_rank
-
-    try:
-        ranks = [adapter_rank(Path(path)) for _, path in settings.loras]
-    except RefusedRequestError as error:
-        raise OptionError("--lora", f"has an adapter that cannot be used: {error}") from error
-    wanted = settings.max_lora_rank or max([16, *ranks])
-    found = next((rank for rank in _LORA_RANKS if rank >= wanted), None)
-    if found is None:
-        raise OptionError(
-            "--max-lora-rank", f"must be at most {_LORA_RANKS[-1]} with vLLM, and {wanted} is needed"
-        )
-    return found
 
 
 def _eos_token_ids(folder: Path) -> frozenset[int]:

@@ -16,7 +16,7 @@ __all__ = ["ModelOptions"]
 
 _model = partial(Describe, "model")
 _engine = partial(Describe, "engine")
-_adapters = partial(Describe, "adapters", engines=("vllm",))
+_adapters = partial(Describe, "adapters", engines=("plumbline", "vllm"))
 _dialect = partial(Describe, "dialect")
 
 

@@ -8,7 +8,7 @@ any batch, where BLAS changes its order between one row (a matrix-vector product
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plumbline_kernels.cpu.library import Library, PackedWeight
 
-__all__ = ["Linear"]
+__all__ = ["LayerAdapters", "Linear"]
 
 _ROWS = 16
 """The number of rows to pack for. Packing for one row selects a kernel that breaks batch invariance."""
@@ -25,7 +25,7 @@ _ROWS = 16
 class Linear:
     """y = x @ weight.T + bias."""
 
-    __slots__ = ("_library", "_packed", "_weight", "bias", "packed", "shape")
+    __slots__ = ("_library", "_packed", "_weight", "adapters", "bias", "packed", "shape")
 
     def __init__(
         self,
@@ -43,6 +43,8 @@ class Linear:
         self.shape = tuple(weight.shape)
         self.bias = bias
         self.packed: PackedWeight | None = None
+        self.adapters: LayerAdapters | None = None
+        """What adapters add to the results; the operations do that, not this class."""
         self._library = library
         self._packed: Any = None
         self._weight: Tensor | None = None
@@ -66,6 +68,19 @@ class Linear:
         if self._library is not None and self.packed is not None:
             return self._library.logits(x, self.packed, self.bias)
         return self(x).float()
+
+
+class LayerAdapters(Protocol):
+    """The low-rank projections that adapters have at one linear layer, by their slots."""
+
+    def prepare(self, down: Tensor, up: Tensor) -> Any:
+        """Lay projections [rank, in] and [out, rank] out for `put`, on any thread."""
+
+    def put(self, slot: int, prepared: Any) -> None:
+        """Give a slot its projections; no step may be running."""
+
+    def clear(self, slot: int) -> None:
+        """Take the projections of a slot away, if it has any; no step may be running."""
 
 
 def _can_pack(weight: Tensor) -> bool:

@@ -31,6 +31,7 @@ from plumbline.engines.native.models.weights import (
     LayerWeights,
     ModelWeights,
     NormWeights,
+    Place,
     Stack,
 )
 from plumbline_kernels._backend import use_triton
@@ -130,7 +131,8 @@ def build(
     norm = builder.norm(names.norm)
     head, grid = (embedding, None) if description.tied else fetch(f"{names.head}.weight", shape, None)
     bias = fetch(f"{names.head}.bias", shape[:1], None)[0] if description.head_bias else None
-    weights = ModelWeights(embedding, layers, norm, _linear(head, bias, grid, library, bits and 8))
+    last = _linear(head, bias, grid, library, bits and 8)
+    weights = ModelWeights(embedding, layers, norm, last, builder.places)
     return Transformer(description, weights, library)
 
 
@@ -148,6 +150,7 @@ class _Builder:
         self._description, self._names = description, description.names
         self._fetch_weight, self._library, self._bits = fetch, library, bits
         self._stacked = stacked
+        self.places: list[Place] = []
 
     def _fetch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
         return self._fetch_weight(name, shape, dtype)[0]
@@ -351,10 +354,14 @@ class _Builder:
         rows: Tensor | None = None,
     ) -> Linear:
         """Build one linear layer from the named projections; with `rows`, int64 [out], its rows are in this order."""
+        outputs = tuple(outputs)
         parts = self._projection(prefix, names, outputs, inputs, bias)
         if rows is not None:
             parts = _in_order(*parts, rows)
-        return _linear(*parts, self._library, self._bits)
+        layer = _linear(*parts, self._library, self._bits)
+        widths = outputs if len(names) > 1 else (sum(outputs),)
+        self.places.append(Place(layer, tuple(prefix + name for name in names), widths, inputs, rows))
+        return layer
 
     def _projection(
         self, prefix: str, names: tuple[str, ...], outputs: Iterable[int], inputs: int, bias: bool

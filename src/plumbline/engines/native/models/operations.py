@@ -12,6 +12,7 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
+from plumbline.engines.native.models.adapters.layers import EagerAdapters
 from plumbline.engines.native.models.description import Activation, Attention, Latent, Norm
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.weights import ExpertsWeights, Stack
@@ -118,7 +119,7 @@ class Operations(Protocol):
         ...
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
-        """Map x [T, in] to [T, out]."""
+        """Map x [T, in] to [T, out], and add what the adapters of the tokens add."""
         ...
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
@@ -192,7 +193,12 @@ class _Step:
         return add_torch(x, residual, factor, scale)
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
-        return layer(x)
+        y = layer(x)
+        adapted = self._batch.adapters
+        if adapted is not None and layer.adapters is not None:
+            assert isinstance(layer.adapters, EagerAdapters)
+            layer.adapters.add(x, y, adapted)
+        return y
 
     def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
         raise NotImplementedError("kernels_problem refuses latent attention")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from plumbline.engines.native.models.adapters.layers import CompiledAdapters
 from plumbline.engines.native.models.description import Norm
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.operations import Heads, KVCache, LatentHeads, Loop, PreparedNorm
@@ -80,7 +81,11 @@ class _Recorder:
         )
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
-        return self._program.linear(x, *_projection(layer))
+        result = self._program.linear(x, *_projection(layer))
+        if layer.adapters is not None:
+            assert isinstance(layer.adapters, CompiledAdapters)
+            self._program.adapt(x, result, layer.adapters.table)
+        return result
 
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         return self._program.rope_kv_write(qkv, cache, _structure(heads))

@@ -88,6 +88,7 @@ class Transformer:
         """The compiled kernels that run it, so that a token has the same bits in any batch; None if others do."""
         self.embedding = weights.embedding
         self.head = weights.head
+        self.places = weights.places
         # Models were trained with a factor of their own type.
         self._embedding_scale = float(torch.tensor(description.embedding_scale, dtype=self.dtype))
         self._tables: dict[tuple[Rope, int], tuple[Tensor, Tensor | None]] = {}

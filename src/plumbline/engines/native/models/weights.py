@@ -18,6 +18,7 @@ __all__ = [
     "LayerWeights",
     "ModelWeights",
     "NormWeights",
+    "Place",
     "Stack",
 ]
 
@@ -110,6 +111,20 @@ class LayerWeights:
     """The factor on the residual stream after the layer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A linear layer of a model, and the projections of a checkpoint that it was made from."""
+
+    layer: Linear
+    names: tuple[str, ...]
+    """Without `.weight`; several projections of the same input are stacked along their outputs."""
+    widths: tuple[int, ...]
+    """The outputs of each."""
+    inputs: int
+    rows: Tensor | None
+    """int64 [out]: the order of the rows; None if they are as in the checkpoint."""
+
+
 @dataclass(slots=True)
 class ModelWeights:
     """The weights of a model."""
@@ -118,3 +133,5 @@ class ModelWeights:
     layers: list[LayerWeights]
     norm: NormWeights
     head: Linear
+    places: list[Place]
+    """The linear layers that adapters may change."""

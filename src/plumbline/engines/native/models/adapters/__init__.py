@@ -1,0 +1,1 @@
+"""Read LoRA adapters and keep those of a model: their configuration, their tensors, their place at linear layers."""
