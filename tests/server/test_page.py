@@ -203,6 +203,18 @@ async def test_the_judge_marks_a_violation_at_its_event() -> None:
             assert wrong["rules"][rule]["sentence"]
 
 
+async def test_a_violation_of_the_whole_stream_is_marked_where_it_appears() -> None:
+    async with server() as found:
+        answer = await found.post("/v1/chat/completions", CHAT)
+        events = answer.body.split(b"\n\n")
+        events[3] = events[3].replace(b'"test-model"', b'"another"')
+        wrong = Answer(answer.status, answer.headers, b"\n\n".join(events))
+        findings = (await found.post("/page/judge", exchange(wrong))).json["findings"]
+        assert {(each["rule"], each["pointer"], each["event"]) for each in findings} == {
+            ("CS-01", "model", 3)
+        }
+
+
 async def test_a_running_stream_is_judged_by_the_events_that_came_whole() -> None:
     async with server() as found:
         answer = await found.post("/v1/chat/completions", CHAT)

@@ -17,9 +17,9 @@ import msgspec
 
 from plumbline.server.page.event_rules import rules_of_events
 from plumbline.server.page.exchange import JudgedEvent, JudgedExchange, JudgedFinding, JudgedRule, Judgement
-from plumbline_conformance.judge.verdicts import Finding
+from plumbline_conformance.judge.verdicts import Finding, judge_law
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS, Problem
+from plumbline_conformance.suite.model import CHECKS
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.watch.live import judge_live
 
@@ -31,6 +31,10 @@ _NICE = 10
 _BROKEN = ("fail", "warn")
 _AT_EVENT = re.compile(r"event (\d{1,6})\b")
 _MOST_FINDINGS = 200
+_LONGEST = 1000
+"""Characters of a text of a finding."""
+_MOST_SEARCHED = 2000
+"""Events of a stream in which the event of a violation is searched; a law looks at all of them about ten times."""
 
 
 def judged(seen: JudgedExchange) -> Judgement:
@@ -46,6 +50,8 @@ def judged(seen: JudgedExchange) -> Judgement:
     )
     found = judge_live(exchange)
     findings = list(_findings(found, exchange))
+    if seen.complete:
+        findings = [each if each.event is not None else _located(each, exchange) for each in findings]
     # The last event may have come in part, so what is wrong with it may still be put right.
     last = len(exchange.events) - 1
     if not seen.complete:
@@ -67,21 +73,25 @@ def judged(seen: JudgedExchange) -> Judgement:
 
 
 def _findings(found: list[Finding], exchange: Exchange) -> Iterator[JudgedFinding]:
-    met: set[Problem] = set()
+    met: set[tuple[str, int | None, str, str]] = set()
     for finding in found:
+        check = CHECKS[finding.check]
         for problem in finding.problems if finding.verdict in _BROKEN else ():
-            if problem in met:  # Another check has found the same.
+            rule = problem.rule or check.rules[0]
+            event = _event(problem.pointer, len(exchange.events))
+            key = rule, event, problem.expected, problem.actual
+            if key in met:  # Another check has found the same.
                 continue
-            met.add(problem)
+            met.add(key)
             yield JudgedFinding(
-                rule=problem.rule or CHECKS[finding.check].rules[0],
-                check=finding.check,
-                title=CHECKS[finding.check].title,
+                rule=rule,
+                check=check.id,
+                title=check.title,
                 verdict=finding.verdict,
-                expected=problem.expected[:2000],
-                actual=problem.actual[:2000],
-                pointer=problem.pointer[:500],
-                event=_event(problem.pointer, len(exchange.events)),
+                expected=problem.expected[:_LONGEST],
+                actual=problem.actual[:_LONGEST],
+                pointer=problem.pointer[:_LONGEST],
+                event=event,
             )
 
 
@@ -90,6 +100,38 @@ def _event(pointer: str, count: int) -> int | None:
         return count - 1
     match = _AT_EVENT.match(pointer)
     return int(match[1]) if match and int(match[1]) < count else None
+
+
+def _located(finding: JudgedFinding, exchange: Exchange) -> JudgedFinding:
+    """Look for the event at which a violation appears that is about the stream as a whole, such as a second id.
+
+    It is the last event of the shortest beginning of the stream that breaks the rule, unless every beginning does:
+    then something is missing at the end.
+    """
+    events = exchange.events
+    if not 1 < len(events) <= _MOST_SEARCHED:
+        return finding
+
+    def breaks(count: int) -> bool:
+        data = b"".join(
+            (f"event: {each.name}\n" if each.name else "").encode() + f"data: {each.data}\n\n".encode()
+            for each in events[:count]
+        )
+        begun = msgspec.structs.replace(exchange, frames=[(0.0, data)])
+        result = judge_law(CHECKS[finding.check], begun)
+        return result is not None and any(
+            (problem.rule or CHECKS[finding.check].rules[0], problem.pointer)
+            == (finding.rule, finding.pointer)
+            for problem in result.problems
+        )
+
+    low, high = 1, len(events)
+    if breaks(low) or not breaks(high):
+        return finding
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if breaks(middle) else (middle, high)
+    return msgspec.structs.replace(finding, event=high - 1)
 
 
 def main(source: BinaryIO, sink: BinaryIO) -> None:

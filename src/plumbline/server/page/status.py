@@ -26,6 +26,8 @@ class EngineFacts(msgspec.Struct, kw_only=True):
     name: str
     why: str
     """Why this engine runs the model."""
+    runs_on: str
+    """The device and the kind of numbers; empty if the engine does not tell."""
     context: int
     """Tokens of prompt and answer together."""
     vocabulary: int
@@ -33,6 +35,7 @@ class EngineFacts(msgspec.Struct, kw_only=True):
     """The kinds of files that prompts may have."""
     cache_tokens: int
     """Tokens that the paged cache holds; 0 for an engine without one."""
+    cache_bytes: int
 
 
 class ModelFacts(msgspec.Struct, kw_only=True):
@@ -50,8 +53,6 @@ class Status(msgspec.Struct, kw_only=True):
 
     version: str
     python: str
-    device: str
-    dtype: str
     processes: int
     """How many processes answer clients; memory and requests are those of one of them."""
     memory_bytes: int | None
@@ -69,8 +70,6 @@ def status_of(models: Models[Any], settings: Settings, recent: RecentRequests, s
     return Status(
         version=__version__,
         python=platform.python_version(),
-        device=_device(settings),
-        dtype=settings.dtype,
         processes=settings.api_servers,
         memory_bytes=_memory(),
         device_memory=_device_memory(),
@@ -93,20 +92,13 @@ def _engine(engine: Engine, why: str) -> EngineFacts:
     return EngineFacts(
         name=info.name,
         why=why,
+        runs_on=info.runs_on,
         context=info.max_model_len,
         vocabulary=info.vocab_size,
         modalities=sorted(info.modalities),
         cache_tokens=info.num_blocks * info.block_size,
+        cache_bytes=info.cache_bytes,
     )
-
-
-def _device(settings: Settings) -> str:
-    if settings.device != "auto":
-        return settings.device
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return f"cuda ({torch.cuda.get_device_name()})"
-    return f"cpu ({os.cpu_count()} cores)"
 
 
 def _memory() -> int | None:

@@ -79,6 +79,8 @@ def _server_lines(
         return
     url = base_url(settings, port)
     yield "address", f"{url}/v1"
+    if settings.page:
+        yield "page", f"{url} (--no-page)"
     yield "try", _first_request(catalog, settings, url)
 
 

@@ -7,7 +7,7 @@ const compact = (object) =>
   Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined && value !== null));
 
 export const emptyAnswer = () => ({
-  text: "", thinking: "", signature: "", calls: [], tokens: [], finish: null, usage: null, error: null, response: null,
+  text: "", thinking: "", summary: "", signature: "", calls: [], tokens: [], finish: null, usage: null, error: null, response: null,
 });
 
 function constraint(format, names) {
@@ -140,8 +140,8 @@ const responses = {
         for (const entry of json.logprobs || []) answer.tokens.push(token(entry, entry.top_logprobs || []));
         break;
       case "response.refusal.delta": answer.text += json.delta; break;
-      case "response.reasoning_text.delta":
-      case "response.reasoning_summary_text.delta": answer.thinking += json.delta; break;
+      case "response.reasoning_text.delta": answer.thinking += json.delta; break;
+      case "response.reasoning_summary_text.delta": answer.summary += json.delta; break;
       case "response.output_item.added":
         if (item.type === "function_call") answer.calls.push({ item: item.id, id: item.call_id, name: item.name, input: "" });
         break;

@@ -94,9 +94,10 @@ async function conversations() {
     h("button", { type: "button", className: "entry", ariaCurrent: conversation.id === state.conversation.id ? "true" : null,
       onclick: () => openConversation(conversation) }, conversation.title || "Untitled"),
     h("button", { type: "button", className: "icon", ariaLabel: `Delete ${conversation.title}`, onclick: async () => {
+      if (state.live) return notice("Stop the answer first.");
       await remove(conversation);
       if (conversation.id === state.conversation.id) startNew();
-      emit("conversations");
+      return emit("conversations");
     } }, "×"))));
 }
 

@@ -34,8 +34,9 @@ function summary({ name, json, data }) {
 
 const about = (rule, rules) => (rules[rule] ? `${rule} ${rules[rule].level}: ${rules[rule].sentence}` : rule);
 
-function finding(each, rules) {
-  return h("div", { className: `finding ${each.verdict}` }, h("p", {}, h("b", {}, each.rule), ` ${each.title}`),
+function finding(each, rules, folded = false) {
+  const [outer, head] = folded ? ["details", "summary"] : ["div", "p"];
+  return h(outer, { className: `finding ${each.verdict}` }, h(head, {}, h("b", {}, each.rule), ` ${each.title}`),
     h("p", {}, `Expected ${each.expected}, got ${each.actual}.`),
     h("p", { className: "muted" }, each.pointer && `At ${each.pointer}. `, ...inline(rules[each.rule]?.sentence || "")));
 }
@@ -144,7 +145,7 @@ export function eventsPanel(view) {
   return view.replaceChildren(...[
     h("div", { className: "line" }, h("h2", {}, `${record.path}`), h("span", { className: "muted" }, `status ${record.status || "…"}`),
       h("button", { type: "button", className: "quiet", onclick: raw }, "Copy raw")),
-    verdict(record), ...general.map((each) => finding(each, record.judgement.rules)),
+    verdict(record), ...general.map((each) => finding(each, record.judgement.rules, true)),
     !writing && events.length > 1 && replay(shown, rows),
     list,
     !events.length && record.frames.length > 0 && h("pre", { tabIndex: 0 }, new TextDecoder().decode(record.frames[0][1])),

@@ -63,7 +63,8 @@ function card(model) {
   return h("div", { className: "card" }, h("h2", {}, model.names.join(", ")), facts([
     ["Engine", `${engine.name}: ${engine.why}`], ["Context", `${engine.context.toLocaleString("en")} tokens`],
     ["Weights", model.weight_bytes && bytes(model.weight_bytes)], ["Vocabulary", engine.vocabulary.toLocaleString("en")],
-    ["Cache", engine.cache_tokens && `${engine.cache_tokens.toLocaleString("en")} tokens`],
+    ["Device", engine.runs_on], ["Cache", [engine.cache_bytes && bytes(engine.cache_bytes),
+      engine.cache_tokens && `${engine.cache_tokens.toLocaleString("en")} tokens`].filter(Boolean).join(", ")],
     ["Reads", ["text", ...engine.modalities].join(", ")], ["Dialect", model.tool_calls],
   ]));
 }
@@ -102,7 +103,7 @@ async function refresh(view) {
     h("div", { className: "tiles" }, ...SERIES.map(tile)),
     ...status.models.map(card),
     h("div", { className: "card" }, h("h2", {}, `Plumbline ${status.version}`), facts([
-      ["Device", `${status.device}, ${status.dtype}`], ["Memory", status.memory_bytes && bytes(status.memory_bytes)],
+      ["Python", status.python], ["Memory", status.memory_bytes && bytes(status.memory_bytes)],
       ["Of the device", status.device_memory && status.device_memory.map(bytes).join(" of ")],
       ["Processes", status.processes > 1 && `${status.processes}; memory and requests are those of one`],
       ["Responses", status.stores ? "are stored" : "are not stored"]])),

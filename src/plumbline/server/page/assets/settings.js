@@ -84,7 +84,8 @@ function toolFields(again) {
 }
 
 const range = ({ minimum, maximum, exclusiveMinimum, exclusiveMaximum }) => {
-  const low = minimum ?? exclusiveMinimum, high = maximum ?? exclusiveMaximum;
+  const [low, high] = [minimum ?? exclusiveMinimum, maximum ?? exclusiveMaximum]
+    .map((bound) => (Math.abs(bound) < 2 ** 40 ? bound : undefined)); // Bounds of the machine say nothing to people.
   return low !== undefined && high !== undefined ? `${low} to ${high}` : low !== undefined ? `from ${low}` : "";
 };
 

@@ -76,17 +76,21 @@ function problem(error) {
     h("p", { className: "muted" }, about.filter(Boolean).join(" · ")));
 }
 
+// A server may send the thinking, a summary of it, or both, which can be the same.
+const thoughts = (answer) => answer.thinking || answer.summary || "";
+
 function thinking(node, answer, writing) {
   const open = !answer.text && !answer.calls.length && writing;
   return h("details", { className: "thinking", open: node.open, ontoggle: (event) => (node.open = event.target.open) },
-    h("summary", {}, open ? "Thinking…" : "Thinking", h("span", { className: "muted" }, ` ${answer.thinking.length} characters`)),
-    h("div", { className: "plain" }, answer.thinking));
+    h("summary", {}, open ? "Thinking…" : "Thinking", h("span", { className: "muted" }, ` ${thoughts(answer).length} characters`)),
+    h("div", { className: "plain" }, thoughts(answer)));
 }
 
 function facts(node, answer) {
   const used = answer.usage || {};
   const written = used.completion_tokens ?? used.output_tokens;
-  const speed = written && node.seconds > node.firstToken ? written / (node.seconds - node.firstToken) : 0;
+  const writing = node.seconds - node.firstToken;
+  const speed = written > 1 && writing > 0.01 ? (written - 1) / writing : 0; // What came in one piece has no speed.
   return [answer.finish, written !== undefined && `${written} tokens`, node.firstToken && `first after ${seconds(node.firstToken)}`,
     speed && `${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s`].filter(Boolean).join(" · ");
 }
@@ -98,9 +102,9 @@ function written(node, { text }) {
 
 function answerParts(node, answer) {
   const writing = state.live?.node === node;
-  const empty = !answer.text && !answer.thinking && !answer.calls.length && !answer.error;
+  const empty = !answer.text && !thoughts(answer) && !answer.calls.length && !answer.error;
   return [
-    answer.thinking && thinking(node, answer, writing),
+    thoughts(answer) && thinking(node, answer, writing),
     answer.text && h("div", { className: "text" }, ...written(node, answer)),
     ...calls(node, answer),
     answer.error && problem(answer.error),
