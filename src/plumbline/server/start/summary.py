@@ -80,7 +80,7 @@ def _server_lines(
     url = base_url(settings, port)
     yield "address", f"{url}/v1"
     if settings.page:
-        yield "page", f"{url} (--no-page)"
+        yield "page", f"{url}/"
     yield "try", _first_request(catalog, settings, url)
 
 

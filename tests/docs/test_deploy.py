@@ -1,0 +1,94 @@
+"""The files of docs/deploy fit the server: its options and metrics; tools accept them where they are installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.asgi import serving
+from support.models import served, tiny_engine
+
+from plumbline.server.settings import OPTIONS
+
+DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
+SUFFIXES = re.compile(r"_(bucket|sum|count)$")
+
+
+def expressions() -> list[str]:
+    """The queries of the alerts and of the dashboard."""
+    alerts = yaml.safe_load((DEPLOY / "alerts.yml").read_text("utf-8"))
+    board = json.loads((DEPLOY / "grafana" / "plumbline.json").read_text("utf-8"))
+    found = [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+    return found + [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
+async def test_every_query_is_of_a_metric_that_the_server_has() -> None:
+    async with serving(served(tiny_engine())) as server:
+        body = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+        assert (await server.post("/v1/chat/completions", body)).status == 200
+        exposed = (await server.get("/metrics")).body.decode()
+    known = {line.split(" ")[2] for line in exposed.splitlines() if line.startswith("# TYPE")}
+    # The store's metrics come with a store.
+    known |= {"plumbline_store_failed_writes_total"}
+    for expression in expressions():
+        names = re.findall(r"\bplumbline_\w+", expression)
+        assert names or "up{" in expression
+        for name in names:
+            assert name in known or SUFFIXES.sub("", name) in known, name
+
+
+def test_the_variables_of_the_containers_are_options() -> None:
+    options = {option.variable for option in OPTIONS}
+    options |= {option.file_option.variable for option in OPTIONS if option.about.in_file}
+    containers = (DEPLOY / "Containerfile").read_text("utf-8")
+    named = set(re.findall(r"PLUMBLINE_[A-Z_]+", containers))
+    named |= {
+        name for name in COMPOSE["services"]["plumbline"]["environment"] if name.startswith("PLUMBLINE_")
+    }
+    assert {"PLUMBLINE_HOST", "PLUMBLINE_STORE", "PLUMBLINE_API_KEY"} <= named <= options
+
+
+def test_every_file_and_volume_of_the_composition_exists() -> None:
+    mounts = [volume for service in COMPOSE["services"].values() for volume in service["volumes"]]
+    assert any(mount.startswith("./") for mount in mounts)
+    for mount in mounts:
+        source = mount.split(":")[0]
+        assert (DEPLOY / source).exists() if source.startswith("./") else source in COMPOSE["volumes"], mount
+    build = COMPOSE["services"]["plumbline"]["build"]
+    assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Containerfile")
+
+
+def test_only_loopback_is_published() -> None:
+    """People put a proxy with certificates before it; docs/scale-out.md has one."""
+    for service in COMPOSE["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed")
+    text = (DEPLOY / "plumbline.service").read_text("utf-8")
+    assert "/opt/plumbline/bin/plumbline serve " in text
+    unit = tmp_path / "plumbline.service"
+    # The program has to exist where the unit is verified.
+    unit.write_text(text.replace("/opt/plumbline/bin/plumbline", "/bin/true"))
+    done = subprocess.run([program, "verify", unit], capture_output=True, text=True, timeout=60, check=False)
+    about_it = [line for line in done.stderr.splitlines() if "plumbline" in line]
+    assert about_it == []
+
+
+def test_hadolint_accepts_the_containers() -> None:
+    program = shutil.which("hadolint")
+    if program is None:
+        pytest.skip("hadolint is not installed; nox -s deploy installs it")
+    files = [DEPLOY / "Containerfile", DEPLOY.parents[1] / "conformance" / "ci" / "Containerfile"]
+    done = subprocess.run([program, *files], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
