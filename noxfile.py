@@ -284,8 +284,13 @@ def deploy(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
-    """Build the pages about the reference servers from their recordings, in docs/build."""
-    Environment(session, SERVE).run("python", "conformance/reference_servers/pages.py")
+    """Build the site in docs/build/site, every link checked, and the pages about the reference servers in docs/build.
+
+    The diagrams need graphviz (`apt-get install graphviz`).
+    """
+    environment = Environment(session, f"{SERVE},docs")
+    environment.run("python", "conformance/reference_servers/pages.py")
+    environment.run("sphinx-build", "-q", "-W", "-n", "-b", "html", "docs", "docs/build/site")
 
 
 @nox.session(name="peers-docs", venv_backend="none")

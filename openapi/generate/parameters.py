@@ -51,18 +51,19 @@ def write_page(whole: Json, found: list[Operation]) -> str:
                 name for name in bundle.reachable(schemas, {op.request}) if name not in (*inner, op.request)
             ]
     parts.append("## Objects in requests")
-    for name in sorted(inner):
-        rows = list(fields(schemas[name]))
-        if rows:
-            lines = ["| field | type and limits | effect |", "|---|---|---|"]
-            lines += [
-                f"| `{field}` | {_kind(schema)} | {_cell(schema.get('description', ''))} |"
-                for field, schema in rows
-            ]
-            parts.append(
-                f"### {name}\n\n{_cell(schemas[name].get('description', ''))}\n\n" + "\n".join(lines)
-            )
+    parts += [_object(name, schemas[name]) for name in sorted(inner)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _object(name: str, schema: Json) -> str:
+    """Return the section of one schema: its fields, or what it is one of."""
+    rows = list(fields(schema))
+    lines = ["| field | type and limits | effect |", "|---|---|---|"]
+    lines += [
+        f"| `{field}` | {_kind(inner)} | {_cell(inner.get('description', ''))} |" for field, inner in rows
+    ]
+    body = "\n".join(lines) if rows else f"{_kind(schema)}"
+    return f"### {name}\n\n{_cell(schema.get('description', ''))}\n\n{body}"
 
 
 def fields(schema: Json) -> Iterator[tuple[str, Json]]:

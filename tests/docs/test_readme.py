@@ -1,4 +1,4 @@
-"""What README.md shows is what happens.
+"""What README.md and the tutorial show is what happens.
 
 A fenced block whose info string ends with the word `example` is run, with a server of the pocket model behind it:
 
@@ -30,13 +30,14 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+TUTORIAL = sorted((ROOT / "docs" / "tutorial").glob("[1-9]*.md"))
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 PLACEHOLDERS = [
     (
@@ -57,9 +58,18 @@ class Example:
     code: str
     output: str | None
     line: int
+    page: str = "README.md"
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
 
 
-def examples(text: str) -> list[Example]:
+def shown() -> list[Example]:
+    """The examples of all pages."""
+    return [one for path in (README, *TUTORIAL) for one in examples(path.read_text("utf-8"), path.name)]
+
+
+def examples(text: str, page: str = "README.md") -> list[Example]:
     """The marked blocks of a document."""
     blocks = [
         (match[1].split(), match[2], text.count("\n", 0, match.start()) + 1) for match in FENCE.finditer(text)
@@ -70,7 +80,7 @@ def examples(text: str) -> list[Example]:
             continue
         following = blocks[number + 1] if number + 1 < len(blocks) else ([], "", 0)
         output = following[1] if following[0][1:] == ["output"] else None
-        found.append(Example(words[0], code, output, line))
+        found.append(Example(words[0], code, output, line, page))
     return found
 
 
@@ -116,13 +126,8 @@ def _is_json(text: str) -> bool:
 
 def run(example: Example, port: int) -> str:
     """Run an example; returns what it printed."""
-    moved = Example(
-        example.language,
-        re.sub(r"\b(127\.0\.0\.1|localhost):8000\b", f"127.0.0.1:{port}", example.code),
-        example.output,
-        example.line,
-    )
-    command = script(moved)
+    code = re.sub(r"\b(127\.0\.0\.1|localhost):8000\b", f"127.0.0.1:{port}", example.code)
+    command = script(replace(example, code=code))
     folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
     ended = subprocess.run(
         command,
@@ -132,7 +137,7 @@ def run(example: Example, port: int) -> str:
         cwd=ROOT,
         env={**os.environ, "PATH": os.pathsep.join(folders), "PYTHONUTF8": "1"},
     )
-    assert ended.returncode == 0, f"line {example.line} of README.md: {ended.stdout}{ended.stderr}"
+    assert ended.returncode == 0, f"{example}: {ended.stdout}{ended.stderr}"
     return ended.stdout
 
 
@@ -167,18 +172,19 @@ def _healthy(port: int) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("example", examples(README.read_text("utf-8")), ids=lambda e: f"line-{e.line}")
-def test_an_example_prints_the_output_in_the_readme(example: Example, port: int) -> None:
+@pytest.mark.parametrize("example", shown(), ids=str)
+def test_an_example_prints_the_output_that_is_shown(example: Example, port: int) -> None:
     if "curl" in example.code and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     printed = run(example, port)
 
     if example.output is not None:
-        assert same(example.output, printed), f"line {example.line} of README.md printed:\n{printed}"
+        assert same(example.output, printed), f"{example} printed:\n{printed}"
 
 
-def test_the_readme_has_examples() -> None:
-    assert examples(README.read_text("utf-8"))
+def test_every_page_has_examples() -> None:
+    assert {example.page for example in shown()} == {path.name for path in (README, *TUTORIAL)}
+    assert len(TUTORIAL) == 8
 
 
 DOCUMENT = """
@@ -220,7 +226,7 @@ def test_examples_are_run_with_the_port_of_the_test() -> None:
 
 
 def test_an_example_that_fails_is_an_error() -> None:
-    with pytest.raises(AssertionError, match="line 7"):
+    with pytest.raises(AssertionError, match=r"README\.md:7"):
         run(Example("bash", "false\necho later", None, 7), 1)
 
 
