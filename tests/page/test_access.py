@@ -77,6 +77,17 @@ def test_the_theme_follows_the_system_until_it_is_chosen(visit: Any, pocket: Liv
     assert dark.evaluate(colour) == colours[1]
 
 
+@pytest.mark.parametrize("width", [360, 700, 1000, 1100, 1280, 1920])
+def test_no_width_needs_scrolling_sideways(visit: Any, pocket: Live, width: int) -> None:
+    seen = visit(pocket, width=width)
+    page = seen.open()
+    wide = "each => each.scrollWidth > each.clientWidth + 1"
+    for place in ("html", "header", ".segments", "#thread", "#composer"):
+        assert not page.locator(place).evaluate(wide), place
+    right = "each => each.getBoundingClientRect().right <= innerWidth"
+    assert page.locator("#panel-toggle").evaluate(right)
+
+
 def test_a_narrow_screen_has_everything(visit: Any, pocket: Live) -> None:
     seen = visit(pocket, width=390, height=844)
     page = seen.open()
@@ -87,7 +98,7 @@ def test_a_narrow_screen_has_everything(visit: Any, pocket: Live) -> None:
     seen.ask("Count from 3 to 7.")
     assert "3, 4, 5, 6, 7" in seen.answer()
     page.click("#menu")
-    assert page.locator("#conversations .entry").is_visible()
+    page.wait_for_selector("#conversations .entry")
     page.click("#conversations .entry")
     assert page.locator("#sidebar").is_hidden()
     page.click("#panel-toggle")

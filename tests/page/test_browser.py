@@ -6,6 +6,7 @@ Laws beside those of each test: nothing is requested from another server, and no
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 from support.live import Live, live
 from support.models import answer_with, scripted, scripted_info, served
+from support.pocket import pocket_settings
 
+from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
 
 from .conftest import KEY
@@ -97,6 +100,49 @@ def test_an_answer_fits_its_schema(visit: Any, pocket: Live, api: str) -> None:
         assert set(json.loads(text)) == {"name", "year"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("grammar", r"The answer is \d+\."), ("regex", "(yes|no), because .*")]
+)
+def test_an_answer_fits_its_grammar(visit: Any, pocket: Live, kind: str, expected: str) -> None:
+    seen = visit(pocket)
+    page = seen.open()
+    page.get_by_label("Format of answers").select_option(kind)
+    seen.ask("How many?")
+    assert re.fullmatch(expected, page.inner_text(".message.assistant .text").strip())
+    choose(page, "messages")
+    page.fill("#prompt", "And now?")
+    page.press("#prompt", "Enter")
+    page.wait_for_selector("#notice:has-text('This API has no answers of the format')")
+
+
+def test_a_browser_that_keeps_nothing_still_talks(visit: Any, pocket: Live) -> None:
+    seen = visit(pocket)
+    seen.page.add_init_script("Object.defineProperty(window, 'indexedDB', { value: undefined })")
+    page = seen.open()
+    seen.ask("Count from 3 to 7.")
+    page.click("#new")
+    page.click("#conversations .entry")
+    assert "3, 4, 5, 6, 7" in seen.answer()
+
+
+def test_a_strict_server_knows_every_field(visit: Any) -> None:
+    """Also those of a conversation with thinking, calls and probabilities."""
+    with live(lambda: load(pocket_settings()), Settings(strict=True)) as server:
+        seen = visit(server)
+        page = seen.open()
+        page.click("text=Insert an example")
+        page.check("text=Ask for the probabilities of tokens")
+        for api in ("chat", "responses", "messages"):
+            choose(page, api)
+            seen.ask(WEATHER)
+            page.fill(".call textarea", "sunny")
+            page.click("text=Send the result")
+            page.wait_for_selector(".message.tool")
+            seen.finished()
+            assert page.locator(".problem").count() == 0
+            page.click("#new")
+
+
 def test_a_wrong_schema_is_named_before_it_is_sent(visit: Any, pocket: Live) -> None:
     seen = visit(pocket)
     page = seen.open()
@@ -151,6 +197,10 @@ def test_conversations_outlive_a_reload_and_can_be_deleted(visit: Any, pocket: L
     page.click("#conversations .entry")
     assert seen.answer() == before
     page.hover("#conversations li")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.click("#conversations .icon")
+    assert page.locator("#conversations .entry").count() == 1
+    page.once("dialog", lambda dialog: dialog.accept())
     page.click("#conversations .icon")
     page.wait_for_selector(".welcome")
     assert page.locator("#conversations .entry").count() == 0

@@ -16,7 +16,7 @@ import { tokensPanel } from "./tokens.js";
 const PANELS = {
   settings: ["Settings", settingsPanel], events: ["Events", eventsPanel], tokens: ["Tokens", tokensPanel], server: ["Server", serverPanel],
 };
-const narrow = matchMedia("(max-width: 800px)");
+const narrow = matchMedia("(max-width: 1080px)");
 
 function openPanel(name) {
   const view = $("view");
@@ -95,6 +95,7 @@ async function conversations() {
       onclick: () => openConversation(conversation) }, conversation.title || "Untitled"),
     h("button", { type: "button", className: "icon", ariaLabel: `Delete ${conversation.title}`, onclick: async () => {
       if (state.live) return notice("Stop the answer first.");
+      if (!confirm(`Delete “${conversation.title}” from this browser?`)) return undefined;
       await remove(conversation);
       if (conversation.id === state.conversation.id) startNew();
       return emit("conversations");

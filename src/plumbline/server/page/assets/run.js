@@ -42,6 +42,7 @@ export async function run(parent) {
   const live = { node, record, reader: new EventReader(), controller: new AbortController() };
   Object.assign(state, { live, shown: live });
   emit("thread");
+  save().then(() => emit("conversations")); // A reload in the middle keeps what was asked.
   let folded = 0;
   await send(record, live.controller.signal, () => {
     const { events } = live.reader;
@@ -64,10 +65,9 @@ export async function run(parent) {
   node.firstToken = record.frames[0]?.[0];
   emit("thread");
   emit("answer", live);
+  await Promise.all([save(), put("records", record)]);
   await judge(live, record.complete);
   await put("records", record);
-  await save();
-  emit("conversations");
 }
 
 export const stop = () => state.live?.controller.abort();

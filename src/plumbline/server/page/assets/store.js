@@ -4,6 +4,8 @@
 
 import { id } from "./dom.js";
 
+const STORES = ["conversations", "records"];
+const memory = Object.fromEntries(STORES.map((name) => [name, new Map()])); // Where a browser keeps nothing.
 let database;
 const promised = (request) =>
   new Promise((resolve, reject) => {
@@ -11,26 +13,33 @@ const promised = (request) =>
     request.onerror = () => reject(request.error);
   });
 
-async function objects(name, mode) {
-  if (!database) {
+async function opened() {
+  try {
     const opening = indexedDB.open("plumbline", 1);
-    opening.onupgradeneeded = () => {
-      for (const each of ["conversations", "records"]) opening.result.createObjectStore(each, { keyPath: "id" });
-    };
-    database = promised(opening);
+    opening.onupgradeneeded = () => STORES.forEach((each) => opening.result.createObjectStore(each, { keyPath: "id" }));
+    return await promised(opening);
+  } catch {
+    return null;
   }
-  return (await database).transaction(name, mode).objectStore(name);
 }
 
-export const put = async (name, value) => promised((await objects(name, "readwrite")).put(value));
-export const get = async (name, key) => promised((await objects(name, "readonly")).get(key));
-export const all = async (name) => promised((await objects(name, "readonly")).getAll());
+// Do something with a store of the browser, or else with the one in memory.
+async function using(name, mode, kept, lost) {
+  const found = await (database ??= opened());
+  return found ? promised(kept(found.transaction(name, mode).objectStore(name))) : lost(memory[name]);
+}
+
+export const put = (name, value) =>
+  using(name, "readwrite", (store) => store.put(value), (map) => map.set(value.id, value));
+export const get = (name, key) => using(name, "readonly", (store) => store.get(key), (map) => map.get(key));
+export const all = (name) => using(name, "readonly", (store) => store.getAll(), (map) => [...map.values()]);
+const drop = (name, key) => using(name, "readwrite", (store) => store.delete(key), (map) => map.delete(key));
 
 export async function remove(conversation) {
   for (const node of Object.values(conversation.nodes)) {
-    if (node.record) await promised((await objects("records", "readwrite")).delete(node.record));
+    if (node.record) await drop("records", node.record);
   }
-  await promised((await objects("conversations", "readwrite")).delete(conversation.id));
+  await drop("conversations", conversation.id);
 }
 
 export const newConversation = (api, model) =>
