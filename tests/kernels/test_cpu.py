@@ -215,6 +215,19 @@ def test_inputs_that_no_group_divides_are_refused():
         load().pack(randn(4, 40), 8)
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("rows", [1, 5, 9])
+def test_sums_of_the_largest_products_are_exact(library: Library, bits: int, rows: int) -> None:
+    """Processors that add two products to 16 bits must not lose one."""
+    lowest, highest = -(1 << bits - 1), (1 << bits - 1) - 1
+    inputs = randn(rows, 64, seed=3).sign() * 127
+    levels = torch.where(randn(40, 64, seed=4) < 0, lowest, highest).float()
+    levels[0], levels[1], levels[2] = lowest, highest, lowest * inputs[0].sign()
+    levels.clamp_(max=highest)
+    packed = library.pack(levels, bits, torch.ones(40, 2))
+    assert torch.equal(library.logits(inputs, packed, None), inputs @ levels.T)
+
+
 @DTYPES
 @pytest.mark.parametrize("kind", ["rms", "layer", "layer with bias"])
 @pytest.mark.parametrize("factor", [1.0, 0.3])

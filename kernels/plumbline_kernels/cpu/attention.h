@@ -3,10 +3,11 @@
 // The work is cut into parts: a tile of a sequence's queries, and one key head. The query heads that share the key head
 // are rows of one matrix. A tile walks over blocks of keys that begin at multiples of KEYS, so the bits of a row depend
 // on its query and on the keys up to its position alone: not on the batch, nor on how a prompt is cut. Scores and sums
-// are fp32; in bf16 the weights are rounded to bf16 for the second product.
+// are fp32; where pairs of bf16 are multiplied, the weights are rounded to bf16 for the second product.
 #pragma once
 #include <cmath>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "product.h"
@@ -15,7 +16,9 @@
 constexpr int WIDE_DIM = 640;    // The widest head; most are at most NARROW_DIM, and need less of the cache.
 constexpr int NARROW_DIM = 256;
 constexpr int KEYS = 64;
-constexpr int TILE_ROWS = 64;     // More rows reuse a packed block of keys, and fewer wide heads fit the cache.
+// More rows reuse a packed block of keys, and fewer wide heads fit the cache: as many as have the numbers of FEW_ROWS
+// heads of the widest kind.
+constexpr int FEW_ROWS = 64, TILE_ROWS = 256;
 constexpr float LOWEST = -1e30f;  // Finite, so that a row without a key so far has no NaN.
 
 template <typename T>
@@ -50,15 +53,17 @@ inline void transpose(U (&m)[LANES]) {
 
 template <typename T, int MAX_DIM>
 class Tile {
-  using A = Arithmetic<T>;
+  // Without products of pairs, a tile is widened to fp32 once, where it is packed.
+  using E = std::conditional_t<Arithmetic<T>::PER_WORD == 1, float, T>;
+  using A = Arithmetic<E>;
   static constexpr int PER = A::PER_WORD;
 
-  alignas(64) T q_[TILE_ROWS * MAX_DIM];
-  alignas(64) T k_[MAX_DIM * KEYS];  // Panels of keys.
-  alignas(64) T v_[KEYS * MAX_DIM];  // The values of a block side by side.
-  alignas(64) T p_[TILE_ROWS * KEYS];
+  alignas(64) E q_[FEW_ROWS * MAX_DIM];
+  alignas(64) E k_[MAX_DIM * KEYS];  // Panels of keys.
+  alignas(64) E v_[KEYS * MAX_DIM];  // The values of a block side by side.
+  alignas(64) E p_[TILE_ROWS * KEYS];
   alignas(64) float s_[TILE_ROWS * KEYS];
-  alignas(64) float o_[TILE_ROWS * MAX_DIM];
+  alignas(64) float o_[FEW_ROWS * MAX_DIM];
   alignas(64) F total_[TILE_ROWS];
   float top_[TILE_ROWS];
 
@@ -66,9 +71,15 @@ class Tile {
     if constexpr (PER == 1) return (U)load(from);
     else return load_as<U>(from);
   }
-  static void put(T* to, U words) {
+  static void put(E* to, U words) {
     if constexpr (PER == 1) store(to, (F)words);
     else store_as(to, words);
+  }
+
+  static void take(E* to, const T* from, long count) {
+    if constexpr (std::is_same_v<E, T>) std::memcpy(to, from, count * sizeof(T));
+    else
+      for (long i = 0; i < count; i += LANES) store(to + i, load(from + i));
   }
 
   void pack_keys(const T* const* rows, long dim) {
@@ -77,7 +88,7 @@ class Tile {
         U m[LANES];
         for (int i = 0; i < LANES; i++) m[i] = rows[key + i] ? words(rows[key + i] + word * PER) : U{};
         transpose(m);
-        T* to = k_ + key / PANEL * PANEL * dim + key % PANEL * PER;
+        E* to = k_ + key / PANEL * PANEL * dim + key % PANEL * PER;
         for (int i = 0; i < LANES; i++) put(to + (word + i) * PANEL * PER, m[i]);
       }
   }
@@ -155,25 +166,30 @@ class Tile {
     long shared = a.heads / a.kv_heads, dim = a.dim;
     int rows = (stop - first) * shared;
     for (long i = first; i < stop; i++)
-      std::memcpy(q_ + (i - first) * shared * dim, a.q + ((base + i) * a.heads + head * shared) * dim,
-                  shared * dim * sizeof(T));
+      take(q_ + (i - first) * shared * dim, a.q + ((base + i) * a.heads + head * shared) * dim, shared * dim);
     std::memset(o_, 0, sizeof(float) * rows * dim);
     for (int r = 0; r < rows; r++) top_[r] = LOWEST, total_[r] = splat(0.0f);
 
     long earliest = a.window ? context + first + 1 - a.window : 0;
     for (long block = earliest > 0 ? earliest / KEYS * KEYS : 0; block < context + stop; block += KEYS) {
       pack(a, a.tables + sequence * a.table_width, head, block, seq_len);
+      // Queries before the block have no key in it.
+      long before = block - context - first;
+      int from = before > 0 ? before * shared : 0, count = rows - from;
       for (int key = 0; key < KEYS; key += PANEL)
-        products<A, GROUPS>(rows, q_, dim, k_ + key * dim, PANEL * PER, dim / PER, s_ + key, KEYS, false);
-      for (int r = 0; r < rows; r++) {
+        products<A, GROUPS>(count, q_ + from * dim, dim, k_ + key * dim, PANEL * PER, dim / PER, s_ + from * KEYS + key,
+                            KEYS, false);
+      for (int r = from; r < rows; r++) {
         long position = context + first + r / shared - block;
         weigh(r, a.scale * LOG2E, a.softcap, a.window ? position - a.window + 1 : 0, position, dim);
       }
+      const E* weights = p_ + from * KEYS;
+      float* sums = o_ + from * dim;
       long column = 0;
       for (; column + PANEL <= dim; column += PANEL)
-        products<A, GROUPS>(rows, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, o_ + column, dim, true);
+        products<A, GROUPS>(count, weights, KEYS, v_ + column * PER, dim * PER, KEYS / PER, sums + column, dim, true);
       for (; column < dim; column += LANES)
-        products<A, 1>(rows, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, o_ + column, dim, true);
+        products<A, 1>(count, weights, KEYS, v_ + column * PER, dim * PER, KEYS / PER, sums + column, dim, true);
     }
     for (int r = 0; r < rows; r++) {
       float total = sum(total_[r]);
@@ -186,16 +202,24 @@ class Tile {
   }
 };
 
+// Fill in how many tiles of so many queries the sequences before each one have.
+template <typename T>
+void count_tiles(const Attention<T>& a, long queries, std::vector<long>& tiles) {
+  for (long s = 0; s < a.sequences; s++)
+    tiles[s + 1] = tiles[s] + (a.query_start[s + 1] - a.query_start[s] + queries - 1) / queries;
+}
+
 template <typename T, int MAX_DIM>
 void attend_tiles(const Attention<T>& a) {
-  long queries = TILE_ROWS * a.kv_heads / a.heads;
-  std::vector<long> tiles(a.sequences + 1, 0);  // How many tiles the sequences before each one have.
-  long pairs = 0;
-  for (long s = 0; s < a.sequences; s++) {
-    long count = a.query_start[s + 1] - a.query_start[s];
-    tiles[s + 1] = tiles[s] + (count + queries - 1) / queries;
-    pairs += count * a.seq_lens[s];
+  std::vector<long> tiles(a.sequences + 1, 0);
+  long most = FEW_ROWS * MAX_DIM / a.dim, queries = 0, pairs = 0;
+  // Enough tiles for all threads, so that none ends late.
+  for (long rows = most < TILE_ROWS ? most : TILE_ROWS;; rows /= 2) {
+    queries = rows * a.kv_heads / a.heads;
+    count_tiles(a, queries, tiles);
+    if (rows < 2 * FEW_ROWS || tiles[a.sequences] * a.kv_heads >= 4 * a.threads) break;
   }
+  for (long s = 0; s < a.sequences; s++) pairs += (a.query_start[s + 1] - a.query_start[s]) * a.seq_lens[s];
   auto part = [&](uint32_t index) {
     thread_local std::unique_ptr<Tile<T, MAX_DIM>> tile;
     if (!tile) tile = std::make_unique<Tile<T, MAX_DIM>>();

@@ -21,7 +21,7 @@ __all__ = ["Library", "Op", "PackedWeight", "load"]
 _MAX_DIM = 640
 """The widest head; `WIDE_DIM` in attention.h."""
 _MAX_SHARED = 64
-"""The most query heads of a key head; `TILE_ROWS` in attention.h."""
+"""The most query heads of a key head; `FEW_ROWS` in attention.h."""
 _DTYPES = (torch.bfloat16, torch.float32)
 _BYTES = 4
 """Bytes of a word of a rounded weight; `WORD` in quantized.h."""
@@ -110,6 +110,11 @@ class Library:
         }
         self._fast = bool(self._functions.plumbline_is_fast())
         self._panel = int(self._functions.plumbline_panel())
+
+    @property
+    def multiplies_pairs(self) -> bool:
+        """Whether the processor multiplies pairs of bf16 numbers (AVX512-BF16), and does not widen them first."""
+        return self._per_word[torch.bfloat16] == 2
 
     def supports(self, dtype: torch.dtype, head_dim: int, shared: int, widths: tuple[int, ...]) -> bool:
         """Return whether models of a shape run, and faster than with torch.

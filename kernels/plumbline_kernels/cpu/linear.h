@@ -1,5 +1,8 @@
 // Linear layers over packed weights (see product.h).
 #pragma once
+#include <type_traits>
+#include <vector>
+
 #include "product.h"
 #include "threads.h"
 
@@ -40,12 +43,29 @@ void each_panel(const T* bias, Out* out, long rows, long outputs, long inputs, i
   pool().run(panels * blocks, threads, rows * outputs * inputs, WORTH, task);
 }
 
+// Rows as the arithmetic takes them: as they are, or widened to fp32.
+template <typename Row, typename T>
+const Row* as_rows(const T* x, long rows, long inputs, int threads) {
+  if constexpr (std::is_same_v<Row, T>) return x;
+  else {
+    thread_local std::vector<float> wide;
+    if ((long)wide.size() < rows * inputs) wide.resize(rows * inputs);
+    float* to = wide.data();
+    auto part = [&](uint32_t row) {
+      for (long i = 0; i < inputs; i += LANES) store(to + row * inputs + i, load(x + row * inputs + i));
+    };
+    pool().run(rows, threads, rows * inputs, WORTH, part);
+    return to;
+  }
+}
+
 // out[m][n] = sum over k of x[m][k] * weight[n][k], + bias[n].
 template <typename T, typename Out>
 void linear(const T* x, const T* packed, const T* bias, Out* out, long rows, long outputs, long inputs, int threads) {
   using A = Arithmetic<T>;
+  const typename A::Row* values = as_rows<typename A::Row>(x, rows, inputs, threads);
   each_panel(bias, out, rows, outputs, inputs, threads, [&](long first, long count, long column, float* sums) {
-    products<A, GROUPS>(count, x + first * inputs, inputs, packed + column * inputs, PANEL * A::PER_WORD,
+    products<A, GROUPS>(count, values + first * inputs, inputs, packed + column * inputs, PANEL * A::PER_WORD,
                         inputs / A::PER_WORD, sums, PANEL, false);
   });
 }

@@ -15,21 +15,24 @@ constexpr int GROUPS = 4, MOST_ROWS = 4;
 #endif
 constexpr int PANEL = GROUPS * LANES;
 
-// One number per word; sums are fp32.
+// One number per word; sums are fp32. Rows are fp32, because converting a number of a row for each panel takes longer
+// than multiplying with it.
 template <typename T>
 struct Singles {
   using Element = T;
+  using Row = float;
   using Column = F;
   using Value = float;
   static constexpr int PER_WORD = 1;
   static Column column(const T* at) { return load(at); }
-  static Value value(const T* at) { return number(*at); }
+  static Value value(const float* at) { return *at; }
   static F dot(F sum, Column column, Value value) { return sum + column * value; }
 };
 
 #if defined(__AVX512BF16__)
 struct Pairs {
   using Element = bf16;
+  using Row = bf16;
   using Column = U;
   using Value = U;
   static constexpr int PER_WORD = 2;
@@ -56,7 +59,7 @@ using Arithmetic = typename ArithmeticOf<T>::type;
 
 // out[r][0 .. N * LANES) = sum over words of rows[r][word] * columns[word], added to what is there if `add`.
 template <typename A, int R, int N>
-inline void product(const typename A::Element* rows, long row_stride, const typename A::Element* columns,
+inline void product(const typename A::Row* rows, long row_stride, const typename A::Element* columns,
                     long column_stride, long words, float* out, long out_stride, bool add) {
   F sums[R][N];
   for (int r = 0; r < R; r++)
@@ -74,7 +77,7 @@ inline void product(const typename A::Element* rows, long row_stride, const type
 }
 
 template <typename A, int N, int R = MOST_ROWS>
-inline void products(long count, const typename A::Element* rows, long row_stride,
+inline void products(long count, const typename A::Row* rows, long row_stride,
                      const typename A::Element* columns, long column_stride, long words, float* out, long out_stride,
                      bool add) {
   for (; count >= R; count -= R, rows += R * row_stride, out += R * out_stride)

@@ -2,10 +2,11 @@
 //
 // Weights and inputs have a scale for each group of consecutive inputs. Products of a group are summed in int32, exactly;
 // groups are summed in fp32 in their order, so a result has the same bits in any batch. Weights are unsigned, with a zero
-// point in the middle, as the instruction that multiplies four pairs of bytes (`vpdpbusd`) takes them.
+// point in the middle, as the instruction that multiplies four pairs of bytes (`vpdpbusd`) takes them; older processors
+// multiply pairs of bytes.
 #pragma once
 #include <vector>
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -21,18 +22,45 @@ struct Quantized {
   int32_t bits;         // 8 or 4
 };
 
-// sum[i] + the products of four unsigned bytes of columns[i] and four signed ones of row[i].
-inline I dot_bytes(I sum, U columns, U row) {
+// dot_bytes: sum[i] + the products of four bytes of columns[i] and four signed ones of row[i]. Columns are unsigned, and
+// taken less 128 where SIGNED. dot_halves: the same of two words of 4 bits, as they are.
 #if defined(__AVX512VNNI__)
+constexpr bool SIGNED = false;
+inline I dot_bytes(I sum, U columns, U row) {
   return (I)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)columns, (__m512i)row);
+}
 #elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+constexpr bool SIGNED = false;
+inline I dot_bytes(I sum, U columns, U row) {
   return (I)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)columns, (__m256i)row);
+}
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+// `vpmaddubsw` adds two products to 16 bits: 128 * 127 + 128 * 127 fits, 255 * 127 + 255 * 127 would not.
+constexpr bool SIGNED = true;
+inline I widened(__m256i sums) { return (I)_mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
+inline I dot_bytes(I sum, U columns, U row) {
+  __m256i bytes = _mm256_xor_si256((__m256i)columns, _mm256_set1_epi8(-128));
+  return sum + widened(_mm256_maddubs_epi16(_mm256_abs_epi8(bytes), _mm256_sign_epi8((__m256i)row, bytes)));
+}
+inline I dot_halves(I sum, U low, U high, U first, U second) {
+  // Four products of 15 * 127 fit, too.
+  __m256i sums = _mm256_maddubs_epi16((__m256i)low, (__m256i)first);
+  return sum + widened(_mm256_add_epi16(sums, _mm256_maddubs_epi16((__m256i)high, (__m256i)second)));
+}
 #else
+constexpr bool SIGNED = false;
+inline I dot_bytes(I sum, U columns, U row) {
   for (int shift = 0; shift < 32; shift += 8)
     sum += (I)((columns >> shift) & 0xff) * ((I)(row << (24 - shift)) >> 24);
   return sum;
-#endif
 }
+#endif
+#if !defined(__AVX2__) || defined(__AVX512F__) || defined(__AVXVNNI__)
+// The sum of the products of two words, of 4 bits each.
+inline I dot_halves(I sum, U low, U high, U first, U second) {
+  return dot_bytes(dot_bytes(sum, low, first), high, second);
+}
+#endif
 
 // Rows of inputs as bytes, with a scale and the sum of the bytes for each group.
 struct Bytes {
@@ -86,33 +114,34 @@ template <int R>
 void bytes_product(const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
                    const bf16* scales, float* sums) {
   long groups = inputs / w.group;
-  int zero = w.bits == 8 ? 128 : 8;
+  int zero = w.bits == 4 ? 8 : SIGNED ? 0 : 128;
   const int8_t* values = x.values.data() + row * inputs;
   for (long g = 0; g < groups; g++, scales += PANEL) {
     I total[R][GROUPS];
     for (int r = 0; r < R; r++)
       for (int n = 0; n < GROUPS; n++) total[r][n] = I{} - zero * x.sums[(row + r) * groups + g];
-    auto add = [&](const U (&column)[GROUPS], long at) {
-      for (int r = 0; r < R; r++) {
-        U value = U{} + load_as<uint32_t>(values + r * inputs + at);
-        for (int n = 0; n < GROUPS; n++) total[r][n] = dot_bytes(total[r][n], column[n], value);
-      }
-    };
-    U low[GROUPS], high[GROUPS];
+    auto word = [&](int r, long at) { return U{} + load_as<uint32_t>(values + r * inputs + at); };
     if (w.bits == 8)
       for (long k = g * w.group; k < (g + 1) * w.group; k += WORD, columns += PANEL * WORD) {
-        for (int n = 0; n < GROUPS; n++) low[n] = load_as<U>(columns + n * LANES * WORD);
-        add(low, k);
+        U column[GROUPS];
+        for (int n = 0; n < GROUPS; n++) column[n] = load_as<U>(columns + n * LANES * WORD);
+        for (int r = 0; r < R; r++) {
+          U value = word(r, k);
+          for (int n = 0; n < GROUPS; n++) total[r][n] = dot_bytes(total[r][n], column[n], value);
+        }
       }
     else
       for (long k = g * w.group; k < (g + 1) * w.group; k += 2 * WORD, columns += PANEL * WORD) {
+        U low[GROUPS], high[GROUPS];
         for (int n = 0; n < GROUPS; n++) {
           U both = load_as<U>(columns + n * LANES * WORD);
           low[n] = both & 0x0f0f0f0f;
           high[n] = (both >> 4) & 0x0f0f0f0f;
         }
-        add(low, k);
-        add(high, k + WORD);
+        for (int r = 0; r < R; r++) {
+          U first = word(r, k), second = word(r, k + WORD);
+          for (int n = 0; n < GROUPS; n++) total[r][n] = dot_halves(total[r][n], low[n], high[n], first, second);
+        }
       }
     for (int r = 0; r < R; r++)
       for (int n = 0; n < GROUPS; n++) {
@@ -125,7 +154,7 @@ void bytes_product(const Bytes& x, long row, long inputs, const Quantized& w, co
   }
 }
 
-template <int R = MOST_ROWS>
+template <int R = SIGNED ? 4 : MOST_ROWS>  // Signs need registers, too.
 void bytes_products(long count, const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
                     const bf16* scales, float* sums) {
   for (; count >= R; count -= R, row += R, sums += R * PANEL)
