@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from plumbline.text.gguf_metadata import GgufError, read_metadata
+from plumbline.gguf_file import GgufError, read_metadata
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
-__all__ = ["disagreement", "write_text_folder"]
+__all__ = ["disagreement", "uncompared", "write_text_folder"]
 
 SAMPLES: tuple[str, ...] = (
     "Hello, world! How are you today?",
@@ -43,6 +43,25 @@ _STARTED = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"})
 """Byte-level vocabularies, by `tokenizer.ggml.pre`, that begin with a sequence start by default."""
 _KEEP_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 """The tokens of Phi-3 that do not swallow the white space after them. No key of a file records this."""
+
+_COMPARED = _STARTED | frozenset({"gpt-2", "qwen2", "qwen35"})
+"""Byte-level vocabularies, by `tokenizer.ggml.pre`, whose tokens were those of llama.cpp when they were compared."""
+
+
+def uncompared(file: Path) -> str | None:
+    """Return the kind of a file's vocabulary if it is not one whose tokens agreed with llama.cpp's, or None.
+
+    Raises:
+        UnsupportedTokenizerError: the file cannot be read.
+    """
+    try:
+        found = read_metadata(file, lambda key: key in ("tokenizer.ggml.model", "tokenizer.ggml.pre"))
+    except GgufError as error:
+        raise UnsupportedTokenizerError(f"{file.name} cannot be read: {error}") from error
+    model, pre = (found.get(f"tokenizer.ggml.{name}", "") for name in ("model", "pre"))
+    # SentencePiece has one way to split texts.
+    agreed = model == "llama" or (model == "gpt2" and pre in _COMPARED)
+    return None if agreed else f"{model}, {pre}"
 
 
 def write_text_folder(file: Path, folder: Path) -> None:

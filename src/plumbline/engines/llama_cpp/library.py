@@ -18,6 +18,7 @@ from plumbline.engines.llama_cpp.moving import cut_cells, state_of
 from plumbline.engines.llama_cpp.options import LlamaCppError, load_llama
 from plumbline.engines.llama_cpp.shape import Shape, Shapes
 from plumbline.engines.llama_cpp.threads import Threads
+from plumbline.engines.llama_cpp.vocabulary import quiet, tokenize
 from plumbline_kernels.cpu.library import usable_cores
 
 __all__ = ["Library"]
@@ -63,7 +64,7 @@ class Library:
         markers: frozenset[int] | None = None,
     ) -> None:
         lib = self._lib = load_llama()
-        _quiet(lib)
+        quiet(lib)
         lib.llama_backend_init()
         params = lib.llama_model_default_params()
         _set(params, options)
@@ -184,10 +185,7 @@ class Library:
             text: the text.
             special: whether it begins with the sequence start and has special tokens; else their texts are ordinary.
         """
-        data = text.encode("utf-8")
-        buffer = (ctypes.c_int32 * (len(data) + 8))()
-        count = self._lib.llama_tokenize(self._vocab, data, len(data), buffer, len(buffer), special, special)
-        return list(buffer[:count])
+        return tokenize(self._lib, self._vocab, text, special=special)
 
     def decode(
         self,
@@ -272,19 +270,3 @@ def _set(params: Any, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if hasattr(params, name):
             setattr(params, name, value)
-
-
-_kept_callbacks: list[Any] = []
-
-
-def _quiet(lib: Any) -> None:
-    """Keep llama.cpp from writing to standard error; its failures come back as values."""
-    if _kept_callbacks:
-        return
-
-    @lib.llama_log_callback  # type: ignore[untyped-decorator]
-    def ignore(*_: Any) -> None:
-        pass
-
-    _kept_callbacks.append(ignore)
-    lib.llama_log_set(ignore, ctypes.c_void_p(0))

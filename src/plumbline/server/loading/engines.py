@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import torch
 
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
-from plumbline.engines.native.adapter_table import AdapterTable
-from plumbline.engines.native.config import EngineConfig
-from plumbline.engines.native.engine import NativeEngine
-from plumbline.engines.native.models import (
-    ModelDescription,
-    UnsupportedModelError,
-    load_model,
-    read_description,
-)
-from plumbline.engines.native.models.support import compiled_problem, kernels_problem
-from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.native.models import UnsupportedModelError
 from plumbline.engines.port import Engine, EngineInfo
-from plumbline.server.loading.adapter_ranks import largest_rank, vllm_rank
+from plumbline.server.loading.adapter_ranks import vllm_rank
+from plumbline.server.loading.native_engine import (
+    CACHE_BYTES,
+    DTYPES,
+    NUM_BATCHED_TOKENS,
+    build_native,
+    cache_bytes,
+    compiled,
+    describe_model,
+    device_of,
+    native_dtype,
+)
 from plumbline.server.settings import OPTIONS, OptionError, Settings
-from plumbline.text.gguf import disagreement
+from plumbline.text.gguf import disagreement, uncompared
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
-from plumbline_kernels.cpu.build import CompileError
-from plumbline_kernels.cpu.library import Library
-from plumbline_kernels.cpu.library import load as compiled_kernels
 
 __all__ = [
     "CACHE_BYTES",
     "EngineChoice",
     "build_engine",
+    "cache_bytes",
     "choose_engine",
     "device_of",
     "folder_vocabulary",
@@ -47,17 +45,6 @@ __all__ = [
 
 _log = logging.getLogger("plumbline.engines")
 
-CACHE_BYTES: Mapping[str, int] = MappingProxyType(
-    {"plumbline": 256 * 1024**2, "llama_cpp": 1024**3, "transformers": 4 * 1024**3, "vllm": 4 * 1024**3}
-)
-"""Bytes of keys and values by engine, unless `--kv-cache-bytes` is given. Ours allocates them at the start,
-llama.cpp and transformers what requests need. vLLM takes as many on a CPU, and on a GPU what its weights leave."""
-_BLOCK_SIZE = 16
-"""Tokens in a block of our engine's cache."""
-_NUM_BATCHED_TOKENS = 1024
-"""Tokens in a step of our engine and llama.cpp."""
-_BITS = {"auto": None, "none": 0, "int8": 8, "int4": 4}
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _LLAMA_CPP_DTYPES: dict[str, tuple[str, ...]] = {
     "auto": (),
     # Its fast attention computes with half precision.
@@ -78,8 +65,8 @@ class EngineChoice(msgspec.Struct, frozen=True):
 def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoice:
     """Choose the engine that `--engine` names, or one that fits the model.
 
-    llama.cpp runs GGUF files. Our own engine runs what it supports, vLLM the rest where it is installed, transformers
-    otherwise.
+    GGUF files run on our own engine or on llama.cpp, whichever was measured to be faster (`_for_file`). Of other models
+    ours runs what it supports, vLLM the rest where it is installed, transformers otherwise.
 
     Args:
         settings: with `engine`.
@@ -89,8 +76,15 @@ def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> Engine
     Raises:
         OptionError: the engine does not run such a file, or lacks an option that was given.
     """
-    if gguf is not None and settings.engine not in ("auto", "llama_cpp"):
-        raise OptionError("--engine", f"must be llama_cpp or auto for a GGUF file, got {settings.engine}")
+    if gguf is not None and settings.engine not in ("auto", "plumbline", "llama_cpp"):
+        raise OptionError(
+            "--engine", f"must be llama_cpp, plumbline or auto for a GGUF file, got {settings.engine}"
+        )
+    if gguf is not None and (settings.loras or settings.lora_dir):
+        named = "--lora" if settings.loras else "--lora-dir"
+        raise OptionError(
+            named, "takes adapters of a model folder, not of a GGUF file: give the folder as --model"
+        )
     if gguf is None and settings.engine == "llama_cpp":
         raise OptionError("--engine", "is llama_cpp, which runs GGUF files only: give one as --model")
     chosen = (
@@ -112,9 +106,9 @@ def choose_engine(settings: Settings, folder: Path, gguf: Path | None) -> Engine
 
 def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoice:
     if gguf is not None:
-        return EngineChoice("llama_cpp", "the model is a GGUF file")
+        return _for_file(settings, folder, gguf)
     try:
-        described = _described(settings, folder)
+        described = describe_model(settings, folder, None).description
         if described.is_text_of_more:
             raise UnsupportedModelError("of this model it runs the text alone, and not images")
     except UnsupportedModelError as error:
@@ -132,18 +126,51 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
     return EngineChoice("plumbline", f"it supports this model{quantised}")
 
 
-def _described(settings: Settings, folder: Path) -> ModelDescription:
-    """Describe a model for our engine.
+_NARROW = frozenset({2, 8})
+"""The types of weights that our compiled kernels compute faster than llama.cpp, by their number: Q4_0 and Q8_0."""
+_HALF = frozenset({1, 30})
+"""F16 and BF16, which they compute faster where the processor multiplies pairs of bf16."""
+_BESIDE = frozenset({14})
+"""Q6_K, which is as fast on both, and in which files of other types have their output layer."""
 
-    Raises:
-        UnsupportedModelError: the engine does not run it, or not on the device.
-    """
-    description = read_description(folder)
+
+def _for_file(settings: Settings, folder: Path, gguf: Path) -> EngineChoice:
+    """Choose the engine of a GGUF file: ours where it was measured to be faster than llama.cpp."""
+    for option in OPTIONS:
+        takes = option.about.engines or ("plumbline", "llama_cpp")
+        if getattr(settings, option.field) != option.default and ("plumbline" in takes) != (
+            "llama_cpp" in takes
+        ):
+            name = "plumbline" if "plumbline" in takes else "llama_cpp"
+            return EngineChoice(name, f"{option.label} is one of its options")
+    try:
+        model = describe_model(settings, folder, gguf)
+    except UnsupportedModelError as error:
+        return EngineChoice("llama_cpp", f"ours does not run this file: {error}")
+    assert model.gguf is not None
+    if find_spec("llama_cpp") is None:
+        return EngineChoice("plumbline", "it supports this file, and llama-cpp-python is not installed")
     device = device_of(settings.device)
-    problem = None if device.type == "cpu" else kernels_problem(description)
-    if problem is not None:
-        raise UnsupportedModelError(f"it cannot run on {device}: {problem}; --device cpu runs it")
-    return description
+    if device.type != "cpu":
+        return EngineChoice("llama_cpp", f"it has kernels for the types of a GGUF file on {device}")
+    library, problem = compiled(settings, model.description, native_dtype(settings, model), device)
+    if library is None:
+        return EngineChoice("llama_cpp", f"ours is slower without compiled kernels: {problem}")
+    fast = _NARROW | _HALF if library.multiplies_pairs else _NARROW
+    if slow := model.gguf.kinds - fast:
+        return EngineChoice(
+            "llama_cpp", f"it is faster on this processor with weights in {_kind_names(slow)}"
+        )
+    names = _kind_names(model.gguf.kinds)
+    return EngineChoice("plumbline", f"it is faster than llama.cpp on this processor with weights in {names}")
+
+
+def _kind_names(kinds: Iterable[int]) -> str:
+    """Return the names of types of weights."""
+    import gguf
+
+    known = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
+    return ", ".join(known.get(kind, str(kind)) for kind in sorted(kinds))
 
 
 def build_engine(
@@ -172,101 +199,9 @@ def build_engine(
         return _vllm(settings, name, tokenizer, folder)
     if choice.name == "transformers":
         return _transformers(settings, name, tokenizer, folder, device)
-    return _native(settings, name, tokenizer, folder, device)
-
-
-def _native(
-    settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path, device: torch.device
-) -> Engine:
-    described = _described(settings, folder)
-    dtype = _dtype(settings, described, device)
-    if described.is_text_of_more:
-        _log.warning("only the text of this model is run: requests with images are refused")
-    # Before the weights are read, and before tables of so many positions are made.
-    config = _native_config(described, settings, dtype or described.dtype)
-    library = _cpu_kernels(settings, described, dtype or described.dtype, device)
-    model = load_model(
-        folder,
-        dtype=dtype,
-        device=device,
-        max_model_len=settings.max_model_len,
-        library=library,
-        bits=_BITS[settings.quantization],
-    )
-    runner = ModelRunner(model, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
-    adapters = None
-    if settings.loras or settings.lora_dir:
-        adapters = AdapterTable(model, capacity=settings.max_loras, max_rank=largest_rank(settings))
-    ends = described.eos_token_ids
-    return NativeEngine(
-        config,
-        runner,
-        model=name,
-        eos_token_ids=ends,
-        grammars=_compiler(tokenizer, ends, runner.vocab_size),
-        runs_on=_runs_on(device, dtype or described.dtype, compiled=model.library is not None),
-        cache_bytes=config.num_blocks
-        * config.block_size
-        * described.cache_width
-        * (dtype or described.dtype).itemsize,
-        adapters=adapters,
-    )
-
-
-def _runs_on(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> str:
-    """Say where our engine computes, in which type, and with what."""
-    means = "compiled kernels" if compiled else "torch" if device.type == "cpu" else "Triton kernels"
-    return f"{device} in {str(dtype).removeprefix('torch.')} with {means}"
-
-
-def _dtype(settings: Settings, model: ModelDescription, device: torch.device) -> torch.dtype | None:
-    """Return the type of weights, or None for the config's."""
-    given = _DTYPES.get(settings.dtype)
-    if given is None and model.stored is not None and device.type == "cpu" and model.dtype == torch.float16:
-        # GPTQ and AWQ checkpoints say fp16, for which a CPU has no compiled kernels.
-        _log.info(
-            "the config says float16: on a CPU quantised weights run in bfloat16 (--dtype float16 keeps it)"
-        )
-        return torch.bfloat16
-    return given
-
-
-def _cpu_kernels(
-    settings: Settings, model: ModelDescription, dtype: torch.dtype, device: torch.device
-) -> Library | None:
-    """Return compiled kernels that run the model, or None if torch or a GPU does.
-
-    Raises:
-        OptionError: `--compile on` or `--quantization` needs them, and they cannot be had.
-    """
-    library, problem = _compiled(settings, model, dtype, device)
-    if library is not None:
-        return library
-    if settings.compile == "on":
-        raise OptionError("--compile", f"is on, but {problem}")
-    if settings.quantization in ("int8", "int4"):
-        raise OptionError(
-            "--quantization", f"is {settings.quantization}, which needs compiled kernels, but {problem}"
-        )
-    if settings.compile == "auto" and device.type == "cpu":
-        _log.info("runs without compiled kernels, which are 1.2 to 5 times as fast: %s", problem)
-    return None
-
-
-def _compiled(
-    settings: Settings, model: ModelDescription, dtype: torch.dtype, device: torch.device
-) -> tuple[Library | None, str]:
-    """Return the compiled kernels, or None and the reason why there are none for this model."""
-    if settings.compile == "off":
-        return None, "--compile is off"
-    if device.type != "cpu":
-        return None, f"kernels are compiled for a CPU, not for {device.type}"
-    try:
-        library = compiled_kernels()
-    except (CompileError, OSError) as error:
-        return None, f"kernels cannot be compiled: {error}"
-    problem = compiled_problem(model, dtype, library)
-    return (library, "") if problem is None else (None, problem)
+    if gguf is not None:
+        _check_tokenizer(tokenizer, gguf)
+    return build_native(settings, name, folder, gguf, partial(_compiler, tokenizer))
 
 
 def _transformers(
@@ -277,14 +212,14 @@ def _transformers(
     return TransformersEngine.from_folder(
         folder,
         model=name,
-        dtype=_DTYPES.get(settings.dtype),
+        dtype=DTYPES.get(settings.dtype),
         device=device,
         trust_remote_code=settings.trust_remote_code,
         max_model_len=settings.max_model_len,
         max_num_running=settings.max_num_seqs,
         max_num_waiting=settings.max_num_waiting,
         max_seqs_per_client=settings.client_limit,
-        cache_bytes=settings.kv_cache_bytes or CACHE_BYTES["transformers"],
+        cache_bytes=cache_bytes(settings, "transformers", None),
         grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
     )
 
@@ -345,20 +280,50 @@ def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Pa
         max_model_len=settings.max_model_len,
         max_num_running=settings.max_num_seqs,
         max_num_waiting=settings.max_num_waiting,
-        max_batch=max(settings.max_num_batched_tokens or _NUM_BATCHED_TOKENS, settings.max_num_seqs),
+        max_batch=max(settings.max_num_batched_tokens or NUM_BATCHED_TOKENS, settings.max_num_seqs),
         max_seqs_per_client=settings.client_limit,
-        cache_bytes=settings.kv_cache_bytes or CACHE_BYTES["llama_cpp"],
+        cache_bytes=cache_bytes(settings, "llama_cpp", gguf),
         shares_prefixes=settings.enable_prefix_caching,
         options=[*_LLAMA_CPP_DTYPES[settings.dtype], *_offload(settings.device), *settings.engine_args],
         markers=frozenset(tokenizer.added.values()),
         grammars=grammars,
     )
-    text = disagreement(tokenizer, engine.tokenize, partial(engine.tokenize, special=True))
+    _check_texts(disagreement(tokenizer, engine.tokenize, partial(engine.tokenize, special=True)), gguf)
+    return engine
+
+
+def _check_tokenizer(tokenizer: TextTokenizer, gguf: Path) -> None:
+    """Compare the tokenizer of a file with llama.cpp's; without llama.cpp, take those that agreed before.
+
+    Raises:
+        UnsupportedTokenizerError: they differ, or llama.cpp is needed to compare them.
+    """
+    if find_spec("llama_cpp") is None:
+        kind = uncompared(gguf)
+        if kind is not None:
+            raise UnsupportedTokenizerError(
+                f"The tokenizer of {gguf.name} ({kind}) has to be compared with llama.cpp's: pip install "
+                "llama-cpp-python"
+            )
+        _log.warning(
+            "llama-cpp-python is not installed: the tokenizer of %s was not compared with llama.cpp's, only others of "
+            "its kind were",
+            gguf.name,
+        )
+        return
+    from plumbline.engines.llama_cpp.vocabulary import opened
+
+    with opened(gguf) as tokenize:
+        text = disagreement(tokenizer, tokenize, partial(tokenize, special=True))
+    _check_texts(text, gguf)
+
+
+def _check_texts(text: str | None, gguf: Path) -> None:
+    """Refuse a tokenizer that encodes a text in another way than llama.cpp."""
     if text is not None:
         raise UnsupportedTokenizerError(
             f"The tokenizer of {gguf.name} cannot be used: transformers and llama.cpp encode {text!r} differently."
         )
-    return engine
 
 
 def _offload(device: str) -> tuple[str, ...]:
@@ -387,56 +352,3 @@ def vocabulary(tokenizer: TextTokenizer, eos_token_ids: frozenset[int], vocab_si
     return Vocabulary(
         tokens, tokenizer.special_ids | eos_token_ids, eos_token_ids, tokenizer.encode_generated
     )
-
-
-def _native_config(model: ModelDescription, settings: Settings, dtype: torch.dtype) -> EngineConfig:
-    max_model_len = settings.max_model_len or model.context_length
-    block_size = settings.block_size or _BLOCK_SIZE
-    block_bytes = model.cache_width * dtype.itemsize * block_size
-    blocks_per_sequence = -(-max_model_len // block_size)
-    cache_bytes = settings.kv_cache_bytes or CACHE_BYTES["plumbline"]
-    num_blocks = min(cache_bytes // block_bytes, blocks_per_sequence * settings.max_num_seqs)
-    if num_blocks < blocks_per_sequence:
-        needed = blocks_per_sequence * block_bytes
-        raise OptionError(
-            "--kv-cache-bytes",
-            f"must be at least {needed}, which one request of {max_model_len} tokens takes, got {cache_bytes}: give "
-            "more, or a smaller --max-model-len",
-        )
-    return EngineConfig(
-        max_model_len=max_model_len,
-        block_size=block_size,
-        num_blocks=num_blocks,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=max(
-            settings.max_num_batched_tokens or _NUM_BATCHED_TOKENS, settings.max_num_seqs
-        ),
-        max_num_waiting=settings.max_num_waiting,
-        max_seqs_per_client=settings.client_limit,
-        enable_prefix_caching=settings.enable_prefix_caching,
-        batch_invariant=settings.batch_invariant,
-        speculation=settings.speculation,
-    )
-
-
-def device_of(name: str) -> torch.device:
-    """Return the device that `--device` names.
-
-    Raises:
-        OptionError: torch does not know it, or does not find it here.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise OptionError(
-            "--device", f"must be a device that torch knows, such as cpu or cuda:1, got {name!r}"
-        ) from error
-    count = torch.cuda.device_count() if device.type == "cuda" else 1
-    if (device.index or 0) >= count:
-        raise OptionError(
-            "--device",
-            f"is {name}, and torch finds {count} devices of CUDA here: leave it out, or give another",
-        )
-    return device

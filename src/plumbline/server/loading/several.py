@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from plumbline.server.loading.catalog import Catalog, Source
-from plumbline.server.loading.engines import CACHE_BYTES, choose_engine, device_of
+from plumbline.server.loading.engines import cache_bytes, choose_engine, device_of
 from plumbline.server.loading.model import ServedModel, find_files, load, model_name, weight_bytes
 from plumbline.server.settings import OptionError, Settings
 
@@ -101,7 +101,7 @@ def _size(settings: Settings, folder: Path, gguf: Path | None) -> int:
     if engine == "vllm" and settings.kv_cache_bytes is None and torch.cuda.is_available():
         # Its cache takes what the weights leave of this share.
         return int(_device_bytes(torch.device("cuda")) * (settings.device_memory or _SHARE))
-    return weights + (settings.kv_cache_bytes or CACHE_BYTES[engine])
+    return weights + cache_bytes(settings, engine, gguf)
 
 
 def _device_bytes(device: torch.device) -> int:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from plumbline.engines.native.models.families import FAMILIES, WRAPPED
+from plumbline.engines.native.models.gguf import ARCHITECTURES
 from plumbline.engines.native.models.quantised import FORMATS
 
 __all__ = ["overview", "table"]
@@ -43,6 +44,7 @@ def _lines() -> Iterator[str]:
     yield "Our engine (--engine plumbline), from safetensors, by the model_type of config.json:"
     yield from (f"  {name:{width}}{family.title}" for name, family in FAMILIES.items())
     yield f"Their weights may be quantised; quant_method in config.json is one of: {', '.join(FORMATS)}."
+    yield f"It reads GGUF files with general.architecture {', '.join(ARCHITECTURES)}."
     yield ""
     yield "With --engine plumbline it runs the text of models of images and text, too; else they go to an engine below:"
     yield from (f"  {name:{width}}{model.title}" for name, model in WRAPPED.items())

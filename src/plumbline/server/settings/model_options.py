@@ -64,8 +64,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     engine: Annotated[
         Literal["auto", "plumbline", "vllm", "llama_cpp", "transformers"],
         _model(
-            "what runs the model; auto takes llama_cpp for GGUF files, our engine (plumbline) for models that it "
-            "supports, else vllm if it is installed, else transformers"
+            "what runs the model; auto takes our engine (plumbline) for models that it supports, else vllm if it is "
+            "installed, else transformers; for GGUF files llama_cpp, or plumbline where that is faster"
         ),
     ] = "auto"
     engine_args: Annotated[

@@ -13,7 +13,7 @@ from torch import Tensor
 from plumbline.engines.native.models.stored import Grid, StoredFormat
 from plumbline.engines.progress import report
 
-__all__ = ["Checkpoint", "WeightsError"]
+__all__ = ["Checkpoint", "WeightsError", "some"]
 
 
 class WeightsError(ValueError):
@@ -147,13 +147,14 @@ class Checkpoint:
         """Refuse the checkpoint if a tensor was missing or not used."""
         problems = []
         if self.missing:
-            problems.append(f"missing: {_some(self.missing)}")
+            problems.append(f"missing: {some(self.missing)}")
         if self.unused:
-            problems.append(f"not used: {_some(sorted(self.unused))}")
+            problems.append(f"not used: {some(sorted(self.unused))}")
         if problems:
             raise WeightsError(f"the weights in {self.folder} do not fit its config; " + "; ".join(problems))
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """Return the first of some names, and how many more there are."""
     shown = ", ".join(names[:8])
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"

@@ -38,7 +38,7 @@ from plumbline_kernels._backend import use_triton
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.experts import Routing
 
-__all__ = ["WeightsError", "build", "load_model", "random_model"]
+__all__ = ["WeightsError", "build", "for_length", "load_model", "random_model"]
 
 _log = logging.getLogger("plumbline.engines")
 
@@ -70,16 +70,7 @@ def load_model(
         UnsupportedModelError: the engine does not support the config.
         WeightsError: the files do not match the config.
     """
-    description = read_description(folder)
-    if max_model_len is not None:
-        if max_model_len > description.context_length:
-            _log.warning(
-                "--max-model-len %d is more than the %d positions that this model was made for; "
-                "answers beyond them may be poor",
-                max_model_len,
-                description.context_length,
-            )
-        description = replace(description, context_length=max_model_len)
+    description = for_length(read_description(folder), max_model_len)
     with Checkpoint(
         folder, dtype or description.dtype, torch.device(device), description.stored
     ) as checkpoint:
@@ -93,6 +84,20 @@ def load_model(
         model = build(description, checkpoint.fetch_weight, library, bits)
         checkpoint.finish()
     return model
+
+
+def for_length(description: ModelDescription, max_model_len: int | None) -> ModelDescription:
+    """Return the description for sequences of so many tokens; None keeps its own length."""
+    if max_model_len is None:
+        return description
+    if max_model_len > description.context_length:
+        _log.warning(
+            "--max-model-len %d is more than the %d positions that this model was made for; "
+            "answers beyond them may be poor",
+            max_model_len,
+            description.context_length,
+        )
+    return replace(description, context_length=max_model_len)
 
 
 def random_model(
@@ -121,7 +126,7 @@ def build(
     """Assemble the transformer from the tensors that `fetch` returns."""
     names = description.names
     shape = description.vocab_size, description.hidden_size
-    embedding, _ = fetch(f"{names.embedding}.weight", shape, None)
+    embedding, embedding_grid = fetch(f"{names.embedding}.weight", shape, None)
     if library is not None and not (
         embedding.device.type == "cpu" and compiled_problem(description, embedding.dtype, library) is None
     ):
@@ -129,7 +134,9 @@ def build(
     builder = _Builder(description, fetch, library, bits, use_triton(embedding))
     layers = [builder.layer(index) for index in range(len(description.layers))]
     norm = builder.norm(names.norm)
-    head, grid = (embedding, None) if description.tied else fetch(f"{names.head}.weight", shape, None)
+    head, grid = embedding, embedding_grid
+    if not description.tied:
+        head, grid = fetch(f"{names.head}.weight", shape, None)
     bias = fetch(f"{names.head}.bias", shape[:1], None)[0] if description.head_bias else None
     last = _linear(head, bias, grid, library, bits and 8)
     weights = ModelWeights(embedding, layers, norm, last, builder.places)
@@ -381,12 +388,14 @@ def _merge(tensors: list[Tensor]) -> Tensor:
 
 
 def _merge_grids(grids: list[Grid | None]) -> Grid | None:
-    """Stack the grids of projections of the same input; None if one has none, or they have other groups."""
+    """Stack the grids of projections of the same input; None if one has none, or groups do not fit into each other."""
     found = [grid for grid in grids if grid is not None]
-    if len(found) < len(grids) or len({grid.scales.shape[1] for grid in found}) != 1:
+    most = max((grid.scales.shape[1] for grid in found), default=1)
+    if len(found) < len(grids) or any(most % grid.scales.shape[1] for grid in found):
         return None
+    scales = [grid.scales.repeat_interleave(most // grid.scales.shape[1], 1) for grid in found]
     # A grid of 4 bits is one of 8, too.
-    return Grid(max(grid.bits for grid in found), _merge([grid.scales for grid in found]))
+    return Grid(max(grid.bits for grid in found), _merge(scales))
 
 
 def _in_order(

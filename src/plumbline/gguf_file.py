@@ -1,25 +1,40 @@
-"""Read the metadata of a GGUF file: a list of keys with numbers, texts or arrays of them.
+"""Read the metadata and the index of tensors of a GGUF file.
 
-The layout is public (`docs/gguf.md` of ggml). All sizes are checked against the size of the file, so that a broken file
-costs no more memory than it has bytes.
+Metadata are keys with numbers, texts or arrays of them. The layout is public (`docs/gguf.md` of ggml). All sizes are
+checked against the size of the file, so that a broken file costs no more memory than it has bytes.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["GgufError", "read_metadata"]
+__all__ = ["GgufError", "Tensor", "read_index", "read_metadata"]
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """By the number of a type: its format in `struct`."""
 _TEXT, _ARRAY = 8, 9
+_MOST_DIMENSIONS = 4
+_ALIGNMENT = "general.alignment"
 
 
 class GgufError(ValueError):
     """The file cannot be read as a GGUF file; the message states why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Where a tensor is in a file."""
+
+    shape: tuple[int, ...]
+    """Rows first, as in torch."""
+    kind: int
+    """The number of its type, such as 0 for fp32 and 8 for Q8_0."""
+    offset: int
+    """From the start of the file."""
 
 
 def read_metadata(file: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
@@ -33,7 +48,19 @@ def read_metadata(file: Path, wanted: Callable[[str], bool]) -> dict[str, Any]:
         GgufError: the file is not a GGUF file, or ends too early.
     """
     with file.open("rb") as stream:
-        return _Reader(stream, file.stat().st_size).read(wanted)
+        return _Reader(stream, file.stat().st_size).read(wanted)[0]
+
+
+def read_index(file: Path, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the metadata of a file as `read_metadata` does, and its tensors by name.
+
+    Raises:
+        GgufError: the file is not a GGUF file, ends too early, or has two tensors of a name.
+    """
+    with file.open("rb") as stream:
+        reader = _Reader(stream, file.stat().st_size)
+        found, count = reader.read(lambda key: key == _ALIGNMENT or wanted(key))
+        return found, reader.tensors(count, found.get(_ALIGNMENT, 32))
 
 
 class _Reader:
@@ -41,20 +68,37 @@ class _Reader:
         self._stream = stream
         self._size = size
 
-    def read(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
+    def read(self, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], int]:
+        """Return the metadata and the number of tensors."""
         if self._bytes(4) != b"GGUF":
             raise GgufError("it does not begin with GGUF")
         version = self._number("I")
         if version not in (2, 3):
             raise GgufError(f"its version is {version}; 2 and 3 can be read")
-        self._number("Q")  # the number of tensors
+        count = int(self._number("Q"))
         found: dict[str, Any] = {}
         for _ in range(self._number("Q")):
             key = self._text()
             value = self._value(self._number("I"))
             if wanted(key):
                 found[key] = value
-        return found
+        return found, count
+
+    def tensors(self, count: int, alignment: object) -> dict[str, Tensor]:
+        """Return the tensors, which follow the metadata."""
+        if not isinstance(alignment, int) or alignment <= 0:
+            raise GgufError(f"its {_ALIGNMENT} is {alignment!r}; it must be positive")
+        found: dict[str, Tensor] = {}
+        for _ in range(count):
+            name, dimensions = self._text(), self._number("I")
+            if name in found:
+                raise GgufError(f"it has two tensors {name}")
+            if dimensions > _MOST_DIMENSIONS:
+                raise GgufError(f"{name} has {dimensions} dimensions; {_MOST_DIMENSIONS} can be read")
+            sizes = [int(self._number("Q")) for _ in range(dimensions)]
+            found[name] = Tensor(tuple(reversed(sizes)), self._number("I"), self._number("Q"))
+        start = -(-self._stream.tell() // alignment) * alignment
+        return {name: Tensor(each.shape, each.kind, start + each.offset) for name, each in found.items()}
 
     def _value(self, kind: int) -> Any:
         if kind == _TEXT:

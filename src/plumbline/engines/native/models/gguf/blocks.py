@@ -1,0 +1,118 @@
+"""Unpack the blocks of a quantised tensor of a GGUF file to levels and scales, as the compiled kernels keep them.
+
+A block is a fixed number of inputs of one row, with one scale, or with a scale for each of its groups. Types that are
+not here have a minimum for each group, or levels that depend on a table of pairs; the gguf package dequantises them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from plumbline.engines.native.models.stored import StoredWeight
+
+__all__ = ["BLOCKS", "Blocks"]
+
+_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""The levels of IQ4_NL and IQ4_XS by their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A type of blocks."""
+
+    inputs: int
+    """Of a block."""
+    size: int
+    """Bytes of a block."""
+    group: int
+    """Inputs that share a scale."""
+    bits: int
+    """8 or 4, of a level."""
+    unpack: Callable[[Tensor], tuple[Tensor, Tensor]]
+    """Map blocks uint8 [N, size] to int8 levels [N, inputs] and fp32 scales [N, groups]."""
+
+    def read(self, data: Tensor, shape: tuple[int, int]) -> StoredWeight:
+        """Unpack the bytes of a weight [out, in]."""
+        outputs, inputs = shape
+        levels, scales = self.unpack(data.view(-1, self.size))
+        return StoredWeight(
+            levels.reshape(outputs, inputs),
+            scales.reshape(outputs, inputs // self.group),
+            self.group,
+            self.bits,
+        )
+
+
+def _half(data: Tensor, at: int) -> Tensor:
+    """Read the fp16 number at a byte of each block as fp32 [N, 1]."""
+    return data[:, at : at + 2].contiguous().view(torch.float16).float()
+
+
+def _nibbles(data: Tensor) -> Tensor:
+    """Return the low halves of bytes [N, bytes] and then the high ones, uint8 [N, 2 * bytes]."""
+    return torch.cat((data & 15, data >> 4), 1)
+
+
+def _bit_of_each(words: Tensor) -> Tensor:
+    """Return the bits of 4 bytes [N, 4], lowest first, uint8 [N, 32]."""
+    shifts = torch.arange(8, dtype=torch.uint8)
+    return (words.unsqueeze(2) >> shifts & 1).flatten(1)
+
+
+def _q8_0(data: Tensor) -> tuple[Tensor, Tensor]:
+    return data[:, 2:].contiguous().view(torch.int8), _half(data, 0)
+
+
+def _q4_0(data: Tensor) -> tuple[Tensor, Tensor]:
+    return _nibbles(data[:, 2:]).view(torch.int8) - 8, _half(data, 0)
+
+
+def _q5_0(data: Tensor) -> tuple[Tensor, Tensor]:
+    levels = _nibbles(data[:, 6:]) | _bit_of_each(data[:, 2:6]) << 4
+    return levels.view(torch.int8) - 16, _half(data, 0)
+
+
+def _q6_k(data: Tensor) -> tuple[Tensor, Tensor]:
+    count = len(data)
+    low = data[:, :128].reshape(count, 2, 1, 64)
+    low = torch.cat((low & 15, low >> 4), 2).view(count, 2, 4, 32)
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8).view(1, 1, 4, 1)
+    high = data[:, 128:192].reshape(count, 2, 1, 32) >> shifts & 3
+    levels = (low | high << 4).view(torch.int8) - 32
+    scales = data[:, 192:208].contiguous().view(torch.int8).float()
+    return levels.flatten(1), _half(data, 208) * scales
+
+
+def _iq4_nl(data: Tensor) -> tuple[Tensor, Tensor]:
+    return _from_table(_nibbles(data[:, 2:])), _half(data, 0)
+
+
+def _iq4_xs(data: Tensor) -> tuple[Tensor, Tensor]:
+    count = len(data)
+    high = data[:, 2:4].contiguous().view(torch.int16).int() >> torch.arange(0, 16, 2) & 3
+    pairs = data[:, 4:8].unsqueeze(2)
+    low = torch.cat((pairs & 15, pairs >> 4), 2).flatten(1).int()
+    levels = _from_table(_nibbles(data[:, 8:].reshape(-1, 16)))
+    return levels.view(count, 256), _half(data, 0) * ((low | high << 4) - 32)
+
+
+def _from_table(numbers: Tensor) -> Tensor:
+    return torch.tensor(_LEVELS, dtype=torch.int8)[numbers.int()]
+
+
+BLOCKS: Mapping[int, Blocks] = MappingProxyType(
+    {
+        2: Blocks(32, 18, 32, 4, _q4_0),
+        6: Blocks(32, 22, 32, 8, _q5_0),
+        8: Blocks(32, 34, 32, 8, _q8_0),
+        14: Blocks(256, 210, 16, 8, _q6_k),
+        20: Blocks(32, 18, 32, 8, _iq4_nl),
+        23: Blocks(256, 136, 32, 8, _iq4_xs),
+    }
+)
+"""The types that fit the kernels, by their number in the format."""

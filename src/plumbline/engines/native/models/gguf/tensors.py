@@ -1,0 +1,142 @@
+"""Read the tensors of a GGUF file by the names that the loader has for them, mapped into memory."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plumbline.engines.native.models.checkpoint import WeightsError, some
+from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.gguf.blocks import BLOCKS
+from plumbline.engines.native.models.gguf.description import FACTORS, GgufModel
+from plumbline.engines.native.models.stored import Grid
+from plumbline.gguf_file import Tensor as Entry
+
+__all__ = ["GgufTensors"]
+
+_PLAIN = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
+"""The types of numbers that are stored as they are, by their number."""
+
+
+class GgufTensors:
+    """The tensors of a GGUF file; every one must be used, and every weight found."""
+
+    def __init__(self, model: GgufModel, dtype: torch.dtype, device: torch.device) -> None:
+        """Map the file.
+
+        Raises:
+            UnsupportedModelError: the gguf package, which knows the names of tensors, is missing or does not know the
+                architecture.
+        """
+        self._file, self._entries = model.file, model.tensors
+        self._dtype, self._device = dtype, device
+        self._names = _names(model)
+        self._data = _mapped(model.file)
+        self._missing: list[str] = []
+        self._unused = set(model.tensors) - {FACTORS}
+
+    def fetch_weight(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, Grid | None]:
+        """Read a tensor in a type, and the grid of its numbers if it is quantised.
+
+        A missing one is recorded and replaced by zeros until `finish` refuses the file.
+        """
+        dtype = dtype or self._dtype
+        base, _, end = name.rpartition(".")
+        stored = f"{self._names.get_name(base)}.{end}"
+        entry = self._entries.get(stored)
+        if entry is None:
+            self._missing.append(f"{stored} ({name})")
+            return torch.zeros(shape, dtype=dtype, device=self._device), None
+        self._unused.discard(stored)
+        if entry.shape != shape:
+            raise WeightsError(f"{stored} has shape {list(entry.shape)}, the metadata ask for {list(shape)}")
+        found, grid = self._read(stored, entry, dtype)
+        return found.to(self._device), grid
+
+    def finish(self) -> None:
+        """Refuse the file if a tensor was missing or not used.
+
+        Raises:
+            WeightsError: see above; the message names them.
+        """
+        problems = []
+        if self._missing:
+            problems.append(f"missing: {some(self._missing)}")
+        if self._unused:
+            problems.append(f"not used: {some(sorted(self._unused))}")
+        if problems:
+            raise WeightsError(
+                f"the tensors of {self._file.name} do not fit its metadata; " + "; ".join(problems)
+            )
+
+    def _read(self, name: str, entry: Entry, dtype: torch.dtype) -> tuple[Tensor, Grid | None]:
+        import gguf
+
+        if entry.kind in _PLAIN:
+            size = _PLAIN[entry.kind].itemsize * int(np.prod(entry.shape))
+            return self._bytes(name, entry, size).view(_PLAIN[entry.kind]).view(entry.shape).to(dtype), None
+        try:
+            kind = gguf.GGMLQuantizationType(entry.kind)
+            width, size = gguf.GGML_QUANT_SIZES[kind]
+        except (KeyError, ValueError):
+            raise WeightsError(f"{name} has type {entry.kind}, which is not known") from None
+        if len(entry.shape) != 2 or entry.shape[1] % width:
+            raise WeightsError(
+                f"{name} of type {kind.name} must have rows of whole blocks of {width} numbers"
+            )
+        data = self._bytes(name, entry, entry.shape[0] * entry.shape[1] // width * size)
+        blocks = BLOCKS.get(entry.kind)
+        if blocks is not None:
+            weight = blocks.read(data, (entry.shape[0], entry.shape[1]))
+            return weight.dequantised(dtype), weight.grid
+        return _dequantised(name, data.view(entry.shape[0], -1), kind, dtype), None
+
+    def _bytes(self, name: str, entry: Entry, size: int) -> Tensor:
+        if entry.offset + size > len(self._data):
+            raise WeightsError(f"{self._file.name} ends inside {name}: it is truncated")
+        return self._data[entry.offset : entry.offset + size]
+
+
+def _mapped(file: Path) -> Tensor:
+    """Return the bytes of a file; nothing is read before it is used, and nothing can be written."""
+    with file.open("rb") as stream:
+        # A private mapping, because torch has no read-only tensors.
+        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(data, dtype=torch.uint8)
+
+
+def _names(model: GgufModel) -> Any:
+    try:
+        import gguf
+    except ImportError:
+        raise UnsupportedModelError("the gguf package is missing: pip install gguf") from None
+    for number, name in gguf.MODEL_ARCH_NAMES.items():
+        if name == model.architecture:
+            return gguf.get_tensor_name_map(number, len(model.description.layers))
+    raise UnsupportedModelError(
+        f"the installed gguf package does not know {model.architecture}: pip install --upgrade gguf"
+    )
+
+
+_ROWS = 1024
+"""Rows that are dequantised at once, which bounds the memory."""
+
+
+def _dequantised(name: str, rows: Tensor, kind: Any, dtype: torch.dtype) -> Tensor:
+    import gguf
+
+    try:
+        parts = [
+            torch.from_numpy(gguf.quants.dequantize(part.numpy(), kind)).to(dtype)
+            for part in torch.split(rows, _ROWS)
+        ]
+    except NotImplementedError:
+        raise WeightsError(f"{name} has type {kind.name}, which the gguf package cannot dequantise") from None
+    return torch.cat(parts)

@@ -1,0 +1,193 @@
+"""A GGUF file computes what the model that it was made from computes, or is refused by the name that does not fit.
+
+The laws, for random weights of each architecture:
+
+* In fp32 the logits are those of transformers' model, within 1e-4.
+* Quantised weights are what the gguf package dequantises them to, bit for bit; in fp32 the logits are those of that
+  model, within 1e-4.
+* Packed for the compiled kernels, types that fit them keep their levels and their scales in bf16; others stay whole.
+* The pocket model gives the same greedy tokens from its folder and from a GGUF file of it.
+* A tensor that is missing, not used, of another shape or cut off is named, and so is a key that is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.gguf_files import ARCHITECTURES, TOKENS, random_reference, write_gguf
+from support.model_driver import Driver
+
+from plumbline.engines.native.models import UnsupportedModelError, WeightsError, load_model
+from plumbline.engines.native.models.gguf import load_gguf, read_model
+from plumbline.engines.native.models.gguf.blocks import BLOCKS
+from plumbline.pocket import MODEL_DIR
+from plumbline.pocket.to_gguf import write
+from plumbline_kernels.cpu.library import Library, PackedWeight, load
+
+PROMPT = [3 + 7 * index % (TOKENS - 3) for index in range(40)]
+"""Longer than the windows of `ARCHITECTURES` and the length that Llama 3 was scaled from."""
+WRITTEN = (Kind.Q4_0, Kind.Q5_0, Kind.Q8_0, Kind.Q4_1, Kind.Q5_1, Kind.F16, Kind.BF16)
+"""Types that the gguf package writes."""
+
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"without": "blk.1.ffn_up.weight"}, r"missing: blk\.1\.ffn_up\.weight"),
+    ({"without": "token_embd.weight"}, r"missing: token_embd\.weight"),
+    ({"extra": "blk.0.attn_sinks.weight"}, r"not used: blk\.0\.attn_sinks\.weight"),
+    ({"more": {"expert_count": 4}}, "expert_count 4"),
+    ({"more": {"attention.sliding_window": 4}}, r"not known for llama: attention\.sliding_window"),
+    ({"more": {"attention.value_length": 32}}, "attention.value_length 32"),
+    ({"more": {"rope.dimension_count": 16}}, "rope.dimension_count 16"),
+    ({"more": {"embedding_length": 128}}, r"token_embd\.weight has shape \[96, 256\].*\[96, 128\]"),
+    ({"more": {"block_count": 1}}, r"not used: blk\.1\."),
+    ({"more": {"attention.head_count": 0}}, "attention.head_count"),
+]
+"""Changes of `write_gguf`, and what the message names."""
+
+
+def logits(model: Any) -> torch.Tensor:
+    driver = Driver(model)
+    return driver.step([(driver.add(PROMPT, 64), len(PROMPT))])
+
+
+@torch.no_grad()
+def expected(reference: Any) -> torch.Tensor:
+    found: torch.Tensor = reference(torch.tensor([PROMPT])).logits[0]
+    return found
+
+
+def read(path: Path, **changes: Any) -> Any:
+    return load_gguf(read_model(path), **{"dtype": torch.float32, **changes})
+
+
+@pytest.mark.parametrize("label", ARCHITECTURES)
+def test_logits_are_those_of_transformers(tmp_path: Path, label: str) -> None:
+    reference = random_reference(label)
+    write_gguf(tmp_path / "a.gguf", reference, label)
+    torch.testing.assert_close(logits(read(tmp_path / "a.gguf")), expected(reference), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.name)
+def test_quantised_weights_compute_what_they_stand_for(tmp_path: Path, kind: Kind) -> None:
+    reference = random_reference("llama")
+    write_gguf(tmp_path / "a.gguf", reference, "llama", kind)
+    with torch.no_grad():
+        for weight in reference.parameters():
+            if weight.dim() > 1:
+                stored = gguf.quants.quantize(weight.numpy(), kind)
+                weight.copy_(torch.from_numpy(gguf.quants.dequantize(stored, kind)))
+    torch.testing.assert_close(logits(read(tmp_path / "a.gguf")), expected(reference), atol=1e-4, rtol=0)
+
+
+@given(st.sampled_from(sorted(BLOCKS)), st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 3))
+def test_blocks_are_unpacked_as_by_the_gguf_package(kind: int, seed: int, rows: int, count: int) -> None:
+    blocks = BLOCKS[kind]
+    data = np.random.default_rng(seed).integers(0, 120, (rows, count * blocks.size), np.uint8)
+    wanted = gguf.quants.dequantize(data, Kind(kind))
+    weight = blocks.read(torch.from_numpy(data).flatten(), (rows, count * blocks.inputs))
+    assert (
+        -(1 << blocks.bits - 1) <= int(weight.levels.min()) <= int(weight.levels.max()) < 1 << blocks.bits - 1
+    )
+    np.testing.assert_array_equal(weight.dequantised(torch.float32).numpy(), wanted)
+
+
+@pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.name)
+def test_types_that_fit_the_kernels_keep_their_levels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    packed: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
+    pack: Callable[..., PackedWeight] = Library.pack
+
+    def keep(self: Library, weight: torch.Tensor, bits: int = 0, scales: Any = None) -> PackedWeight:
+        packed.append((weight, bits, scales))
+        return pack(self, weight, bits, scales)
+
+    monkeypatch.setattr(Library, "pack", keep)
+    write_gguf(tmp_path / "a.gguf", random_reference("llama"), "llama", kind)
+    narrow = logits(read(tmp_path / "a.gguf", library=load()))
+    fits = int(kind) in BLOCKS
+    assert {bits for _, bits, _ in packed} == {BLOCKS[int(kind)].bits if fits else 0}
+    assert len(packed) == 2 * 4 + 1
+    if fits:
+        for weight, bits, scales in packed:
+            levels = weight.view(weight.shape[0], scales.shape[1], -1) / scales.unsqueeze(2)
+            torch.testing.assert_close(levels, levels.round(), atol=1e-3, rtol=0)
+            assert levels.abs().max() <= 1 << bits - 1
+    whole = logits(read(tmp_path / "a.gguf", bits=0))
+    # Inputs are rounded to 8 bits on the way, and scales to bf16.
+    assert (narrow - whole).abs().max() < (0.15 if fits else 1e-4) * whole.abs().max()
+
+
+def greedy(model: Any, count: int = 24) -> list[int]:
+    driver = Driver(model)
+    sequence = driver.add([*range(300, 330)], 128)
+    found = driver.step([(sequence, 30)])[-1:]
+    for _ in range(count):
+        sequence.tokens.append(int(found[-1].argmax()))
+        found = driver.step([(sequence, 1)])
+    return sequence.tokens[30:]
+
+
+def test_the_pocket_model_gives_the_same_greedy_tokens_from_a_file(tmp_path: Path) -> None:
+    write(MODEL_DIR, tmp_path / "pocket.gguf")
+    folder = load_model(MODEL_DIR, torch.float32, library=load())
+    file = read(tmp_path / "pocket.gguf", library=load())
+    assert file.description.eos_token_ids == folder.description.eos_token_ids
+    assert greedy(file) == greedy(folder)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "small.gguf"
+    shape = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1}
+    write_gguf(path, random_reference("llama", **shape), "llama", Kind.Q8_0)
+    return path
+
+
+@pytest.mark.parametrize(("changes", "message"), BROKEN)
+def test_what_does_not_fit_is_refused_by_its_name(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    write_gguf(tmp_path / "a.gguf", random_reference("llama"), **{"label": "llama", **changes})
+    with pytest.raises((UnsupportedModelError, WeightsError), match=message):
+        read(tmp_path / "a.gguf")
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_damaged_file_is_refused_or_read_and_never_crashes(small: Path, data: st.DataObject) -> None:
+    content = bytearray(small.read_bytes())
+    if data.draw(st.booleans()):
+        content = content[: data.draw(st.integers(0, len(content) - 1))]
+    else:
+        place, value = data.draw(st.integers(0, len(content) - 1)), data.draw(st.integers(0, 255))
+        content[place] = value
+    path = small.with_name("damaged.gguf")
+    path.write_bytes(content)
+    with contextlib.suppress(UnsupportedModelError, WeightsError):
+        read(path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("label", ARCHITECTURES)
+def test_logits_are_those_of_llama_cpp(tmp_path: Path, label: str) -> None:
+    llama = pytest.importorskip("llama_cpp")
+    write_gguf(tmp_path / "a.gguf", random_reference(label), label)
+    theirs = llama.Llama(
+        str(tmp_path / "a.gguf"), n_ctx=128, logits_all=True, verbose=False, n_threads=1,
+        type_k=0, type_v=0, flash_attn=False,
+    )  # fmt: skip
+    theirs.eval(PROMPT)
+    wanted = torch.from_numpy(np.array(theirs.scores[: len(PROMPT)], np.float32))
+    # llama.cpp reads GELU from a table in fp16.
+    atol = 2e-2 if "gemma" in label else 1e-4
+    torch.testing.assert_close(logits(read(tmp_path / "a.gguf")), wanted, atol=atol, rtol=0)

@@ -1,0 +1,203 @@
+"""Write GGUF files of models with random weights, as llama.cpp's converter writes them.
+
+The names of tensors and keys are the gguf package's. Our engine never writes such a file, so what it reads is not what
+it wrote itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+__all__ = ["ARCHITECTURES", "TOKENS", "random_reference", "write_gguf"]
+
+TOKENS = 96
+SHAPE: dict[str, Any] = {
+    "vocab_size": TOKENS,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.1,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+    "rms_norm_eps": 1e-5,
+}
+"""Rows of whole blocks of every type."""
+GRANITE = {
+    "attention_multiplier": 0.2,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 2.0,
+}
+WINDOWS = {"sliding_window": 16, "head_dim": 64, "tie_word_embeddings": True}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("llama", "llama", {}),
+    "llama tied": ("llama", "llama", {"tie_word_embeddings": True}),
+    "llama biased": ("llama", "llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama 3": ("llama", "llama", {"rope_parameters": LLAMA3}),
+    "llama linear": (
+        "llama", "llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}}),
+    "mistral": ("mistral", "llama", {"sliding_window": None, "head_dim": 32}),
+    "qwen2": ("qwen2", "qwen2", {}),
+    "qwen2 yarn": ("qwen2", "qwen2", {"rope_parameters": YARN}),
+    "qwen3": ("qwen3", "qwen3", {"head_dim": 32}),
+    "smollm3": ("smollm3", "smollm3", {"num_hidden_layers": 4}),
+    "gemma": ("gemma", "gemma", {"head_dim": 64, "tie_word_embeddings": True}),
+    "gemma2": ("gemma2", "gemma2", WINDOWS | {"query_pre_attn_scalar": 64}),
+    "gemma3": ("gemma3_text", "gemma3", WINDOWS | {"query_pre_attn_scalar": 64, "num_hidden_layers": 6}),
+    "gemma3 scaled": (
+        "gemma3_text", "gemma3", WINDOWS | {"query_pre_attn_scalar": 64, "num_hidden_layers": 6, "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}),
+    "olmo2": ("olmo2", "olmo2", {}),
+    "granite": ("granite", "granite", GRANITE),
+}  # fmt: skip
+"""By a label: the family, its architecture in GGUF files, and changes of `SHAPE`."""
+PERMUTED = ("llama", "smollm3", "granite")
+WITH_OFFSET = ("gemma", "gemma2", "gemma3")
+
+
+def random_reference(label: str, **shape: int) -> Any:
+    """Make a model of transformers with random weights; `shape` changes `SHAPE`."""
+    torch.manual_seed(0)
+    family, _, changes = ARCHITECTURES[label]
+    config = AutoConfig.for_model(family, **(SHAPE | changes | shape))
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    for name, weight in model.named_parameters():
+        if "norm" in name or name.endswith("bias"):
+            torch.nn.init.normal_(weight, 0.5 if "norm" in name else 0.0, 0.2)
+    return model
+
+
+def write_gguf(
+    path: Path,
+    model: Any,
+    label: str,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    without: str = "",
+    extra: str = "",
+    more: dict[str, Any] | None = None,
+) -> None:
+    """Write a model.
+
+    Args:
+        path: the file.
+        model: of transformers.
+        label: of `ARCHITECTURES`.
+        kind: the type of matrices.
+        without: the name of a tensor to leave out.
+        extra: the name of a tensor to add.
+        more: further keys of the architecture, with integers.
+    """
+    architecture, config = ARCHITECTURES[label][1], model.config
+    out = gguf.GGUFWriter(path, architecture)
+    _keys(out, architecture, config)
+    for key, value in (more or {}).items():
+        out.add_uint32(f"{architecture}.{key}", value)
+    _vocabulary(out)
+    number = next(n for n, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    if architecture == "llama" and "llama 3" in label:
+        out.add_tensor("rope_freqs.weight", _factors(config))
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        array = _stored(name, tensor, architecture, config)
+        if stored == without:
+            continue
+        if array.ndim > 1:
+            out.add_tensor(stored, gguf.quants.quantize(array, kind), raw_dtype=kind)
+        else:
+            out.add_tensor(stored, array)
+    if extra:
+        out.add_tensor(extra, np.zeros(4, np.float32))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def _keys(out: gguf.GGUFWriter, architecture: str, config: Any) -> None:
+    out.add_context_length(config.max_position_embeddings)
+    out.add_embedding_length(config.hidden_size)
+    out.add_block_count(config.num_hidden_layers)
+    out.add_feed_forward_length(config.intermediate_size)
+    out.add_head_count(config.num_attention_heads)
+    out.add_head_count_kv(config.num_key_value_heads)
+    out.add_layer_norm_rms_eps(config.rms_norm_eps)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    out.add_key_length(head_dim)
+    out.add_value_length(head_dim)
+    rope = dict(config.rope_parameters)
+    rope = rope.get("full_attention", rope)
+    out.add_rope_freq_base(rope["rope_theta"])
+    if architecture == "llama":
+        out.add_vocab_size(config.vocab_size)
+        out.add_rope_dimension_count(head_dim)
+    if rope["rope_type"] in ("linear", "yarn"):
+        out.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        out.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        out.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if architecture in ("gemma2", "gemma3"):
+        out.add_sliding_window(config.sliding_window)
+    if architecture == "gemma2":
+        out.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        out.add_final_logit_softcapping(config.final_logit_softcapping)
+    if architecture == "granite":
+        out.add_attention_scale(config.attention_multiplier)
+        out.add_embedding_scale(config.embedding_multiplier)
+        out.add_residual_scale(config.residual_multiplier)
+        out.add_logit_scale(config.logits_scaling)
+
+
+def _vocabulary(out: gguf.GGUFWriter) -> None:
+    """Add a vocabulary of bytes, so that llama.cpp loads the file."""
+    texts = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(TOKENS - 3))]
+    kinds = [gguf.TokenType.UNKNOWN, *[gguf.TokenType.CONTROL] * 2, *[gguf.TokenType.BYTE] * (TOKENS - 3)]
+    out.add_tokenizer_model("llama")
+    out.add_token_list(texts)
+    out.add_token_scores([0.0] * TOKENS)
+    out.add_token_types(kinds)
+    out.add_bos_token_id(1)
+    out.add_eos_token_id(2)
+
+
+def _stored(name: str, tensor: torch.Tensor, architecture: str, config: Any) -> np.ndarray:
+    """Return a tensor as files have it."""
+    array = tensor.float()
+    if architecture in WITH_OFFSET and name.endswith("norm.weight"):
+        array = array + 1
+    if architecture in PERMUTED:
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+        for part, count in heads.items():
+            if f".{part}." in name:
+                halves = array.reshape(count, 2, array.shape[0] // count // 2, *array.shape[1:])
+                array = halves.swapaxes(1, 2).reshape(array.shape)
+    return np.ascontiguousarray(array.numpy())
+
+
+def _factors(config: Any) -> np.ndarray:
+    """Return the divisors of Llama 3's frequencies, from transformers' own table."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    dims = config.hidden_size // config.num_attention_heads
+    base = 1.0 / config.rope_parameters["rope_theta"] ** (torch.arange(0, dims, 2).float() / dims)
+    return (base / scaled).numpy().astype(np.float32)
