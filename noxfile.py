@@ -290,7 +290,7 @@ def docs(session: nox.Session) -> None:
     """
     environment = Environment(session, f"{SERVE},docs")
     environment.run("python", "conformance/reference_servers/pages.py")
-    environment.run("sphinx-build", "-q", "-W", "-n", "-b", "html", "docs", "docs/build/site")
+    environment.run("sphinx-build", "-q", "-E", "-W", "-n", "-b", "html", "docs", "docs/build/site")
 
 
 @nox.session(name="peers-docs", venv_backend="none")

@@ -1,4 +1,4 @@
-"""The composite action and the container file of `conformance/ci/` do what docs/judge.md says."""
+"""The composite action and the container file of `conformance/ci/` do what docs/judge-ci.md says."""
 
 from __future__ import annotations
 
@@ -74,4 +74,4 @@ def test_the_container_runs_the_judge_as_nobody_special() -> None:
     lines = (FOLDER / "Containerfile").read_text("utf-8").splitlines()
 
     assert 'ENTRYPOINT ["plumbline"]' in lines
-    assert lines.index("USER judge") < lines.index('ENTRYPOINT ["plumbline"]')
+    assert lines.index("USER 10001") < lines.index('ENTRYPOINT ["plumbline"]')

@@ -1,4 +1,4 @@
-"""Check that the commands and options in docs/judge.md exist."""
+"""Check that the commands and options in the guides to the judge exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from plumbline_conformance.cli import add_commands
 from plumbline_conformance.reports.model import VERDICTS
 from plumbline_conformance.suite.selection import PROFILES
 
-TEXT = (Path(__file__).parents[2] / "docs" / "judge.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = "\n".join((DOCS / f"{name}.md").read_text("utf-8") for name in ("judge", "judge-ci", "judge-more"))
 PLUGIN = (Path(__file__).parents[2] / "conformance" / "plumbline_conformance" / "pytest_plugin.py").read_text(
     "utf-8"
 )
