@@ -63,6 +63,14 @@ def test_axe_finds_nothing_in_dialogs_and_in_the_reference(
     assert violations(asked) == []
 
 
+def test_a_link_of_the_reference_opens_its_schema(visit: Any, pocket: Live) -> None:
+    page = visit(pocket).open("/docs")
+    page.click("text=Request body >> nth=0")
+    assert page.locator("#ChatCompletionRequestMessage").is_hidden()
+    page.click("a[href='#ChatCompletionRequestMessage'] >> nth=0")
+    page.wait_for_selector("#ChatCompletionRequestMessage:visible")
+
+
 def test_the_theme_follows_the_system_until_it_is_chosen(visit: Any, pocket: Live) -> None:
     colour = "getComputedStyle(document.documentElement).backgroundColor"
     light, dark = (visit(pocket, scheme=scheme).open() for scheme in ("light", "dark"))

@@ -33,8 +33,10 @@ _AT_EVENT = re.compile(r"event (\d{1,6})\b")
 _MOST_FINDINGS = 200
 _LONGEST = 1000
 """Characters of a text of a finding."""
-_MOST_SEARCHED = 2000
-"""Events of a stream in which the event of a violation is searched; a law looks at all of them about ten times."""
+_MOST_LOCATED = 20
+"""Findings whose events are searched."""
+_MOST_SEARCHED = 6000
+"""Findings times events of the stream: a law looks at all of them about ten times, and 2,000 events take 0.07 s."""
 
 
 def judged(seen: JudgedExchange) -> Judgement:
@@ -51,7 +53,7 @@ def judged(seen: JudgedExchange) -> Judgement:
     found = judge_live(exchange)
     findings = list(_findings(found, exchange))
     if seen.complete:
-        findings = [each if each.event is not None else _located(each, exchange) for each in findings]
+        findings = _all_located(findings, exchange)
     # The last event may have come in part, so what is wrong with it may still be put right.
     last = len(exchange.events) - 1
     if not seen.complete:
@@ -102,6 +104,19 @@ def _event(pointer: str, count: int) -> int | None:
     return int(match[1]) if match and int(match[1]) < count else None
 
 
+def _all_located(findings: list[JudgedFinding], exchange: Exchange) -> list[JudgedFinding]:
+    """Look for the events of the first findings without one, as many as time allows."""
+    count = len(exchange.events)
+    left = min(_MOST_LOCATED, _MOST_SEARCHED // count) if count > 1 else 0
+    located = []
+    for finding in findings:
+        if finding.event is None and left:
+            left -= 1
+            finding = _located(finding, exchange)
+        located.append(finding)
+    return located
+
+
 def _located(finding: JudgedFinding, exchange: Exchange) -> JudgedFinding:
     """Look for the event at which a violation appears that is about the stream as a whole, such as a second id.
 
@@ -109,8 +124,6 @@ def _located(finding: JudgedFinding, exchange: Exchange) -> JudgedFinding:
     then something is missing at the end.
     """
     events = exchange.events
-    if not 1 < len(events) <= _MOST_SEARCHED:
-        return finding
 
     def breaks(count: int) -> bool:
         data = b"".join(

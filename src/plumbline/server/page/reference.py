@@ -48,7 +48,8 @@ def _page() -> Iterator[str]:
         '<p class="brand"><a href="/">Plumbline</a></p><ul>'
     )
     for method, path, _ in operations:
-        yield f'<li><a href="#{_anchor(method, path)}"><b class="{method}">{method}</b> {escape(path)}</a></li>'
+        name = f'<b class="{method}">{method}</b> <span>{_breakable(path)}</span>'
+        yield f'<li><a href="#{_anchor(method, path)}">{name}</a></li>'
     yield '<li><a href="#schemas">Schemas</a></li></ul></nav><main id="content"><h1>API reference</h1>'
     yield f"<p>Version {escape(info['version'])}. {_prose(info.get('description', ''))}</p>"
     yield '<p>As data: <a href="/openapi.json">openapi.json</a>, <a href="/openapi.yaml">openapi.yaml</a>.</p>'
@@ -56,10 +57,16 @@ def _page() -> Iterator[str]:
         yield from _operation(method, path, operation)
     yield '<h2 id="schemas">Schemas</h2>'
     for name, schema in sorted(schemas.items()):
-        yield f'<details class="schema" id="{name}"><summary>{name}</summary>'
+        # A browser opens the details around the target of a link.
+        yield f'<details class="schema"><summary>{name}</summary><div id="{name}">'
         yield from _schema(schema)
-        yield "</details>"
+        yield "</div></details>"
     yield "</main></body></html>"
+
+
+def _breakable(path: str) -> str:
+    """Return a path that breaks into lines before its slashes."""
+    return escape(path).replace("/", "<wbr>/")
 
 
 def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -140,7 +147,12 @@ def _member(name: str, schema: dict[str, Any], required: bool) -> Iterator[str]:
 
 
 def _notes(schema: dict[str, Any]) -> str:
-    found = [text.format(json.dumps(schema[key])) for key, text in _NOTES if key in schema]
+    described = schema.get("description", "")
+    found = [
+        text.format(json.dumps(schema[key]))
+        for key, text in _NOTES
+        if key in schema and not (key == "default" and "Default" in described)
+    ]
     return f" <small>({escape(', '.join(found))})</small>" if found else ""
 
 
