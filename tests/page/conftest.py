@@ -15,7 +15,7 @@ from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-KEY = "a key of the page"
+KEY = "a key of the page, with ü"
 
 
 @pytest.fixture(scope="session")

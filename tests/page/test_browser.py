@@ -262,6 +262,40 @@ def test_controls_of_the_contract_are_sent(visit: Any, pocket: Live) -> None:
     assert page.get_by_label("max_completion_tokens").input_value() == ""
 
 
+def test_of_several_choices_the_first_is_shown(visit: Any, pocket: Live) -> None:
+    for api in ("chat", "completions"):
+        seen = visit(pocket)
+        page = seen.open()
+        choose(page, api)
+        page.click("text=All other parameters")
+        page.get_by_label(re.compile(r"^n \d")).fill("3")
+        page.get_by_label(re.compile(r"^n \d")).press("Tab")
+        page.get_by_label("temperature").first.fill("0")
+        page.get_by_label("temperature").first.press("Tab")
+        seen.ask("Once upon" if api == "completions" else "Count from 3 to 7.")
+        seen.panel("events")
+        assert "no violation" in verdict(page)
+        body = page.inner_text(".message.assistant .text")
+        assert body == "3, 4, 5, 6, 7" if api == "chat" else len(body) > 10
+
+
+def test_a_response_is_not_stored_if_the_user_says_so(visit: Any, pocket: Live) -> None:
+    seen = visit(pocket)
+    page = seen.open()
+    choose(page, "responses")
+    page.click("text=All other parameters")
+    page.get_by_label("store", exact=True).select_option("false")
+    sent: list[Any] = []
+    page.on(
+        "request", lambda each: each.url.endswith("/v1/responses") and sent.append(json.loads(each.post_data))
+    )
+    seen.ask("Count from 3 to 7.")
+    seen.ask("Count from 2 to 4.")
+    assert [body["store"] for body in sent] == [False, False]
+    assert "previous_response_id" not in sent[1]
+    assert len(sent[1]["input"]) == 3
+
+
 def test_an_error_is_shown_with_its_field(visit: Any, pocket: Live) -> None:
     seen = visit(pocket)
     page = seen.open()

@@ -17,9 +17,7 @@ OPERATIONS = {
     "responses": "/v1/responses",
     "messages": "/v1/messages",
 }
-_OWN = frozenset(
-    {"background", "input", "model", "previous_response_id", "prompt", "store", "stream", "system"}
-)
+_OWN = frozenset({"background", "input", "model", "previous_response_id", "prompt", "stream", "system"})
 """Members that the page sets itself."""
 
 

@@ -60,7 +60,7 @@ const chat = {
     if (!json) return;
     if (json.error) answer.error = json.error;
     if (json.usage) answer.usage = json.usage;
-    const choice = json.choices?.[0];
+    const choice = json.choices?.find((each) => each.index === 0); // The page shows the first of `n`.
     if (!choice) return;
     const delta = choice.delta || choice.message || {};
     answer.text += delta.content || "";
@@ -90,7 +90,7 @@ const completions = {
     if (!json) return;
     if (json.error) answer.error = json.error;
     if (json.usage) answer.usage = json.usage;
-    const choice = json.choices?.[0];
+    const choice = json.choices?.find((each) => each.index === 0); // The page shows the first of `n`.
     if (!choice) return;
     answer.text += choice.text || "";
     answer.finish = choice.finish_reason || answer.finish;

@@ -17,9 +17,12 @@ export function askKey(why) {
   });
 }
 
+// A header has bytes; the server reads them as UTF-8.
+const bytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
+
 export const headers = () => ({
   "content-type": "application/json",
-  ...(key() ? { authorization: `Bearer ${key()}` } : {}),
+  ...(key() ? { authorization: `Bearer ${bytes(key())}` } : {}),
 });
 
 // Fetch something small; asks for a key where the server wants one. Fails with the server's message.
