@@ -73,7 +73,7 @@ def _server_lines(
         )
     if settings.api_servers > 1:
         yield "servers", f"{settings.api_servers} API servers share the engine (--api-servers)"
-    yield "storage", _storage(settings, store)
+    yield "storage", _storage(store)
     if settings.uds:
         yield "address", f"the Unix socket {settings.uds} (paths begin with /v1)"
         return
@@ -84,12 +84,11 @@ def _server_lines(
     yield "try", _first_request(catalog, settings, url)
 
 
-def _storage(settings: Settings, store: Store | None) -> str:
+def _storage(store: Store | None) -> str:
     """Say what is kept, where, for how long, and how to change that."""
     if store is None:
         return "responses are not stored (--store none)"
-    days = f" for {settings.store_max_days:g} days" if settings.store_max_days else ""
-    return f"responses are kept{days} in {store.description}; --store none keeps nothing"
+    return f"responses are kept in {store.description}; --store none keeps nothing"
 
 
 def _loaded(catalog: Catalog) -> str:
