@@ -2,8 +2,7 @@
 
 import { $, h } from "./dom.js";
 import { run, stop } from "./run.js";
-import { emit, on, readsPictures, state } from "./state.js";
-import { add } from "./store.js";
+import { add, emit, on, readsPictures, state } from "./state.js";
 import { followAgain } from "./thread.js";
 
 const MOST_BYTES = 8 * 2 ** 20; // Of one picture; the server takes bodies of 10 MiB.

@@ -2,8 +2,7 @@
 
 import { APIS, emptyAnswer } from "./apis.js";
 import { id } from "./dom.js";
-import { emit, save, state } from "./state.js";
-import { add, get, path, put } from "./store.js";
+import { add, emit, get, path, put, save, state } from "./state.js";
 import { api, askKey, EventReader, failure, send } from "./stream.js";
 
 const JUDGED_AFTER = 700; // Milliseconds, while a stream runs; longer where judging takes long.

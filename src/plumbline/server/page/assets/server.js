@@ -2,8 +2,7 @@
 
 import { bytes, h, seconds, svg } from "./dom.js";
 import { show } from "./run.js";
-import { emit, state } from "./state.js";
-import { all } from "./store.js";
+import { all, emit, state } from "./state.js";
 import { api } from "./stream.js";
 
 const EVERY = 2000; // Milliseconds between readings.

@@ -4,8 +4,7 @@ import { APIS } from "./apis.js";
 import { h } from "./dom.js";
 import { requestBody } from "./run.js";
 import { showRequest } from "./snippets.js";
-import { saveSettings, state } from "./state.js";
-import { path } from "./store.js";
+import { path, saveSettings, state } from "./state.js";
 
 const COMMON = ["max_completion_tokens", "max_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "min_p",
   "presence_penalty", "frequency_penalty", "seed"];
@@ -77,7 +76,7 @@ function toolFields(again) {
   };
   return [
     editor("Tools, as a JSON list", tools, check, (value) => set("tools", value)),
-    h("div", { className: "line" },
+    h("div", { className: "line bottom" },
       h("button", { type: "button", className: "quiet", onclick: () => { set("tools", TOOL); again(); } }, "Insert an example"),
       field("Calls", select({ auto: "The model decides", required: "Required", none: "None" }, toolChoice, (value) => set("toolChoice", value)))),
   ];

@@ -2,8 +2,7 @@
 
 import { APIS } from "./apis.js";
 import { copy, $, h } from "./dom.js";
-import { state } from "./state.js";
-import { get } from "./store.js";
+import { get, state } from "./state.js";
 import { key } from "./stream.js";
 
 const KEY = "PLUMBLINE_API_KEY";

@@ -4,8 +4,7 @@ import { copy, $, h, seconds } from "./dom.js";
 import { codeBlock, markdown } from "./markdown.js";
 import { run, show } from "./run.js";
 import { showCode } from "./snippets.js";
-import { emit, on, save, state } from "./state.js";
-import { add, choose, path, siblings } from "./store.js";
+import { add, choose, emit, on, path, save, siblings, state } from "./state.js";
 
 const SUGGESTIONS = ["Who are you?", "Count from 3 to 7.", "Write a haiku about a plumb line.", "What is the weather in Paris?"];
 let follows = true; // Whether the view scrolls with the answer; the reader ends that by scrolling up.
