@@ -200,6 +200,9 @@ async def test_hosted_tools_are_named_as_unavailable(stream: bool) -> None:
         )
     assert answer.header("x-plumbline-unavailable-tools") == "web_search, file_search"
     assert plain.header("x-plumbline-unavailable-tools") is None
+    for one, named in ((answer, True), (plain, False)):
+        whole = one.events[-2].json["response"] if stream else one.json
+        assert whole.get("unavailable_tools") == (["web_search", "file_search"] if named else None)
     assert forced.status == 400
     assert forced.error["param"] == "tool_choice.type"
 

@@ -20,6 +20,7 @@ from plumbline._generated.responses import (
 from plumbline._generated.tools import FunctionTool, FunctionToolParam, MCPTool, ResponseTool
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.ids import new_id, now
+from plumbline.protocols.responses.client_tools.namespaces import unavailable_tools
 from plumbline.protocols.responses.mcp.declared import public_url
 from plumbline.turn import Turn
 
@@ -46,6 +47,7 @@ def initial_response(
         for name in ("user", "prompt", "prompt_cache_retention")
         if given(getattr(request, name))
     }
+    unavailable = unavailable_tools(or_default(request.tools, []))  # TOOL-15
     return Response(
         id=new_id("resp_"),
         created_at=now(),
@@ -82,6 +84,7 @@ def initial_response(
         metadata=or_default(request.metadata, {}),
         safety_identifier=or_default(request.safety_identifier, None),
         prompt_cache_key=or_default(request.prompt_cache_key, None),
+        unavailable_tools=list(unavailable) or UNSET,
         **echoed,
     )
 
