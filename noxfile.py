@@ -246,6 +246,15 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def roofline(session: nox.Session) -> None:
+    """Predict which share of the roofline the kernels reach on GPUs: `-- --device H100 --to FILE --page FILE`.
+
+    Minutes of compiling; Triton keeps what it has compiled.
+    """
+    Environment(session, DEV).run("python", "-m", "benchmarks.roofline", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def pocket(session: nox.Session) -> None:
     """Train the pocket model (hours on a CPU; training resumes), or run one step with `-- train`."""
     environment = Environment(session, DEV)

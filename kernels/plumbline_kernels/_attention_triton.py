@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from plumbline_kernels._attention_batch import AttentionBatch
-from plumbline_kernels._backend import CompileCase, check, jit, next_power_of_2, tl, tuning
+from plumbline_kernels._backend import CompileCase, capability_of, check, jit, next_power_of_2, tl, tuning
 
 __all__ = ["compile_cases", "launch"]
 
@@ -244,7 +244,7 @@ def _launch_part(
     _, block_size, num_kv_heads, _ = k_cache.shape
     group = num_heads // num_kv_heads
     num_seqs = seqs.stop - seqs.start
-    config = _config(decode, group, head_dim)
+    config = _config(decode, group, head_dim, capability_of(q.device))
     block_q = 1 if decode else config["block_m"] // group
     q_blocks = num_seqs if decode else num_tokens // block_q + num_seqs
     segments = _num_segments(q_blocks * num_kv_heads, batch.max_seq_len, config["tile"]) if decode else 1
@@ -305,10 +305,15 @@ def _launch_part(
         )
 
 
-def _config(decode: bool, group: int, head_dim: int) -> dict[str, int]:
-    """The tiles for this kind of work; wide heads take smaller ones, large groups at least one token."""
-    name = ("attention_decode" if decode else "attention_prefill") + ("_wide" if head_dim > 128 else "")
-    config = tuning(name)
+def _config(decode: bool, group: int, head_dim: int, capability: int = 90) -> dict[str, int]:
+    """Return the tiles for this kind of work; large groups take at least one token.
+
+    Wide heads take smaller tiles, and so do prompts on GPUs before sm_90: there the sums of matrix products are spread
+    over more registers, and the larger tiles would spill them.
+    """
+    sizes = ["", "_wide", "_widest"]
+    size = int(head_dim > 128) + int(not decode and head_dim > 64 and capability < 90)
+    config = tuning(("attention_decode" if decode else "attention_prefill") + sizes[size])
     return config | {"block_m": max(config["block_m"], next_power_of_2(group))}
 
 
@@ -318,15 +323,18 @@ def _num_segments(programs: int, max_seq_len: int, tile: int) -> int:
     return 1 << max(wanted, 1).bit_length() - 1
 
 
-def compile_cases() -> Iterator[CompileCase]:
+def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
     """Decode and prefill for the head sizes in use, whole and split, with 8 B-like heads and blocks of 64."""
     for head_dim in (64, 80, 128, 256):
         for segments in (0, 1, MAX_SEGMENTS):  # 0 is prefill
-            yield _attend_case(f"paged_attention hd={head_dim} segments={segments}", head_dim, segments)
+            yield _attend_case(
+                f"paged_attention hd={head_dim} segments={segments}", head_dim, segments, capability
+            )
             yield _attend_case(
                 f"paged_attention hd={head_dim} segments={segments}, capped, with sinks",
                 head_dim,
                 segments,
+                capability,
                 CAPPED=True,
                 SINKS=True,
             )
@@ -344,11 +352,11 @@ def compile_cases() -> Iterator[CompileCase]:
             tuning("attention_reduce"),
         )
     # Triton compiles integers that are 1 as constants: a step with a single sequence is a kernel of its own.
-    yield _attend_case("paged_attention hd=128, one sequence", 128, 0, num_seqs=1)
+    yield _attend_case("paged_attention hd=128, one sequence", 128, 0, capability, num_seqs=1)
 
 
-def _attend_case(name: str, head_dim: int, segments: int, **constants: int) -> CompileCase:
-    config = _config(segments > 0, 4, head_dim)
+def _attend_case(name: str, head_dim: int, segments: int, capability: int, **constants: int) -> CompileCase:
+    config = _config(segments > 0, 4, head_dim, capability)
     pointers = {f"{tensor}_ptr": "*bf16" for tensor in ("q", "k_cache", "v_cache")}
     indices = {f"{tensor}_ptr": "*i32" for tensor in ("query_start", "seq_lens", "block_tables")}
     outputs = {"out_ptr": "*bf16" if segments < 2 else "*fp32", "max_ptr": "*fp32", "sum_ptr": "*fp32"}

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["CompileCase", "check", "jit", "next_power_of_2", "tl", "tuning", "use_triton"]
+__all__ = ["CompileCase", "capability_of", "check", "jit", "next_power_of_2", "tl", "tuning", "use_triton"]
 
 # Triton 3.9 warns that its default flips in 3.10; the kernels are tested with fusion on.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
@@ -65,6 +65,15 @@ class CompileCase:
 def use_triton(x: Tensor) -> bool:
     """Return whether the operation on `x` runs as a Triton kernel."""
     return x.is_cuda or _FORCED
+
+
+@cache
+def capability_of(device: torch.device) -> int:
+    """Return the compute capability of a GPU, such as 90; under the interpreter kernels take the tiles of that."""
+    if device.type != "cuda":
+        return 90
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
 
 
 def check(condition: bool, message: str) -> None:

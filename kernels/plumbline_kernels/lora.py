@@ -21,6 +21,7 @@ __all__ = ["AdapterRows", "compile_cases", "lora_add", "lora_add_torch", "padded
 
 _RANK_STEP = 16
 """Ranks are padded with zeros to a multiple of this: what matrix instructions and vectors take at once."""
+_MAX_SPLITS, _ENOUGH_PROGRAMS = 16, 256
 
 Pair = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 """The two projections of an adapter: down to its rank, and up."""
@@ -157,9 +158,10 @@ def _launch(x: Tensor, y: Tensor, down: Tensor, up: Tensor, adapted: AdapterRows
     count, rank, inputs, outputs = len(adapted.rows), down.shape[1], x.shape[1], y.shape[1]
     if not count:
         return y
-    config = tuning("lora_decode" if count <= _decode_rows() else "lora_prefill")
-    splits, block_m, block_r = config["splits"], config["block_m"], config["block_r"]
+    config = _config(count)
+    block_m, block_r = config["block_m"], config["block_r"]
     blocks = adapted.blocks(block_m)
+    splits = _num_splits(len(blocks.slots) * cdiv(rank, block_r), cdiv(inputs, config["block_k"]))
     given = adapted.rows, blocks.slots, blocks.starts, blocks.ends
     hidden = torch.empty((splits, count, rank), dtype=torch.float32, device=x.device)
     launch_options = {"num_warps": config["num_warps"], "num_stages": config["num_stages"]}
@@ -174,9 +176,15 @@ def _launch(x: Tensor, y: Tensor, down: Tensor, up: Tensor, adapted: AdapterRows
     return y
 
 
-def _decode_rows() -> int:
-    """Return up to how many rows the sum over the inputs is shared by several programs."""
-    return 4 * tuning("lora_decode")["block_m"]
+def _config(rows: int) -> dict[str, int]:
+    """Return the tiles for so many rows: narrow ones as long as their blocks are few."""
+    return tuning("lora_decode" if rows <= 64 else "lora_prefill")
+
+
+def _num_splits(programs: int, tiles: int) -> int:
+    """Return how many programs share the sum over the inputs, so that a few blocks of rows still fill the GPU."""
+    wanted = min(_ENOUGH_PROGRAMS // programs, tiles, _MAX_SPLITS)
+    return 1 << max(wanted, 1).bit_length() - 1
 
 
 def compile_cases() -> Iterator[CompileCase]:
@@ -185,7 +193,7 @@ def compile_cases() -> Iterator[CompileCase]:
     numbers = dict.fromkeys(("x_stride", "y_stride", "inputs", "outputs", "rank", "num_rows"), "i32")
     for kind in ("decode", "prefill"):
         config = tuning(f"lora_{kind}")
-        tiles = {"SPLITS": config["splits"], "BLOCK_M": config["block_m"], "BLOCK_R": config["block_r"]}
+        tiles = {"SPLITS": _MAX_SPLITS, "BLOCK_M": config["block_m"], "BLOCK_R": config["block_r"]}
         for name, kernel, wide in (
             ("shrink", _shrink_kernel, "BLOCK_K"),
             ("expand", _expand_kernel, "BLOCK_N"),

@@ -156,6 +156,9 @@ def random_bits(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).bitwise_and_(0x7FFFFFFF)
 
 
+_NEAR = 16384
+"""Tokens that the search for a nucleus has room for without reading the whole row again."""
+
 _GOLDEN = 0x9E3779B1  # 2**32 over the golden ratio: its multiples are spread evenly
 _SECOND = 0x7F4A7C15  # makes the second key differ from the first
 _MIX_1 = 0x7FEB352D  # with the shifts 16, 15, 16, a bijection of 32 bits with hardly any bias ("lowbias32")
@@ -200,25 +203,45 @@ def _mix_u32(x):
 
 
 @jit
-def _ordered(x):
-    """Map fp32 to uint32 and keep the order."""
-    bits = x.to(tl.uint32, bitcast=True)
-    return tl.where((bits >> 31) != 0, bits ^ 0xFFFFFFFF, bits ^ 0x80000000)
+def _logit_of(key):
+    """Return the fp32 with an ordered key; the keys beyond the infinities are NaN, and no logit is as large."""
+    bits = tl.where((key >> 31) != 0, key ^ 0x80000000, key ^ 0xFFFFFFFF)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @jit
-def _row_sum(logits_ptr, vocab, key, largest, divisor, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Count the tokens with an ordered logit of at least `key`, or sum their mass relative to the largest."""
-    total = tl.zeros([BLOCK], dtype=tl.float32)
-    for start in range(0, vocab, BLOCK):
-        token = start + tl.arange(0, BLOCK)
-        x = tl.load(logits_ptr + token, mask=token < vocab, other=float("-inf"))
-        if COUNT:
-            value = tl.full([BLOCK], 1.0, dtype=tl.float32)
-        else:
-            value = tl.exp((x - largest) / divisor)
-        total += tl.where((_ordered(x) >= key) & (token < vocab), value, 0.0)
-    return tl.sum(total, axis=0)
+def _find_key(logits_ptr, vocab, wanted, largest, divisor, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """Return the largest key that still keeps as many tokens or as much mass as wanted, 0 if only -inf does.
+
+    Each pass over the row finds two bits, from the highest on: it sums for the three keys that have them.
+    """
+    key = tl.full([], 0, dtype=tl.uint32)
+    step = tl.full([], 1 << 30, dtype=tl.uint32)
+    for _ in range(16):
+        low = tl.zeros([BLOCK], dtype=tl.float32)
+        middle = tl.zeros([BLOCK], dtype=tl.float32)
+        high = tl.zeros([BLOCK], dtype=tl.float32)
+        least = _logit_of(key + step)
+        second = _logit_of(key + 2 * step)
+        third = _logit_of(key + 3 * step)
+        for start in range(0, vocab, BLOCK):
+            token = start + tl.arange(0, BLOCK)
+            x = tl.load(logits_ptr + token, mask=token < vocab, other=float("-inf"))
+            if COUNT:
+                value = tl.full([BLOCK], 1.0, dtype=tl.float32)
+            else:
+                value = tl.exp((x - largest) / divisor)
+            low += tl.where(x >= least, value, 0.0)
+            middle += tl.where(x >= second, value, 0.0)
+            high += tl.where(x >= third, value, 0.0)
+        if tl.sum(high, axis=0) >= wanted:
+            key += 3 * step
+        elif tl.sum(middle, axis=0) >= wanted:
+            key += 2 * step
+        elif tl.sum(low, axis=0) >= wanted:
+            key += step
+        step = step >> 2
+    return key
 
 
 @jit
@@ -229,9 +252,11 @@ def _threshold_kernel(
     top_p_ptr,  # fp32 [B]
     min_p_ptr,  # fp32 [B]
     threshold_ptr,  # fp32 [B]: the least logit that is kept
+    near_ptr,  # fp32 [B, NEAR], scratch
     stride,
     vocab,
     BLOCK: tl.constexpr,
+    NEAR: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperature_ptr + row)
@@ -249,27 +274,35 @@ def _threshold_kernel(
         maxima = tl.maximum(maxima, tl.load(logits_ptr + token, mask=token < vocab, other=float("-inf")))
     largest = tl.max(maxima, axis=0)
 
-    # Find the largest key that still keeps enough tokens or mass, bit by bit from the highest.
     key = tl.full([], 0, dtype=tl.uint32)
     if limited:
-        bit = tl.full([], 1 << 31, dtype=tl.uint32)
-        for _ in range(32):
-            candidate = key | bit
-            if _row_sum(logits_ptr, vocab, candidate, largest, temperature, True, BLOCK) >= top_k:
-                key = candidate
-            bit = bit >> 1
+        key = _find_key(logits_ptr, vocab, top_k, largest, temperature, True, BLOCK)
     if top_p < 1.0:
-        wanted = top_p * _row_sum(logits_ptr, vocab, key, largest, temperature, False, BLOCK)
-        nucleus = tl.full([], 0, dtype=tl.uint32)
-        bit = tl.full([], 1 << 31, dtype=tl.uint32)
-        for _ in range(32):
-            candidate = nucleus | bit
-            if _row_sum(logits_ptr, vocab, candidate, largest, temperature, False, BLOCK) >= wanted:
-                nucleus = candidate
-            bit = bit >> 1
+        least = tl.where(key == 0, float("-inf"), _logit_of(key))
+        # All tokens below `reach` together have less mass than top_p leaves out, twice over for rounding. The search
+        # takes the few others, which are copied while their mass is summed, and the whole row only if they are many.
+        reach = tl.maximum(least, largest - temperature * tl.log(2.0 * vocab / (1.0 - top_p)))
+        near_ptr += row * NEAR
+        total = tl.zeros([BLOCK], dtype=tl.float32)
+        count = tl.full([], 0, dtype=tl.int32)
+        for start in range(0, vocab, BLOCK):
+            token = start + tl.arange(0, BLOCK)
+            x = tl.load(logits_ptr + token, mask=token < vocab, other=float("-inf"))
+            total += tl.where(x >= least, tl.exp((x - largest) / temperature), 0.0)
+            near = ((x >= reach) & (token < vocab)).to(tl.int32)
+            place = count + tl.cumsum(near, axis=0) - 1
+            tl.store(near_ptr + place, x, mask=(near > 0) & (place < NEAR))
+            count += tl.sum(near, axis=0)
+        wanted = top_p * tl.sum(total, axis=0)
+        tl.debug_barrier()
+        source = logits_ptr
+        length = vocab
+        if count <= NEAR:
+            source = near_ptr
+            length = count
+        nucleus = _find_key(source, length, wanted, largest, temperature, False, BLOCK)
         key = tl.where(nucleus > key, nucleus, key)
-    bits = tl.where((key >> 31) != 0, key ^ 0x80000000, key ^ 0xFFFFFFFF)
-    threshold = tl.where(key == 0, float("-inf"), bits.to(tl.float32, bitcast=True))
+    threshold = tl.where(key == 0, float("-inf"), _logit_of(key))
     if min_p > 0.0:
         threshold = tl.maximum(threshold, largest + temperature * tl.log(min_p))
     tl.store(threshold_ptr + row, threshold)
@@ -342,6 +375,7 @@ def _launch(
         return out
     find, draw = tuning("sample_threshold"), tuning("sample_draw")
     threshold = torch.empty(batch, dtype=torch.float32, device=device)
+    near = torch.empty((batch, _NEAR), dtype=torch.float32, device=device)
     _threshold_kernel[(batch,)](
         logits,
         temperature,
@@ -349,9 +383,11 @@ def _launch(
         top_p,
         min_p,
         threshold,
+        near,
         logits.stride(0),
         vocab,
         BLOCK=min(find["block"], next_power_of_2(vocab)),
+        NEAR=_NEAR,
         num_warps=find["num_warps"],
     )
     blocks = cdiv(vocab, draw["block"])
@@ -381,10 +417,11 @@ def compile_cases() -> Iterator[CompileCase]:
     yield CompileCase(
         "sample threshold",
         _threshold_kernel,
-        {"logits_ptr": "*fp32", "top_k_ptr": "*i32", "top_p_ptr": "*fp32", "min_p_ptr": "*fp32"}
+        {"logits_ptr": "*fp32", "top_k_ptr": "*i32", "near_ptr": "*fp32"}
+        | {"top_p_ptr": "*fp32", "min_p_ptr": "*fp32"}
         | rows
         | sizes,
-        {"BLOCK": tuning("sample_threshold")["block"]},
+        {"BLOCK": tuning("sample_threshold")["block"], "NEAR": _NEAR},
         tuning("sample_threshold"),
     )
     yield CompileCase(

@@ -113,8 +113,9 @@ def test_experts(dtype, tokens, bias, randn, monkeypatch):
 @pytest.mark.parametrize(("tokens", "inputs", "outputs", "rank"), [(1, 40, 24, 16), (23, 70, 40, 48)])
 def test_lora_add(dtype, splits, tokens, inputs, outputs, rank, randn, monkeypatch):
     """Rows without an adapter, groups of more than a block, and rows of y that are part of wider ones."""
-    small = {"block_m": 16, "block_n": 16, "block_k": 16, "block_r": 32, "splits": splits}
-    monkeypatch.setattr(lora, "tuning", lambda name: small | {"num_warps": 4, "num_stages": 1})
+    small = {"block_m": 16, "block_n": 16, "block_k": 16, "block_r": 32, "num_warps": 4, "num_stages": 1}
+    monkeypatch.setattr(lora, "tuning", lambda name: small)
+    monkeypatch.setattr(lora, "_num_splits", lambda programs, tiles: splits)
     x, whole = randn(tokens, inputs, dtype=dtype), randn(tokens, outputs + 8, dtype=dtype)
     down, up = randn(3, rank, inputs, dtype=dtype) / 8, randn(3, outputs, rank, dtype=dtype) / 8
     owners = [2] if tokens == 1 else [0] * 3 + [2] * 17 + [None] * 3
@@ -270,8 +271,13 @@ def test_apply_bitmask(randn):
     assert torch.equal(ours, expected)
 
 
-def test_sample_draws_the_same_tokens(randn):
-    """All mixtures of filters, each row with another seed and position, negative ones included."""
+@pytest.mark.parametrize("room", [16384, 40])
+def test_sample_draws_the_same_tokens(room, randn, monkeypatch):
+    """All mixtures of filters, each row with another seed and position, negative ones included.
+
+    With little room some rows have more tokens near the largest than the search for a nucleus copies.
+    """
+    monkeypatch.setattr(sampling, "_NEAR", room)
     vocab, cases = 700, []
     for temperature in (0.0, 0.7, 1.5):
         for top_k in (0, 1, 20, 5000):
