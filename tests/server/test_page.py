@@ -175,6 +175,14 @@ async def test_the_state_has_models_and_latest_requests_without_their_texts() ->
         assert "a few words" not in answer.body.decode()
 
 
+async def test_the_state_has_no_ids_of_stored_objects() -> None:
+    async with server() as found:
+        await found.post("/v1/responses/resp_secret/cancel", {})
+        answer = await found.get("/page/status")
+        assert [request["path"] for request in answer.json["requests"]] == ["/v1/responses/{id}/cancel"]
+        assert "resp_secret" not in answer.body.decode()
+
+
 async def test_only_so_many_requests_are_kept() -> None:
     async with server() as found:
         for _ in range(60):

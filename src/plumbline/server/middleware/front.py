@@ -133,7 +133,7 @@ class Front:
         label = _label(scope["path"])
         # Probes and pages would push the requests that people look for out of the list.
         counts = scope["method"] == "POST" and label != "other"
-        seen = self._recent.begin(scope["method"], scope["path"]) if counts else None
+        seen = self._recent.begin(scope["method"], label) if counts else None
         try:
             error = self._refusal(scope)
             if error is None:

@@ -12,7 +12,12 @@ import msgspec
 __all__ = ["RecentRequest", "RecentRequests"]
 
 _KEPT = 50
-_LONGEST_PATH = 200
+_EPOCH = time.time() - time.perf_counter()
+
+
+def _now() -> float:
+    """Return the Unix time of a clock that is never set, so that no duration is negative."""
+    return _EPOCH + time.perf_counter()
 
 
 class RecentRequest(msgspec.Struct, kw_only=True):
@@ -20,6 +25,7 @@ class RecentRequest(msgspec.Struct, kw_only=True):
 
     method: str
     path: str
+    """Of the operation: an id of a stored object is another client's matter."""
     at: float
     """Unix time of its arrival, in seconds."""
     id: str = ""
@@ -39,7 +45,7 @@ class RecentRequest(msgspec.Struct, kw_only=True):
             self.status = message["status"]
         elif message.get("body"):
             if self.first_byte is None:
-                self.first_byte = time.time() - self.at
+                self.first_byte = _now() - self.at
             self.size += len(message["body"])
 
     def end(self, name: str, status: int) -> None:
@@ -50,7 +56,7 @@ class RecentRequest(msgspec.Struct, kw_only=True):
             status: of the answer, 499 if the client left before.
         """
         self.id, self.status = name, status
-        self.seconds = time.time() - self.at
+        self.seconds = _now() - self.at
 
 
 class RecentRequests:
@@ -61,7 +67,7 @@ class RecentRequests:
 
     def begin(self, method: str, path: str) -> RecentRequest:
         """Keep a request from its arrival on; the caller tells it about its answer."""
-        request = RecentRequest(method=method, path=path[:_LONGEST_PATH], at=time.time())
+        request = RecentRequest(method=method, path=path, at=_now())
         self._requests.append(request)
         return request
 
