@@ -38,13 +38,18 @@ def matcher(grammar: str) -> Matcher:
     return asyncio.run(COMPILER.compile(grammar))
 
 
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+
+
 @cache
-def tiny_model(dtype: torch.dtype = torch.float32, compiled: bool = True, bits: int = 0) -> Transformer:
+def tiny_model(
+    dtype: torch.dtype = torch.float32, compiled: bool = True, bits: int = 0, experts: bool = False
+) -> Transformer:
     """Return a model of two layers, with weights so large that the argmax is not a matter of rounding."""
     torch.set_num_threads(1)
     config = describe(
         {
-            "model_type": "qwen3",
+            "model_type": "qwen3_moe" if experts else "qwen3",
             "hidden_size": 32,
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
@@ -55,6 +60,7 @@ def tiny_model(dtype: torch.dtype = torch.float32, compiled: bool = True, bits: 
             "max_position_embeddings": 512,
             "tie_word_embeddings": False,
             "torch_dtype": "float32",
+            **(EXPERTS if experts else {}),
         }
     )
     return random_model(config, seed=3, dtype=dtype, library=load() if compiled else None, bits=bits)

@@ -26,6 +26,7 @@ BACKENDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "compiled bf16": ({"dtype": torch.bfloat16}, {}),
     "int8": ({"bits": 8}, {}),
     "int4": ({"bits": 4}, {}),
+    "experts": ({"experts": True}, {}),
     "torch": ({"compiled": False}, {"batch_invariant": True}),
 }
 """Arguments of `tiny_model`, and changes of the engine's config."""
