@@ -215,6 +215,25 @@ def test_inputs_that_no_group_divides_are_refused():
         load().pack(randn(4, 40), 8)
 
 
+@DTYPES
+@pytest.mark.parametrize("bits", [8, 4])
+def test_groups_of_a_grid_may_be_shifted_with_the_same_bits_in_any_batch(
+    library: Library, dtype: torch.dtype, bits: int
+) -> None:
+    levels = torch.randint(
+        -(1 << bits - 1), 1 << bits - 1, (40, 3, 32), generator=torch.Generator().manual_seed(1)
+    )
+    scales, shifts = (randn(40, 3, seed=n).bfloat16().float() for n in (5, 6))
+    weight = (levels * scales.unsqueeze(2) + shifts.unsqueeze(2)).flatten(1)
+    packed = library.pack(weight, bits, scales, shifts)
+    x = randn(9, 3, 32, seed=7).mul_(40).round_().clamp_(-126, 126)
+    x[:, :, 0] = 127  # So inputs are integers after rounding, too.
+    x = x.flatten(1)
+    found = library.logits(x.to(dtype), packed, None)
+    torch.testing.assert_close(found, x @ weight.T, atol=0.05, rtol=1e-5)
+    assert torch.equal(found, torch.cat([library.logits(row.to(dtype), packed, None) for row in x.split(1)]))
+
+
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("rows", [1, 5, 9])
 def test_sums_of_the_largest_products_are_exact(library: Library, bits: int, rows: int) -> None:

@@ -40,8 +40,9 @@ def test_a_supported_model_runs_on_our_engine() -> None:
 
 @pytest.fixture
 def with_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the choice find llama-cpp-python."""
+    """Let the choice find llama-cpp-python, and take no file for a small one."""
     monkeypatch.setattr(engines, "find_spec", lambda name: name if name == "llama_cpp" else None)
+    monkeypatch.setattr(engines, "_SMALL", 0)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,15 @@ def test_a_gguf_file_runs_on_our_engine_where_that_is_faster(
         chosen = choose_engine(Settings(), tmp_path, path)
         assert chosen.name == name
         assert chosen.reason.endswith("on this processor with weights in BF16")
+
+
+@pytest.mark.usefixtures("with_llama_cpp")
+def test_a_small_model_runs_on_our_engine(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_engine(Settings(), file.parent, file).name == "llama_cpp"
+    monkeypatch.undo()
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
+    chosen = choose_engine(Settings(), file.parent, file)
+    assert chosen == EngineChoice("plumbline", "it is faster than llama.cpp with a small model")
 
 
 @pytest.mark.usefixtures("with_llama_cpp")

@@ -11,7 +11,7 @@
 
 // A packed weight with its bias; `Matrix` in parts.py.
 struct Matrix {
-  const void *weight, *bias, *scales;
+  const void *weight, *bias, *scales, *shifts;
   int64_t outputs, inputs, group;  // group: inputs that share a scale
   int64_t bits;                    // 8 or 4; 0 for the type of the inputs
 };
@@ -20,7 +20,7 @@ template <typename T, typename Out>
 void product(const T* x, const Matrix& m, Out* out, long rows, int threads) {
   if (m.bits == 0)
     return linear(x, (const T*)m.weight, (const T*)m.bias, out, rows, m.outputs, m.inputs, threads);
-  Quantized weight{(const uint8_t*)m.weight, (const bf16*)m.scales, m.group, (int32_t)m.bits};
+  Quantized weight{(const uint8_t*)m.weight, (const bf16*)m.scales, (const bf16*)m.shifts, m.group, (int32_t)m.bits};
   linear(x, weight, (const T*)m.bias, out, rows, m.outputs, m.inputs, threads);
 }
 

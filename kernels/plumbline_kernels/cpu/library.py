@@ -43,6 +43,8 @@ class PackedWeight:
     group: int = 0
     """Inputs that share a scale."""
     scales: Tensor | None = None
+    shifts: Tensor | None = None
+    """What is added to the numbers of a group."""
 
 
 class Op(ctypes.Structure):
@@ -134,7 +136,9 @@ class Library:
             and all(width % 16 == 0 for width in widths)
         )
 
-    def pack(self, weight: Tensor, bits: int = 0, scales: Tensor | None = None) -> PackedWeight:
+    def pack(
+        self, weight: Tensor, bits: int = 0, scales: Tensor | None = None, shifts: Tensor | None = None
+    ) -> PackedWeight:
         """Pack a weight [out, in] for `Program.linear`; outputs are padded to whole panels with zeros.
 
         Args:
@@ -142,6 +146,7 @@ class Library:
             bits: 8 or 4 to round it to so many; 0 keeps its type.
             scales: fp32 [out, groups] of a weight that is on such a grid already, to be kept; they become bf16. None
                 takes scales by the largest numbers.
+            shifts: fp32 [out, groups] that such a grid has added to its numbers.
 
         Raises:
             ValueError: the inputs of a rounded weight, or of its groups, are not a multiple of 16.
@@ -164,10 +169,16 @@ class Library:
         if scales is not None:
             repeated = F.pad(scales, more, value=1.0).repeat_interleave(shared // group, 1)
             given = torch.split(repeated, _ROUNDED_AT_ONCE)
+        added = None
+        if shifts is not None:
+            added = F.pad(shifts, more).repeat_interleave(shared // group, 1)
+            padded = padded - added.repeat_interleave(group, 1)
+            rows = torch.split(padded, _ROUNDED_AT_ONCE)
         # In parts, because rounding takes several times the memory of what it rounds.
         parts = [self._round(part, bits, group, known) for part, known in zip(rows, given, strict=True)]
         panels, kept = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        return PackedWeight(panels, outputs, inputs, bits, group, kept)
+        laid = None if added is None else self._by_panel(added.bfloat16())
+        return PackedWeight(panels, outputs, inputs, bits, group, kept, laid)
 
     def _round(self, rows: Tensor, bits: int, group: int, known: Tensor | None) -> tuple[Tensor, Tensor]:
         """Round rows [N, in] and lay them out; returns the panels and their scales."""
@@ -177,7 +188,11 @@ class Library:
         if bits == 4:
             pairs = panels.view(panels.shape[0], -1, 2, self._panel, _BYTES)
             panels = pairs[:, :, 0] | pairs[:, :, 1] << 4
-        return panels, scales.view(-1, self._panel, inputs // group).transpose(1, 2).contiguous()
+        return panels, self._by_panel(scales)
+
+    def _by_panel(self, scales: Tensor) -> Tensor:
+        """Lay numbers of groups out as [panels, groups, PANEL]."""
+        return scales.view(len(scales) // self._panel, self._panel, -1).transpose(1, 2).contiguous()
 
     def _panels(self, rows: Tensor, word: int) -> Tensor:
         """Lay rows [N, in] out as [panels, words, PANEL, word]."""
@@ -194,6 +209,7 @@ class Library:
             weight=weight.data.data_ptr(),
             more=None if bias is None else bias.data_ptr(),
             state=None if weight.scales is None else weight.scales.data_ptr(),
+            values=None if weight.shifts is None else weight.shifts.data_ptr(),
             inputs=weight.inputs,
             outputs=weight.outputs,
             group=weight.group,

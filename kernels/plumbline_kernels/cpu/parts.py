@@ -72,6 +72,7 @@ class Matrix(ctypes.Structure):
         ("weight", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
+        ("shifts", ctypes.c_void_p),
         ("outputs", ctypes.c_int64),
         ("inputs", ctypes.c_int64),
         ("group", ctypes.c_int64),
@@ -81,7 +82,7 @@ class Matrix(ctypes.Structure):
     @classmethod
     def of(cls, weight: PackedWeight, bias: Tensor | None) -> Matrix:
         """Point to a weight and a bias; the structure keeps neither alive."""
-        pointed = (weight.data, bias, weight.scales)
+        pointed = (weight.data, bias, weight.scales, weight.shifts)
         addresses = (None if x is None else x.data_ptr() for x in pointed)
         return cls(*addresses, weight.outputs, weight.inputs, weight.group, weight.bits)
 

@@ -20,7 +20,7 @@ struct Op {
   const void* more;    // NORM (fp32), LINEAR: bias, or null; LATENT_WRITE: latents and keys
   void* state;         // NORM, SELECT: the residual, or null; ROPE, ATTEND, LATENT_WRITE: keys; LINEAR: scales, or null;
                        // EXPERTS: the results of shared experts, or null
-  void* values;        // ROPE, ATTEND: values; SELECT: one more tensor like the residual, or null
+  void* values;        // ROPE, ATTEND: values; SELECT: one more tensor like the residual, or null; LINEAR: shifts, or null
   int64_t inputs, outputs;
   int64_t group;       // LINEAR: inputs that share a scale
   const void* part;    // ROPE, ATTEND: Heads; EXPERTS: Experts; LATENT_*: Latent; ADAPT: Adapters
@@ -70,7 +70,7 @@ void embed(const T* from, T* to, long width, float factor) {
 
 template <typename T, typename Out>
 void multiply(const Op& op, const T* bias, Out* out, long rows, int threads) {
-  Matrix matrix{op.weight, bias, op.state, op.outputs, op.inputs, op.group, op.bits};
+  Matrix matrix{op.weight, bias, op.state, op.values, op.outputs, op.inputs, op.group, op.bits};
   product((const T*)op.in, matrix, out, rows, threads);
 }
 

@@ -158,6 +158,7 @@ class Program:
             weight=weight.data,
             more=bias,
             state=weight.scales,
+            values=weight.shifts,
             group=weight.group,
             bits=weight.bits,
         )

@@ -18,6 +18,7 @@ typedef int8_t B __attribute__((vector_size(LANES)));
 struct Quantized {
   const uint8_t* data;  // [panels][groups][words][PANEL][4]; of 4 bits, a byte has those of two consecutive words.
   const bf16* scales;   // [panels][groups][PANEL]
+  const bf16* shifts;   // What is added to the numbers of a group, as the scales; or null.
   int64_t group;        // Inputs that share a scale; a multiple of 16.
   int32_t bits;         // 8 or 4
 };
@@ -110,9 +111,9 @@ struct Bytes {
 };
 
 // sums [R, PANEL] of R rows and one panel.
-template <int R>
+template <int R, bool SHIFTED>
 void bytes_product(const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
-                   const bf16* scales, float* sums) {
+                   const bf16* scales, const bf16* shifts, float* sums) {
   long groups = inputs / w.group;
   int zero = w.bits == 4 ? 8 : SIGNED ? 0 : 128;
   const int8_t* values = x.values.data() + row * inputs;
@@ -149,18 +150,22 @@ void bytes_product(const Bytes& x, long row, long inputs, const Quantized& w, co
         F scale = load(scales + n * LANES) * x.scales[(row + r) * groups + g];
         // One multiply-add for every group, the first one included, so that compilers round all cases the same way.
         F before = g ? load(to) : splat(0.0f);
+        if constexpr (SHIFTED) {
+          long at = (row + r) * groups + g;
+          before = before + load(shifts + g * PANEL + n * LANES) * (x.scales[at] * (float)x.sums[at]);
+        }
         store(to, before + __builtin_convertvector(total[r][n], F) * scale);
       }
   }
 }
 
-template <int R = SIGNED ? 4 : MOST_ROWS>  // Signs need registers, too.
+template <bool SHIFTED, int R = SIGNED ? 4 : MOST_ROWS>  // Signs need registers, too.
 void bytes_products(long count, const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
-                    const bf16* scales, float* sums) {
+                    const bf16* scales, const bf16* shifts, float* sums) {
   for (; count >= R; count -= R, row += R, sums += R * PANEL)
-    bytes_product<R>(x, row, inputs, w, columns, scales, sums);
+    bytes_product<R, SHIFTED>(x, row, inputs, w, columns, scales, shifts, sums);
   if constexpr (R > 1)
-    if (count) bytes_products<R - 1>(count, x, row, inputs, w, columns, scales, sums);
+    if (count) bytes_products<SHIFTED, R - 1>(count, x, row, inputs, w, columns, scales, shifts, sums);
 }
 
 template <typename T, typename Out>
@@ -170,7 +175,11 @@ void linear(const T* x, const Quantized& w, const T* bias, Out* out, long rows, 
   bytes.take(x, rows, inputs, w.group, threads);
   each_panel(bias, out, rows, outputs, inputs, threads, [&](long first, long count, long column, float* sums) {
     long bytes_of_panels = column * inputs * w.bits / 8;
-    bytes_products(count, shared, first, inputs, w, w.data + bytes_of_panels,
-                   w.scales + column * (inputs / w.group), sums);
+    long groups = column * (inputs / w.group);
+    const uint8_t* data = w.data + bytes_of_panels;
+    if (w.shifts)
+      bytes_products<true>(count, shared, first, inputs, w, data, w.scales + groups, w.shifts + groups, sums);
+    else
+      bytes_products<false>(count, shared, first, inputs, w, data, w.scales + groups, nullptr, sums);
   });
 }

@@ -126,10 +126,12 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
     return EngineChoice("plumbline", f"it supports this model{quantised}")
 
 
-_NARROW = frozenset({2, 8})
-"""The types of weights that our compiled kernels compute faster than llama.cpp, by their number: Q4_0 and Q8_0."""
+_NARROW = frozenset({2, 8, 12, 13})
+"""The types that our compiled kernels compute faster than llama.cpp: the numbers of Q4_0, Q8_0, Q4_K and Q5_K."""
 _HALF = frozenset({1, 30})
 """F16 and BF16, which they compute faster where the processor multiplies pairs of bf16."""
+_SMALL = 32 << 20
+"""Bytes of a file below which ours is faster with all types: what is not a product of weights takes longer."""
 _BESIDE = frozenset({14})
 """Q6_K, which is as fast on both, and in which files of other types have their output layer."""
 
@@ -156,6 +158,8 @@ def _for_file(settings: Settings, folder: Path, gguf: Path) -> EngineChoice:
     library, problem = compiled(settings, model.description, native_dtype(settings, model), device)
     if library is None:
         return EngineChoice("llama_cpp", f"ours is slower without compiled kernels: {problem}")
+    if gguf.stat().st_size < _SMALL:
+        return EngineChoice("plumbline", "it is faster than llama.cpp with a small model")
     fast = _NARROW | _HALF if library.multiplies_pairs else _NARROW
     if slow := model.gguf.kinds - fast:
         return EngineChoice(

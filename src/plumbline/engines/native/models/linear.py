@@ -34,11 +34,12 @@ class Linear:
         library: Library | None = None,
         bits: int = 0,
         scales: Tensor | None = None,
+        shifts: Tensor | None = None,
     ) -> None:
         """Take `weight` [out, in] and `bias` [out]; the weight may be kept in another layout.
 
         With a library of compiled kernels it is packed for them, rounded to `bits` if that is 8 or 4, by
-        `scales` (`Library.pack`), and only `logits` can be called.
+        `scales` and `shifts` (`Library.pack`), and only `logits` can be called.
         """
         self.shape = tuple(weight.shape)
         self.bias = bias
@@ -49,7 +50,7 @@ class Linear:
         self._packed: Any = None
         self._weight: Tensor | None = None
         if library is not None:
-            self.packed = library.pack(weight, bits, scales)
+            self.packed = library.pack(weight, bits, scales, shifts)
         elif _can_pack(weight):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
         else:

@@ -393,9 +393,14 @@ def _merge_grids(grids: list[Grid | None]) -> Grid | None:
     most = max((grid.scales.shape[1] for grid in found), default=1)
     if len(found) < len(grids) or any(most % grid.scales.shape[1] for grid in found):
         return None
-    scales = [grid.scales.repeat_interleave(most // grid.scales.shape[1], 1) for grid in found]
+    finer = [grid.by_groups(most) for grid in found]
+    shifts = None
+    if any(grid.shifts is not None for grid in finer):
+        shifts = _merge(
+            [torch.zeros_like(grid.scales) if grid.shifts is None else grid.shifts for grid in finer]
+        )
     # A grid of 4 bits is one of 8, too.
-    return Grid(max(grid.bits for grid in found), _merge(scales))
+    return Grid(max(grid.bits for grid in found), _merge([grid.scales for grid in finer]), shifts)
 
 
 def _in_order(
@@ -405,7 +410,7 @@ def _in_order(
     return (
         weight[rows],
         None if bias is None else bias[rows],
-        None if grid is None else Grid(grid.bits, grid.scales[rows]),
+        None if grid is None else grid.in_order(rows),
     )
 
 
@@ -414,5 +419,5 @@ def _linear(
 ) -> Linear:
     """Build a linear layer; with compiled kernels a weight on a grid keeps it if `bits` are None or the grid's."""
     if grid is not None and bits in (None, grid.bits):
-        return Linear(weight, bias, library, grid.bits, grid.scales)
+        return Linear(weight, bias, library, grid.bits, grid.scales, grid.shifts)
     return Linear(weight, bias, library, bits or 0)

@@ -16,17 +16,29 @@ _SMALLEST_GROUP = 16
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The numbers that a weight may have: integers of so many bits, times a scale for each group of inputs."""
+    """The numbers that a weight may have: integers of so many bits, times the scale of their group, and shifted."""
 
     bits: int
     """8 or 4, signed."""
     scales: Tensor
     """fp32 [..., out, groups]."""
+    shifts: Tensor | None = None
+    """fp32 [..., out, groups], added to the numbers of a group."""
+
+    def by_groups(self, count: int) -> Grid:
+        """Cut the groups of a matrix, so that there are so many."""
+        times = count // self.scales.shape[1]
+        shifts = None if self.shifts is None else self.shifts.repeat_interleave(times, 1)
+        return Grid(self.bits, self.scales.repeat_interleave(times, 1), shifts)
+
+    def in_order(self, rows: Tensor) -> Grid:
+        """Bring the outputs of a matrix into the order of `rows`, int64 [out]."""
+        return Grid(self.bits, self.scales[rows], None if self.shifts is None else self.shifts[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """A quantised weight [..., out, in]: levels times scales."""
+    """A quantised weight [..., out, in]: levels times scales, and shifted."""
 
     levels: Tensor
     """[..., out, in], of a type that fp32 contains."""
@@ -36,6 +48,8 @@ class StoredWeight:
     """Inputs that share a scale; the last group may have fewer."""
     bits: int = 0
     """8 or 4 if the levels are signed integers of so many bits."""
+    shifts: Tensor | None = None
+    """fp32 [out, groups], added to the numbers of a group; not of stacks."""
     by_inputs: bool = False
     """Whether the name is that of a stack [E, in, out], the transposed of this."""
 
@@ -48,7 +62,10 @@ class StoredWeight:
                 result[index] = part.dequantised(dtype)
             return result.transpose(1, 2) if self.by_inputs else result
         scales = self.scales.float().repeat_interleave(self.group, 1)[:, : self.levels.shape[1]]
-        return scales.mul_(self.levels.float()).to(dtype)
+        result = scales.mul_(self.levels.float())
+        if self.shifts is not None:
+            result += self.shifts.repeat_interleave(self.group, 1)[:, : self.levels.shape[1]]
+        return result.to(dtype)
 
     @property
     def grid(self) -> Grid | None:
@@ -56,7 +73,7 @@ class StoredWeight:
         inputs = self.levels.shape[-1]
         if not self.bits or inputs % self.group or self.group % _SMALLEST_GROUP:
             return None
-        return Grid(self.bits, self.scales.float())
+        return Grid(self.bits, self.scales.float(), self.shifts)
 
 
 class Tensors(Protocol):

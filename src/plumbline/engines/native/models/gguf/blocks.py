@@ -1,7 +1,7 @@
 """Unpack the blocks of a quantised tensor of a GGUF file to levels and scales, as the compiled kernels keep them.
 
-A block is a fixed number of inputs of one row, with one scale, or with a scale for each of its groups. Types that are
-not here have a minimum for each group, or levels that depend on a table of pairs; the gguf package dequantises them.
+A block is a fixed number of inputs of one row, with one scale, or with a scale for each of its groups; some types have
+a minimum for each group as well. The gguf package dequantises the types that are not here.
 """
 
 from __future__ import annotations
@@ -33,18 +33,22 @@ class Blocks:
     """Inputs that share a scale."""
     bits: int
     """8 or 4, of a level."""
-    unpack: Callable[[Tensor], tuple[Tensor, Tensor]]
-    """Map blocks uint8 [N, size] to int8 levels [N, inputs] and fp32 scales [N, groups]."""
+    unpack: Callable[[Tensor], tuple[Tensor, ...]]
+    """Map blocks uint8 [N, size] to int8 levels [N, inputs] and fp32 scales [N, groups]; types with minimums also to
+    shifts like the scales.
+    """
 
     def read(self, data: Tensor, shape: tuple[int, int]) -> StoredWeight:
         """Unpack the bytes of a weight [out, in]."""
         outputs, inputs = shape
-        levels, scales = self.unpack(data.view(-1, self.size))
+        levels, scales, *shifts = self.unpack(data.view(-1, self.size))
+        groups = outputs, inputs // self.group
         return StoredWeight(
             levels.reshape(outputs, inputs),
-            scales.reshape(outputs, inputs // self.group),
+            scales.reshape(groups),
             self.group,
             self.bits,
+            shifts=shifts[0].reshape(groups) if shifts else None,
         )
 
 
@@ -101,6 +105,44 @@ def _iq4_xs(data: Tensor) -> tuple[Tensor, Tensor]:
     return levels.view(count, 256), _half(data, 0) * ((low | high << 4) - 32)
 
 
+def _q4_1(data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    scales = _half(data, 0)
+    return _nibbles(data[:, 4:]).view(torch.int8) - 8, scales, _half(data, 2) + 8 * scales
+
+
+def _q5_1(data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    levels = _nibbles(data[:, 8:]) | _bit_of_each(data[:, 4:8]) << 4
+    return levels.view(torch.int8), _half(data, 0), _half(data, 2)
+
+
+def _q4_k(data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    scales, minimums = _scales_and_minimums(data)
+    levels = _pairs_of_groups(data[:, 16:144])
+    return levels.view(torch.int8) - 8, scales, 8 * scales - minimums
+
+
+def _q5_k(data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    scales, minimums = _scales_and_minimums(data)
+    shifts = torch.arange(8, dtype=torch.uint8).view(8, 1)
+    high = (data[:, 16:48].unsqueeze(1) >> shifts & 1).flatten(1)
+    levels = _pairs_of_groups(data[:, 48:176]) | high << 4
+    return levels.view(torch.int8), scales, -minimums
+
+
+def _pairs_of_groups(data: Tensor) -> Tensor:
+    """Return the low halves of each 32 bytes and then the high ones, uint8 [N, 256]."""
+    parts = data.reshape(len(data), 4, 1, 32)
+    return torch.cat((parts & 15, parts >> 4), 2).flatten(1)
+
+
+def _scales_and_minimums(data: Tensor) -> tuple[Tensor, Tensor]:
+    """Unpack eight scales and eight minimums of 6 bits each, which two fp16 numbers are factors of; fp32 [N, 8]."""
+    first, second, rest = data[:, 4:8], data[:, 8:12], data[:, 12:16]
+    scales = torch.cat((first & 63, rest & 15 | (first >> 6) << 4), 1)
+    minimums = torch.cat((second & 63, rest >> 4 | (second >> 6) << 4), 1)
+    return _half(data, 0) * scales, _half(data, 2) * minimums
+
+
 def _from_table(numbers: Tensor) -> Tensor:
     return torch.tensor(_LEVELS, dtype=torch.int8)[numbers.int()]
 
@@ -108,8 +150,12 @@ def _from_table(numbers: Tensor) -> Tensor:
 BLOCKS: Mapping[int, Blocks] = MappingProxyType(
     {
         2: Blocks(32, 18, 32, 4, _q4_0),
+        3: Blocks(32, 20, 32, 4, _q4_1),
         6: Blocks(32, 22, 32, 8, _q5_0),
+        7: Blocks(32, 24, 32, 8, _q5_1),
         8: Blocks(32, 34, 32, 8, _q8_0),
+        12: Blocks(256, 144, 32, 4, _q4_k),
+        13: Blocks(256, 176, 32, 8, _q5_k),
         14: Blocks(256, 210, 16, 8, _q6_k),
         20: Blocks(32, 18, 32, 8, _iq4_nl),
         23: Blocks(256, 136, 32, 8, _iq4_xs),
