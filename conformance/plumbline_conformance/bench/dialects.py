@@ -31,6 +31,7 @@ class Api(msgspec.Struct, frozen=True):
     """Whether the answer is complete with this event; chat and completions end with `[DONE]`."""
 
 
+_MOST_TOKENS = 2**40
 _PIECES = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
 
 
@@ -75,8 +76,9 @@ def _chat_piece(event: dict[str, Any]) -> bool:
 def _counts(found: Any, prompt: str, output: str) -> Usage | None:
     if not isinstance(found, dict):
         return None
-    counts = [value if isinstance(value, int) else None for value in (found.get(prompt), found.get(output))]
-    return Usage(*counts)
+    counts = (found.get(prompt), found.get(output))
+    # JSON has integers of any length, and no rate can be a float then.
+    return Usage(*(value if type(value) is int and 0 <= value < _MOST_TOKENS else None for value in counts))
 
 
 def _chat_usage(event: dict[str, Any]) -> Usage | None:

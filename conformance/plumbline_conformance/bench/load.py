@@ -24,6 +24,11 @@ class Load(msgspec.Struct, frozen=True):
     rate: float = 0.0
 
     @property
+    def requests(self) -> int:
+        """How many requests a round has by default: four times the load, and at least 16."""
+        return max(16, 4 * self.concurrency, round(4 * self.rate))
+
+    @property
     def label(self) -> str:
         """The load in words."""
         return f"{self.rate:g} requests/s" if self.rate else f"{self.concurrency} at a time"

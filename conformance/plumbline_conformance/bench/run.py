@@ -97,15 +97,16 @@ async def _round(plan: Plan, load: Load, sender: Sender, number: int) -> Run:
     # All servers get the same prompts in a round, and every round others.
     seed = plan.seed * 1_000_003 + number
     asked = prompts(seed, plan.words, plan.answers, plan.given)
-    requests = plan.requests or max(16, 4 * load.concurrency, round(4 * load.rate))
-    return await apply(load, sender.send, asked, requests, seed)
+    return await apply(load, sender.send, asked, plan.requests or load.requests, seed)
 
 
 async def _ready(client: httpx.AsyncClient, plan: Plan, target: Target) -> Sender:
     """Return a sender whose first request was answered; it is not measured, because servers compile on it."""
     api = APIS[plan.api]
     model = target.model or await _first_model(client, target)
-    sender = Sender(client, joined(target.base_url, api.path), api, {"model": model, **plan.fields})
+    sender = Sender(
+        client, joined(target.base_url, api.path), api, {"model": model, **plan.fields}, plan.timeout
+    )
     sample = await sender.send(*next(prompts(plan.seed - 1, plan.words, plan.answers, plan.given)))
     if sample.error:
         raise UnusableInput(f"{target.base_url} did not answer the first request: {sample.error}")

@@ -45,7 +45,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: float
     time_to_first_token: Figures | None
     time_per_output_token: Figures | None
-    """Of answers with two tokens or more: the time after the first one by the number of the others."""
+    """Of answers with two pieces and tokens or more: the time after the first one by the number of the others."""
     gap: Figures | None
     """Between pieces as they arrive, also known as inter-token latency."""
     answer: Figures | None
@@ -106,7 +106,7 @@ def summarise(server: str, load: str, runs: Sequence[Run], bounds: Mapping[str, 
         prompt_tokens=_mean(sample.prompt_tokens for sample in good),
         output_tokens=_mean(sample.tokens for sample in good) or 0.0,
         time_to_first_token=_figures(sample.first - sample.sent for sample in good if sample.pieces),
-        time_per_output_token=_figures(_per_token(sample) for sample in good if sample.tokens > 1),
+        time_per_output_token=_figures(map(_per_token, filter(_has_gaps, good))),
         gap=_figures(chain.from_iterable(sample.gaps for sample in good)),
         answer=_figures(sample.ended - sample.sent for sample in good),
         goodput=_goodput(samples, bounds) if bounds else None,
@@ -125,6 +125,11 @@ def ratio(first: Point, second: Point) -> tuple[float, float, float] | None:
 
 def _good(run: Run) -> list[Sample]:
     return [sample for sample in run.samples if not sample.error]
+
+
+def _has_gaps(sample: Sample) -> bool:
+    """Return whether an answer shows the time of a token; one that came in one piece took none after the first."""
+    return sample.pieces > 1 and sample.tokens > 1
 
 
 def _per_token(sample: Sample) -> float:
@@ -154,7 +159,7 @@ def _meets(sample: Sample, bounds: Mapping[str, float]) -> bool:
         return False
     times = {
         "ttft": sample.first - sample.sent,
-        "tpot": _per_token(sample) if sample.tokens > 1 else 0.0,
+        "tpot": _per_token(sample) if _has_gaps(sample) else 0.0,
         "e2el": sample.ended - sample.sent,
     }
     return all(times[name] * 1000 <= bound for name, bound in bounds.items())

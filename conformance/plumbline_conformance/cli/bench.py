@@ -20,6 +20,8 @@ __all__ = ["bench"]
 
 _MOST_AT_A_TIME = 4096
 _MOST_REQUESTS = 1_000_000
+_MOST_TIMES = 50_000_000
+"""Times of pieces that are kept: about 2 GB while they are sorted."""
 
 
 def bench(arguments: argparse.Namespace) -> int:
@@ -28,15 +30,24 @@ def bench(arguments: argparse.Namespace) -> int:
         {"--json": arguments.json, "--html": arguments.html}, {"--prompts": arguments.prompts}
     ):
         raise UnusableInput(reason)
-    targets = _targets(arguments)
+    targets, loads = _targets(arguments), _loads(arguments)
+    rounds = int(arguments.rounds or (3 if len(targets) == 2 else 1))
+    answers = lengths_of(arguments.output_tokens, "--output-tokens")
+    for load in loads:
+        requests = int(arguments.requests or load.requests)
+        if requests * rounds > _MOST_REQUESTS or requests * rounds * answers.most > _MOST_TIMES:
+            raise UnusableInput(
+                f"{requests} requests of {load.label}, {rounds} times, with answers of up to {answers.most} tokens: "
+                "their times do not fit in memory. Lower --requests, --rounds or --output-tokens."
+            )
     plan = Plan(
         targets=targets,
         api=arguments.api,
-        loads=_loads(arguments),
+        loads=loads,
         requests=int(arguments.requests),
-        rounds=int(arguments.rounds or (3 if len(targets) == 2 else 1)),
+        rounds=rounds,
         words=lengths_of(arguments.prompt_words, "--prompt-words"),
-        answers=lengths_of(arguments.output_tokens, "--output-tokens"),
+        answers=answers,
         given=None if arguments.prompts is None else read_prompts(arguments.prompts),
         bounds=bounds_of(arguments.goodput),
         fields=_fields(arguments.body),
@@ -64,8 +75,6 @@ def _targets(arguments: argparse.Namespace) -> list[Target]:
 def _loads(arguments: argparse.Namespace) -> list[Load]:
     if max(arguments.concurrency) > _MOST_AT_A_TIME:
         raise UnusableInput(f"--concurrency: at most {_MOST_AT_A_TIME} requests at a time can be sent.")
-    if arguments.requests > _MOST_REQUESTS:
-        raise UnusableInput(f"--requests: at most {_MOST_REQUESTS} can be kept in memory. Use --rounds.")
     if arguments.rate:
         return [Load(rate=rate) for rate in arguments.rate]
     return [Load(concurrency=int(number)) for number in arguments.concurrency]

@@ -2,7 +2,7 @@
 
 Laws:
 * what is counted of a stream does not depend on how its bytes are cut;
-* an answer that is not whole counts as failed, with the reason;
+* an answer that is not whole, or has no end, counts as failed, with the reason, at a bounded cost;
 * at most N requests run at a time, and at a rate requests do not wait for answers;
 * the same seed asks the same, and no two prompts begin alike.
 """
@@ -13,7 +13,8 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from array import array
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,13 @@ STREAMS = {
 }
 
 
-async def answered(api: str, pieces: list[bytes], status: int = 200) -> Sample:
+async def answered(api: str, pieces: Iterable[bytes], status: int = 200, seconds: float = 60.0) -> Sample:
     """Read a stream that arrives in these pieces."""
 
     async def body() -> AsyncIterator[bytes]:
         for piece in pieces:
             yield piece
+            await asyncio.sleep(0)
 
     async def handle(request: httpx.Request) -> httpx.Response:
         asked = json.loads(request.content)
@@ -84,7 +86,7 @@ async def answered(api: str, pieces: list[bytes], status: int = 200) -> Sample:
         return httpx.Response(status, content=body())
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
-        return await Sender(client, "http://server/v1", APIS[api], {"model": "m"}).send("hi", 7)
+        return await Sender(client, "http://server/v1", APIS[api], {"model": "m"}, seconds).send("hi", 7)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -118,12 +120,50 @@ def test_an_answer_that_breaks_off_has_failed(api: str, data: st.DataObject) -> 
         (b"data: [1]\n\n", 200, "not a JSON object"),
         (b"", 200, "before the answer was complete"),
         (b"x" * 100_000, 500, "HTTP 500"),
+        (b"data: " + b"[" * 100_000 + b"\n\n", 200, "nested too deeply"),
+        (frames({"error": {"message": "\x1b[2J"}}, end=DONE), 200, "u001b"),
+        (b"\x1b[2J", 404, r"HTTP 404: \\x1b"),
     ],
 )
 async def test_failures_have_their_reason(body: bytes, status: int, words: str) -> None:
     sample = await answered("chat", [body], status)
     assert len(sample.error) <= 300
     assert re.search(words, sample.error)
+
+
+@pytest.mark.parametrize(
+    ("piece", "status", "words"),
+    [
+        (b": wait\n\n", 200, "more than 0.05 seconds"),
+        (STREAMS["chat"].split(b"\n\n")[1] + b"\n\n", 200, "more than 100 pieces"),
+        (b"x" * 2**20, 200, "no end"),
+        (b"x" * 2**20, 500, "HTTP 500: x"),
+    ],
+)
+async def test_an_answer_without_an_end_has_failed(
+    piece: bytes, status: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plumbline_conformance.bench.sample._MOST_PIECES", 100)
+    seconds = 0.05 if piece.startswith(b":") else 60.0
+    sample = await asyncio.wait_for(answered("chat", itertools.repeat(piece), status, seconds), 60)
+    assert re.search(words, sample.error)
+    assert not sample.gaps
+
+
+def test_a_long_event_costs_as_much_in_small_pieces() -> None:
+    stream = frames({"choices": [{"delta": {"content": "a" * 2**20}}]}, end=DONE)
+    pieces = [
+        stream[place : place + 32] for place in range(0, len(stream), 32)
+    ]  # Took minutes when quadratic.
+    assert asyncio.run(answered("chat", pieces)).pieces == 1
+
+
+async def test_counts_that_no_answer_can_have_are_not_believed() -> None:
+    for count in (-1, 10**400, True, "7"):
+        event = frames(
+            {"choices": [{"delta": {"content": "a"}}], "usage": {"completion_tokens": count}}, end=DONE
+        )
+        assert (await answered("chat", [event])).tokens == 1
 
 
 @given(st.integers(1, 5), st.integers(1, 12))
@@ -213,7 +253,13 @@ def sample(first: float, tokens: int, error: str = "") -> Sample:
     """An answer whose tokens come 10 ms apart."""
     last = first + 0.01 * (tokens - 1)
     return Sample(
-        sent=0.0, first=first, last=last, ended=last, pieces=tokens, gaps=[0.01] * (tokens - 1), error=error
+        sent=0.0,
+        first=first,
+        last=last,
+        ended=last,
+        pieces=tokens,
+        gaps=array("d", [0.01] * (tokens - 1)),
+        error=error,
     )
 
 
@@ -235,6 +281,11 @@ def test_a_point_counts_only_whole_answers() -> None:
     nothing = summarise("s", "l", [Run([sample(0.1, 5, "broken")], 1.0, 0.0)], {})
     assert (nothing.time_to_first_token, nothing.goodput, ratio(point, nothing)) == (None, None, None)
     assert "<script" not in page([point, nothing], "<script>")
+
+
+def test_an_answer_in_one_piece_has_no_time_per_token() -> None:
+    whole = Sample(sent=0.0, first=1.0, last=1.0, ended=1.0, pieces=1, output_tokens=50)
+    assert summarise("s", "l", [Run([whole], 1.0, 0.0)], {}).time_per_output_token is None
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +319,9 @@ def test_two_servers_are_compared(
         (["--model", "a", "--model", "b"], "--model is given more often"),
         (["--body", "[]"], "--body"),
         (["--concurrency", "5000"], "--concurrency"),
+        (["--rate", "1e9"], "do not fit in memory"),
+        (["--requests", "1000000", "--output-tokens", "64"], "do not fit in memory"),
+        (["--requests", "1000000", "--rounds", "2", "--output-tokens", "1"], "do not fit in memory"),
         (["--json", "/nowhere/x.json"], "does not exist"),
     ],
 )
