@@ -6,7 +6,7 @@
 #include "product.h"
 #include "threads.h"
 
-constexpr long WORTH = 1 << 16;  // Multiplications that are worth a thread.
+constexpr long WORTH = 1 << 18;  // Multiplications that are worth a thread.
 
 constexpr long ROW_BLOCK = 96;  // Rows whose inputs stay in the second-level cache with a panel.
 
