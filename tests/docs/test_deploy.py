@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import ssl
 import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import yaml
 from support.asgi import serving
 from support.models import served, tiny_engine
@@ -83,6 +88,50 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     done = subprocess.run([program, "verify", unit], capture_output=True, text=True, timeout=60, check=False)
     about_it = [line for line in done.stderr.splitlines() if "plumbline" in line]
     assert about_it == []
+
+
+def test_the_commands_of_the_unit_make_every_file_that_it_reads() -> None:
+    text = (DEPLOY / "plumbline.service").read_text("utf-8")
+    head, unit = text.split("[Unit]")
+    commands = "\n".join(line for line in head.splitlines() if line.startswith("#   "))
+    read = set(re.findall(r"/etc/plumbline\.\w+", unit))
+    assert len(read) == 2
+    assert read == set(re.findall(r"/etc/plumbline\.\w+", commands))
+
+
+class _Health(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == "/health/ready" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_health_check_follows_the_server(tls: bool) -> None:
+    found = re.search(
+        r"^HEALTHCHECK .* CMD (\[.*\])$", (DEPLOY / "Containerfile").read_text("utf-8"), re.MULTILINE
+    )
+    assert found is not None
+    program, *options = json.loads(found[1])
+    assert program == "python"
+    with HTTPServer(("127.0.0.1", 0), _Health) as server:
+        # Proxies are for the server's downloads, and must not be asked about itself.
+        variables = {"PLUMBLINE_PORT": str(server.server_port), "http_proxy": "http://127.0.0.1:9"}
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            trustme.CA().issue_cert("plumbline.example").configure_cert(context)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+            variables["PLUMBLINE_SSL_CERTFILE"] = "/certificate.pem"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for status, code in ((200, 0), (503, 1)):
+            _Health.status = status
+            done = subprocess.run([sys.executable, *options], env=variables, timeout=30, check=False)
+            assert done.returncode == code
+        server.shutdown()
 
 
 def test_hadolint_accepts_the_containers() -> None:
