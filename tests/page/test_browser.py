@@ -400,6 +400,17 @@ def test_the_page_asks_for_a_key_and_keeps_it_in_the_tab(visit: Any, keyed: Live
     assert KEY not in page.inner_text("#code")
 
 
+def test_requests_that_are_refused_together_get_the_same_key(visit: Any, keyed: Live) -> None:
+    page = visit(keyed).page
+    page.goto(keyed.url)
+    page.wait_for_selector("#key[open]")
+    page.evaluate("import('/page/stream.js').then(({ askKey }) => { askKey(''); })")
+    page.fill("#key-value", KEY)
+    page.click("text=Use this key")
+    page.wait_for_selector("#tab-settings[aria-selected=true]")
+    assert page.evaluate("sessionStorage.getItem('key')") == KEY
+
+
 # Look inside
 
 

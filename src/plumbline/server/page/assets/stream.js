@@ -4,17 +4,19 @@ import { $ } from "./dom.js";
 
 export const key = () => sessionStorage.getItem("key") || "";
 
+let asking = null; // Several requests can be refused at once; they wait for the same key.
 export function askKey(why) {
   const dialog = $("key");
   if (why) $("key-why").textContent = why;
   if (!dialog.open) dialog.showModal();
-  return new Promise((resolve) => {
+  return (asking ??= new Promise((resolve) => {
     dialog.addEventListener("close", () => {
       sessionStorage.setItem("key", $("key-value").value.trim());
       $("key-value").value = "";
+      asking = null;
       resolve();
     }, { once: true });
-  });
+  }));
 }
 
 // A header has bytes; the server reads them as UTF-8.
