@@ -155,7 +155,7 @@ def _completion(arguments: argparse.Namespace) -> int:
 
 def _models(arguments: argparse.Namespace) -> int:
     try:
-        from plumbline.server.loading import found, supported
+        from plumbline.server.loading.overview import found, supported
     except ModuleNotFoundError as error:
         print(f"plumbline models needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
         return 2

@@ -9,7 +9,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from plumbline.cli import main
 from plumbline.engines.native.models.families import FAMILIES, WRAPPED
-from plumbline.server.loading.supported import _REASONS, table
+from plumbline.server.loading.overview.supported import _REASONS, table
 
 
 def test_the_documentation_has_the_table_of_families() -> None:
