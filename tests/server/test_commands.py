@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from support.live import live
 from support.models import scripted, served
 
 from plumbline.cli import main
+from plumbline.server.loading.overview.found import found
 from plumbline.server.settings import Settings
 
 HUB = "models--{}--{}/snapshots/1/{}"
@@ -39,11 +41,11 @@ def test_models_lists_what_is_served_and_downloaded(
         assert main(["models", "--url", f"{server.url}/v1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.strip().startswith("test-model (") for line in lines)
-    found = {words[0]: " ".join(words[3:]) for line in lines if len(words := line.split()) > 3}
-    assert found["org/dense"] == "qwen3, our engine"
-    assert found["org/other"] == "unheard_of, vLLM or transformers"
-    assert found["org/files"] == "GGUF, as --model …:small.gguf"
-    assert found["org/broken"] == "without a config.json"
+    engines = {words[0]: " ".join(words[3:]) for line in lines if len(words := line.split()) > 3}
+    assert engines["org/dense"] == "qwen3, our engine"
+    assert engines["org/other"] == "unheard_of, vLLM or transformers"
+    assert engines["org/files"] == "GGUF, as --model …:small.gguf"
+    assert engines["org/broken"] == "without a config.json"
 
 
 def test_models_without_a_server_and_downloads_says_what_to_do(
@@ -62,6 +64,27 @@ def test_models_of_a_server_with_a_key_asks_for_it(capsys: pytest.CaptureFixture
         assert "--api-key" in capsys.readouterr().out
         assert main(["models", "--url", f"{server.url}/v1", "--api-key", "secret"]) == 0
         assert "test-model" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, b"{}", "answered 401. Give its key with --api-key"),
+        (404, b"nothing", "answered 404 without a list of models. --url"),
+        (200, b'{"data": null}', "answered 200 without a list of models. --url"),
+        (200, b"[" * 200_000, "answered 200 without a list of models. --url"),
+        (200, b'{"data": [{"id": "a\\u001b[2J", "status": "\\u0007"}]}', "a?[2J (?)"),
+    ],
+)
+def test_models_of_a_strange_server_says_what_is_wrong(
+    status: int, body: bytes, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(status, content=body))
+    assert words in found("http://server/v1", None)
+
+
+def test_models_with_a_key_that_cannot_be_sent_says_so() -> None:
+    assert "--api-key has other characters" in found("http://127.0.0.1:1/v1", "kéy")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

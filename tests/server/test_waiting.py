@@ -25,6 +25,7 @@ from plumbline.server.loading.catalog import only
 from plumbline.server.settings import Settings
 from plumbline.server.start.sockets import bound
 from plumbline.server.start.summary import base_url, summary
+from plumbline.server.start.terminal import shown
 from plumbline.server.start.waiting import Waiting, answering
 
 
@@ -137,3 +138,16 @@ def test_an_interrupt_during_the_start_is_one_line(
     monkeypatch.setattr("plumbline.server.start.run.run", interrupted)
     assert main(["serve", "--store", "none"]) == 130
     assert capsys.readouterr().err == "plumbline: interrupted during the start\n"
+
+
+def test_a_step_without_bytes_shows_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with shown() as show:
+        show(Progress("loading libraries"))
+    printed = capsys.readouterr().err
+    assert "Loading libraries" in printed
+    assert "bytes" not in printed
+    assert "?" not in printed.replace("\x1b[?", "")

@@ -12,11 +12,13 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from plumbline.engines.progress import Progress
 from plumbline.server.start.waiting import text
@@ -37,13 +39,27 @@ def shown() -> Iterator[Callable[[Progress], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        _Bytes(binary_units=True),
+        _Speed(),
         TimeRemainingColumn(),
     )
     # The bar goes away: the summary says what was loaded.
     with rich_progress.Progress(*columns, console=console, transient=True) as bars:
         yield _Bar(bars)
+
+
+class _Bytes(DownloadColumn):
+    """Bytes of a step that has any: imports would show "0/? bytes"."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
+
+
+class _Speed(TransferSpeedColumn):
+    """Bytes a second of a step that has bytes."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
 
 
 class _Bar:

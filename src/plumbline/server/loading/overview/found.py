@@ -32,25 +32,46 @@ def _served(url: str, api_key: str | None) -> Iterator[str]:
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         answer = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=_TIMEOUT, trust_env=False)
-        models = answer.json()["data"] if answer.is_success else None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError):
+    except UnicodeEncodeError:
+        yield "--api-key has other characters than ASCII, which no server takes. Copy the key again."
+        return
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
         yield f"No server of the API answers at {url} (--url)."
         return
-    if not isinstance(models, list):
-        yield f"The server at {url} answered {answer.status_code}; --api-key gives its key."
+    if answer.status_code in (401, 403):
+        yield f"The server at {url} answered {answer.status_code}. Give its key with --api-key."
+        return
+    models = _listed(answer)
+    if models is None:
+        yield f"The server at {url} answered {answer.status_code} without a list of models. --url is its base URL."
         return
     yield f"Served at {url}:"
     yield from (f"  {_line(model)}" for model in models if isinstance(model, dict))
 
 
+def _listed(answer: httpx.Response) -> list[Any] | None:
+    """Return the models of an answer, or None if it has no list of them."""
+    try:
+        models = answer.json()["data"] if answer.is_success else None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return models if isinstance(models, list) else None
+
+
 def _line(model: dict[str, Any]) -> str:
     """Return a model's id, and what servers add to OpenAI's fields: the context and whether it is loaded."""
+    name = _printable(str(model.get("id")))
     length, status = model.get("max_model_len"), model.get("status")
     if isinstance(status, dict):
         status = status.get("value")
     more = [f"{length:,} tokens"] if isinstance(length, int) else []
-    more += [status] if isinstance(status, str) else []
-    return f"{model.get('id')} ({', '.join(more)})" if more else str(model.get("id"))
+    more += [_printable(status)] if isinstance(status, str) else []
+    return f"{name} ({', '.join(more)})" if more else name
+
+
+def _printable(text: str) -> str:
+    """Return text of a server without the codes that a terminal obeys."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _cached() -> Iterator[str]:
