@@ -87,6 +87,26 @@ def test_models_with_a_key_that_cannot_be_sent_says_so() -> None:
     assert "--api-key has other characters" in found("http://127.0.0.1:1/v1", "kéy")
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["serve", "--modle", "x"], "--modle … (did you mean --model?)"),
+        (["serve", "--kv-cahce-bytes=secret"], "(did you mean --kv-cache-bytes?)"),
+        (["check", "--base-url", "x", "--model", "m", "--tmeout", "3"], "(did you mean --timeout?)"),
+        (["serve", "--" + "x" * 100_000], "x\n"),
+        (["serve", "secret"], "unrecognized arguments: …\n"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_nearest(
+    line: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(line)
+    printed = capsys.readouterr().err
+    assert words in printed
+    assert "secret" not in printed
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0

@@ -6,12 +6,16 @@ A problem of the pipe does not change the result of a command: it writes its fil
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 __all__ = ["discard_output", "parse_arguments", "put", "robust_output"]
+
+_LONGEST_NAME = 64
+"""Characters of an unknown option that are compared with the known ones."""
 
 
 def put(text: str, end: str = "\n") -> None:
@@ -25,10 +29,8 @@ def put(text: str, end: str = "\n") -> None:
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse arguments, or print the help text and exit with status 0 even if the pipe is closed.
 
-    argparse of Python 3.11.2 raises an error in the latter case.
-
-
-    The error about unknown arguments repeats names of options only, because values may be secrets.
+    argparse of Python 3.11.2 raises an error in the latter case. The error about unknown arguments names the nearest
+    option, and repeats names of options only, because values may be secrets.
     """
     try:
         found, unknown = parser.parse_known_args(argv)
@@ -37,8 +39,22 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None)
         raise SystemExit(0) from None
     if unknown:
         names = [text.partition("=")[0] if text.startswith("-") else "…" for text in unknown]
-        parser.error(f"unrecognized arguments: {' '.join(names)}")
+        wrong = next((name for name in names if name.startswith("--")), "")
+        near = difflib.get_close_matches(wrong[:_LONGEST_NAME], _options(parser, found), 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        parser.error(f"unrecognized arguments: {' '.join(names)}{hint}")
     return found
+
+
+def _options(parser: argparse.ArgumentParser, found: argparse.Namespace) -> list[str]:
+    """Return the options of a parser and of the command that was found, such as `--port`."""
+    parsers = [parser]
+    for action in parser._actions:
+        # The name of the command is in the namespace under the `dest` of its action.
+        if isinstance(action, argparse._SubParsersAction):
+            command = getattr(found, action.dest, None)
+            parsers += [one for name, one in action.choices.items() if name == command]
+    return [name for each in parsers for action in each._actions for name in action.option_strings]
 
 
 @contextmanager
