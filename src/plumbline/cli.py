@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import sys
@@ -61,9 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Repeats no value of an option in errors, because it may be a secret."""
+    """Repeats no value of an option in errors, because it may be a secret; names the nearest command."""
 
     def error(self, message: str) -> NoReturn:
+        wrong = re.match(r"argument COMMAND: invalid choice: '([^']{1,40})' \(choose from (.*)\)$", message)
+        if wrong is not None:
+            commands = re.findall(r"[\w-]+", wrong[2])
+            nearest = difflib.get_close_matches(wrong[1], commands, 1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"choose from {', '.join(commands)}"
+            message = f"there is no command {wrong[1]}: {hint}"
         super().error(re.sub(r"(--[\w-]+)=\S*", r"\1=…", message))
 
 

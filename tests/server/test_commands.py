@@ -139,3 +139,25 @@ def test_the_tab_key_completes(line: str, expected: set[str], tmp_path: Path) ->
     )
     words = (tmp_path / "words").read_text().split("\n")
     assert {word.strip() for word in words} == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--prot", "80"], "unrecognized arguments: --prot … (did you mean --port?)"),
+        (["serve", "--api-kye=secret"], "unrecognized arguments: --api-kye (did you mean --api-key?)"),
+        (["bench", "http://h/v1", "--concurency", "3"], "(did you mean --concurrency?)"),
+        (["serve", "--wholly-unlike"], "unrecognized arguments: --wholly-unlike\n"),
+        (["serv"], "there is no command serv: did you mean serve?"),
+        (["zzz"], "there is no command zzz: choose from serve,"),
+    ],
+)
+def test_an_unknown_option_or_command_names_the_nearest(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert words in printed
+    assert "secret" not in printed
