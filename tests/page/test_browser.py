@@ -381,6 +381,25 @@ def test_what_a_model_writes_is_text(visit: Any) -> None:
         assert "<script>alert(1)</script>" in text.inner_text()
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("# C#", "C#"),
+        ("## closed ##", "closed"),
+        ("# #", ""),
+        ("[" * 300_000, "[" * 300_000),  # Took minutes when each "[" was read to the end.
+        ("# a" + " " * 300_000 + "b", "a" + " " * 300_000 + "b"),
+        ("[[a](https://example.org)]", "[a]"),
+    ],
+)
+def test_markdown_is_read_at_a_linear_cost(visit: Any, pocket: Live, text: str, shown: str) -> None:
+    page = visit(pocket).open()
+    script = (
+        "(text) => import('/page/markdown.js').then((m) => m.markdown(text).map((e) => e.textContent).join())"
+    )
+    assert page.evaluate(script, text) == shown
+
+
 def test_the_page_asks_for_a_key_and_keeps_it_in_the_tab(visit: Any, keyed: Live) -> None:
     seen = visit(keyed)
     page = seen.page

@@ -4,7 +4,8 @@
 
 import { copy, h } from "./dom.js";
 
-const INLINE = /`([^`]+)`|\*\*([^*]+(?:\*[^*]+)*?)\*\*|\*([^*\s](?:[^*]*[^*\s])?)\*|\[([^\]]*)\]\((https?:\/\/[^\s)]+)\)/;
+// A label has no "[", so that a row of them is not read to its end from each one.
+const INLINE = /`([^`]+)`|\*\*([^*]+(?:\*[^*]+)*?)\*\*|\*([^*\s](?:[^*]*[^*\s])?)\*|\[([^\][]*)\]\((https?:\/\/[^\s)]+)\)/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 const DEEPEST = 8; // Of quotes and lists within each other; models can write thousands.
 const ROW = /^\s*\|(.+)\|\s*$/;
@@ -61,6 +62,14 @@ function table(lines) {
     h("tbody", {}, ...rows.map((row) => h("tr", {}, ...cells(row).map((cell) => h("td", {}, ...cell)))))));
 }
 
+// Leave out the # that close a heading; those of "C#" belong to its text. A loop, because models can write thousands.
+function unclosed(heading) {
+  const text = heading.trimEnd();
+  let end = text.length;
+  while (text[end - 1] === "#") end--;
+  return end && text[end - 1] !== " " ? text : text.slice(0, end).trimEnd();
+}
+
 // Return how many lines from `place` on belong together.
 const run = (lines, place, test) => {
   let end = place;
@@ -74,14 +83,14 @@ function blocks(lines, depth = 0) {
   for (let place = 0; place < lines.length; ) {
     const line = lines[place];
     const fence = /^\s*(`{3,}|~{3,})\s*([\w+#.-]*)/.exec(line);
-    const heading = /^(#{1,6})\s+(.*?)\s*#*$/.exec(line);
+    const heading = /^(#{1,6})\s+([^]*)$/.exec(line);
     let end = place + 1;
     if (fence) {
       end = run(lines, place + 1, (each) => !each.trim().startsWith(fence[1]));
       found.push(codeBlock(lines.slice(place + 1, end).join("\n"), fence[2]));
       end++;
     } else if (heading) {
-      found.push(h(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2])));
+      found.push(h(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(unclosed(heading[2]))));
     } else if (/^\s*([-*_])(\s*\1){2,}\s*$/.test(line)) {
       found.push(h("hr"));
     } else if (ITEM.test(line)) {
