@@ -102,6 +102,17 @@ async def test_tokens_can_be_named_by_their_id(api: str) -> None:
         assert all(name.removeprefix("token_id:").isdigit() for name in tops)
 
 
+async def test_an_echoed_prompt_is_named_by_ids_from_its_first_token_on() -> None:
+    async with native_server() as server:
+        options = {**SEEDED, "return_token_ids": True, "return_tokens_as_token_ids": True}
+        (choice,) = (await complete(server, echo=True, logprobs=1, **options))["choices"]
+        names = choice["logprobs"]["tokens"]
+        assert names[: len(choice["prompt_token_ids"])] == [
+            f"token_id:{one}" for one in choice["prompt_token_ids"]
+        ]
+        assert choice["logprobs"]["token_logprobs"][0] is None
+
+
 @pytest.mark.parametrize("api", APIS)
 async def test_named_token_ids_replace_the_most_likely_ones(api: str) -> None:
     async with native_server() as server:

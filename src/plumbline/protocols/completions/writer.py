@@ -35,6 +35,8 @@ class PromptText:
     text: str
     tokens: tuple[Logprob | str, ...] | None = None
     """The first token has no logprob, so it is a plain string."""
+    first_id: int | None = None
+    """The id of the first token."""
 
 
 @dataclass(slots=True)
@@ -258,6 +260,8 @@ def _echo_logprobs(choice: _Choice, prompt: PromptText, by_id: bool) -> Completi
     part = _no_logprobs()
     for entry in prompt.tokens:
         _append(choice, part, entry, by_id=by_id)
+    if by_id and prompt.first_id is not None and isinstance(prompt.tokens[0], str):
+        part.tokens[0] = f"token_id:{prompt.first_id}"
     _extend(choice.logprobs, part)
     return part
 

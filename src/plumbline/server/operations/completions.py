@@ -73,7 +73,7 @@ class CompletionOperations(ModelOperations):
                     turn, f"{call.work_id}-e{number}", plan.logprobs, client_of(call, self._settings)
                 )
                 entries = await api_errors(work)
-            found.append(
-                PromptText(*echoed(self._road.tokenizer, turn.turn.prompt, turn.prompt_token_ids, entries))
-            )
+            ids = turn.prompt_token_ids
+            text, tokens = echoed(self._road.tokenizer, turn.turn.prompt, ids, entries)
+            found.append(PromptText(text, tokens, ids[0] if ids else None))
         return found
