@@ -145,3 +145,14 @@ def test_a_key_file_that_others_may_read_is_warned_of(
 
     assert read_settings({"api_key_file": str(keys)}, {}).settings.api_keys == ("secret-key",)
     assert any("chmod 600" in line and "secret-key" not in line for line in caplog.messages) is warned
+
+
+def test_credentials_of_systemd_are_private_whatever_their_mode(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("secret-key")
+    file.chmod(0o440)  # As systemd makes them; the group is the mask of their access list.
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_settings({"api_key_file": str(file)}, {}).settings.api_keys == ("secret-key",)
+    assert not caplog.messages

@@ -93,7 +93,7 @@ def read_value_file(option: Option, path: str, origin: str) -> Any:
     label = option.file_option.flag
     try:
         text = read_bounded(path).decode().strip()
-        if option.about.secret and os.stat(os.path.expanduser(path)).st_mode & 0o077:
+        if option.about.secret and _is_open(os.path.expanduser(path)):
             _log.warning("%s names %s, which other users may read: run chmod 600 on it", label, path)
     except UnicodeDecodeError:
         raise OptionError(label, f"names {path}, which is not UTF-8 text", origin) from None
@@ -104,6 +104,17 @@ def read_value_file(option: Option, path: str, origin: str) -> Any:
     if not value:
         raise OptionError(label, f"names {path}, which is empty", origin)
     return value
+
+
+def _is_open(path: str) -> bool:
+    """Return whether other users may read a file, as far as its mode says.
+
+    Credentials of systemd have an access list for the user of the unit, which the mode shows as a right of the group.
+    """
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    if folder and os.path.dirname(os.path.abspath(path)) == os.path.abspath(folder):
+        return False
+    return bool(os.stat(path).st_mode & 0o077)
 
 
 def read_bounded(path: str) -> bytes:
