@@ -70,6 +70,13 @@ def test_every_file_and_volume_of_the_composition_exists() -> None:
     assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Containerfile")
 
 
+def test_the_secrets_of_the_composition_reach_no_archive_and_no_image() -> None:
+    """`COPY . .` would keep them in a layer, and the source archive has every file that git does not ignore."""
+    assert "> .env" in (DEPLOY / "compose.yaml").read_text("utf-8")
+    assert "**/.env" in (DEPLOY / "Containerfile.dockerignore").read_text("utf-8").splitlines()
+    assert ".env" in (DEPLOY.parents[1] / ".gitignore").read_text("utf-8").splitlines()
+
+
 def test_only_loopback_is_published() -> None:
     """People put a proxy with certificates before it; docs/scale-out.md has one."""
     for service in COMPOSE["services"].values():
