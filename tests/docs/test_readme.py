@@ -1,4 +1,4 @@
-"""What README.md and the tutorial show is what happens.
+"""What README.md, the tutorial and guides show is what happens.
 
 A fenced block whose info string ends with the word `example` is run, with a server of the pocket model behind it:
 
@@ -38,6 +38,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 TUTORIAL = sorted((ROOT / "docs" / "tutorial").glob("[1-9]*.md"))
+GUIDES = [*TUTORIAL, ROOT / "docs" / "structured-output.md"]
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 PLACEHOLDERS = [
     (
@@ -66,7 +67,7 @@ class Example:
 
 def shown() -> list[Example]:
     """The examples of all pages."""
-    return [one for path in (README, *TUTORIAL) for one in examples(path.read_text("utf-8"), path.name)]
+    return [one for path in (README, *GUIDES) for one in examples(path.read_text("utf-8"), path.name)]
 
 
 def examples(text: str, page: str = "README.md") -> list[Example]:
@@ -183,7 +184,7 @@ def test_an_example_prints_the_output_that_is_shown(example: Example, port: int)
 
 
 def test_every_page_has_examples() -> None:
-    assert {example.page for example in shown()} == {path.name for path in (README, *TUTORIAL)}
+    assert {example.page for example in shown()} == {path.name for path in (README, *GUIDES)}
     assert len(TUTORIAL) == 8
 
 

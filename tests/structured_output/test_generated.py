@@ -23,7 +23,10 @@ def examine(seed: int) -> None:
     validator: Any = jsonschema_rs.validator_for(schema, validate_formats=True)
     assert all(validator.is_valid(value) for value in valid), (seed, schema)
     grammar = grammar_of(schema)
-    assert grammar is not None, (seed, schema)  # docs/structured-output.md says that none is refused.
+    assert grammar is not None, (
+        seed,
+        schema,
+    )  # docs/structured-output-reference.md says that none is refused.
     for value in valid:
         assert accepts(grammar, as_json_text(value, spaces=bool(seed % 2))), (seed, value)
     for value in broken:

@@ -91,6 +91,8 @@ def _part(event: dict[str, Any], name: str) -> Any:
 
 
 _ENDS = ("response.completed", "response.incomplete")
+_SUMMARY = "response.reasoning_summary_text.delta"
+"""Repeats reasoning that came as such, or sums it up."""
 
 
 def _messages_usage(event: dict[str, Any]) -> Usage | None:
@@ -115,7 +117,7 @@ APIS: Mapping[str, Api] = MappingProxyType(
                 "stream": True,
                 "store": False,
             },
-            lambda event: str(event.get("type")).endswith(".delta"),
+            lambda event: str(event.get("type")).endswith(".delta") and event["type"] != _SUMMARY,
             lambda event: _counts(_part(event, "response"), "input_tokens", "output_tokens"),
             lambda event: event.get("type") in _ENDS,
         ),

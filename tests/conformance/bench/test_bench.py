@@ -59,6 +59,7 @@ STREAMS = {
         {"type": "response.created", "response": {"usage": None}},
         {"type": "response.output_text.delta", "delta": "a"},
         {"type": "response.reasoning_text.delta", "delta": "b"},
+        {"type": "response.reasoning_summary_text.delta", "delta": "b"},
         {"type": "response.completed", "response": {"usage": {"input_tokens": 5, "output_tokens": 7}}},
     ),
     "messages": frames(

@@ -26,6 +26,8 @@ def parse_size(text: str) -> int | None:
     if found is None:
         return None
     whole, _, fraction = found[1].partition(".")
+    if fraction and found[2].upper() in ("", "B"):  # There are no parts of bytes; a unit was forgotten.
+        return None
     scale = _UNITS[found[2].upper()]
     # In integers: floats would round large sizes.
     return int(whole) * scale + int(fraction or 0) * scale // int(10 ** len(fraction))
