@@ -26,6 +26,13 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     targets = LINK.findall(prose)
     assert [target for target in targets if not (page.parent / target).exists()] == []
+    # A page outside of the site is not a part of it: name the file instead.
+    outside = [
+        target
+        for target in targets
+        if target.endswith(".md") and (page.parent / target).resolve() not in PAGES
+    ]
+    assert outside == []
 
 
 def test_guides_are_short() -> None:
