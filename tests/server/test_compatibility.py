@@ -107,7 +107,10 @@ async def test_an_unknown_field_is_named(row: list[str]) -> None:
         strict = await server.post(CHAT, BODIES[CHAT])
 
     assert answer.status == strict.status == 200
-    assert answer.header("x-plumbline-ignored") == ", ".join(names)
+    ignored = answer.header("x-plumbline-ignored") or ""
+    # Few fields of other servers may look like a misspelt one of ours.
+    assert ignored.count("?)") <= 2
+    assert re.sub(r" \(\w+\?\)", "", ignored) == ", ".join(names)
 
 
 @pytest.mark.parametrize("row", table("Options of servers"), ids=lambda row: row[0])

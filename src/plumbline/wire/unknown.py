@@ -14,8 +14,11 @@ __all__ = ["header_value", "nearest_field", "unknown_fields"]
 _MOST_NAMES = 16
 """Names in a header; the rest is counted, because proxies limit the size of headers."""
 _LONGEST_NAME = 64
-_NEAR = 0.7
-"""How alike two names must be, as `difflib` measures it: `choice` and `tool_choice` just are."""
+_NEAR = 0.9
+"""How alike two names must be, as `difflib` measures it. At 0.88 vLLM's `ec_transfer_params`, which means something
+else, is like `kv_transfer_params`."""
+_LEAST_WORDS = 5
+"""Characters of a name that may be the beginning or the end of a field, as `choice` of `tool_choice`."""
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
@@ -54,8 +57,22 @@ def nearest_field(root: type[msgspec.Struct], path: str) -> str | None:
     """
     if len(path) > _LONGEST_NAME or "." in path or "[" in path:
         return None
-    found = difflib.get_close_matches(path.lower(), _fields(root), 1, _NEAR)
+    name, fields = path.lower(), _fields(root)
+    plain = _letters(name)
+    for field in fields:
+        if _letters(field) == plain:
+            return field
+    if len(name) >= _LEAST_WORDS:
+        parts = [field for field in fields if field.startswith(f"{name}_") or field.endswith(f"_{name}")]
+        if parts:
+            return difflib.get_close_matches(name, parts, 1, 0.0)[0]
+    found = difflib.get_close_matches(name, fields, 1, _NEAR)
     return found[0] if found else None
+
+
+def _letters(name: str) -> str:
+    """Return a name as it is spelled without the marks between its words."""
+    return name.replace("_", "").replace("-", "")
 
 
 def _dropped(value: Any, raw: bytes | msgspec.Raw, path: str) -> Iterator[str]:
