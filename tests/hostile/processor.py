@@ -1,4 +1,4 @@
-"""Measure the processor time of a process, so that other work on the machine does not count."""
+"""Measure processor time, so that other work on the machine does not count, and how slow the machine itself is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-__all__ = ["own_time"]
+__all__ = ["own_time", "slowness"]
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 
@@ -18,3 +18,29 @@ def own_time(pid: int) -> float:
     except OSError:
         return time.monotonic()
     return (int(fields[11]) + int(fields[12])) * _TICK  # utime and stime, the 14th and 15th field
+
+
+_REFERENCE = 0.0113
+"""Seconds of CPU of `_work` on the machine that the bounds of hostile requests were set on. An estimate: a machine that
+takes 0.0226 s was at least two times as slow in the committed micro benchmarks (2026-11-23-cpu-micro.json)."""
+
+
+def slowness() -> float:
+    """Return how many times as long one core takes for fixed work as the reference machine, now; at least 1.
+
+    The promises are about work in proportion to a request, such as decoding 10 MB, on a machine like the reference.
+    Shared machines change their speed by a factor of two within seconds, so the slowest of several runs counts.
+    """
+    times = []
+    for _ in range(7):
+        began = time.process_time()
+        _work()
+        times.append(time.process_time() - began)
+    return max(1.0, max(times) / _REFERENCE)
+
+
+def _work() -> int:
+    total = 0
+    for number in range(300_000):
+        total += number % 7
+    return total

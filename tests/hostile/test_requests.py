@@ -16,6 +16,7 @@ from support.engines import pocket_adapter
 from . import message_rows as message_rows  # Adds its rows; the next one, too.
 from . import page_rows as page_rows
 from .fields import is_large, members, roots, scalars, unbounded
+from .processor import slowness as machine
 from .rows import FORM_ROWS, LOAD_ADAPTER, ROWS, UNLOAD_ADAPTER, UNLOAD_MODEL, Row, base
 from .target import Cost, Target, running
 
@@ -114,7 +115,7 @@ def tried(target: Target, row: Row) -> list[str]:
         found = faults(target.cost(row.method, row.path, data, row.headers), slowness)
         if not found:
             return []
-        slowness = max(1.0, target.control() / STALLED_BY_OTHERS)
+        slowness = max(machine(), target.control() / STALLED_BY_OTHERS)
     return found
 
 

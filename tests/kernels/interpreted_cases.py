@@ -206,7 +206,7 @@ SMALL = {"block_m": 16, "tile": 16, "num_warps": 4, "num_stages": 1}
 )
 def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segments, randn, monkeypatch):
     """Slots that no sequence owns contain NaN."""
-    monkeypatch.setattr(_attention_triton, "_config", lambda decode, group, hd: SMALL)
+    monkeypatch.setattr(_attention_triton, "_config", lambda *_: SMALL)
     monkeypatch.setattr(_attention_triton, "_num_segments", lambda programs, length, tile: segments)
     block_size = 8
     batch = make_batch(lens, block_size, padding=2)
@@ -230,7 +230,7 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
 
 def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
     """Sequences of length 0, which pad a batch to a fixed size, give zeros, whole or split."""
-    monkeypatch.setattr(_attention_triton, "_config", lambda decode, group, hd: SMALL)
+    monkeypatch.setattr(_attention_triton, "_config", lambda *_: SMALL)
     cache = torch.full((3, 8, 1, 16), float("nan"))
     cache[1] = randn(8, 1, 16)
     batch = attention.AttentionBatch(
