@@ -1,4 +1,4 @@
-"""While the models load, probes see a live server that is not ready, and clients are told to come back.
+"""While the models load, probes see a live server that is not ready, and clients get a 503 with `retry-after`.
 
 Laws:
 * every path is answered at once, in the form of its API, and with `retry-after` unless it is `/health/live`;
@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 import httpx
 import msgspec
 import pytest
+import uvicorn
 from support.models import scripted, served
 
 from plumbline._generated.utilities import Health
@@ -84,6 +85,23 @@ def test_a_client_that_connects_between_both_servers_is_answered() -> None:
             early.sendall(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n")
             with answering(Waiting(), settings, sockets):
                 assert early.recv(4096).startswith(b"HTTP/1.1 503")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_start_does_not_wait_for_a_thread_that_could_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(config: uvicorn.Config) -> None:
+        raise RuntimeError("no certificates")
+
+    monkeypatch.setattr(uvicorn.Config, "load", load)
+    ended = threading.Event()
+
+    def start() -> None:
+        with waiting():
+            pass
+        ended.set()
+
+    threading.Thread(target=start, daemon=True).start()
+    assert ended.wait(30)
 
 
 def test_websockets_are_refused() -> None:

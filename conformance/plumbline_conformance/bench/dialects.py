@@ -1,4 +1,4 @@
-"""Ask for an answer by each API, and find its pieces, its usage and its errors in the events of a stream."""
+"""Build the request of each API, and read text, usage and the end of an answer from its stream events."""
 
 from __future__ import annotations
 

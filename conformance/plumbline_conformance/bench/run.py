@@ -101,7 +101,7 @@ async def _round(plan: Plan, load: Load, sender: Sender, number: int) -> Run:
 
 
 async def _ready(client: httpx.AsyncClient, plan: Plan, target: Target) -> Sender:
-    """Return a sender whose first request was answered; it is not measured, because servers compile on it."""
+    """Make a sender, and send one request that is not measured: servers compile or load on their first one."""
     api = APIS[plan.api]
     model = target.model or await _first_model(client, target)
     sender = Sender(

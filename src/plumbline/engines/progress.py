@@ -38,7 +38,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 def report(stage: str, done: int = 0, total: int = 0) -> None:
-    """Report progress. It costs a microsecond where nobody watches."""
+    """Pass progress to the watcher of this context, if there is one."""
     watcher = _watcher.get()
     if watcher is not None:
         watcher(Progress(stage, done, total))

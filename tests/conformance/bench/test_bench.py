@@ -227,7 +227,7 @@ def test_prompts_of_a_file_are_texts_and_conversations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "5-4", "1-", "-1", "9" * 9, "1.5"])
-def test_lengths_that_mean_none_are_refused(text: str) -> None:
+def test_invalid_lengths_are_refused(text: str) -> None:
     with pytest.raises(UnusableInput, match="--prompt-words"):
         lengths_of(text, "--prompt-words")
 
@@ -235,7 +235,7 @@ def test_lengths_that_mean_none_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "texts", [["ttft"], ["ttft:x"], ["ttft:-1"], ["ttft:nan"], ["x:1"], ["ttft:1", "ttft:2"]]
 )
-def test_bounds_that_mean_none_are_refused(texts: list[str]) -> None:
+def test_invalid_bounds_are_refused(texts: list[str]) -> None:
     with pytest.raises(UnusableInput, match="--goodput"):
         bounds_of(texts)
 

@@ -114,7 +114,7 @@ EVENT_ORDER: Mapping[Machine, Mapping[State, Mapping[Step, Transition]]] = {
         },
         "done": {},
     },
-    # RS-12: reasoning whose summary is the whole of it, and grows with it
+    # RS-12: reasoning that is its own summary; both grow with each delta
     "summarised_reasoning": {
         "new": {
             "add": Transition(

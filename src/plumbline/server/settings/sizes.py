@@ -14,7 +14,7 @@ _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?(?:IB|B)?)\s*", re.IG
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes that a text such as `1GiB`, `1.5 GB` or `1048576` means, or None if it means none.
+    """Return the bytes that a text such as `1GiB`, `1.5 GB` or `1048576` means, or None if it is not a size.
 
     `KiB` to `TiB`, and `K` to `T` as in torch's and Docker's options, are powers of 1024; `KB` to `TB` are powers of
     1000.

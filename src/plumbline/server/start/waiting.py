@@ -1,4 +1,4 @@
-"""Answer clients while the models load: probes see that the process lives, and others are told to come back.
+"""Answer requests while the models load: health probes get the progress, all others a 503.
 
 The address is bound before the models load, so a port that is taken is found at once. If nothing answered there, a
 probe would hang until the model is loaded, and an orchestrator would kill a server that loads for minutes.
@@ -11,7 +11,7 @@ import html
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -31,6 +31,8 @@ _LIVE = "/health/live"
 _HEALTH = frozenset({_LIVE, "/health", "/health/ready"})
 _RETRY_AFTER = b"2"
 """Seconds."""
+_PATIENCE = 10.0
+"""Seconds for the thread to stop accepting; it has nothing else to do."""
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Plumbline is starting</title>
 <p>Plumbline is starting: {progress}. This page reloads by itself.</p></html>
 """
@@ -110,9 +112,14 @@ class _Listener(Listener):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
+        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        self._started.set()
+
+    def serve_until_closed(self, sockets: list[socket.socket]) -> None:
+        """Run in a thread of its own; `close` ends it. If it cannot start, `close` must not wait for it."""
         try:
-            await super().startup(sockets)
-            self._loop = asyncio.get_running_loop()
+            self.run(sockets)
         finally:
             self._started.set()
 
@@ -127,9 +134,11 @@ class _Listener(Listener):
             self.should_exit = True
             closed.set()
 
-        if self._loop is not None:
+        if self._loop is None:
+            return
+        with suppress(RuntimeError):  # The loop has ended by itself, and nothing listens.
             self._loop.call_soon_threadsafe(stop_accepting)
-            closed.wait()
+            closed.wait(_PATIENCE)
 
 
 async def _nothing() -> None:
@@ -147,7 +156,7 @@ def answering(application: Waiting, settings: Settings, sockets: Sequence[socket
         one.listen(server.config.backlog)
     # uvicorn closes the sockets that it is given when it stops.
     own = [one.dup() for one in sockets]
-    threading.Thread(target=server.run, args=(own,), name="waiting", daemon=True).start()
+    threading.Thread(target=server.serve_until_closed, args=(own,), name="waiting", daemon=True).start()
     try:
         yield
     finally:

@@ -40,7 +40,7 @@ _ADDED = (3, 4)
 
 @dataclass(frozen=True, slots=True)
 class GgufModel:
-    """A GGUF file whose model our engine runs."""
+    """A GGUF file of a model that our engine runs."""
 
     file: Path
     architecture: str
