@@ -141,6 +141,8 @@ def test_in_an_exact_batch_a_prompt_has_the_same_bits_in_any_chunks(pair: tuple[
     ("gemma4", {"head_dim": 16, **GEMMA4, "global_head_dim": 32, "pad_token_id": 0},
      {"head_dim": 16, "num_key_value_heads": 2}),
     ("mistral3", {"model_type": "mistral", "head_dim": 16}, {"model_type": "pixtral"}),
+    ("llava", {"model_type": "llama"}, {"model_type": "clip_vision_model"}),
+    ("llava", {"model_type": "qwen3", "head_dim": 16}, {"model_type": "siglip_vision_model"}),
 ])  # fmt: skip
 def test_the_text_of_a_model_of_images_and_text_is_that_of_transformers(
     family: str, text: dict[str, Any], vision: dict[str, Any], tied: bool, tmp_path: Path

@@ -15,8 +15,9 @@ __all__ = ["WRAPPED", "text_of"]
 
 _OUTSIDE = (
     "audio_config audio_token_id boa_token_id boi_token_id eoa_token_index eoi_token_id video_token_id "
-    "boi_token_index eoi_token_index image_token_id image_token_index mm_tokens_per_image multimodal_projector_bias "
-    "projector_hidden_act spatial_merge_size tie_word_embeddings vision_config vision_feature_layer"
+    "boi_token_index eoi_token_index ignore_index image_seq_length image_token_id image_token_index "
+    "mm_tokens_per_image multimodal_projector_bias projector_hidden_act spatial_merge_size tie_word_embeddings "
+    "vision_config vision_feature_layer vision_feature_select_strategy vocab_size"
 )
 """Fields of images, and whether the output layer is the embedding, which the checkpoint shows."""
 
@@ -48,6 +49,19 @@ WRAPPED = {
         },
     ),
     "gemma4": Wrapped("the text of Gemma 4, dense", "gemma4_text", {}),
+    "llava": Wrapped(
+        "the text of LLaVA 1.5, and of others of its kind",
+        "llama",
+        {
+            "hidden_size": 4096,
+            "intermediate_size": 11008,
+            "max_position_embeddings": 2048,
+            "num_attention_heads": 32,
+            "num_hidden_layers": 32,
+            "rms_norm_eps": 1e-06,
+            "vocab_size": 32000,
+        },
+    ),
     "mistral3": Wrapped(
         "the text of Mistral Small 3.1 and 3.2, Ministral 3",
         "mistral",
