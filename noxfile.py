@@ -127,7 +127,7 @@ def properties(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def differential(session: nox.Session) -> None:
-    """Compare our parsing of outputs with vLLM's and SGLang's; `-- --write` updates docs/dialect-differences.md."""
+    """Compare our parsing of outputs with vLLM's and SGLang's; `-- --write` updates its page in docs."""
     script = ("conformance/reference_parsers/environment.py", "--install", "tests/differential/compare.py")
     Environment(session, SERVE).run("python", *script, *session.posargs)
 
@@ -158,11 +158,11 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def generate(session: nox.Session) -> None:
-    """Generate code from the contract, and docs/options.md; `-- --check` fails if the committed code differs."""
+    """Generate code from the contract, and the page of options; `-- --check` fails if the committed code differs."""
     environment = Environment(session, DEV)
     environment.run("python", "openapi/generate", *session.posargs)
     if not session.posargs:
-        environment.run("python", "-m", "plumbline.server.settings.page", "docs/options.md")
+        environment.run("python", "-m", "plumbline.server.settings.page", "docs/reference/options.md")
 
 
 @nox.session(venv_backend="none")

@@ -42,7 +42,7 @@ def verdicts(columns: list[Column]) -> str:
 def committed_files(root: Path) -> dict[Path, str]:
     """Return the text of every committed file that is made from the recordings."""
     columns = _columns(root)
-    docs = root / "docs"
+    docs = root / "docs" / "reference"
     return {
         root / "conformance" / "recordings" / "verdicts.json": verdicts(columns),
         docs / "matrix.md": summary_markdown(matrix_for(columns, docs), _notes(columns, "servers")) + _MORE,
@@ -64,7 +64,7 @@ def built_pages(root: Path) -> dict[Path, str]:
     """Return the text of every page in `docs/build/`."""
     columns = _columns(root)
     build = root / "docs" / "build"
-    pages = matrix_pages(matrix_for(columns, build), _notes(columns, "../servers"))
+    pages = matrix_pages(matrix_for(columns, build), _notes(columns, "../reference/servers"))
     return {build / path: text for path, text in pages.items()}
 
 

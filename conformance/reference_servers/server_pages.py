@@ -58,7 +58,8 @@ def server_page(name: str, peer: Peer, column: Column, repeated: Repetitions | N
         f"    {_command(peer)}",
         *_patched(name),
         "",
-        f"Verdicts: {_counts(report)}. [The recording](../../conformance/recordings/{name}.jsonl.gz) has every byte.",
+        f"Verdicts: {_counts(report)}. "
+        f"[The recording](../../../conformance/recordings/{name}.jsonl.gz) has every byte.",
         *(["", repeated.sentence] if repeated else []),
         "",
         "## Strengths",

@@ -1,4 +1,4 @@
-"""Write docs/parameters.md: every field of every request, with its limits, its effect and its tests.
+"""Write docs/reference/parameters.md: every field of every request, with its limits, its effect and its tests.
 
 Types, limits and descriptions come from the contract, exceptions from `effects.yaml`. The tests of a field are the
 files of `tests/server` that send it: those with its name as a string or as a keyword argument.
@@ -17,7 +17,7 @@ from generate.operations import Operation
 
 __all__ = ["EFFECTS", "PAGE", "effect_of", "fields", "tests_of", "write_page"]
 
-PAGE = bundle.ROOT / "docs" / "parameters.md"
+PAGE = bundle.ROOT / "docs" / "reference" / "parameters.md"
 EFFECTS = bundle.OPENAPI / "effects.yaml"
 _TESTS = bundle.ROOT / "tests" / "server"
 

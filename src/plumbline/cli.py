@@ -124,7 +124,9 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
         )
         models.add_argument("--supported", action="store_true", help="list what each engine runs instead")
         models.add_argument(
-            "--markdown", action="store_true", help="print the table of docs/engines.md, with --supported"
+            "--markdown",
+            action="store_true",
+            help="print the table of docs/reference/engines.md, with --supported",
         )
     if chosen in COMMANDS:
         from plumbline_conformance.cli import add_commands

@@ -1,4 +1,4 @@
-"""The composite action and the container file of `conformance/ci/` do what docs/judge-ci.md says."""
+"""The composite action and the container file of `conformance/ci/` do what docs/guides/judge-ci.md says."""
 
 from __future__ import annotations
 

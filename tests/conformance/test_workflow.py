@@ -1,4 +1,4 @@
-"""The GitHub Action of docs/judge-ci.md runs as it stands: at first, with a baseline, and where there is no server."""
+"""The GitHub Action of docs/guides/judge-ci.md runs as it stands: first, with a baseline, and without a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from example_servers.good_server import KEY, MODEL, serving
 from example_servers.reference import application
 
-TEXT = (Path(__file__).parents[2] / "docs" / "judge-ci.md").read_text("utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "guides" / "judge-ci.md").read_text("utf-8")
 [EXAMPLE] = [block for part in TEXT.split("```yaml\n")[1:] if "jobs:" in (block := part.partition("```")[0])]
 STEPS: list[dict[str, Any]] = yaml.safe_load(EXAMPLE)["jobs"]["plumbline"]["steps"]
 [CHECK] = [step["run"] for step in STEPS if "plumbline check" in step.get("run", "")]

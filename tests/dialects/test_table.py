@@ -10,7 +10,7 @@ from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS, Diale
 from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect, Utterance
 
-_DOCS = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text("utf-8").splitlines()
+_DOCS = (Path(__file__).parents[2] / "docs" / "explanation" / "dialects.md").read_text("utf-8").splitlines()
 
 
 def _code(text: str) -> str:

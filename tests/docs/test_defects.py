@@ -1,4 +1,4 @@
-"""Check that the rules, checks, scripts and tests that docs/defects.md names exist."""
+"""Check that the rules, checks, scripts and tests that docs/reference/defects.md names exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "defects.md").read_text("utf-8")
+TEXT = (ROOT / "docs" / "reference" / "defects.md").read_text("utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in TEXT.splitlines()
@@ -66,4 +66,6 @@ def test_a_check_that_is_named_observes_a_rule_that_is_named() -> None:
 
 
 def test_the_page_is_linked() -> None:
-    assert "(defects.md)" in (ROOT / "docs" / "judge-suite.md").read_text("utf-8")
+    assert "(../reference/defects.md)" in (ROOT / "docs" / "explanation" / "judge-suite.md").read_text(
+        "utf-8"
+    )

@@ -78,7 +78,7 @@ def test_the_secrets_of_the_composition_reach_no_archive_and_no_image() -> None:
 
 
 def test_only_loopback_is_published() -> None:
-    """People put a proxy with certificates before it; docs/scale-out.md has one."""
+    """People put a proxy with certificates before it; docs/guides/scale-out.md has one."""
     for service in COMPOSE["services"].values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
 

@@ -12,7 +12,7 @@ from plumbline_conformance.cli import add_commands
 from plumbline_conformance.reports.model import VERDICTS
 from plumbline_conformance.suite.selection import PROFILES
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "guides"
 TEXT = "\n".join((DOCS / f"{name}.md").read_text("utf-8") for name in ("judge", "judge-ci", "judge-more"))
 PLUGIN = (Path(__file__).parents[2] / "conformance" / "plumbline_conformance" / "pytest_plugin.py").read_text(
     "utf-8"

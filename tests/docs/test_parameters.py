@@ -1,4 +1,4 @@
-"""docs/parameters.md is true: refused fields are refused, hints change nothing, every field is sent by a test.
+"""docs/reference/parameters.md is true: refused fields are refused, hints do nothing, every field is sent by a test.
 
 Laws:
     1. A field that the page calls refused is a 400 that names it; every other field of `UNSUPPORTED` is one of these.

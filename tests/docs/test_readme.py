@@ -38,7 +38,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 TUTORIAL = sorted((ROOT / "docs" / "tutorial").glob("[1-9]*.md"))
-GUIDES = [*TUTORIAL, ROOT / "docs" / "structured-output.md"]
+GUIDES = [*TUTORIAL, ROOT / "docs" / "guides" / "structured-output.md"]
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 PLACEHOLDERS = [
     (

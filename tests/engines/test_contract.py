@@ -599,7 +599,7 @@ def test_each_feature_is_tried() -> None:
 
 
 def test_the_documentation_has_the_table_of_features() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "engines.md").read_text("utf-8")
     assert "\n".join(feature_table()) in page
 
 

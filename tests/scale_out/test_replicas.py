@@ -1,4 +1,4 @@
-"""Two replicas behind HAProxy, with the configuration of docs/scale-out.md."""
+"""Two replicas behind HAProxy, with the configuration of docs/guides/scale-out.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("haproxy") is None, reason="not installed: haproxy"),
 ]
 
-PAGE = Path(__file__).parents[2] / "docs" / "scale-out.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "scale-out.md"
 MESSAGES = [{"role": "user", "content": "Count to 3."}]
 LONG = {"model": "m", "messages": MESSAGES, "stream": True, "max_tokens": 20_000, "ignore_eos": True}
 

@@ -1,4 +1,4 @@
-"""Every row of docs/compatibility.md is what the server does."""
+"""Every row of docs/reference/compatibility.md is what the server does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plumbline.cli import main
 from plumbline.server.settings import OPTIONS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "reference" / "compatibility.md").read_text("utf-8")
 CHAT = "/v1/chat/completions"
 COUNTED = {
     "/v1/messages/count_tokens": {"model": "test-model", "messages": [{"role": "user", "content": "hi"}]}

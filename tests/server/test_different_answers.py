@@ -1,4 +1,4 @@
-"""What this server does where peers answer the same request in different ways (docs/compatibility.md)."""
+"""What this server does where peers answer the same request in different ways (docs/reference/compatibility.md)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_facts_about_the_server_are_not_in_its_answers(stream: bool) -> No
 
 
 async def test_headers_that_route_or_label_are_not_read() -> None:
-    """One process has one engine, and a proxy routes by what docs/scale-out.md names."""
+    """One process has one engine, and a proxy routes by what docs/guides/scale-out.md names."""
     headers = {
         "x-data-parallel-rank": "1",
         "x-smg-routing-key": "k",

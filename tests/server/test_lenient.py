@@ -24,7 +24,7 @@ from plumbline.server.settings import Settings
 from plumbline.wire.lenient.forms import FORMS
 from plumbline.wire.lenient.stage import HINT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md").read_text("utf-8")
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MESSAGES = "/v1/messages"
 USER = {"role": "user", "content": "hello"}

@@ -5,7 +5,7 @@ Laws:
     2. The first of command line, environment and file that has an option counts; API keys add up.
     3. A wrong value is an error that names its place, and repeats no secret.
     4. A name that is not an option is named with the nearest one.
-    5. The help and docs/options.md have every option; a help text imports only what it needs.
+    5. The help and docs/reference/options.md have every option; a help text imports only what it needs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ from plumbline.server.settings.command_line import add_arguments
 from plumbline.server.settings.page import page
 from plumbline.server.settings.sources import read_settings, unknown_variables
 
-PAGE = Path(__file__).parents[2] / "docs" / "options.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
+_PAGES_OF_OPTIONS = """
+guides/keys-and-tls guides/models guides/sampling guides/scale-out guides/storage guides/structured-output
+reference/engines reference/limits reference/options reference/structured-output
+"""
 PARSER = argparse.ArgumentParser()
 add_arguments(PARSER)
 TEXT = st.text(
@@ -311,8 +315,8 @@ def test_the_help_and_the_page_have_every_option(tmp_path: Path) -> None:
 
     assert [name for name in names if not re.search(rf"{name}\b(?!-)", printed)] == []
     assert PAGE.read_text("utf-8") == page(), "run `nox -s generate`"
-    for name in ("engines", "limits", "options", "scale-out", "storage", "structured-output", "sampling"):
-        text = (PAGE.parent / f"{name}.md").read_text("utf-8")
+    for name in _PAGES_OF_OPTIONS.split():
+        text = (PAGE.parents[1] / f"{name}.md").read_text("utf-8")
         documented = set(re.findall(r"`(--[a-z][a-z-]+)|serve [^`\n]*(--[a-z-]+)", text))
         switches = {option.flag.replace("--", "--no-", 1) for option in OPTIONS if option.basic is bool}
         assert {each for pair in documented for each in pair if each} - names - switches <= {"--config"}, name

@@ -14,7 +14,7 @@ from plumbline.server.loading.overview.supported import _REASONS, table
 
 def test_the_documentation_has_the_table_of_families() -> None:
     """After a change: `plumbline models --supported --markdown`."""
-    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "engines.md").read_text("utf-8")
     assert table() in page
 
 

@@ -1,7 +1,7 @@
 """List every keyword of JSON Schema 2020-12, with valid and invalid documents.
 
 A case is (keyword, schema, valid documents, invalid documents). Whether a schema is enforced or refused is not written
-here: it is found out, and `docs/structured-output-reference.md` has the list. Members of valid documents are in the
+here: it is found out, and `docs/reference/structured-output.md` has the list. Members of valid documents are in the
 order of the schema's `properties`, which is the order that grammars keep to.
 """
 

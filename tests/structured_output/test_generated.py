@@ -26,7 +26,7 @@ def examine(seed: int) -> None:
     assert grammar is not None, (
         seed,
         schema,
-    )  # docs/structured-output-reference.md says that none is refused.
+    )  # docs/reference/structured-output.md says that none is refused.
     for value in valid:
         assert accepts(grammar, as_json_text(value, spaces=bool(seed % 2))), (seed, value)
     for value in broken:

@@ -13,7 +13,7 @@ import pytest
 from .corpus import CASES
 from .walk import accepts, as_json_text, grammar_of, sampled
 
-DOC = Path(__file__).parents[2] / "docs" / "structured-output-reference.md"
+DOC = Path(__file__).parents[2] / "docs" / "reference" / "structured-output.md"
 
 cases = pytest.mark.parametrize(
     "number", range(len(CASES)), ids=[f"{n}-{case[0]}" for n, case in enumerate(CASES)]

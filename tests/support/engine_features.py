@@ -1,4 +1,4 @@
-"""The features that each engine declares, and the table of docs/engines.md that shows them.
+"""The features that each engine declares, and the table of docs/reference/engines.md that shows them.
 
 `test_contract.py` proves the cells on each engine that is installed: what an engine declares it answers, and what it
 does not declare it refuses by name.

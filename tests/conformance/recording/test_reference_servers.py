@@ -49,7 +49,7 @@ def test_a_recording_replays_to_its_verdicts(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RECORDINGS if PEERS[name].ours])
 def test_our_server_breaks_nothing(name: str) -> None:
-    """A lenient server accepts five stop strings, as docs/compatibility.md says, and differs in nothing else."""
+    """A lenient server accepts five stop strings, as the page about compatibility says, and differs in nothing else."""
     broken = {
         check
         for check, verdict in COMMITTED[name].items()

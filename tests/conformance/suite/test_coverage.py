@@ -25,7 +25,7 @@ CLOSED = {
     "2026-11": "7a9438cc3b0e4b408409fef63c8477f7f56f13e099194faf620bc7b8177c8bd6",
 }
 """The digests of the sets that nothing is added to any more."""
-PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "rules.md"
 
 
 def test_a_rule_has_checks_or_a_reason() -> None:

@@ -13,7 +13,7 @@ __all__ = ["add_arguments"]
 _SOURCES = """\
 Every option can also be set by an environment variable (--max-num-seqs: PLUMBLINE_MAX_NUM_SEQS) or in a TOML file that
 --config or PLUMBLINE_CONFIG names (max_num_seqs = 256). The command line comes before the environment, and the
-environment before the file. docs/options.md lists all of them."""
+environment before the file. docs/reference/options.md lists all of them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

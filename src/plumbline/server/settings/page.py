@@ -1,4 +1,4 @@
-"""Write docs/options.md from the declaration: `python -m plumbline.server.settings.page docs/options.md`."""
+"""Write the page of options from the declaration: `python -m plumbline.server.settings.page FILE`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["overview", "table"]
 
 
 def table() -> str:
-    """Return the families of our engine as a table of docs/engines.md."""
+    """Return the families of our engine as a table of docs/reference/engines.md."""
     rows = [f"| `{name}` | {family.title} |" for name, family in FAMILIES.items()]
     rows += [f"| `{name}` | {model.title}, with `--engine plumbline` |" for name, model in WRAPPED.items()]
     return "\n".join(("| `model_type` | models |", "|---|---|", *rows))
