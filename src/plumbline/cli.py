@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Repeats no value of an option in errors, because it may be a secret; names the nearest command."""
+    """Has errors of one line that repeat no value, because it may be a secret, and name the nearest command."""
 
     def error(self, message: str) -> NoReturn:
         wrong = re.match(r"argument COMMAND: invalid choice: '([^']{1,40})' \(choose from (.*)\)$", message)
@@ -71,7 +71,8 @@ class _Parser(argparse.ArgumentParser):
             nearest = difflib.get_close_matches(wrong[1], commands, 1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"choose from {', '.join(commands)}"
             message = f"there is no command {wrong[1]}: {hint}"
-        super().error(re.sub(r"(--[\w-]+)=\S*", r"\1=…", message))
+        message = re.sub(r"(--[\w-]+)=\S*", r"\1=…", message)
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 class _Version(argparse.Action):

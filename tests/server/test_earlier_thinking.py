@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,17 @@ class _Silent:
         pass
 
 
+def _silent(*_: object, announce: Callable[[], None], **__: object) -> _Silent:
+    announce()
+    return _Silent()
+
+
 def test_the_line_is_printed_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run, "listener", lambda *_, **__: _Silent())
+    monkeypatch.setattr(run, "listener", _silent)
     for name, source in (("drops", DROPPING), ("keeps", CHATML)):
         path = tmp_path / f"{name}.jinja"
         path.write_text(source, "utf-8")
-        assert main(["serve", "--chat-template", str(path)]) == 0
+        assert main(["serve", "--port", "0", "--chat-template", str(path)]) == 0
         assert ("drops the thinking" in capfd.readouterr().err) == (name == "drops")

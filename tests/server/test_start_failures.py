@@ -91,6 +91,11 @@ def test_a_store_that_cannot_be_opened_is_named(store: str, capfd: pytest.Captur
     assert "secret" not in line
 
 
+def test_a_server_that_cannot_open_its_store_names_no_address(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", "0", "--store", "/proc/nowhere/s.db"]) == 1
+    assert "http://" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

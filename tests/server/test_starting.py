@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,7 +41,8 @@ class Emptying(Silent):
 
 @pytest.fixture(autouse=True)
 def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
-    def listener(*_: Any, **__: Any) -> Silent:
+    def listener(*_: Any, announce: Callable[[], None], **__: Any) -> Silent:
+        announce()
         return Silent()
 
     monkeypatch.setattr(run, "listener", listener)
@@ -52,7 +54,7 @@ def test_nothing_keeps_the_model_of_the_start(
 ) -> None:
     """Or its memory would not be there for another one."""
     monkeypatch.setattr(run, "listener", lambda catalog, *_, **__: Emptying(catalog))
-    assert main(["serve", "--store", "none", *options]) == 0
+    assert main(["serve", "--port", "0", "--store", "none", *options]) == 0
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_the_models_that_are_loaded_are_counted_at_the_start(
     memory: str, words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     models = ("--model", f"a={MODEL_DIR}", "--model", f"b={MODEL_DIR}", "--kv-cache-bytes", "200000000")
-    assert main(["serve", "--store", "none", *models, "--models-memory-bytes", memory]) == 0
+    assert main(["serve", "--port", "0", "--store", "none", *models, "--models-memory-bytes", memory]) == 0
     assert words in capfd.readouterr().err
 
 
@@ -84,7 +86,7 @@ def test_the_models_that_are_loaded_are_counted_at_the_start(
 def test_the_dialects_are_printed_at_the_start(
     options: tuple[str, ...], printed: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["serve", *options]) == 0
+    assert main(["serve", "--port", "0", *options]) == 0
     printed = capfd.readouterr().err
     for words in printed:
         assert words in printed, printed
@@ -96,10 +98,13 @@ def test_the_dialects_are_printed_at_the_start(
 def test_a_dialect_that_is_unknown_is_refused_with_the_list(
     option: str, known: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["serve", option, "nope"]) == 2
+    assert main(["serve", "--port", "0", option, "nope"]) == 2
     captured = capfd.readouterr()
     printed = captured.out + captured.err
-    assert "nope" in printed
+    assert "'nope': " in printed
     for name in {dialect.name for dialect in known.values()}:
         assert name in printed
     assert "Traceback" not in printed
+    near = next(iter(sorted(known)))
+    assert main(["serve", "--port", "0", option, f"{near}s"]) == 2
+    assert f"(did you mean {near}?)" in capfd.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -52,6 +53,8 @@ _FAMILIES: Final = (
     blocks,
     muse,
 )
+_LONGEST_NAME = 64
+"""Characters of an unknown name that are compared with the known ones."""
 _TOOLS: Final[tuple[ToolDialect, ...]] = tuple(dialect for family in _FAMILIES for dialect in family.TOOLS)
 _REASONING: Final[tuple[ReasoningDialect, ...]] = tuple(
     dialect for family in _FAMILIES for dialect in family.REASONING
@@ -231,9 +234,11 @@ def _chosen(
         return None, "given"
     if name != "auto":
         if name not in dialects:
+            names = sorted({*dialects, *HF_NAMES})
+            near = get_close_matches(name[:_LONGEST_NAME], names, 1, 0.75)
+            hint = f" (did you mean {near[0]}?)" if near else f": {', '.join(names)}"
             raise UnknownDialectError(
-                option,
-                f"must be auto, none or one of {', '.join(sorted({*dialects, *HF_NAMES}))}, got {name!r}",
+                option, f"must be auto, none or one of {len(names)} dialects, got {name!r}{hint}"
             )
         return dialects[name], "given"
     found = matching(dialects, template, added_tokens, shown)

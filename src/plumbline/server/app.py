@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 from litestar import Litestar, Request
@@ -43,6 +44,7 @@ from plumbline.store.interface import Store
 from plumbline.wire.error_forms import error_answer
 from plumbline.wire.errors import ApiError, from_status, server_error, unparsable_body
 from plumbline.wire.incoming import LENIENT, STRICT, hinted
+from plumbline.wire.unknown_paths import advice
 
 __all__ = ["Application", "create_app"]
 
@@ -164,8 +166,8 @@ def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Respon
     """Answer the framework's errors: unknown path, wrong method, body too large."""
     if error.status_code in _PHRASES:
         message = _PHRASES[error.status_code].format(method=request.method, path=request.url.path)
-        if request.url.path.startswith("/v1/messages/batches"):
-            message += " Batches of messages are not served: send each as a request of its own."
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            message += advice(request.url.path)
     else:
         message = error.detail if error.status_code < 500 else server_error().message
     allowed = next((v for name, v in (error.headers or {}).items() if name.lower() == "allow"), "")

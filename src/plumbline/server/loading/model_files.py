@@ -58,7 +58,12 @@ def resolve_gguf(model: str) -> Path | None:
     try:
         return Path(hf_hub_download(repository, name))
     except Exception as error:  # The library raises errors of many kinds.
-        raise FileNotFoundError(f"{model} could not be downloaded from the hub: {error}") from error
+        raise FileNotFoundError(f"{model} could not be downloaded from the hub: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error of the hub's client; advice of several lines follows it."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def resolve_model(path_or_id: str | Path) -> Path:
@@ -81,5 +86,5 @@ def resolve_model(path_or_id: str | Path) -> Path:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (OfflineModeIsEnabled, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise FileNotFoundError(
-            f"{name} is not a local folder and could not be downloaded from the hub: {error}"
+            f"{name} is not a local folder and could not be downloaded from the hub: {_reason(error)}"
         ) from error

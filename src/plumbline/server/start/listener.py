@@ -49,9 +49,14 @@ class Listener(uvicorn.Server):
     """A uvicorn server that ends running streams with an error event."""
 
     def __init__(
-        self, config: uvicorn.Config, abort: Callable[[], Awaitable[None]], shutdown_timeout: float
+        self,
+        config: uvicorn.Config,
+        abort: Callable[[], Awaitable[None]],
+        shutdown_timeout: float,
+        announce: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(config)
+        self._announce = announce
         self._abort = abort
         self._shutdown_timeout = shutdown_timeout
         self._failure: Exception | None = None
@@ -75,6 +80,8 @@ class Listener(uvicorn.Server):
             raise self._failure from None
         finally:
             self.config.loaded_app = app
+        if not self.should_exit:
+            self._announce()
 
     def _kept(self, app: Any) -> Any:
         async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -229,6 +236,7 @@ def listener(
     host: str,
     port: int,
     shared: SharedClaims | None = None,
+    announce: Callable[[], None] = lambda: None,
 ) -> Listener:
     """Build a server for these models. Call it outside an event loop, or in the loop that will run the server.
 
@@ -239,10 +247,14 @@ def listener(
         host: the address to listen on, if `run` gets no sockets.
         port: the port to listen on, if `run` gets no sockets.
         shared: the claims of all API servers of the engine, if there are several.
+        announce: called when the application has started and the server listens.
     """
     app = create_app(catalog, settings, store, shared)
     return Listener(
-        configuration(app, settings, host=host, port=port), app.models.close, settings.shutdown_timeout
+        configuration(app, settings, host=host, port=port),
+        app.models.close,
+        settings.shutdown_timeout,
+        announce,
     )
 
 

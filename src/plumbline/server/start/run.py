@@ -40,12 +40,20 @@ def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]
     if _may_compile(settings):
         build_ahead()
     catalog = _load(settings, sockets)
-    print_line(summary(catalog, settings, store, _port(sockets)))
+    lines = summary(catalog, settings, store, _port(sockets))
     make_collections_rare()
     if settings.api_servers > 1:
+        print_line(lines)
         (served,) = catalog.loaded.values()
         return supervise(served.engine, settings, settings.api_servers, sockets)
-    server = listener(catalog, settings, store, host=settings.host, port=settings.port)
+    server = listener(
+        catalog,
+        settings,
+        store,
+        host=settings.host,
+        port=settings.port,
+        announce=lambda: print_line(lines),  # Not before: the store may be out of reach.
+    )
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
         server.run(sockets=sockets)
     return 0 if server.started else 1
