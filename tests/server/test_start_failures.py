@@ -101,6 +101,7 @@ def test_a_server_that_cannot_open_its_store_names_no_address(capfd: pytest.Capt
     [
         (("--device", "cuda:99"), "--device is cuda:99, and torch finds"),
         (("--max-model-len", str(10**11)), "a smaller --max-model-len"),
+        (("--kv-cache-bytes", "900TiB", "--max-num-seqs", "1000000"), "--kv-cache-bytes makes a cache of"),
         (("--max-model-len", "0"), "--max-model-len must be an integer of at least 1"),
     ],
 )

@@ -1,11 +1,30 @@
-"""Give the memory of models that have left back to the machine."""
+"""Find how much memory models may take, and give that of models that have left back to the machine."""
 
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["release_unused"]
+if TYPE_CHECKING:
+    import torch  # An API server without an engine does without its hundreds of megabytes.
+
+__all__ = ["device_bytes", "release_unused"]
+
+_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def device_bytes(device: torch.device) -> int:
+    """Return the bytes of memory of a GPU, or of the machine or its container."""
+    if device.type == "cuda":
+        return int(sys.modules["torch"].cuda.get_device_properties(device).total_memory)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(machine, int(_GROUP_LIMIT.read_text("ascii")))
+    except (OSError, ValueError):  # There is no group, or it has no limit.
+        return machine
 
 
 def release_unused() -> None:

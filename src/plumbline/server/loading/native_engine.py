@@ -26,7 +26,9 @@ from plumbline.engines.native.models.support import compiled_problem, kernels_pr
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import Engine
 from plumbline.server.loading.adapter_ranks import largest_rank
+from plumbline.server.loading.memory import device_bytes
 from plumbline.server.settings import OptionError, Settings
+from plumbline.server.settings.sizes import size_text
 from plumbline_kernels.cpu.build import CompileError
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.cpu.library import load as compiled_kernels
@@ -123,6 +125,8 @@ def build_native(
         _log.warning("only the text of this model is run: requests with images are refused")
     # Before the weights are read, and before tables of so many positions are made.
     config = _config(model, settings, dtype)
+    held = config.num_blocks * config.block_size * described.cache_width * dtype.itemsize
+    _check_memory(held, device)
     library = _cpu_kernels(settings, described, dtype, device)
     loaded = _load(settings, model, folder, dtype, config.max_model_len, library)
     runner = ModelRunner(loaded, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
@@ -137,7 +141,7 @@ def build_native(
         eos_token_ids=ends,
         grammars=compiler(ends, runner.vocab_size),
         runs_on=_runs_on(device, dtype, compiled=loaded.library is not None),
-        cache_bytes=config.num_blocks * config.block_size * described.cache_width * dtype.itemsize,
+        cache_bytes=held,
         adapters=adapters,
     )
 
@@ -246,6 +250,17 @@ def _config(model: NativeModel, settings: Settings, dtype: torch.dtype) -> Engin
         batch_invariant=settings.batch_invariant,
         speculation=settings.speculation,
     )
+
+
+def _check_memory(held: int, device: torch.device) -> None:
+    """Refuse a cache that is larger than all the memory there is; its pages would be missing when requests use them."""
+    there = device_bytes(device)
+    if held > there:
+        raise OptionError(
+            "--kv-cache-bytes",
+            f"makes a cache of {size_text(held)}, and {device} has {size_text(there)}: give less, or a smaller "
+            "--max-num-seqs",
+        )
 
 
 def _held(cached: int, context: int) -> int:

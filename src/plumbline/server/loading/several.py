@@ -13,6 +13,7 @@ import torch
 
 from plumbline.server.loading.catalog import Catalog, Source
 from plumbline.server.loading.engines import cache_bytes, choose_engine, device_of
+from plumbline.server.loading.memory import device_bytes
 from plumbline.server.loading.model import ServedModel, find_files, load, model_name, weight_bytes
 from plumbline.server.settings import OptionError, Settings
 
@@ -20,7 +21,6 @@ __all__ = ["several"]
 
 _SHARE = 0.9
 """Part of a device's memory that models may take; vLLM's default for one."""
-_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}$")
 """How the names of GGUF files end that another file begins."""
 
@@ -39,7 +39,7 @@ def several(settings: Settings, loading: Callable[[str], None]) -> Catalog:
         SettingsError: a model of `--model` cannot be used, or two models have one name.
         Exception: a model that is loaded cannot be served; see `load`.
     """
-    capacity = settings.models_memory_bytes or int(_device_bytes(device_of(settings.device)) * _SHARE)
+    capacity = settings.models_memory_bytes or int(device_bytes(device_of(settings.device)) * _SHARE)
     given = [_source(settings, name, path) for name, path in settings.models]
     paths = {os.path.abspath(os.path.expanduser(path)) for _, path in settings.models}
     folder = Path(settings.model_dir).expanduser()
@@ -100,18 +100,8 @@ def _size(settings: Settings, folder: Path, gguf: Path | None) -> int:
         engine = "plumbline"
     if engine == "vllm" and settings.kv_cache_bytes is None and torch.cuda.is_available():
         # Its cache takes what the weights leave of this share.
-        return int(_device_bytes(torch.device("cuda")) * (settings.device_memory or _SHARE))
+        return int(device_bytes(torch.device("cuda")) * (settings.device_memory or _SHARE))
     return weights + cache_bytes(settings, engine, gguf)
-
-
-def _device_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(machine, int(_GROUP_LIMIT.read_text("ascii")))
-    except (OSError, ValueError):  # There is no group, or it has no limit.
-        return machine
 
 
 def _check_names(sources: list[Source], settings: Settings) -> None:

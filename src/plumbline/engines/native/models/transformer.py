@@ -18,8 +18,10 @@ CPU, the libraries choose their summation order by the number of rows, so this i
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,6 +58,9 @@ from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.rope_kv import HeadNorms
 
 __all__ = ["KVCache", "Transformer"]
+
+_ALIGNMENT = 64
+"""Bytes of a line of a CPU's cache."""
 
 
 class _Layer(NamedTuple):
@@ -186,7 +191,7 @@ class Transformer:
         def zeros(layer: _Layer) -> Tensor:
             shape = layer.heads.attention
             size = (num_blocks, block_size, shape.kv_heads, shape.head_dim)
-            return torch.zeros(size, dtype=kind, device=self.device)
+            return _zeros(size, kind, self.device)
 
         def pair(layer: _Layer) -> KVCache:
             keys = zeros(layer)
@@ -284,3 +289,13 @@ class Transformer:
             logits = logits.mul_(self.description.logits_scale)
         cap = self.description.logits_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros. Those of a CPU are pages that exist when they are used first, so a large cache costs no start."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    needed = math.prod(size) * dtype.itemsize
+    memory = np.zeros(needed + _ALIGNMENT, dtype=np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return torch.from_numpy(memory[start : start + needed]).view(dtype).view(size)
