@@ -92,7 +92,7 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    serve = commands.add_parser("serve", help="serve a model over the API")
+    serve = commands.add_parser("serve", help="serve a model over the API", add_help=chosen != "serve")
     script_model = commands.add_parser(
         "script-model",
         help="make a tiny checkpoint that answers with texts from a file",

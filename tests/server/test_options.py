@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from plumbline.cli import main
 from plumbline.server.settings import OPTIONS, Option, Settings, SettingsError
 from plumbline.server.settings.command_line import add_arguments
+from plumbline.server.settings.help import help_text
 from plumbline.server.settings.page import page
 from plumbline.server.settings.sources import read_settings, unknown_variables
 
@@ -36,7 +37,7 @@ _PAGES_OF_OPTIONS = """
 guides/keys-and-tls guides/models guides/sampling guides/scale-out guides/storage guides/structured-output
 reference/engines reference/limits reference/options reference/structured-output
 """
-PARSER = argparse.ArgumentParser()
+PARSER = argparse.ArgumentParser(add_help=False)
 add_arguments(PARSER)
 TEXT = st.text(
     st.characters(min_codepoint=33, max_codepoint=0x2FFF, exclude_categories=["C", "Z"]), min_size=1
@@ -305,7 +306,7 @@ def test_an_unknown_flag_does_not_repeat_a_value(capsys: pytest.CaptureFixture[s
 
 
 def test_the_help_and_the_page_have_every_option(tmp_path: Path) -> None:
-    printed = PARSER.format_help()
+    printed = help_text(PARSER, "all") or ""
     names = {
         each.flag
         for option in OPTIONS
@@ -323,6 +324,27 @@ def test_the_help_and_the_page_have_every_option(tmp_path: Path) -> None:
     config = tmp_path / "plumbline.toml"
     config.write_text(PAGE.read_text("utf-8").split("```")[1].removeprefix("toml\n"), "utf-8")
     assert found(["--config", str(config)]).max_num_seqs == 64
+
+
+def test_the_help_comes_in_parts_of_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    for group in {option.about.group for option in OPTIONS}:
+        printed = help_text(PARSER, group) or ""
+        assert len(printed.splitlines()) <= 60, group
+        for option in OPTIONS:
+            flag = (option.file_option if option.about.only_in_file else option).flag
+            found = re.search(rf"^  (-h.*)?{flag}\b(?!-)", printed, re.MULTILINE)
+            assert (found is not None) is (option.about.group == group), (group, flag)
+    assert "--kv-cache-bytes" in (help_text(PARSER, "cache") or "")
+    for arguments, status, words in (
+        (["--help"], 0, "common options"),
+        (["--help", "nix"], 2, "finds nothing"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["serve", *arguments])
+        printed = "".join(capsys.readouterr())
+        assert ended.value.code == status
+        assert words in printed
+        assert len(printed.splitlines()) <= 75
 
 
 def test_fields_have_distinct_names() -> None:

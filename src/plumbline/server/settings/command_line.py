@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from plumbline.server.settings.help import Help
 from plumbline.server.settings.options import Option
 from plumbline.server.settings.settings import OPTIONS
 
@@ -19,6 +20,14 @@ environment before the file. docs/reference/options.md lists all of them."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add all options. The parsed arguments have those that were given, by their names."""
     parser.epilog = _SOURCES
+    parser.add_argument(
+        "-h",
+        "--help",
+        action=Help,
+        nargs="?",
+        metavar="GROUP",
+        help="show this, the options of a group, or all",
+    )
     parser.add_argument("--config", metavar="FILE", help="TOML file with options, such as port = 8000")
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in OPTIONS:
