@@ -10,7 +10,8 @@ If the next fenced block is a
 
     ```text output            (or ```json output)
 
-the example must print just that. Blocks without these words are left alone, so `nox -s serve` can be shown as well.
+the example must print just that. The word `fails` after `example` says that the commands end with an error; what they
+print on both streams is compared then. Other blocks are left alone, so `nox -s serve` can be shown as well.
 
 Examples write the default address, `127.0.0.1:8000` or `localhost:8000`; the test puts its own port there. Two outputs
 are the same if they are equal after ids, times and hexadecimal fingerprints have become placeholders; where JSON is
@@ -38,7 +39,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 TUTORIAL = sorted((ROOT / "docs" / "tutorial").glob("[1-9]*.md"))
-GUIDES = [*TUTORIAL, ROOT / "docs" / "guides" / "structured-output.md"]
+GUIDES = [
+    *TUTORIAL,
+    *(
+        path
+        for path in sorted((ROOT / "docs" / "guides").glob("*.md"))
+        if re.search(r"^```\w+ example", path.read_text("utf-8"), re.MULTILINE)
+    ),
+]
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 PLACEHOLDERS = [
     (
@@ -48,6 +56,7 @@ PLACEHOLDERS = [
     (re.compile(r'("(?:created|created_at|completed_at)":\s*)(?:\d+|"…")'), r"\g<1>0"),
     (re.compile(r"\b(created(?:_at)?=)\d+"), r"\g<1>0"),
     (re.compile(r"\b(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
+    (re.compile(r"--port \d+"), "--port PORT"),
 ]
 
 
@@ -60,6 +69,7 @@ class Example:
     output: str | None
     line: int
     page: str = "README.md"
+    fails: bool = False
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -77,11 +87,11 @@ def examples(text: str, page: str = "README.md") -> list[Example]:
     ]
     found = []
     for number, (words, code, line) in enumerate(blocks):
-        if words[1:] != ["example"]:
+        if words[1:] not in (["example"], ["example", "fails"]):
             continue
         following = blocks[number + 1] if number + 1 < len(blocks) else ([], "", 0)
         output = following[1] if following[0][1:] == ["output"] else None
-        found.append(Example(words[0], code, output, line, page))
+        found.append(Example(words[0], code, output, line, page, "fails" in words))
     return found
 
 
@@ -128,6 +138,7 @@ def _is_json(text: str) -> bool:
 def run(example: Example, port: int) -> str:
     """Run an example; returns what it printed."""
     code = re.sub(r"\b(127\.0\.0\.1|localhost):8000\b", f"127.0.0.1:{port}", example.code)
+    code = code.replace("--port 8000", f"--port {port}")
     command = script(replace(example, code=code))
     folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
     ended = subprocess.run(
@@ -138,8 +149,8 @@ def run(example: Example, port: int) -> str:
         cwd=ROOT,
         env={**os.environ, "PATH": os.pathsep.join(folders), "PYTHONUTF8": "1"},
     )
-    assert ended.returncode == 0, f"{example}: {ended.stdout}{ended.stderr}"
-    return ended.stdout
+    assert (ended.returncode != 0) is example.fails, f"{example}: {ended.stdout}{ended.stderr}"
+    return ended.stdout + ended.stderr if example.fails else ended.stdout
 
 
 @pytest.fixture(scope="module")
