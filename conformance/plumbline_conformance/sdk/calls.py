@@ -16,8 +16,9 @@ _CREATED = {
     "/chat/completions": ("chat", ("chat", "completions")),
     "/completions": ("completions", ("completions",)),
     "/responses": ("responses", ("responses",)),
+    "/messages": ("messages", ("messages",)),
 }
-"""By the end of the path, longest first: the surface, and the attributes of the client that lead to `create`."""
+"""By the end of the path: the surface, and the attributes of the client that lead to `create`."""
 _OTHER_PATHS = ("input_tokens", "compact")
 """Paths below `/responses` that are not ids of responses."""
 
@@ -25,7 +26,7 @@ _OTHER_PATHS = ("input_tokens", "compact")
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A method of the client and its arguments."""
 
-    surface: Literal["chat", "completions", "responses", "models"]
+    surface: Literal["chat", "completions", "responses", "models", "messages", "count"]
     method: tuple[str, ...]
     """Such as `("chat", "completions", "create")`."""
     given: dict[str, Any]
@@ -49,6 +50,8 @@ def call_of(exchange: Exchange) -> Call | None:
         return None
     if not isinstance(body.get("stream"), bool | None):
         return None  # The answer to such a request may be a stream or not.
+    if path.endswith("/messages/count_tokens"):
+        return Call(surface="count", method=("messages", "count_tokens"), given=body)
     for end, (surface, place) in _CREATED.items():
         if path.endswith(end):
             stream = body.get("stream") is True
@@ -68,7 +71,7 @@ def _has_helper(surface: str, body: dict[str, Any]) -> bool:
     others = (
         [tool for tool in tools if get_field(tool, "type") != "function"] if isinstance(tools, list) else []
     )
-    return surface == "responses" or (surface == "chat" and not others)
+    return surface in ("responses", "messages") or (surface == "chat" and not others)
 
 
 def _read(path: str, query: dict[str, list[str]]) -> Call | None:

@@ -5,17 +5,13 @@ Only this module and `run.why_not` import the client, which is not a dependency 
 
 from __future__ import annotations
 
-import inspect
-import logging
-import re
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import openai
 
 from plumbline_conformance.sdk.calls import Call
+from plumbline_conformance.sdk.driver import NotSent, attribute_of, event_place, raised, sent
 from plumbline_conformance.sdk.replay import Replay
 from plumbline_conformance.sdk.sums import (
     Sum,
@@ -30,9 +26,8 @@ from plumbline_conformance.sdk.sums import (
 from plumbline_conformance.suite.model import Problem
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["NAME", "OpenAIClient", "quiet"]
+__all__ = ["OpenAIClient"]
 
-NAME = f"openai {openai.__version__}"
 _SECONDS = 10.0
 """For one read from loopback; the replay never waits."""
 _STATUSES = {
@@ -44,24 +39,15 @@ _STATUSES = {
     422: "UnprocessableEntityError",
     429: "RateLimitError",
 }
-_OWN = {"extra_body", "extra_headers", "extra_query", "timeout", "self"}
-"""Parameters of the client's methods that are not members of a request."""
-_NEEDED = {"choices", "delta", "message"}
-"""Members that every user's loop reads: a missing one is an error."""
 _CUT_SHORT = {"LengthFinishReasonError": "length", "ContentFilterFinishReasonError": "content_filter"}
 """Errors that the helper raises at the end of a stream, with the finish reason that causes each."""
 _ENDED_OTHERWISE = {"response.incomplete", "response.failed", "error"}
 """Events after which the helper has no completed response."""
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
 _SUMS: dict[str, Callable[..., Sum]] = {
     "chat": chat_sum,
     "completions": completions_sum,
     "responses": responses_sum,
 }
-
-
-class _NotSent(Exception):  # noqa: N818 - it is a reason, not an error
-    """The client refuses to send the request."""
 
 
 class OpenAIClient:
@@ -71,6 +57,9 @@ class OpenAIClient:
         replay: the server.
         tick: called at every event; raises `TimeoutError` if no time is left.
     """
+
+    name = f"openai {openai.__version__}"
+    surfaces = frozenset({"chat", "completions", "responses", "models"})
 
     def __init__(self, replay: Replay, tick: Callable[[], None]) -> None:
         self._replay = replay
@@ -100,28 +89,18 @@ class OpenAIClient:
         for slug, attempt in attempts.items():
             try:
                 yield slug, attempt()
-            except _NotSent:
+            except NotSent:
                 continue
 
     def _sent(self, exchange: Exchange, place: tuple[str, ...], given: dict[str, Any]) -> Any:
         """Call a method of the client with the arguments that it knows.
 
         Raises:
-            _NotSent: it refuses the arguments and sends nothing.
+            NotSent: it refuses the arguments and sends nothing.
         """
         base_url = self._replay.choose(exchange)
         client = openai.OpenAI(base_url=base_url, api_key="-", max_retries=0, http_client=self._http)
-        method: Any = client
-        for name in place:
-            method = getattr(method, name)
-        known = inspect.signature(method).parameters.keys() - _OWN
-        try:
-            found = method(**{name: value for name, value in given.items() if name in known})
-            return found.__enter__() if place[-1] == "stream" else found
-        except Exception as error:
-            if not self._replay.asked:
-                raise _NotSent(str(error)) from None
-            raise
+        return sent(client, place, given, self._replay)
 
     def _refused(self, exchange: Exchange, call: Call) -> list[Problem]:
         wanted = _STATUSES.get(exchange.status)
@@ -129,12 +108,12 @@ class OpenAIClient:
         given = {**call.given, "stream": True} if call.stream else call.given
         try:
             self._sent(exchange, call.method, given)
-        except _NotSent:
+        except NotSent:
             raise
         except Exception as error:
             if type(error).__name__ == wanted or _is_cut(exchange, error):
                 return []
-            return [_raised(error, "status", f"{wanted}, for status {exchange.status}")]
+            return [raised(error, "status", f"{wanted}, for status {exchange.status}")]
         return [Problem(expected=wanted, actual="an answer", pointer="status", rule="SDK-01")]
 
     def _whole(self, exchange: Exchange, call: Call) -> list[Problem]:
@@ -150,11 +129,11 @@ class OpenAIClient:
                 case ("completions", _):
                     _ = [(choice.text, choice.finish_reason) for choice in answer.choices]
                 case _:
-                    chat_sum([answer], _attribute, "message")
-        except _NotSent:
+                    chat_sum([answer], attribute_of, "message")
+        except NotSent:
             raise
         except Exception as error:
-            return [] if _is_cut(exchange, error) else [_raised(error, "body")]
+            return [] if _is_cut(exchange, error) else [raised(error, "body")]
         return []
 
     def _streamed(self, exchange: Exchange, call: Call) -> list[Problem]:
@@ -165,12 +144,14 @@ class OpenAIClient:
                 for chunk in stream:
                     self._tick()
                     seen.append(chunk)
-            found = _SUMS[call.surface](seen, _attribute)
-        except (_NotSent, TimeoutError):
+            found = _SUMS[call.surface](seen, attribute_of)
+        except (NotSent, TimeoutError):
             raise
         except Exception as error:
             return (
-                [] if _is_reported(exchange, chunks, error) else [_raised(error, _event(len(seen), chunks))]
+                []
+                if _is_reported(exchange, chunks, error)
+                else [raised(error, event_place(len(seen), chunks))]
             )
         return (
             []
@@ -189,12 +170,12 @@ class OpenAIClient:
                     self._tick()
                     count += call.surface == "responses" or event.type == "chunk"
             return self._final(exchange, call, stream, chunks, sums)
-        except (_NotSent, TimeoutError):
+        except (NotSent, TimeoutError):
             raise
         except Exception as error:
             if _is_reported(exchange, chunks, error) or _is_cut_short(error, sums):
                 return []
-            return [_raised(error, _event(count, chunks))]
+            return [raised(error, event_place(count, chunks))]
 
     def _final(
         self, exchange: Exchange, call: Call, stream: Any, chunks: list[Any], sums: Sum
@@ -208,7 +189,7 @@ class OpenAIClient:
             except RuntimeError as error:
                 if any(get_field(chunk, "type") in _ENDED_OTHERWISE for chunk in chunks):
                     return []
-                return [_raised(error, "events")]
+                return [raised(error, "events")]
             return list(_lost(sums, final))
         try:
             final = stream.get_final_completion()
@@ -216,7 +197,7 @@ class OpenAIClient:
             if not _is_cut_short(error, sums):
                 raise
             final = stream.current_completion_snapshot
-        found = chat_sum([final], _attribute, "message")
+        found = chat_sum([final], attribute_of, "message")
         return list(differences(sums, found))
 
 
@@ -238,18 +219,6 @@ def _lost(sums: Sum, final: Any) -> Iterator[Problem]:
                 break
 
 
-def _attribute(value: Any, name: str) -> Any:
-    """Read a member of the client's object; it is None if the server left it out.
-
-    Raises:
-        TypeError: users' loops fail without this member.
-    """
-    found = getattr(value, name, None)
-    if found is None and name in _NEEDED:
-        raise TypeError(f"the {name} of a {type(value).__name__} is None")
-    return found
-
-
 def _is_cut(exchange: Exchange, error: Exception) -> bool:
     """Return whether the error is the client's error for a connection that was lost while recording."""
     lost = isinstance(error, openai.APIConnectionError) or type(error).__module__.startswith("http")
@@ -268,27 +237,3 @@ def _is_cut_short(error: Exception, sums: Sum) -> bool:
     return reason is not None and any(
         place.endswith(".finish_reason") and text == reason for place, text in sums.items()
     )
-
-
-def _event(count: int, chunks: list[Any]) -> str:
-    return f"event {count}" if count < len(chunks) else "events"
-
-
-def _raised(error: Exception, pointer: str, wanted: str = "no error in the client") -> Problem:
-    text = _ADDRESS.sub("0x…", str(error)).partition("\n")[0][:200]
-    return Problem(
-        expected=wanted, actual=f"{type(error).__name__}: {text}".rstrip(": "), pointer=pointer, rule="SDK-01"
-    )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress the client's logs and warnings, which the findings already report."""
-    logger, handler = logging.getLogger("openai"), logging.NullHandler()
-    logger.addHandler(handler)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.removeHandler(handler)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from plumbline_conformance.judge.verdicts import Finding, Verdict
 from plumbline_conformance.sdk.calls import call_of
-from plumbline_conformance.sdk.replay import replaying
+from plumbline_conformance.sdk.driver import Driver, quiet
+from plumbline_conformance.sdk.replay import Replay, replaying
 from plumbline_conformance.suite.client_claims import CLAIMS
 from plumbline_conformance.suite.model import Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -40,17 +41,38 @@ class _Tally(msgspec.Struct):
 def why_not(client: str) -> str | None:
     """Return why the client cannot be used, or None."""
     try:
-        import openai
+        if client == "anthropic":
+            import anthropic
+        else:
+            import openai
     except ImportError as error:
-        return f"--sdk {client} needs the package openai ({error}). Install it with: pip install openai"
+        return f"--sdk {client} needs the package {client} ({error}). Install it with: pip install {client}"
+    if client == "anthropic":
+        with anthropic.Anthropic(base_url="http://127.0.0.1:9", api_key="-") as other:
+            return None if hasattr(other.messages, "stream") else _too_old(client, anthropic.__version__)
     with openai.OpenAI(base_url="http://127.0.0.1:9", api_key="-") as unused:
         places = (unused.chat.completions, getattr(unused, "responses", None))
     if not all(hasattr(place, "stream") for place in places):
-        return (
-            f"--sdk {client} needs a newer openai than {openai.__version__}. "
-            "Install it with: pip install --upgrade openai"
-        )
+        return _too_old(client, openai.__version__)
     return None
+
+
+def _too_old(client: str, version: str) -> str:
+    return (
+        f"--sdk {client} needs a newer {client} than {version}. "
+        f"Install it with: pip install --upgrade {client}"
+    )
+
+
+def _driver(client: str, replay: Replay, tick: Callable[[], None]) -> Driver:
+    # The clients are not dependencies of the judge, so only the one that is used is imported.
+    if client == "anthropic":
+        from plumbline_conformance.sdk.anthropic_client import AnthropicClient
+
+        return AnthropicClient(replay, tick)
+    from plumbline_conformance.sdk.openai_client import OpenAIClient
+
+    return OpenAIClient(replay, tick)
 
 
 def claims_of(client: str) -> list[str]:
@@ -65,8 +87,6 @@ def read_again(client: str, transcripts: Sequence[Transcript]) -> list[Finding]:
         client: one for which `why_not` returns None.
         transcripts: the redacted transcripts.
     """
-    from plumbline_conformance.sdk.openai_client import NAME, OpenAIClient, quiet
-
     tallies = {name: _Tally() for name in claims_of(client)}
     end = time.monotonic() + _SECONDS
     late = long = 0
@@ -75,10 +95,11 @@ def read_again(client: str, transcripts: Sequence[Transcript]) -> list[Finding]:
         if time.monotonic() > end:
             raise TimeoutError
 
-    with replaying() as replay, quiet():
-        driver = OpenAIClient(replay, tick)
+    with replaying() as replay, quiet(client):
+        driver = _driver(client, replay, tick)
         for scenario, exchange in _answers(transcripts):
-            if (call := call_of(exchange)) is None:
+            call = call_of(exchange)
+            if call is None or call.surface not in driver.surfaces:
                 continue
             if len(exchange.body) > _LONGEST or len(exchange.events) > _MOST_EVENTS:
                 long += 1
@@ -98,7 +119,7 @@ def read_again(client: str, transcripts: Sequence[Transcript]) -> list[Finding]:
         driver.close()
     left = [f"{long} were too long to read again"] * bool(long)
     left += [f"{late} were left out after {_SECONDS:g} seconds"] * bool(late)
-    return [_finding(name, tally, NAME, left) for name, tally in tallies.items()]
+    return [_finding(name, tally, driver.name, left) for name, tally in tallies.items()]
 
 
 def _answers(transcripts: Sequence[Transcript]) -> Iterator[tuple[str, Exchange]]:

@@ -9,6 +9,7 @@ because readers treat null and an empty text in the same way.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ __all__ = [
     "differences",
     "event_bodies",
     "get_field",
+    "message_sum",
+    "messages_sum",
     "responses_sum",
     "texts_of",
 ]
@@ -110,6 +113,55 @@ def responses_sum(events: Iterable[Any], get: Get) -> Sum:
             where += f".content[{part:03}]"
         _add(found, f"{where}.{_DELTAS[kind]}", get(event, "delta"))
     return found
+
+
+def messages_sum(events: Iterable[Any], get: Get) -> Sum:
+    """Add up the blocks and the reason of a message of Messages."""
+    found: Sum = {}
+    inputs: Sum = {}
+    for event in events:
+        index = get(event, "index")
+        match get(event, "type"):
+            case "content_block_start" if _is_number(index):
+                _add_block(found, index, get(event, "content_block"), get)
+            case "content_block_delta" if _is_number(index):
+                delta, where = get(event, "delta"), f"content[{index:03}]"
+                # The client keeps the last part of a signature only, so a server must send it whole.
+                for name in ("text", "thinking", "signature"):
+                    _add(found, f"{where}.{name}", get(delta, name))
+                _add(inputs, f"{where}.input", get(delta, "partial_json"))
+            case "message_delta":
+                for name in ("stop_reason", "stop_sequence"):
+                    _set(found, name, get(get(event, "delta"), name))
+    return found | {place: _json_of(text) for place, text in inputs.items()}
+
+
+def message_sum(message: Any, get: Get) -> Sum:
+    """Return the blocks and the reason of a whole message of Messages in the form of `messages_sum`."""
+    found: Sum = {}
+    for index, block in enumerate(_list(get(message, "content"))):
+        _add_block(found, index, block, get)
+    for name in ("stop_reason", "stop_sequence"):
+        _set(found, name, get(message, name))
+    return found
+
+
+def _add_block(found: Sum, index: int, block: Any, get: Get) -> None:
+    where = f"content[{index:03}]"
+    for name in ("text", "thinking", "signature", "id", "name", "data"):
+        _set(found, f"{where}.{name}", get(block, name))
+    # A stream begins with an empty input and sends it in deltas.
+    if get(block, "input"):
+        found[f"{where}.input"] = json.dumps(get(block, "input"), sort_keys=True)
+
+
+def _json_of(text: str) -> str:
+    """Return JSON with sorted names, so that equal values have equal texts; other texts as they are."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return json.dumps(value, sort_keys=True) if value else ""
 
 
 def texts_of(sums: Sum, kind: str) -> list[str]:

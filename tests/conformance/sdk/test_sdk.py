@@ -53,9 +53,9 @@ def broken(*seen: Transcript) -> list[str]:
 
 
 def test_claims_are_of_a_client_and_no_checks() -> None:
-    assert CLIENTS == ("openai",)
+    assert CLIENTS == ("openai", "anthropic")
     for name, claim in CLAIMS.items():
-        assert re.fullmatch(r"sdk/openai/[a-z-]+", name)
+        assert re.fullmatch(r"sdk/(openai|anthropic)/[a-z-]+", name)
         assert name not in CHECKS
         assert all(name not in published(revision) for revision in revisions())
         assert {rules()[rule]["level"] for rule in claim.rules} == {claim.level}

@@ -164,7 +164,7 @@ def test_a_client_without_the_helpers_is_too_old(
 def test_a_client_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["judge", "run.jsonl", "--sdk", "openai,other"]) == 2
 
-    assert "--sdk: other is unknown. Choose from openai." in capsys.readouterr().out
+    assert "--sdk: other is unknown. Choose from openai, anthropic." in capsys.readouterr().out
 
 
 def test_live_traffic_is_not_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
