@@ -162,6 +162,8 @@ class Finish(_Event, frozen=True):
     usage: Usage
     stop_match: int | str | None = None
     """The stop token id or stop string that ended it, if one did."""
+    undeclared_tools: tuple[str, ...] = ()
+    """Names of tools that the model called and the request does not have. The calls are text (TOOL-02)."""
 
 
 class Progress(_Event, frozen=True):

@@ -50,6 +50,7 @@ def test_a_case_is_parsed_as_its_file_expects(
             else:
                 assert call.arguments == expected["arguments"]
         assert len(parser.warnings) == case.get("warnings", 0), parser.warnings
+        assert [*parser.undeclared] == case.get("undeclared", [])
         if "ids" in case:
             assert [event.id for event in events if isinstance(event, ToolCallStart)] == case["ids"]
 

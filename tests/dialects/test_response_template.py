@@ -20,7 +20,7 @@ from plumbline.dialects.parsers.response_template import (
     ResponseTemplateParser,
 )
 from plumbline.dialects.registry import UnknownDialectError, choose
-from plumbline.events import FinishReason
+from plumbline.events import FinishReason, TextDelta
 
 laws = settings(max_examples=EXPLORED or 200)
 TOOLS: dict[str, dict[str, Any]] = {"f": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}
@@ -126,6 +126,10 @@ def test_broken_markup_and_unknown_tools_stay_text() -> None:
     assert read(JSON_CALLS, '<call>{"name": "g", "arguments": {}}</call>') == [
         ("text", '<call>{"name": "g", "arguments": {}}</call>')
     ]
+    parser = reader(JSON_CALLS, "")
+    parser.push(TextDelta('<call>{"name": "g", "arguments": {}}</call>'))
+    parser.finish("stop")
+    assert parser.undeclared == ["g"]
 
 
 def test_arguments_can_be_sent() -> None:

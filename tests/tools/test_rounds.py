@@ -137,6 +137,17 @@ def end(reason: Any = "stop", tokens: int = 3) -> Finish:
     return Finish(reason, Usage(10, tokens, cached_tokens=2, reasoning_tokens=1))
 
 
+def test_undeclared_tools_of_all_rounds_are_named_once() -> None:
+    def ended(*names: str) -> Finish:
+        return msgspec.structs.replace(end("tool_calls"), undeclared_tools=names)
+
+    answers = ([*written("box__add"), ended("a", "b")], [TextDelta("x"), ended("b", "c")])
+    events, _ = asyncio.run(played(turn(), Caller(), *answers))
+
+    assert isinstance(events[-1], Finish)
+    assert events[-1].undeclared_tools == ("a", "b", "c")
+
+
 texts = st.text("ab ", min_size=1, max_size=3)
 calls = st.builds(
     written, st.sampled_from(["box__add", "own"]), st.sampled_from(["{}", '{"a": 1}', "[1]", "no", ""]),

@@ -150,7 +150,7 @@ class AnswerReader:
             cached_tokens=self._cached_tokens,
             reasoning_tokens=parser.num_reasoning_tokens(assembler.token_ends or ()),
         )
-        return Finish(reason, usage, match)
+        return Finish(reason, usage, match, tuple(parser.undeclared))
 
     def _parsed(self, delta: TextDelta) -> Sequence[OutputEvent]:
         return self._translated(self._parser.push(delta))

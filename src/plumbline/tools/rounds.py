@@ -94,6 +94,7 @@ class Rounds:
         self._generate = generate
         self._left = MAX_CALLS if self._remote.max_calls is None else min(self._remote.max_calls, MAX_CALLS)
         self._usage = Usage(0, 0)
+        self._undeclared: tuple[str, ...] = ()
         self._offered: Offered = {}
         self._messages = RoundMessages(turn.prompt.messages)
         self._any_calls = False
@@ -133,7 +134,7 @@ class Rounds:
                 except NoRoomError as error:
                     if not self._any_calls:
                         raise error.__cause__ or error from None
-                    yield Finish("length", self._usage)
+                    yield Finish("length", self._usage, undeclared_tools=self._undeclared)
                     return
                 one = _Round(may_call=self._left > 0)
                 async with aclosing(source), aclosing(self._round(one, source, sessions)) as events:
@@ -141,13 +142,16 @@ class Rounds:
                         yield event
                 finish = one.finish
                 self._usage = _sum(self._usage, finish.usage)
+                self._undeclared = tuple(dict.fromkeys((*self._undeclared, *finish.undeclared_tools)))
                 goes_on = (
                     one.calls and not one.waits and finish.reason != "length" and finish.stop_match is None
                 )
                 if goes_on and not self._tokens_left():
                     goes_on, finish = False, msgspec.structs.replace(finish, reason="length")
                 if not goes_on:
-                    yield msgspec.structs.replace(finish, usage=self._usage)
+                    yield msgspec.structs.replace(
+                        finish, usage=self._usage, undeclared_tools=self._undeclared
+                    )
                     return
                 self._messages.end_text()
                 yield MessageEnd()

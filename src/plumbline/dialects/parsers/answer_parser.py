@@ -19,6 +19,7 @@ class AnswerParser(ABC):
             of one.
         num_calls: calls announced so far.
         num_broken_calls: announced calls that ended incomplete.
+        undeclared: names of tools that the model called and the request does not have; the calls are text (TOOL-02).
         warnings: what was malformed, one line each, for the log.
     """
 
@@ -26,6 +27,7 @@ class AnswerParser(ABC):
     marker_ids: frozenset[int]
     num_calls: int
     num_broken_calls: int
+    undeclared: Sequence[str]
     warnings: list[str]
 
     @abstractmethod

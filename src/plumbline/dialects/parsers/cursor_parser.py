@@ -10,7 +10,7 @@ from typing import Any
 from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.event_sink import EventSink
 from plumbline.dialects.spec.dialect import NewId
-from plumbline.dialects.streams.cursor import MalformedError, Steps
+from plumbline.dialects.streams.cursor import Steps, UndeclaredToolError
 from plumbline.events import FinishReason, OutputEvent, TextDelta, ToolCallEnd, ToolCallStart
 
 __all__ = ["CursorParser"]
@@ -18,6 +18,10 @@ __all__ = ["CursorParser"]
 _MAX_ID = 64
 _MAX_WARNINGS = 32
 """Warnings of one answer at most; each is a line of the log."""
+_MAX_UNDECLARED = 16
+"""Names of undeclared tools of one answer at most."""
+_MAX_NAME = 64
+"""Characters of such a name at most; the model may write any."""
 
 
 class CursorParser(EventSink, AnswerParser):
@@ -54,6 +58,7 @@ class CursorParser(EventSink, AnswerParser):
         self._starts_inside = inside
         self._ids: set[str] = set()  # TOOL-09: ids are unique; an id that the model repeats is replaced.
         self._forgotten = 0
+        self.undeclared: list[str] = []
         self.warnings: list[str] = []
         self._steps = self._answer()
         next(self._steps, None)
@@ -97,6 +102,7 @@ class CursorParser(EventSink, AnswerParser):
         self._forgotten = ended
         self.num_calls -= ended
         self.num_broken_calls = 0
+        self.undeclared.clear()
         self.warnings.clear()
         return events[begun[-1] :] if len(begun) > ended else []
 
@@ -123,10 +129,10 @@ class CursorParser(EventSink, AnswerParser):
         """Announce a call, once its call format is certain that it is one.
 
         Raises:
-            MalformedError: no tool of the request has this name (TOOL-02).
+            UndeclaredToolError: no tool of the request has this name (TOOL-02).
         """
         if name not in self._tools:
-            raise MalformedError(f"the request has no tool {name[:40]!r}")
+            raise UndeclaredToolError(name)
         self._content.drop()
         self._cursor.unmark()
         start, self._prose_offset = self._prose_offset, None
@@ -144,6 +150,12 @@ class CursorParser(EventSink, AnswerParser):
     def schemas(self) -> Mapping[str, Mapping[str, Any]]:
         """The parameters of the tools."""
         return self._tools
+
+    def _note_undeclared(self, name: str) -> None:
+        """Keep the name of a tool that the model called and the request does not have."""
+        name = name[:_MAX_NAME]
+        if name and name not in self.undeclared and len(self.undeclared) < _MAX_UNDECLARED:
+            self.undeclared.append(name)
 
     def _warn(self, message: str) -> None:
         if len(self.warnings) < _MAX_WARNINGS:

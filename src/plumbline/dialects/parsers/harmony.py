@@ -205,6 +205,7 @@ class HarmonyParser(CursorParser):
             name = recipient.removeprefix("functions.")
             if name in self._tools:
                 return (yield from self._call(name))
+            self._note_undeclared(name)
             self._warn(f"a message to the unknown tool {recipient[:40]} was kept as text")
         if header.channel != "analysis":
             return (yield from self._through_end(self._content.write))

@@ -25,7 +25,12 @@ from plumbline.dialects.parsers.cursor_parser import CursorParser
 from plumbline.dialects.parsers.whitespace import SPACE, WhitespaceBuffer
 from plumbline.dialects.spec.dialect import NewId, Section
 from plumbline.dialects.spec.markers import Markers
-from plumbline.dialects.streams.cursor import EndOfOutputError, MalformedError, Steps
+from plumbline.dialects.streams.cursor import (
+    EndOfOutputError,
+    MalformedError,
+    Steps,
+    UndeclaredToolError,
+)
 
 __all__ = ["MarkerParser"]
 
@@ -310,6 +315,8 @@ class MarkerParser(CursorParser):
         if marked and isinstance(error, EndOfOutputError) and self._reason == "length":
             self._warn("the token limit cut a call before its name")
             return
+        if marked and isinstance(error, UndeclaredToolError):
+            self._note_undeclared(error.name)
         if marked and raw.strip():
             self._warn(f"markup that is not a call was kept as text: {error}")
         if raw.strip() or not announced:

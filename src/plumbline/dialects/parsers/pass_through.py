@@ -17,6 +17,7 @@ class PassThroughParser(AnswerParser):
     marker_ids: frozenset[int] = frozenset()
     num_calls = 0
     num_broken_calls = 0
+    undeclared: Sequence[str] = ()
 
     def __init__(self) -> None:
         self.warnings: list[str] = []

@@ -23,7 +23,7 @@ from plumbline.dialects.parsers.cursor_parser import CursorParser
 from plumbline.dialects.parsers.delimiters import Delimiter, Delimiters, Head, head
 from plumbline.dialects.spec.dialect import NewId, ReasoningDialect
 from plumbline.dialects.streams.coercion import allowed_types, coerce
-from plumbline.dialects.streams.cursor import MalformedError, Steps
+from plumbline.dialects.streams.cursor import MalformedError, Steps, UndeclaredToolError
 from plumbline.events import OutputEvent, TextDelta
 
 __all__ = ["BadResponseTemplateError", "PlainText", "ResponseTemplate", "ResponseTemplateParser"]
@@ -282,6 +282,8 @@ class ResponseTemplateParser(CursorParser):
             calls = self._calls(self._template.value(field, body, self._captures))
         except MalformedError as error:
             self._prose_offset = None
+            if isinstance(error, UndeclaredToolError):
+                self._note_undeclared(error.name)
             if raw.strip():
                 self._warn(f"markup that is not a call was kept as text: {error}")
             self._content.write(raw, offset - len(raw))
@@ -301,8 +303,8 @@ class ResponseTemplateParser(CursorParser):
         """
         found = []
         for name, arguments in map(_call, value if isinstance(value, list) else [value]):
-            if name not in self._tools:  # TOOL-02
-                raise MalformedError(f"the request has no tool {name[:40]!r}")
+            if name not in self._tools:
+                raise UndeclaredToolError(name)
             try:
                 found.append((name, _json(arguments, self._tools[name])))
             except (ValueError, RecursionError) as error:

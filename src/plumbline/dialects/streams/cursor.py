@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from plumbline.dialects.streams.affixes import proper_prefixes
 
-__all__ = ["Cursor", "EndOfOutputError", "Finder", "MalformedError", "Steps", "finder"]
+__all__ = ["Cursor", "EndOfOutputError", "Finder", "MalformedError", "Steps", "UndeclaredToolError", "finder"]
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -46,6 +46,18 @@ class MalformedError(Exception):
 
 class EndOfOutputError(MalformedError):
     """The output ended inside markup."""
+
+
+class UndeclaredToolError(MalformedError):
+    """The text calls a tool that the request does not have (TOOL-02).
+
+    Attributes:
+        name: the name as the model wrote it.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the request has no tool {name[:40]!r}")
+        self.name = name
 
 
 class Finder:

@@ -87,6 +87,7 @@ class _Choice:
     logprobs: list[ChatCompletionTokenLogprob] = field(default_factory=list)
     finish: FinishReason | Literal["function_call"] | None = None
     stop_match: int | str | None = None
+    undeclared: tuple[str, ...] = ()
     token_ids: list[int] = field(default_factory=list)
     num_sent_ids: int = 0
     """How many of `token_ids` the chunks so far carry."""
@@ -216,6 +217,7 @@ class ChatWriter:
             case Finish():
                 choice.finish = self._reason(event)
                 choice.stop_match = event.stop_match
+                choice.undeclared = event.undeclared_tools
                 self._usage = add_usage(self._usage, event.usage)
                 # CS-03: the reason comes with an empty delta, which is the last of the choice.
                 return [self._chunk(index, ChatCompletionStreamResponseDelta(), finish=event)]
@@ -265,6 +267,7 @@ class ChatWriter:
             stop_reason=UNSET if choice.stop_match is None else choice.stop_match,
             token_ids=choice.token_ids if self._returns_ids else UNSET,
             matched_stop=UNSET if choice.stop_match is None else choice.stop_match,
+            undeclared_tools=list(choice.undeclared) or UNSET,
         )
 
     def _legacy_delta(
@@ -309,6 +312,7 @@ class ChatWriter:
             logprobs=logprobs,
             stop_reason=stop_reason,
             matched_stop=stop_reason,
+            undeclared_tools=UNSET if finish is None else list(finish.undeclared_tools) or UNSET,
         )
         if with_tokens:
             self._delivered[index] = self._progress.get(index, 0)

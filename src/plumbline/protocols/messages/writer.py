@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
 from plumbline._generated.messages import (
     AnswerBlock,
@@ -183,8 +184,13 @@ class MessageWriter:
         answer = self._answer
         answer.stop_reason, answer.stop_sequence = self._reason(finish)
         answer.usage = _usage(finish.usage)
+        answer.undeclared_tools = list(finish.undeclared_tools) or UNSET
         return MessageDeltaEvent(
-            delta=MessageDelta(stop_reason=answer.stop_reason, stop_sequence=answer.stop_sequence),
+            delta=MessageDelta(
+                stop_reason=answer.stop_reason,
+                stop_sequence=answer.stop_sequence,
+                undeclared_tools=answer.undeclared_tools,
+            ),
             usage=answer.usage,
         )
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 
+from msgspec import UNSET
+
 from plumbline._generated.events import ResponseStreamEvent
 from plumbline._generated.responses import (
     InputTokensDetails,
@@ -184,6 +186,7 @@ class ResponsesWriter:
             # An answer without a single character still is a message, an empty one.
             self._open_item(TextItem)
         response.usage = response_usage(finish.usage)
+        response.undeclared_tools = list(finish.undeclared_tools) or UNSET
         if finish.reason == "length":  # RS-15
             self._finish_item("incomplete")
             response.status = "incomplete"
