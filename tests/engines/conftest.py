@@ -81,10 +81,13 @@ class Driver:
         self, name: str, prompt: Sequence[int], *, matcher: Matcher | None = None, **sampling: Any
     ) -> None:
         """Queue a request; sampling defaults to greedy."""
+        images = sampling.pop("images", ())
         extra = {key: sampling.pop(key) for key in ("cache_salt", "priority", "adapter") if key in sampling}
         params = SamplingParams(**{"temperature": 0.0, **sampling})
         self.core.add(
-            GenerateRequest(request_id=name, prompt_token_ids=list(prompt), sampling=params, **extra), matcher
+            GenerateRequest(request_id=name, prompt_token_ids=list(prompt), sampling=params, **extra),
+            matcher,
+            images,
         )
 
     def step(self) -> None:

@@ -63,6 +63,8 @@ def _why_not_vllm() -> str:
 
 
 ENGINES = [
+    pytest.param({"engine": "plumbline"}, id="plumbline"),
+    pytest.param({"engine": "plumbline", "compile": "off"}, id="plumbline-torch"),
     pytest.param({"engine": "transformers"}, id="transformers"),
     pytest.param(
         {"engine": "vllm", "engine_args": ("enforce_eager=true",), "kv_cache_bytes": 1 << 30},
@@ -119,6 +121,8 @@ def body(parts: list[Any], **more: Any) -> dict[str, Any]:
 
 def loaded(folder: Path, changes: dict[str, Any]) -> ServedModel:
     """The model of a folder."""
+    if changes.get("engine") == "plumbline" and "llava" not in folder.name:
+        pytest.skip("our engine reads the images of LLaVA's kind")
     options = {
         "models": (("", str(folder)),),
         "served_model_names": ("vision",),
@@ -238,9 +242,10 @@ def test_an_image_that_the_processor_refuses_is_the_fault_of_its_request(folder:
     asyncio.run(scenario())
 
 
-def test_beams_look_at_the_images(folder: Path) -> None:
+@pytest.mark.parametrize("engine", ["plumbline", "transformers"])
+def test_beams_look_at_the_images(folder: Path, engine: str) -> None:
     async def scenario() -> None:
-        async with serving(loaded(folder, {"engine": "transformers"})) as server:
+        async with serving(loaded(folder, {"engine": engine})) as server:
             found = set()
             for seed in (2, 8):
                 parts = ["hello", picture(90, 120, seed)]
@@ -295,7 +300,10 @@ def _kept(folder: Path) -> tuple[ServedModel, list[Any], tuple[int, list[int]]]:
     return loaded(folder, {"engine": "transformers"}), PROMPTS[1], generated(folder, PROMPTS[1])
 
 
-def test_a_conversation_of_responses_looks_at_all_its_images(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["plumbline", "transformers"])
+def test_a_conversation_of_responses_looks_at_all_its_images(
+    folder: Path, tmp_path: Path, engine: str
+) -> None:
     first, second = PROMPTS[0], PROMPTS[1]
 
     def content(parts: list[Any]) -> list[dict[str, Any]]:
@@ -307,7 +315,7 @@ def test_a_conversation_of_responses_looks_at_all_its_images(folder: Path, tmp_p
         ]
 
     async def scenario() -> None:
-        model = loaded(folder, {"engine": "transformers"})
+        model = loaded(folder, {"engine": engine})
         async with serving(model, store=str(tmp_path / "kept.db")) as server:
             common = {"model": "vision", "temperature": 0, "max_output_tokens": 16, "store": True}
             items = [{"role": "user", "content": content(first)}]
@@ -320,7 +328,9 @@ def test_a_conversation_of_responses_looks_at_all_its_images(folder: Path, tmp_p
             items += [*one.json["output"], *more["input"]]
             whole = await server.post("/v1/responses", {**common, "input": items})
             assert continued.json["output"][0]["content"] == whole.json["output"][0]["content"]
-            assert continued.json["usage"] == whole.json["usage"]
+            # Ours has found more of the second prompt in its cache.
+            for count in ("input_tokens", "output_tokens", "total_tokens"):
+                assert continued.json["usage"][count] == whole.json["usage"][count]
 
     asyncio.run(scenario())
 

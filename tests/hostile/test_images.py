@@ -23,11 +23,11 @@ MEGABYTES = 500
 SIZE = (8_000, 5_000)
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+@pytest.fixture(scope="module", params=["plumbline", "transformers"])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A server with a small LLaVA, and a bystander."""
     folder = make_model("llava", tmp_path_factory.mktemp("llava"))
-    with running("--model", str(folder), "--engine", "transformers") as found:
+    with running("--model", str(folder), "--engine", request.param) as found:
         yield found
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from support.gguf_files import random_reference, write_gguf
+from support.vision import make_model
 from transformers import AutoConfig
 
 from plumbline.engines.native.models import describe
@@ -158,6 +159,19 @@ def test_a_model_of_images_and_text_runs_where_images_are_taken(tmp_path: Path) 
     assert chosen.name == "transformers"
     assert "not images" in chosen.reason
     assert choose_engine(Settings(engine="plumbline"), tmp_path, None).name == "plumbline"
+
+
+def test_a_model_runs_on_our_engine_if_that_reads_its_images(tmp_path: Path) -> None:
+    folder = make_model("llava", tmp_path)
+    chosen = choose_engine(Settings(), folder, None)
+    assert chosen == EngineChoice("plumbline", "it supports this model and reads its images")
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"do_pad": True}), "utf-8")
+    chosen = choose_engine(Settings(), folder, None)
+    assert chosen.name == "transformers"
+    assert "do_pad" in chosen.reason
+    engine = load(Settings(models=(("", str(folder)),), engine="plumbline", device="cpu")).engine
+    assert engine.info.modalities == {}
 
 
 def test_a_model_without_kernels_for_the_device_runs_elsewhere_or_is_refused_with_the_part(

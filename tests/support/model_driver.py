@@ -19,6 +19,8 @@ class Sequence:
     tokens: list[int]
     blocks: list[int]
     num_computed_tokens: int = 0
+    images: list[tuple[int, Tensor]] = field(default_factory=list)
+    """The place of each image, and its rows [n, D]."""
     logits: list[Tensor] = field(default_factory=list)
 
 
@@ -60,11 +62,27 @@ class Driver:
         batch, ids = self._batch(plan, padding)
         batch = replace(batch, adapters=adapters)
         starts = batch.query_start_loc.tolist()
-        hidden = self.model.forward(ids, batch, self.kv_caches)
+        given = self._place_images(plan, ids, starts)
+        hidden = self.model.forward(ids, batch, self.kv_caches, None, given)
         logits = self.model.compute_logits(hidden[: starts[-1]])
         for (sequence, _), start, stop in zip(plan, starts[:-1], starts[1:], strict=True):
             sequence.logits += list(logits[start:stop])
         return logits
+
+    def _place_images(
+        self, plan: list[tuple[Sequence, int]], ids: Tensor, starts: list[int]
+    ) -> Tensor | None:
+        """Replace the ids of image positions; returns the rows that they stand for."""
+        rows: list[Tensor] = []
+        for (sequence, count), first in zip(plan, starts, strict=False):
+            begin = sequence.num_computed_tokens - count
+            for start, image in sequence.images:
+                for index, row in enumerate(image):
+                    place = start + index - begin
+                    if 0 <= place < count:
+                        rows.append(row)
+                        ids[first + place] = -len(rows)
+        return torch.stack(rows) if rows else None
 
     def _batch(self, plan: list[tuple[Sequence, int]], padding: int) -> tuple[AttentionBatch, Tensor]:
         """Return the batch of the next tokens of each sequence, decodes first, and their ids."""

@@ -43,6 +43,7 @@ struct Sequences {
 
 struct Step {
   const int64_t *token_ids, *positions, *slots;
+  const void* given;    // [given rows, width]: token -1 - i is row i of it, and not one of the table
   int64_t tokens;
   Sequences all;
   const int64_t* rows;  // Ascending: the tokens that the operations after SELECT compute.
@@ -85,8 +86,11 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
     T* out = (T*)op.out;
     switch (op.kind) {
       case EMBED:
-        for (long i = 0; i < tokens; i++)
-          embed(weight + step.token_ids[i] * op.outputs, out + i * op.outputs, op.outputs, op.factor);
+        for (long i = 0; i < tokens; i++) {
+          const int64_t token = step.token_ids[i];
+          const T* row = token < 0 ? (const T*)step.given + (-1 - token) * op.outputs : weight + token * op.outputs;
+          embed(row, out + i * op.outputs, op.outputs, token < 0 ? 1.0f : op.factor);
+        }
         break;
       case NORM:
         norm(in, (T*)op.state, op.factor, op.scale, Norm{(const float*)op.weight, (const float*)op.more, op.eps, op.mode != 0},

@@ -66,6 +66,7 @@ class _Step(ctypes.Structure):
         ("token_ids", ctypes.c_void_p),
         ("positions", ctypes.c_void_p),
         ("slots", ctypes.c_void_p),
+        ("given", ctypes.c_void_p),
         ("tokens", ctypes.c_int64),
         ("all", _Sequences),
         ("rows", ctypes.c_void_p),
@@ -240,13 +241,20 @@ class Program:
         self._ops.append(op)
         return out
 
-    def run(self, token_ids: Tensor, batch: AttentionBatch, selection: Selection | None) -> int:
+    def run(
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        selection: Selection | None,
+        given: Tensor | None = None,
+    ) -> int:
         """Compute a step; its results are in the buffers.
 
         Args:
-            token_ids: int64 [T], T at most `capacity`.
+            token_ids: int64 [T], T at most `capacity`; -1 - i stands for row i of `given`.
             batch: where the tokens sit.
             selection: the rows to keep in the last layer; None for all.
+            given: rows [G, D] in the place of embeddings, which the factor leaves alone.
 
         Returns:
             How many rows of the last buffer are results.
@@ -256,6 +264,10 @@ class Program:
         step = self._step
         step.tokens = rows = token_ids.shape[0]
         step.token_ids = token_ids.data_ptr()
+        if given is not None:
+            assert given.is_contiguous()
+            assert given.dtype == self._dtype
+            step.given = given.data_ptr()
         step.positions = batch.positions.data_ptr()
         step.slots = batch.slot_mapping.data_ptr()
         step.all.point_to(batch)

@@ -1,20 +1,24 @@
 """Admit requests to an engine: limit how many are in flight, in all and of one client, and compile their grammars.
 
-Requests that name an adapter are counted at its gate.
+Requests that name an adapter are counted at its gate. Files that a core takes in another form are read before the core
+gets the request.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Set
+from typing import Protocol
 
 import msgspec
 
 from plumbline.engines.adapters import AdapterGate
 from plumbline.engines.constraints.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import EngineFullError, EngineInfo, GenerateRequest, RefusedRequestError
+from plumbline.engines.request import PlacedImage
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "MediaReader", "Readings"]
 
 _BUSY_SECONDS = 5
 """Seconds for `Retry-After` when too many grammars are being compiled."""
@@ -101,3 +105,70 @@ class Admission:
             raise RefusedRequestError(str(error), param="grammar") from error
         except CompilersBusyError as error:
             raise EngineFullError(str(error), retry_after=_BUSY_SECONDS) from error
+
+
+class MediaReader(Protocol):
+    """Prepare the files of requests for a core."""
+
+    async def read(self, request: GenerateRequest) -> tuple[PlacedImage, ...]:
+        """Return the files of a request; `forget` must follow, also if this is cancelled.
+
+        Raises:
+            RefusedRequestError: a file cannot be read.
+        """
+        ...
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is kept for a request; unknown ids are ignored."""
+        ...
+
+
+class Readings:
+    """The requests whose files are being read, which the core of an engine does not know yet.
+
+    Args:
+        reader: reads the files; None if the core takes them as they are.
+    """
+
+    def __init__(self, reader: MediaReader | None) -> None:
+        self._reader = reader
+        self._tasks: dict[str, asyncio.Task[tuple[PlacedImage, ...]]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of these requests."""
+        return len(self._tasks)
+
+    async def read(self, request: GenerateRequest) -> tuple[PlacedImage, ...] | None:
+        """Return the files of a request; None if it was ended meanwhile. `forget` must follow.
+
+        Raises:
+            RefusedRequestError: a file cannot be read.
+        """
+        if request.media is None or self._reader is None:
+            return ()
+        name = request.request_id
+        task = self._tasks[name] = asyncio.ensure_future(self._reader.read(request))
+        try:
+            await asyncio.wait([task])
+        finally:
+            # `end` has removed it if the request is not to go on, however far the reading was.
+            goes_on = self._tasks.pop(name, None) is not None
+            task.cancel()
+        return task.result() if goes_on else None
+
+    def end(self, request_id: str) -> bool:
+        """End the reading for a request; returns whether it was one of these."""
+        task = self._tasks.pop(request_id, None)
+        if task is not None:
+            task.cancel()
+        return task is not None
+
+    def end_all(self) -> None:
+        """End the reading for all requests."""
+        for name in list(self._tasks):
+            self.end(name)
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is kept for a request that is over; unknown ids are ignored."""
+        if self._reader is not None:
+            self._reader.forget(request_id)

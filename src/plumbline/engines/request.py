@@ -13,13 +13,13 @@ are all this one thing.
 from __future__ import annotations
 
 import secrets
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.filters.chain import ChainSampler
 from plumbline.engines.port import FinishReason, GenerateRequest, TokenLogprob
 
-__all__ = ["PlacedAdapter", "RequestState"]
+__all__ = ["PlacedAdapter", "PlacedImage", "RequestState"]
 
 
 class PlacedAdapter(NamedTuple):
@@ -29,6 +29,22 @@ class PlacedAdapter(NamedTuple):
     """Its place, which another one may have later."""
     number: int
     """From 1; no other adapter of the engine ever has it."""
+
+
+class PlacedImage(NamedTuple):
+    """An image in a prompt, as the model reads it."""
+
+    start: int
+    """Its first position."""
+    rows: Any
+    """A tensor [positions, width]: what the model reads in the place of the embeddings of these tokens."""
+    digest: bytes
+    """The hash of its file."""
+
+    @property
+    def end(self) -> int:
+        """The position after its last one."""
+        return self.start + len(self.rows)
 
 
 class RequestState:
@@ -44,6 +60,7 @@ class RequestState:
         "error",
         "finish_reason",
         "ignored_ids",
+        "images",
         "matcher",
         "max_len",
         "min_len",
@@ -69,6 +86,7 @@ class RequestState:
         eos_token_ids: frozenset[int],
         max_model_len: int,
         matcher: Matcher | None = None,
+        images: tuple[PlacedImage, ...] = (),
     ) -> None:
         sampling = request.sampling
         self.request = request
@@ -76,6 +94,8 @@ class RequestState:
         self.arrival = arrival
         self.token_ids: list[int] = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        self.images = images
+        """The images of the prompt, in order, if the core reads images as rows."""
         self.adapter: PlacedAdapter | None = None
         """The adapter of the request, if the core has adapters."""
         self.num_computed_tokens = 0

@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
-from plumbline.engines.request import RequestState
+from plumbline.engines.request import PlacedImage, RequestState
 from plumbline.engines.request_queues import RequestQueues
 
 __all__ = ["Output", "RequestCore"]
@@ -51,8 +51,13 @@ class RequestCore(ABC):
         """Whether a step would compute something."""
         return self.queues.has_work
 
-    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
-        """Take a request that has been checked, with the matcher of its grammar if it has one."""
+    def add(
+        self,
+        request: GenerateRequest,
+        matcher: Matcher | None = None,
+        images: tuple[PlacedImage, ...] = (),
+    ) -> None:
+        """Take a request that has been checked, with the matcher of its grammar and its images if it has any."""
         self._arrivals += 1
         state = RequestState(
             request,
@@ -60,6 +65,7 @@ class RequestCore(ABC):
             eos_token_ids=self._eos_token_ids,
             max_model_len=self._max_model_len,
             matcher=matcher,
+            images=images,
         )
         self._states[request.request_id] = state
         self.queues.add(state)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from plumbline.engines.adapters import AdapterGate
-from plumbline.engines.admission import Admission
+from plumbline.engines.admission import Admission, MediaReader, Readings
 from plumbline.engines.checks import check_media, check_request, no_adapters
 from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
 from plumbline.engines.constraints.grammar import GrammarCompiler, Matcher
@@ -35,6 +35,7 @@ from plumbline.engines.port import (
     MediaPrompt,
     TokenChunk,
 )
+from plumbline.engines.request import PlacedImage
 from plumbline.engines.request_core import Output, RequestCore
 
 __all__ = ["FEATURES", "ThreadedEngine"]
@@ -79,6 +80,7 @@ class _Submission(NamedTuple):
 
     request: GenerateRequest
     matcher: Matcher | None
+    images: tuple[PlacedImage, ...]
 
 
 class _Reading(NamedTuple):
@@ -105,6 +107,7 @@ class ThreadedEngine:
         max_per_client: how many of them one client may have; 0 sets no limit.
         grammars: compiles grammars; without it, requests with a grammar are refused.
         adapters: counts the requests of adapters, if the core has any.
+        media: reads the files of requests, if the core does not do that itself.
     """
 
     def __init__(
@@ -116,8 +119,10 @@ class ThreadedEngine:
         max_per_client: int = 0,
         grammars: GrammarCompiler | None = None,
         adapters: AdapterGate | None = None,
+        media: MediaReader | None = None,
     ) -> None:
         self._core = core
+        self._readings = Readings(media)
         self._admission = Admission(
             info,
             max_in_flight=max_in_flight,
@@ -163,6 +168,7 @@ class ThreadedEngine:
         for stream in self._streams.values():
             stream.put_nowait(TokenChunk(finish_reason="abort"))
         self._streams.clear()
+        self._readings.end_all()
         self._fail_works()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
@@ -174,9 +180,10 @@ class ThreadedEngine:
             matcher = ThinkingBudgetMatcher(budget, matcher)
         if request.sampling.bad_words or request.sampling.banned_strings:
             matcher = await self._with_bans(request, matcher)
-        stream = self._submit(request, matcher)
+        stream = self._enter(request)
         finished = False
         try:
+            await self._submit(request, matcher)
             while not finished:
                 chunk = await stream.get()
                 finished = chunk.finish_reason is not None
@@ -188,6 +195,7 @@ class ThreadedEngine:
             self._streams.pop(request.request_id, None)
             self._admission.leave(request)
             self._paused.discard(request.request_id)
+            self._readings.forget(request.request_id)
             if not finished:
                 self._inbox.put(request.request_id)
 
@@ -209,7 +217,10 @@ class ThreadedEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""
-        self._inbox.put(request_id)
+        if self._readings.end(request_id):
+            self._streams[request_id].put_nowait(TokenChunk(finish_reason="abort"))
+        else:
+            self._inbox.put(request_id)
 
     def stats(self) -> EngineStats:
         """A snapshot. The numbers are read without a lock: each is right, but they may be one step apart."""
@@ -220,7 +231,7 @@ class ThreadedEngine:
             counted,
             alive=self._failed is None and thread is not None and thread.is_alive(),
             seconds_since_step=0.0 if busy_since is None else max(0.0, time.monotonic() - busy_since),
-            num_waiting=counted.num_waiting + self._inbox.qsize(),
+            num_waiting=counted.num_waiting + self._inbox.qsize() + len(self._readings),
         )
 
     async def _with_bans(self, request: GenerateRequest, inner: Matcher | None) -> Matcher:
@@ -256,13 +267,18 @@ class ThreadedEngine:
         if self._failed is not None:
             raise EngineClosedError(f"The engine has failed: {self._failed}")
 
-    def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> asyncio.Queue[TokenChunk]:
+    def _enter(self, request: GenerateRequest) -> asyncio.Queue[TokenChunk]:
         self._check_open()
         self._admission.enter(request)
         stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
         self._streams[request.request_id] = stream
-        self._inbox.put(_Submission(request, matcher))
         return stream
+
+    async def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> None:
+        """Hand a request to the thread once its files are read, unless it has ended before."""
+        images = await self._readings.read(request)
+        if images is not None:
+            self._inbox.put(_Submission(request, matcher, images))
 
     def _run(self) -> None:
         """Run the engine thread; when it dies, end every stream with an error."""
@@ -313,7 +329,7 @@ class ThreadedEngine:
             wait = False
             match message:
                 case _Submission():
-                    core.add(message.request, message.matcher)
+                    core.add(message.request, message.matcher, message.images)
                     if self._busy_since is None:
                         self._busy_since = time.monotonic()
                 case _Reading(request_id, keeps_up):
@@ -344,6 +360,7 @@ class ThreadedEngine:
         """Fail every stream, on the event loop, after the engine died."""
         for stream in self._streams.values():
             stream.put_nowait(TokenChunk(finish_reason="error", error="The engine has failed."))
+        self._readings.end_all()
         self._fail_works()
 
     def _fail_works(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from plumbline.engines.native import kv_blocks
-from plumbline.engines.native.kv_blocks import BlockPool, root_hash
+from plumbline.engines.native.kv_blocks import BlockPool, block_content, root_hash
 
 SIZE = 4
 
@@ -19,7 +19,7 @@ def fill(pool: BlockPool, tokens: list[int], salt: str | None = None) -> list[in
     assert blocks is not None
     parent = root_hash(salt)
     for index in range(len(tokens) // SIZE):
-        parent = pool.remember(blocks[index], parent, tokens[index * SIZE : (index + 1) * SIZE])
+        parent = pool.remember(blocks[index], parent, block_content(tokens, index * SIZE, SIZE))
     return blocks
 
 
@@ -44,7 +44,7 @@ class PoolMachine(RuleBasedStateMachine):
         table = blocks + rest
         parent = hashes[-1] if hashes else root_hash(salt)
         for index in range(len(blocks), len(tokens) // SIZE):
-            parent = self.pool.remember(table[index], parent, tokens[index * SIZE : (index + 1) * SIZE])
+            parent = self.pool.remember(table[index], parent, block_content(tokens, index * SIZE, SIZE))
         self.tables.append(table)
 
     @precondition(lambda self: self.tables)

@@ -19,7 +19,7 @@ from plumbline.engines.native.scheduler import Scheduled, Scheduler, StepPlan
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.native.speculation import Speculator
 from plumbline.engines.port import GenerateRequest, TokenLogprob
-from plumbline.engines.request import PlacedAdapter, RequestState
+from plumbline.engines.request import PlacedAdapter, PlacedImage, RequestState
 from plumbline.engines.request_core import RequestCore
 from plumbline.engines.sampling.masks import MaskWorker
 
@@ -36,6 +36,7 @@ class EngineCore(RequestCore):
         eos_token_ids: frozenset[int],
         clock: Callable[[], float] = time.perf_counter,
         texts: Sequence[bytes] = (),
+        placeholders: frozenset[int] = frozenset(),
     ) -> None:
         """Take what a step needs.
 
@@ -45,11 +46,12 @@ class EngineCore(RequestCore):
             eos_token_ids: the model's ends of sequence.
             clock: returns seconds.
             texts: the bytes of each token, for better proposals.
+            placeholders: the tokens of images, which are never proposed.
         """
         self._pace = Pace(runner.attention_share)
         self._clock = clock
         speculates = config.speculation and runner.is_exact
-        speculator = Speculator(runner.vocab_size, texts, clock) if speculates else None
+        speculator = Speculator(runner.vocab_size, texts, clock, placeholders) if speculates else None
         self.scheduler = Scheduler(config, self._pace, speculator)
         super().__init__(self.scheduler, eos_token_ids=eos_token_ids, max_model_len=config.max_model_len)
         self.config = config
@@ -59,9 +61,14 @@ class EngineCore(RequestCore):
         self.adapters: dict[str, PlacedAdapter] = {}
         """The adapters that requests name, by their names."""
 
-    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
+    def add(
+        self,
+        request: GenerateRequest,
+        matcher: Matcher | None = None,
+        images: tuple[PlacedImage, ...] = (),
+    ) -> None:
         """Take a request that has been checked; its adapter must be in `adapters`."""
-        super().add(request, matcher)
+        super().add(request, matcher, images)
         if request.adapter is not None:
             self._states[request.request_id].adapter = self.adapters[request.adapter]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from plumbline.engines.checks import no_adapters
+from plumbline.engines.checks import check_media, no_adapters
 from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.adapters import NamedAdapters
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
+from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.runner import Runner
-from plumbline.engines.port import EngineInfo
+from plumbline.engines.port import EngineInfo, MediaPrompt
 from plumbline.engines.threaded import FEATURES, ThreadedEngine
 
 __all__ = ["NativeEngine"]
@@ -31,6 +33,7 @@ class NativeEngine(ThreadedEngine):
         runs_on: str = "",
         cache_bytes: int = 0,
         adapters: AdapterTable | None = None,
+        images: ImageReader | None = None,
     ) -> None:
         info = EngineInfo(
             name="plumbline",
@@ -39,6 +42,7 @@ class NativeEngine(ThreadedEngine):
             max_model_len=config.max_model_len,
             eos_token_ids=eos_token_ids,
             features=FEATURES if adapters is None else FEATURES | {"adapters"},
+            modalities={} if images is None else images.modalities,
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             cache_bytes=cache_bytes,
@@ -46,7 +50,9 @@ class NativeEngine(ThreadedEngine):
             runs_on=runs_on,
         )
         texts = () if grammars is None else grammars.vocabulary.tokens
-        core = EngineCore(config, runner, eos_token_ids, texts=texts)
+        placeholders = frozenset(info.modalities.values())
+        core = EngineCore(config, runner, eos_token_ids, texts=texts, placeholders=placeholders)
+        self._images = images
         self._named = None if adapters is None else NamedAdapters(adapters, core.adapters)
         super().__init__(
             core,
@@ -55,7 +61,19 @@ class NativeEngine(ThreadedEngine):
             max_per_client=config.max_seqs_per_client,
             grammars=grammars,
             adapters=self._named,
+            media=images,
         )
+
+    async def stop(self) -> None:
+        """See `plumbline.engines.port.Engine.stop`."""
+        await super().stop()
+        if self._images is not None:
+            self._images.close()
+
+    async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
+        """See `plumbline.engines.port.Engine.expand`."""
+        check_media(prompt, self.info)
+        return prompt.token_ids if self._images is None else self._images.expand(prompt)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """See `plumbline.engines.port.Engine.load_adapter`."""

@@ -11,8 +11,8 @@ removes from the middle in O(1), which a hit on a cached block needs. A request'
 first, so the tail of a prefix is evicted before its head.
 
 A full block is known by the hash of (the hash of the block before it, its own tokens); the first block's parent is the
-hash of the salt and of the adapter. The tokens are compared on a hit, so even a hash collision cannot serve a foreign
-KV.
+hash of the salt and of the adapter. Of a block with a part of an image, the hash of the image's file and the place of
+the part count as well. The tokens are compared on a hit, so even a hash collision cannot serve a foreign KV.
 Blocks with equal content are not merged: a block table is append-only while its request runs.
 """
 
@@ -22,7 +22,9 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 
-__all__ = ["BlockPool", "hash_block", "root_hash"]
+from plumbline.engines.request import PlacedImage
+
+__all__ = ["BlockPool", "block_content", "hash_block", "root_hash"]
 
 
 def root_hash(salt: str | None, adapter: int = 0) -> bytes:
@@ -39,8 +41,26 @@ def root_hash(salt: str | None, adapter: int = 0) -> bytes:
 
 
 def hash_block(parent: bytes, tokens: bytes) -> bytes:
-    """Return the hash of a full block from its parent's hash and its own tokens (int32 little-endian bytes)."""
+    """Return the hash of a full block from its parent's hash and its own content (`block_content`)."""
     return hashlib.blake2b(parent + tokens, digest_size=16).digest()
+
+
+def block_content(
+    token_ids: Sequence[int], start: int, size: int, images: Sequence[PlacedImage] = ()
+) -> bytes:
+    """Return what a block computes: its tokens (int32 little-endian), and each image that has positions in it.
+
+    Args:
+        token_ids: of the sequence.
+        start: the block's first position.
+        size: tokens of a block.
+        images: of the sequence.
+    """
+    content = array("i", token_ids[start : start + size]).tobytes()
+    for image in images:
+        if image.start < start + size and start < image.end:
+            content += image.digest + (image.start - start).to_bytes(8, "little", signed=True)
+    return content
 
 
 class BlockPool:
@@ -68,7 +88,11 @@ class BlockPool:
         return self.num_blocks - len(self._free)
 
     def match_prefix(
-        self, token_ids: Sequence[int], salt: str | None, adapter: int = 0
+        self,
+        token_ids: Sequence[int],
+        salt: str | None,
+        adapter: int = 0,
+        images: Sequence[PlacedImage] = (),
     ) -> tuple[list[int], list[bytes]]:
         """Return the longest cached run of full blocks at the start of `token_ids`, and their hashes.
 
@@ -82,7 +106,7 @@ class BlockPool:
         parent = root_hash(salt, adapter)
         size = self.block_size
         for start in range(0, len(token_ids) - size, size):
-            tokens = _token_bytes(token_ids[start : start + size])
+            tokens = block_content(token_ids, start, size, images)
             name = hash_block(parent, tokens)
             block = self._cached.get(name)
             if block is None or self._contents[block] != (parent, tokens):
@@ -127,12 +151,11 @@ class BlockPool:
             if count == 0:
                 self._free[block] = None
 
-    def remember(self, block: int, parent: bytes, token_ids: Sequence[int]) -> bytes:
-        """Record the tokens of a full block; returns its hash, the parent of the next block.
+    def remember(self, block: int, parent: bytes, tokens: bytes) -> bytes:
+        """Record the content of a full block (`block_content`); returns its hash, the parent of the next block.
 
         If another block with the same content is already known, prefix hits keep finding that one.
         """
-        tokens = _token_bytes(token_ids)
         name = hash_block(parent, tokens)
         if self.enable_caching and self._hashes[block] is None and name not in self._cached:
             self._hashes[block] = name
@@ -173,7 +196,3 @@ class BlockPool:
             del self._cached[name]
             self._hashes[block] = None
             self._contents[block] = None
-
-
-def _token_bytes(token_ids: Sequence[int]) -> bytes:
-    return array("i", token_ids).tobytes()

@@ -126,7 +126,9 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> None:
         """Compute hidden states [num_selected, hidden] and write K and V into the cache."""
-        self._hidden = self._model.forward(inputs.token_ids, inputs.batch, self._kv, inputs.selection)
+        self._hidden = self._model.forward(
+            inputs.token_ids, inputs.batch, self._kv, inputs.selection, inputs.given
+        )
 
     @torch.inference_mode()
     def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:

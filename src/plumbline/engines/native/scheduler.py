@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.config import EngineConfig
-from plumbline.engines.native.kv_blocks import BlockPool, root_hash
+from plumbline.engines.native.kv_blocks import BlockPool, block_content, root_hash
 from plumbline.engines.native.pace import Pace
 from plumbline.engines.native.speculation import MOST_SPECULATING, NOTHING, Proposal, Speculator
 from plumbline.engines.request import RequestState
@@ -117,7 +117,7 @@ class Scheduler(RequestQueues):
         while len(hashes) < full:
             index = len(hashes)
             parent = hashes[-1] if hashes else root_hash(state.request.cache_salt, _adapter(state))
-            tokens = state.token_ids[index * size : (index + 1) * size]
+            tokens = block_content(state.token_ids, index * size, size, state.images)
             hashes.append(self.pool.remember(state.block_ids[index], parent, tokens))
 
     def verified(self, entry: Scheduled, accepted: int) -> None:
@@ -237,7 +237,8 @@ class Scheduler(RequestQueues):
             # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
             hit: tuple[list[int], list[bytes]] = ([], [])
             if state.prompt_logprobs is None:
-                hit = self.pool.match_prefix(state.token_ids, state.request.cache_salt, _adapter(state))
+                salt = state.request.cache_salt
+                hit = self.pool.match_prefix(state.token_ids, salt, _adapter(state), state.images)
             blocks, hashes = hit
             cached = len(blocks) * self.config.block_size
             if self.running and not self._fits(state):

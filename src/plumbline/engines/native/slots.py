@@ -6,6 +6,7 @@ change; `stage` then builds the inputs of a step by indexing. A decode creates n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,7 @@ class StepInputs:
         draw_masks: the mask of each draw, int32 [num_words], if it was computed for a proposal.
         prompt_rows: (request, first row of these results, first position, count) for requests that want prompt
             logprobs.
+        given: the rows of images, [G, D]: token -1 - i stands for row i; None if the step has no images.
     """
 
     token_ids: Tensor
@@ -51,6 +53,7 @@ class StepInputs:
     draw_proposed: list[tuple[int, ...]]
     draw_masks: list[NDArray[np.int32] | None]
     prompt_rows: list[tuple[RequestState, int, int, int]]
+    given: Tensor | None = None
 
 
 class Slots(SamplingRows):
@@ -90,7 +93,22 @@ class Slots(SamplingRows):
         np.cumsum(counts, out=query_start[1:])
         seq_lens = starts + counts
 
-        tokens = [self._last_token[slots[:num_decodes]]]
+        given: list[Tensor] = []
+        num_given = 0
+
+        def with_images(state: RequestState, start: int, ids: NDArray[np.int64]) -> None:
+            """Put the rows of images in the place of their tokens, which stand at `start`."""
+            nonlocal num_given
+            for first, rows in _image_parts(state, start, len(ids)):
+                ids[first : first + len(rows)] = np.arange(-1 - num_given, -1 - num_given - len(rows), -1)
+                num_given += len(rows)
+                given.append(rows)
+
+        last_tokens = self._last_token[slots[:num_decodes]]
+        for index, state in enumerate(states[:num_decodes]):
+            if state.images:  # A prompt may end with an image, and have all but its last token computed.
+                with_images(state, entries[index].start, last_tokens[index : index + 1])
+        tokens = [last_tokens]
         positions = [starts[:num_decodes]]
         rows = [slots[:num_decodes]]
         prompt_rows: list[tuple[RequestState, int, int, int]] = []
@@ -107,7 +125,9 @@ class Slots(SamplingRows):
             state = entry.state
             proposed = entry.proposal.tokens
             chunk = [*state.token_ids[entry.start : entry.start + entry.count], *proposed]
-            tokens.append(np.array(chunk, dtype=np.int64))
+            ids = np.array(chunk, dtype=np.int64)
+            with_images(state, entry.start, ids)
+            tokens.append(ids)
             positions.append(np.arange(entry.start, entry.start + entry.count, dtype=np.int64))
             rows.append(np.full(entry.count, state.slot, dtype=np.int64))
             wanted[index] = 1 + len(proposed) if entry.draws else 0
@@ -153,6 +173,7 @@ class Slots(SamplingRows):
             draw_proposed=draw_proposed,
             draw_masks=draw_masks,
             prompt_rows=prompt_rows,
+            given=torch.cat(given) if given else None,
         )
 
     def _select(
@@ -211,3 +232,11 @@ class Slots(SamplingRows):
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         tensor = torch.from_numpy(values)
         return tensor if self._device.type == "cpu" else tensor.to(self._device, non_blocking=True)
+
+
+def _image_parts(state: RequestState, start: int, count: int) -> Iterator[tuple[int, Tensor]]:
+    """Yield the parts of images within `count` tokens from position `start`: the first token, and the rows."""
+    for image in state.images:
+        first, last = max(image.start, start), min(image.end, start + count)
+        if first < last:
+            yield first - start, image.rows[first - image.start : last - image.start]

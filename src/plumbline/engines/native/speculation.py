@@ -169,14 +169,20 @@ class Speculator:
         vocab_size: tokens of the model.
         texts: the bytes of each token, if they are known.
         clock: returns seconds.
+        never: tokens that are not looked up, such as those of images.
     """
 
     def __init__(
-        self, vocab_size: int, texts: Sequence[bytes] = (), clock: Callable[[], float] = time.perf_counter
+        self,
+        vocab_size: int,
+        texts: Sequence[bytes] = (),
+        clock: Callable[[], float] = time.perf_counter,
+        never: frozenset[int] = frozenset(),
     ) -> None:
         self._num_words = num_words(vocab_size)
         self._texts = texts
         self._clock = clock
+        self._never = never
         self.row_cost = RowCost(MOST_SPECULATING)
         self._lookups: dict[str, PromptLookup] = {}
         self._chance = _CHANCE
@@ -204,7 +210,8 @@ class Speculator:
         guess = lookup.propose(state.token_ids, most, self.row_cost.tokens(num_running))
         if guess:
             # What ends an answer is drawn in any case, so it need not be proposed.
-            guess = list(takewhile(lambda token: token not in state.stop_ids, guess))
+            ends = state.stop_ids | self._never
+            guess = list(takewhile(lambda token: token not in ends, guess))
         if state.matcher is None:
             state.next_proposal = lookup.resume
             return Proposal(tuple(guess)) if guess else NOTHING

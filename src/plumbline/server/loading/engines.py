@@ -108,9 +108,12 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
     if gguf is not None:
         return _for_file(settings, folder, gguf)
     try:
-        described = describe_model(settings, folder, None).description
-        if described.is_text_of_more:
-            raise UnsupportedModelError("of this model it runs the text alone, and not images")
+        model = describe_model(settings, folder, None)
+        described = model.description
+        if model.no_images:
+            raise UnsupportedModelError(
+                f"of this model it runs the text alone, and not images: {model.no_images}"
+            )
     except UnsupportedModelError as error:
         if find_spec("vllm") is not None:
             return EngineChoice("vllm", f"ours does not run this model, and vLLM is installed: {error}")
@@ -123,7 +126,8 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
             )
         return EngineChoice("plumbline", f"it supports this model, and dequantises its weights on {device}")
     quantised = "" if described.stored is None else " and reads its quantised weights"
-    return EngineChoice("plumbline", f"it supports this model{quantised}")
+    images = "" if model.images is None else " and reads its images"
+    return EngineChoice("plumbline", f"it supports this model{quantised}{images}")
 
 
 _NARROW = frozenset({2, 8, 12, 13})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.models import (
     ModelDescription,
     Transformer,
@@ -23,6 +25,12 @@ from plumbline.engines.native.models import (
 )
 from plumbline.engines.native.models.gguf import GgufModel, load_gguf, read_model
 from plumbline.engines.native.models.support import compiled_problem, kernels_problem
+from plumbline.engines.native.models.vision import (
+    Preparation,
+    Vision,
+    read_preparation,
+    read_vision,
+)
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import Engine
 from plumbline.server.loading.adapter_ranks import largest_rank
@@ -63,11 +71,21 @@ _BLOCK_SIZE = 16
 _BITS = {"auto": None, "none": 0, "int8": 8, "int4": 4}
 
 
+class Images(NamedTuple):
+    """How our engine reads the images of a model."""
+
+    vision: Vision
+    preparation: Preparation
+
+
 class NativeModel(NamedTuple):
     """A model that our engine runs: its description, and its file if it is one."""
 
     description: ModelDescription
     gguf: GgufModel | None
+    images: Images | None = None
+    no_images: str = ""
+    """Why the images of a model of images and text are not read."""
 
     @property
     def is_quantised(self) -> bool:
@@ -92,7 +110,13 @@ def describe_model(settings: Settings, folder: Path, gguf: Path | None) -> Nativ
     problem = None if device.type == "cpu" else kernels_problem(description)
     if problem is not None:
         raise UnsupportedModelError(f"it cannot run on {device}: {problem}; --device cpu runs it")
-    return NativeModel(description, file)
+    if not description.is_text_of_more:
+        return NativeModel(description, file)
+    try:
+        vision = read_vision(json.loads((folder / "config.json").read_text("utf-8")), description)
+        return NativeModel(description, None, Images(vision, read_preparation(folder, vision)))
+    except UnsupportedModelError as error:
+        return NativeModel(description, None, no_images=str(error))
 
 
 def build_native(
@@ -121,8 +145,10 @@ def build_native(
     dtype = native_dtype(settings, model)
     if dtype != described.dtype and settings.dtype == "auto":
         _log.info("the weights are float16: on a CPU they run in bfloat16 (--dtype float16 keeps it)")
-    if described.is_text_of_more:
-        _log.warning("only the text of this model is run: requests with images are refused")
+    if model.no_images:
+        _log.warning(
+            "only the text of this model is run, and requests with images are refused: %s", model.no_images
+        )
     # Before the weights are read, and before tables of so many positions are made.
     config = _config(model, settings, dtype)
     held = config.num_blocks * config.block_size * described.cache_width * dtype.itemsize
@@ -143,6 +169,21 @@ def build_native(
         runs_on=_runs_on(device, dtype, compiled=loaded.library is not None),
         cache_bytes=held,
         adapters=adapters,
+        images=_image_reader(loaded, model, config),
+    )
+
+
+def _image_reader(loaded: Transformer, model: NativeModel, config: EngineConfig) -> ImageReader | None:
+    encoder = loaded.vision
+    if encoder is None or model.images is None:
+        return None
+    vision, preparation = model.images
+    return ImageReader(
+        lambda data: encoder.encode(preparation.pixels(data)),
+        placeholder=vision.placeholder,
+        num_tokens=vision.num_tokens,
+        image_bytes=encoder.row_bytes,
+        max_model_len=config.max_model_len,
     )
 
 
@@ -165,7 +206,13 @@ def _load(
         return load_gguf(model.gguf, dtype, device, max_model_len, library, bits)
     # The length that is not given is that of the config, which may be longer than a table needs.
     return load_model(
-        folder, dtype=dtype, device=device, max_model_len=settings.max_model_len, library=library, bits=bits
+        folder,
+        dtype=dtype,
+        device=device,
+        max_model_len=settings.max_model_len,
+        library=library,
+        bits=bits,
+        vision=None if model.images is None else model.images.vision,
     )
 
 

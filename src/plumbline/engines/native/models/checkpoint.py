@@ -27,8 +27,19 @@ _TEXT = (
     ("lm_head.", "lm_head."),
 )
 """What names of a text begin with in models of images and text, and alone."""
+_IMAGES = (
+    ("model.vision_tower.vision_model.", "vision_tower."),
+    ("vision_tower.vision_model.", "vision_tower."),
+    ("model.vision_tower.", "vision_tower."),
+    ("vision_tower.", "vision_tower."),
+    ("model.multi_modal_projector.", "projector."),
+    ("multi_modal_projector.", "projector."),
+)
+"""The same of a tower and a projector, of releases and of transformers 4 and 5."""
 
 
+_OLD = "rotary_emb.inv_freq"
+"""Rotary frequencies of old checkpoints, which the config determines."""
 _PLAIN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -62,8 +73,7 @@ class Checkpoint:
             self._files[name] = file.__enter__()
             self._size += path.stat().st_size
             self._where |= dict.fromkeys(file.keys(), name)
-        # Old checkpoints carry the rotary frequencies, which the config determines.
-        self.unused = {name for name in self._where if not name.endswith("rotary_emb.inv_freq")}
+        self.unused = {name for name in self._where if not name.endswith(_OLD)}
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -131,13 +141,15 @@ class Checkpoint:
         """Return whether there is such a tensor."""
         return self._stored.get(name, name) in self._where
 
-    def take_text(self) -> None:
-        """Name the tensors of a text as if it were all, and leave those of images alone."""
+    def take_text(self, *, with_images: bool = False) -> None:
+        """Name the tensors of a text as if it were all; leave those of images alone, or name them in one way."""
+        prefixes = (*_TEXT, *_IMAGES) if with_images else _TEXT
         for stored in self._where:
-            for prefix, plain in _TEXT:
+            for prefix, plain in prefixes:
                 if stored.startswith(prefix):
                     self._stored[plain + stored.removeprefix(prefix)] = stored
-        self.unused = set(self._stored)
+                    break
+        self.unused = {plain for plain in self._stored if not plain.endswith(_OLD)}
 
     def ignore(self, prefixes: tuple[str, ...]) -> None:
         """Accept that tensors are not used whose names begin in one of these ways."""

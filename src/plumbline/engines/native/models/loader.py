@@ -23,6 +23,7 @@ from plumbline.engines.native.models.rope import head_order
 from plumbline.engines.native.models.stored import Grid
 from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.models.transformer import Transformer
+from plumbline.engines.native.models.vision import Vision, VisionEncoder
 from plumbline.engines.native.models.weights import (
     AttentionWeights,
     DenseWeights,
@@ -53,6 +54,7 @@ def load_model(
     max_model_len: int | None = None,
     library: Library | None = None,
     bits: int | None = None,
+    vision: Vision | None = None,
 ) -> Transformer:
     """Load a model folder.
 
@@ -65,6 +67,7 @@ def load_model(
         library: compiled kernels to use where they support the model (`compiled_problem`).
         bits: 8 or 4 to round the weights of linear layers, with a library; the output layer has 8 at least. 0 takes
             all weights in `dtype`; None keeps the bits of those that are stored quantised.
+        vision: how the model reads images; None leaves their weights alone.
 
     Raises:
         UnsupportedModelError: the engine does not support the config.
@@ -75,13 +78,16 @@ def load_model(
         folder, dtype or description.dtype, torch.device(device), description.stored
     ) as checkpoint:
         if description.is_text_of_more:
-            checkpoint.take_text()
+            checkpoint.take_text(with_images=vision is not None)
             description = replace(description, tied=not checkpoint.has(f"{description.names.head}.weight"))
         if description.tied:
             # A tied model may come with the redundant copy.
             checkpoint.ignore((f"{description.names.head}.weight",))
         checkpoint.ignore(description.names.ignored)
         model = build(description, checkpoint.fetch_weight, library, bits)
+        if vision is not None:
+            model.vision = VisionEncoder(vision, checkpoint.fetch)
+            checkpoint.ignore(vision.unused)
         checkpoint.finish()
     return model
 

@@ -169,8 +169,12 @@ class Backend(Protocol):
         batch: AttentionBatch,
         caches: list[KVCache],
         selection: Selection | None,
+        given: Tensor | None = None,
     ) -> Tensor:
-        """Run a step: int64 [T] token ids to hidden states [R, D] of the selected tokens (None: of all)."""
+        """Run a step: int64 [T] token ids to hidden states [R, D] of the selected tokens (None: of all).
+
+        Token -1 - i has row i of `given` [G, D] as its embedding, which is not scaled.
+        """
         ...
 
 
@@ -182,12 +186,24 @@ def eager_backend(weights: Tensor) -> Backend:
 class _Step:
     """The tokens of a step, with the operations that all eager implementations share."""
 
-    def __init__(self, token_ids: Tensor, batch: AttentionBatch, selection: Selection | None) -> None:
-        self._token_ids, self._batch, self._selection = token_ids, batch, selection
+    def __init__(
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        selection: Selection | None,
+        given: Tensor | None = None,
+    ) -> None:
+        self._token_ids, self._batch, self._selection, self._given = token_ids, batch, selection, given
 
     def embed(self, table: Tensor, factor: float) -> Tensor:
-        rows = F.embedding(self._token_ids, table)
-        return rows if factor == 1.0 else rows.mul_(factor)
+        if self._given is None:
+            rows = F.embedding(self._token_ids, table)
+            return rows if factor == 1.0 else rows.mul_(factor)
+        rows = F.embedding(self._token_ids.clamp(min=0), table)
+        if factor != 1.0:
+            rows = rows.mul_(factor)
+        places = (self._token_ids < 0).nonzero().flatten()
+        return rows.index_copy_(0, places, self._given[-1 - self._token_ids[places]])
 
     def add(self, x: Tensor, residual: Tensor, factor: float, scale: float) -> Tensor:
         return add_torch(x, residual, factor, scale)
@@ -278,8 +294,14 @@ class _Kernels(_Step):
 class _Torch(_Step):
     """Skips the checks of the kernels: on a CPU a call costs as much as its arithmetic, and descriptions fix shapes."""
 
-    def __init__(self, token_ids: Tensor, batch: AttentionBatch, selection: Selection | None) -> None:
-        super().__init__(token_ids, batch, selection)
+    def __init__(
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        selection: Selection | None,
+        given: Tensor | None = None,
+    ) -> None:
+        super().__init__(token_ids, batch, selection, given)
         self._all = batch
         self._plans: dict[int, RopePlan] = {}
 
@@ -345,8 +367,9 @@ class _EagerBackend:
         batch: AttentionBatch,
         caches: list[KVCache],
         selection: Selection | None,
+        given: Tensor | None = None,
     ) -> Tensor:
-        return loop(self.step(token_ids, batch, selection), caches)
+        return loop(self.step(token_ids, batch, selection, given), caches)
 
 
 class _KernelBackend(_EagerBackend):

@@ -40,6 +40,7 @@ class RecordedBackend:
         batch: AttentionBatch,
         caches: list[KVCache],
         selection: Selection | None,
+        given: Tensor | None = None,
     ) -> Tensor:
         """Run a step; the next step overwrites the result."""
         tokens = token_ids.shape[0]
@@ -50,7 +51,7 @@ class RecordedBackend:
                 loop, caches, capacity if tokens <= capacity else max(tokens, 2 * capacity)
             )
         program, result = self._program
-        return result[: program.run(token_ids, batch, selection)]
+        return result[: program.run(token_ids, batch, selection, given)]
 
     def _record(self, loop: Loop, caches: list[KVCache], capacity: int) -> tuple[Program, Tensor]:
         self._cache = caches[0][0]

@@ -44,6 +44,7 @@ from plumbline.engines.native.models.operations import (
 )
 from plumbline.engines.native.models.recorded import RecordedBackend
 from plumbline.engines.native.models.rope import rope_table, temperatures
+from plumbline.engines.native.models.vision.encoder import VisionEncoder
 from plumbline.engines.native.models.weights import (
     AttentionWeights,
     DenseWeights,
@@ -94,6 +95,8 @@ class Transformer:
         self.embedding = weights.embedding
         self.head = weights.head
         self.places = weights.places
+        self.vision: VisionEncoder | None = None
+        """Reads images for the model; the loader sets it."""
         # Models were trained with a factor of their own type.
         self._embedding_scale = float(torch.tensor(description.embedding_scale, dtype=self.dtype))
         self._tables: dict[tuple[Rope, int], tuple[Tensor, Tensor | None]] = {}
@@ -206,19 +209,21 @@ class Transformer:
         batch: AttentionBatch,
         kv_caches: list[KVCache],
         selection: Selection | None = None,
+        given: Tensor | None = None,
     ) -> Tensor:
         """Run one step and write the new keys and values to the caches.
 
         Args:
-            token_ids: int64 [T].
+            token_ids: int64 [T]; -1 - i stands for row i of `given`.
             batch: where the tokens sit.
             kv_caches: keys and values of each layer.
             selection: the tokens whose results are wanted; None for all.
+            given: rows [G, D] in the place of embeddings, such as those of an image.
 
         Returns:
             Hidden states [R, D] of the selected tokens, which the next step may overwrite.
         """
-        return self._backend.run(self._run_layers, token_ids, batch, kv_caches, selection)
+        return self._backend.run(self._run_layers, token_ids, batch, kv_caches, selection, given)
 
     def _run_layers(self, operations: Operations, kv_caches: list[KVCache]) -> Tensor:
         residual = operations.embed(self.embedding, self._embedding_scale)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from plumbline.engines.native.models.families import FAMILIES, WRAPPED
 from plumbline.engines.native.models.gguf import ARCHITECTURES
 from plumbline.engines.native.models.quantised import FORMATS
+from plumbline.engines.native.models.vision import VISIONS
 
 __all__ = ["overview", "table"]
 
@@ -15,7 +16,10 @@ __all__ = ["overview", "table"]
 def table() -> str:
     """Return the families of our engine as a table of docs/reference/engines.md."""
     rows = [f"| `{name}` | {family.title} |" for name, family in FAMILIES.items()]
-    rows += [f"| `{name}` | {model.title}, with `--engine plumbline` |" for name, model in WRAPPED.items()]
+    rows += [
+        f"| `{name}` | {model.title}{'' if name in VISIONS else ', with `--engine plumbline`'} |"
+        for name, model in WRAPPED.items()
+    ]
     return "\n".join(("| `model_type` | models |", "|---|---|", *rows))
 
 
@@ -46,8 +50,11 @@ def _lines() -> Iterator[str]:
     yield f"Their weights may be quantised; quant_method in config.json is one of: {', '.join(FORMATS)}."
     yield f"It reads GGUF files with general.architecture {', '.join(ARCHITECTURES)}."
     yield ""
-    yield "With --engine plumbline it runs the text of models of images and text, too; else they go to an engine below:"
-    yield from (f"  {name:{width}}{model.title}" for name, model in WRAPPED.items())
+    yield "It reads images for these models of images and text:"
+    yield from (f"  {name:{width}}{WRAPPED[name].title}" for name in VISIONS)
+    yield ""
+    yield "With --engine plumbline it runs the text of these, too; else they go to an engine below, which takes images:"
+    yield from (f"  {name:{width}}{model.title}" for name, model in WRAPPED.items() if name not in VISIONS)
     yield ""
     yield "llama.cpp (--engine llama_cpp): GGUF files of every family that llama.cpp runs."
     yield ""

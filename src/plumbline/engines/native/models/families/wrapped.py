@@ -1,7 +1,7 @@
 """Read the text of models of images and text: their config has that of the text inside.
 
-Only the text is run, so `--engine auto` leaves such a model to an engine that takes images. Configs of earlier versions
-of transformers leave out what is a default of the type.
+`vision/` reads the images of some types. Of the others only the text is run, so `--engine auto` leaves such a model to
+an engine that takes images. Configs of earlier versions of transformers leave out what is a default of the type.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WRAPPED = {
     ),
     "gemma4": Wrapped("the text of Gemma 4, dense", "gemma4_text", {}),
     "llava": Wrapped(
-        "the text of LLaVA 1.5, and of others of its kind",
+        "LLaVA 1.5 and others of its kind, with images by CLIP or SigLIP",
         "llama",
         {
             "hidden_size": 4096,

@@ -1,0 +1,82 @@
+"""Describe how a model sees: the tower, the projector and the tokens of an image, as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Gelu", "LlavaProjector", "Tower", "Vision"]
+
+Gelu = Literal["gelu", "gelu_tanh", "quick_gelu"]
+"""The activations of towers and projectors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tower:
+    """A transformer over the patches of a square image, without a mask; positions are learned."""
+
+    kind: Literal["clip", "siglip"]
+    """CLIP has a class token before the patches and a norm before the layers, SigLIP a bias of patches."""
+    hidden_size: int
+    width: int
+    """Of feed-forward blocks."""
+    layers: int
+    heads: int
+    image_size: int
+    """Pixels of a side."""
+    patch_size: int
+    activation: Gelu
+    eps: float
+
+    @property
+    def side(self) -> int:
+        """Patches of a side."""
+        return self.image_size // self.patch_size
+
+    @property
+    def positions(self) -> int:
+        """Rows of a layer: the patches, and the class token if there is one."""
+        return self.side**2 + (self.kind == "clip")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlavaProjector:
+    """Two linear layers over the results of one or several layers of the tower, side by side."""
+
+    layers: tuple[int, ...]
+    """0 stands for the embedded patches, n for the result of the n-th layer."""
+    drops_first: bool
+    """Whether the first row, CLIP's class token, is left out."""
+    activation: Gelu
+    bias: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vision:
+    """How a model of images and text reads an image."""
+
+    tower: Tower
+    projector: LlavaProjector
+    placeholder: int
+    """The token that a prompt has in the place of an image, and that an image's positions have."""
+    hidden_size: int
+    """The width of the text."""
+
+    @property
+    def last_layer(self) -> int:
+        """How many layers of the tower run."""
+        return max(self.projector.layers)
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """What the names of tensors begin with that are not needed: those of later layers among them."""
+        later = (
+            f"vision_tower.encoder.layers.{index}." for index in range(self.last_layer, self.tower.layers)
+        )
+        names = ("embeddings.position_ids", "head.", "post_layernorm.")
+        return (*(f"vision_tower.{name}" for name in names), *later)
+
+    @property
+    def num_tokens(self) -> int:
+        """Positions of an image in the text."""
+        return self.tower.positions - self.projector.drops_first

@@ -1,0 +1,157 @@
+"""Run a tower and a projector over the pixels of one image, with one loop over its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.vision.description import Gelu, Tower, Vision
+
+__all__ = ["VisionEncoder"]
+
+Fetch = Callable[[str, tuple[int, ...]], Tensor]
+"""Return a tensor by its name and shape, in the model's type."""
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+_ACTIVATIONS: dict[Gelu, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": _quick_gelu,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    before_mixer: _Norm
+    qkv: Linear
+    out: Linear
+    before_feed_forward: _Norm
+    up: Linear
+    down: Linear
+
+
+class VisionEncoder:
+    """The tower and the projector of a model. Stateless, so any thread may call it."""
+
+    def __init__(self, vision: Vision, fetch: Fetch) -> None:
+        """Take the description, and the weights that it asks for."""
+        self.vision = vision
+        tower, projector = vision.tower, vision.projector
+        width, weights = tower.hidden_size, _Weights(tower, fetch)
+        patch = 3 * tower.patch_size**2
+        kernel = fetch(
+            "vision_tower.embeddings.patch_embedding.weight", (width, 3, tower.patch_size, tower.patch_size)
+        )
+        bias = (
+            fetch("vision_tower.embeddings.patch_embedding.bias", (width,))
+            if tower.kind == "siglip"
+            else None
+        )
+        self._patches = Linear(kernel.view(width, patch), bias)
+        self._positions = fetch("vision_tower.embeddings.position_embedding.weight", (tower.positions, width))
+        self._class: Tensor | None = None
+        self._first_norm: _Norm | None = None
+        if tower.kind == "clip":
+            self._class = fetch("vision_tower.embeddings.class_embedding", (width,))
+            self._first_norm = weights.norm("pre_layrnorm")
+        self._layers = [weights.layer(index) for index in range(vision.last_layer)]
+        self._activation = _ACTIVATIONS[tower.activation]
+        size, inputs = vision.hidden_size, width * len(projector.layers)
+        self._first = weights.linear("projector.linear_1", size, inputs, bias=projector.bias)
+        self._second = weights.linear("projector.linear_2", size, size, bias=projector.bias)
+        self._between = _ACTIVATIONS[projector.activation]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of what an image becomes."""
+        return self.vision.num_tokens * self.vision.hidden_size * self._positions.element_size()
+
+    @torch.inference_mode()
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Return an image as rows of the text.
+
+        Args:
+            pixels: fp32 [3, image_size, image_size], normalised.
+
+        Returns:
+            [num_tokens, hidden_size], in the type of the weights.
+        """
+        tower, projector = self.vision.tower, self.vision.projector
+        x = self._embed(pixels.to(self._positions.device, self._positions.dtype))
+        states = {0: x}
+        for index, layer in enumerate(self._layers, 1):
+            x = x + self._attend(layer.before_mixer(x), layer, tower)
+            x = x + layer.down(self._activation(layer.up(layer.before_feed_forward(x))))
+            states[index] = x
+        rows = torch.cat([states[index] for index in projector.layers], dim=-1)
+        return self._second(self._between(self._first(rows[1:] if projector.drops_first else rows)))
+
+    def _embed(self, pixels: Tensor) -> Tensor:
+        """Return the rows before the first layer."""
+        tower = self.vision.tower
+        side, size = tower.side, tower.patch_size
+        whole = pixels[:, : side * size, : side * size].reshape(3, side, size, side, size)
+        rows = self._patches(whole.permute(1, 3, 0, 2, 4).reshape(side * side, -1))
+        if self._class is not None:
+            rows = torch.cat((self._class.unsqueeze(0), rows))
+        rows = rows + self._positions
+        return rows if self._first_norm is None else self._first_norm(rows)
+
+    def _attend(self, x: Tensor, layer: _Layer, tower: Tower) -> Tensor:
+        # [3, heads, rows, head width]
+        q, k, v = layer.qkv(x).view(len(x), 3, tower.heads, -1).permute(1, 2, 0, 3)
+        mixed = F.scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
+        return layer.out(mixed[0].transpose(0, 1).reshape(len(x), -1))
+
+
+class _Weights:
+    """Fetch the weights of a tower's layers."""
+
+    def __init__(self, tower: Tower, fetch: Fetch) -> None:
+        self._tower, self._fetch = tower, fetch
+
+    def norm(self, name: str) -> _Norm:
+        shape = (self._tower.hidden_size,)
+        name = f"vision_tower.{name}"
+        return _Norm(
+            self._fetch(f"{name}.weight", shape), self._fetch(f"{name}.bias", shape), self._tower.eps
+        )
+
+    def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = True) -> Linear:
+        weight = self._fetch(f"{name}.weight", (outputs, inputs))
+        return Linear(weight, self._fetch(f"{name}.bias", (outputs,)) if bias else None)
+
+    def layer(self, index: int) -> _Layer:
+        tower = self._tower
+        width, prefix = tower.hidden_size, f"encoder.layers.{index}"
+        projections = [f"vision_tower.{prefix}.self_attn.{name}_proj" for name in "qkv"]
+        weights = [self._fetch(f"{name}.weight", (width, width)) for name in projections]
+        biases = [self._fetch(f"{name}.bias", (width,)) for name in projections]
+        return _Layer(
+            before_mixer=self.norm(f"{prefix}.layer_norm1"),
+            qkv=Linear(torch.cat(weights), torch.cat(biases)),
+            out=self.linear(f"vision_tower.{prefix}.self_attn.out_proj", width, width),
+            before_feed_forward=self.norm(f"{prefix}.layer_norm2"),
+            up=self.linear(f"vision_tower.{prefix}.mlp.fc1", tower.width, width),
+            down=self.linear(f"vision_tower.{prefix}.mlp.fc2", width, tower.width),
+        )

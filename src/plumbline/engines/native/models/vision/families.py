@@ -1,0 +1,146 @@
+"""Read the vision part of a `config.json`: one function for each type of tower, and for each type of model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
+from plumbline.engines.native.models.fields import Fields, Json
+from plumbline.engines.native.models.vision.description import Gelu, LlavaProjector, Tower, Vision
+
+__all__ = ["TOWERS", "VISIONS", "read_vision"]
+
+_GELUS: dict[str, Gelu] = {
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+}
+_UNUSED = (
+    "attention_dropout dropout initializer_factor num_channels projection_dim vision_use_head vocab_size "
+    "torch_dtype dtype"
+)
+"""Fields of towers that do not change what is computed; other numbers of channels do not fit the pixels."""
+_LLAVA_TOWER: Json = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 1024,
+    "image_size": 336,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "patch_size": 14,
+}
+"""The tower of a LLaVA whose config describes none."""
+
+
+def _gelu(fields: Fields, name: str, default: str) -> Gelu:
+    value = fields.get(name, default)
+    if value not in _GELUS:
+        raise UnsupportedModelError(f"{name} {value!r} is not supported ({', '.join(_GELUS)} are)")
+    return _GELUS[value]
+
+
+def _tower(kind: Any, patch: int, activation: str, eps: float) -> Callable[[Fields], Tower]:
+    """Return the reader of a tower with these defaults."""
+
+    def read(fields: Fields) -> Tower:
+        fields.without_effect(_UNUSED)
+        if fields.integer("num_channels", 3) != 3:
+            raise UnsupportedModelError("num_channels must be 3")
+        tower = Tower(
+            kind=kind,
+            hidden_size=fields.integer("hidden_size", 768),
+            width=fields.integer("intermediate_size", 3072),
+            layers=fields.integer("num_hidden_layers", 12),
+            heads=fields.integer("num_attention_heads", 12),
+            image_size=fields.integer("image_size", 224),
+            patch_size=fields.integer("patch_size", patch),
+            activation=_gelu(fields, "hidden_act", activation),
+            eps=fields.number("layer_norm_eps", eps),
+        )
+        if tower.hidden_size % tower.heads:
+            raise UnsupportedModelError("hidden_size must be a multiple of num_attention_heads")
+        if not tower.side:
+            raise UnsupportedModelError("patch_size must not be more than image_size")
+        return tower
+
+    return read
+
+
+TOWERS: dict[str, Callable[[Fields], Tower]] = {
+    "clip_vision_model": _tower("clip", 32, "quick_gelu", 1e-5),
+    "siglip_vision_model": _tower("siglip", 16, "gelu_pytorch_tanh", 1e-6),
+}
+"""The towers that the engine runs, by `vision_config.model_type`."""
+
+
+def _read_tower(config: Json) -> Tower:
+    fields = Fields(config)
+    if fields.model_type not in TOWERS:
+        raise UnsupportedModelError(
+            f"model_type {fields.model_type!r} is not supported ({', '.join(TOWERS)} are)"
+        )
+    tower = TOWERS[fields.model_type](fields)
+    fields.finish()
+    return tower
+
+
+def _llava(fields: Fields, text: ModelDescription) -> Vision:
+    tower = _read_tower(fields.get("vision_config", _LLAVA_TOWER))
+    if text.embedding_scale != 1.0:
+        raise UnsupportedModelError(
+            f"the text, {text.model_type}, scales its embeddings, and those of images with them"
+        )
+    strategy = fields.get("vision_feature_select_strategy", "default")
+    if strategy not in ("default", "full"):
+        raise UnsupportedModelError(
+            f"vision_feature_select_strategy {strategy!r} is not supported (default, full are)"
+        )
+    projector = LlavaProjector(
+        layers=_chosen_layers(fields.get("vision_feature_layer", -2), tower),
+        drops_first=strategy == "default",
+        activation=_gelu(fields, "projector_hidden_act", "gelu"),
+        bias=fields.flag("multimodal_projector_bias", True),
+    )
+    return Vision(
+        tower=tower,
+        projector=projector,
+        placeholder=fields.integer("image_token_id", fields.integer("image_token_index", 32000)),
+        hidden_size=text.hidden_size,
+    )
+
+
+def _chosen_layers(value: Any, tower: Tower) -> tuple[int, ...]:
+    """Return the layers that the projector reads, counted from the embedded patches."""
+    chosen = value if isinstance(value, list) else [value]
+    total = tower.layers + 1
+    if not chosen or any(type(layer) is not int or not -total <= layer < total for layer in chosen):
+        raise UnsupportedModelError(
+            f"vision_feature_layer must name layers from {-total} to {total - 1}, not {value!r}"
+        )
+    return tuple(layer % total for layer in chosen)
+
+
+VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {"llava": _llava}
+"""The models whose images the engine reads, by `model_type`."""
+
+
+def read_vision(config: Json, text: ModelDescription) -> Vision:
+    """Read the vision part of the contents of a `config.json`; `text` is what the rest describes.
+
+    Raises:
+        UnsupportedModelError: images of this model are not supported; the message names the field.
+    """
+    fields = Fields(config)
+    if fields.model_type not in VISIONS:
+        raise UnsupportedModelError(f"images of model_type {fields.model_type!r} are not supported")
+    try:
+        vision = VISIONS[fields.model_type](fields, text)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"its images are not supported: {error}") from error
+    if vision.placeholder >= text.vocab_size:
+        raise UnsupportedModelError(
+            f"its images are not supported: image_token_index {vision.placeholder} is not in the vocabulary"
+        )
+    return vision

@@ -1,0 +1,206 @@
+"""Turn image files into the pixels that a tower reads, as the processor of the model's folder describes it.
+
+The arithmetic is that of transformers' image processors with Pillow. It is ours because importing those takes seconds,
+which the first request with an image would wait for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plumbline.engines.media.images import ImageError, decode_image
+from plumbline.engines.native.models.description import UnsupportedModelError
+from plumbline.engines.native.models.fields import Fields, Json
+from plumbline.engines.native.models.vision.description import Vision
+
+__all__ = ["Preparation", "read_preparation"]
+
+_MOST_PIXELS = 100_000_000
+"""Of an image that is made square: one of 89,000 x 446 pixels would have eight billion."""
+
+_CLIP: Json = {
+    "crop_size": {"height": 224, "width": 224},
+    "do_center_crop": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "size": {"shortest_edge": 224},
+}
+_KINDS: dict[str, Json] = {
+    "CLIPImageProcessor": _CLIP,
+    "LlavaImageProcessor": _CLIP,
+    "SiglipImageProcessor": {
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "size": {"height": 224, "width": 224},
+    },
+}
+"""The image processors that are known, with their defaults."""
+_WITHOUT_EFFECT = (
+    "auto_map data_format default_to_square device disable_grouping do_convert_rgb feature_extractor_type "
+    "input_data_format processor_class return_tensors"
+)
+"""Images are in RGB before; the type decides how a size of one number is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """How an image becomes pixels: made square, resized, cropped, rescaled, normalised; None leaves a part out."""
+
+    fill: tuple[int, int, int] | None
+    """The colour that makes an image square first."""
+    shortest: int | None
+    """Pixels of the shorter side after the resize."""
+    size: tuple[int, int] | None
+    """Height and width after the resize, if the shorter side does not decide them."""
+    resample: int
+    """Pillow's number of the filter."""
+    crop: tuple[int, int] | None
+    """Height and width of the middle that is kept."""
+    factor: float | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+
+    def pixels(self, data: bytes) -> Tensor:
+        """Return a file as fp32 [3, height, width].
+
+        Raises:
+            ImageError: the file cannot be decoded.
+        """
+        image = self._cropped(self._resized(decode_image(data)))
+        values: np.ndarray[Any, np.dtype[Any]] = np.asarray(image)
+        if self.factor is not None:
+            values = values.astype(np.float64) * self.factor
+        values = values.astype(np.float32)
+        if self.mean is not None and self.std is not None:
+            values = (values - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))
+
+    def _resized(self, image: Any) -> Any:
+        from PIL import Image
+
+        width, height = image.size
+        if self.fill is not None and width != height:
+            side = max(width, height)
+            if side * side > _MOST_PIXELS:
+                raise ImageError(
+                    f"has {width} x {height} pixels; as a square, which this model reads, it would have more than "
+                    f"{_MOST_PIXELS}",
+                    "image_too_large",
+                )
+            square = Image.new("RGB", (side, side), self.fill)
+            square.paste(image, ((side - width) // 2, (side - height) // 2))
+            image, width, height = square, side, side
+        if self.size is not None:
+            height, width = self.size
+        elif self.shortest is not None:
+            longer = int(self.shortest * max(width, height) / min(width, height))
+            width, height = (self.shortest, longer) if width <= height else (longer, self.shortest)
+        return image.resize((width, height), resample=self.resample)
+
+    def _cropped(self, image: Any) -> Any:
+        if self.crop is None:
+            return image
+        height, width = self.crop
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        return image.crop((left, top, left + width, top + height))
+
+
+def read_preparation(folder: Path, vision: Vision) -> Preparation:
+    """Read the image processor of a model folder.
+
+    Raises:
+        UnsupportedModelError: there is none, or it does something that is not supported; the message names the field.
+    """
+    if find_spec("PIL") is None:
+        raise UnsupportedModelError("Pillow (extra: images) is not installed")
+    whole = _json(folder / "processor_config.json")
+    _check_processor(whole, vision)
+    found = whole.get("image_processor") or _json(folder / "preprocessor_config.json")
+    kind = str(found.get("image_processor_type") or "").removesuffix("Fast").removesuffix("Pil")
+    if kind not in _KINDS:
+        raise UnsupportedModelError(
+            f"image_processor_type {kind!r} of its processor is not supported ({', '.join(_KINDS)} are)"
+        )
+    fields = Fields({**_KINDS[kind], **found})
+    fields.without_effect("image_processor_type", _WITHOUT_EFFECT)
+    preparation = _read(fields, pads=kind == "LlavaImageProcessor")
+    fields.finish()
+    side = vision.tower.image_size
+    if (preparation.crop or preparation.size) != (side, side):
+        raise UnsupportedModelError(
+            f"its processor makes images of {preparation.crop or preparation.size or 'any size'}, and the tower reads "
+            f"{side} x {side} pixels"
+        )
+    return preparation
+
+
+def _read(fields: Fields, *, pads: bool) -> Preparation:
+    if not fields.flag("do_resize", True):
+        raise UnsupportedModelError("do_resize false is not supported")
+    size = _size(fields.get("size"))
+    crop = fields.get("crop_size")
+    crop = _size({"height": crop, "width": crop} if isinstance(crop, int) else crop) if crop else None
+    shortest = size if isinstance(size, int) else None
+    square = None if isinstance(size, int) else size
+    kept = crop if fields.flag("do_center_crop") and isinstance(crop, tuple) else None
+    if kept is not None and max(kept) > (shortest or min(square or (0,))):
+        raise UnsupportedModelError("crop_size must not be more than size")
+    mean, std = tuple(fields.get("image_mean") or ()), tuple(fields.get("image_std") or ())
+    normalised = fields.flag("do_normalize", True)
+    if normalised and (len(mean) != 3 or len(std) != 3):
+        raise UnsupportedModelError("image_mean and image_std must have three numbers")
+    squared = fields.flag("do_pad")
+    if squared and not pads:
+        raise UnsupportedModelError("do_pad is not supported for this image_processor_type")
+    red, green, blue = (int(value * 255) for value in mean) if squared else (0, 0, 0)
+    factor = fields.number("rescale_factor", 1 / 255)
+    return Preparation(
+        fill=(red, green, blue) if squared else None,
+        shortest=shortest,
+        size=square,
+        resample=int(fields.get("resample", 3)),
+        crop=kept,
+        factor=factor if fields.flag("do_rescale", True) else None,
+        mean=mean if normalised else None,
+        std=std if normalised else None,
+    )
+
+
+def _size(value: Any) -> int | tuple[int, int]:
+    """Read a size: the shorter side, or height and width."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, dict) and value.keys() == {"shortest_edge"}:
+        return int(value["shortest_edge"])
+    if isinstance(value, dict) and value.keys() == {"height", "width"}:
+        return int(value["height"]), int(value["width"])
+    raise UnsupportedModelError(f"size {value!r} is not supported")
+
+
+def _check_processor(fields: Json, vision: Vision) -> None:
+    """Check that transformers' processor would write as many placeholders as the tower has rows."""
+    kind = fields.get("processor_class", "LlavaProcessor")
+    if kind != "LlavaProcessor":
+        raise UnsupportedModelError(f"processor_class {kind!r} is not supported (LlavaProcessor is)")
+    if "patch_size" not in fields:
+        return
+    side = vision.tower.image_size // int(fields["patch_size"] or vision.tower.patch_size)
+    first = fields.get("vision_feature_select_strategy") == "default"
+    count = side * side + int(fields.get("num_additional_image_tokens") or 0) - first
+    if count != vision.num_tokens:
+        raise UnsupportedModelError(
+            f"processor_config.json gives an image {count} tokens, and config.json {vision.num_tokens}"
+        )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,315 @@
+"""Models of images and text compute what transformers computes, from a folder that transformers wrote.
+
+The laws, for random weights, each tower and each family of text:
+
+* The rows of an image are those that transformers puts into the text, within 1e-4.
+* A prompt with images, whole, in chunks that cut an image, in a batch and after cached blocks inside of an image, has
+  the logits of transformers within 1e-4, and 64 greedy tokens.
+* Pixels are those of transformers' processors, to the bit.
+* Names of tensors of older checkpoints are read, and what is not known is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from support.model_driver import Driver, Sequence
+from support.model_families import SMALL, WIDE
+from support.vision import picture
+
+from plumbline.engines.media.images import ImageError
+from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
+from plumbline.engines.native.models.vision import Preparation, Vision, read_preparation, read_vision
+from plumbline_kernels.cpu.library import load
+
+pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+VOCAB, IMAGE = 99, 98
+TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2}
+SIZES = {"image_size": 30, "patch_size": 7}
+CLIP = {"model_type": "clip_vision_model", **TOWER, **SIZES}
+SIGLIP = {"model_type": "siglip_vision_model", **TOWER, **SIZES}
+
+
+@dataclass
+class Case:
+    """A model: the type of its text, its tower and what its config says about images."""
+
+    text: str
+    tower: dict[str, Any]
+    changes: dict[str, Any] = field(default_factory=dict)
+    text_changes: dict[str, Any] = field(default_factory=dict)
+    is_compiled: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.text}-{self.tower['model_type']}{'-compiled' * self.is_compiled}"
+
+    def config(self) -> Any:
+        wide = WIDE | ({"head_dim": 32} if "head_dim" in self.text_changes else {})
+        text = SMALL | self.text_changes | (wide if self.is_compiled else {})
+        return transformers.LlavaConfig(
+            text_config={**text, "model_type": self.text},
+            vision_config=self.tower,
+            image_token_index=IMAGE,
+            **self.changes,
+        )
+
+
+CASES = [
+    Case("llama", CLIP),
+    Case("llama", CLIP, {"projector_hidden_act": "gelu"}, is_compiled=True),
+    Case("qwen2", SIGLIP, {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}),
+    Case(
+        "qwen3",
+        SIGLIP,
+        {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+        {"head_dim": 16, "tie_word_embeddings": True},
+        is_compiled=True,
+    ),
+    Case(
+        "mistral",
+        CLIP | {"hidden_act": "gelu"},
+        {"vision_feature_layer": [0, -2], "multimodal_projector_bias": False},
+        {"sliding_window": 21},
+    ),
+]
+
+
+@dataclass
+class Pair:
+    """The same random weights in transformers and in ours."""
+
+    reference: Any
+    model: Transformer
+    vision: Vision
+
+    def pixels(self, seed: int) -> torch.Tensor:
+        side = self.vision.tower.image_size
+        return torch.randn(3, side, side, generator=torch.Generator().manual_seed(seed))
+
+    def rows(self, seed: int) -> torch.Tensor:
+        assert self.model.vision is not None
+        return self.model.vision.encode(self.pixels(seed))
+
+    def sequence(self, driver: Driver, parts: list[int | list[int]], max_len: int) -> Sequence:
+        """Add a prompt: a number stands for the picture of that seed."""
+        tokens: list[int] = []
+        images = []
+        for part in parts:
+            if isinstance(part, int):
+                images.append((len(tokens), self.rows(part)))
+                tokens += [IMAGE] * self.vision.num_tokens
+            else:
+                tokens += part
+        sequence = driver.add(tokens, max_len)
+        sequence.images = images
+        return sequence
+
+    @torch.inference_mode()
+    def expected(self, sequence: Sequence, parts: list[int | list[int]]) -> torch.Tensor:
+        """The logits of transformers for the computed tokens of a sequence; none of the drawn ones is an image's."""
+        seeds = [part for part in parts if isinstance(part, int)]
+        computed = sequence.tokens[: sequence.num_computed_tokens]
+        logits: torch.Tensor = self.reference(
+            torch.tensor([computed]), pixel_values=torch.stack([self.pixels(seed) for seed in seeds])
+        ).logits[0]
+        return logits.float()
+
+    def assert_same(self, sequence: Sequence, parts: list[int | list[int]]) -> None:
+        ours = torch.stack(sequence.logits)
+        theirs = self.expected(sequence, parts)[-len(ours) :]
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return made(request.param, tmp_path_factory.mktemp(request.param.name))
+
+
+def made(case: Case, folder: Path) -> Pair:
+    """Save a random model with transformers, and load it."""
+    torch.manual_seed(len(case.name))
+    config = case.config()
+    config._attn_implementation = "eager"
+    reference: Any = transformers.LlavaForConditionalGeneration(config).eval()
+    for name, parameter in reference.named_parameters():
+        if "norm" in name:
+            parameter.data.normal_(0.7, 0.3)
+        elif "vision" in name or "projector" in name:
+            parameter.data.normal_(0.0, 0.3)
+    # No drawn token is the placeholder, which transformers would take for an image when all is computed at once.
+    reference.lm_head.weight.data[IMAGE] = 0.0
+    reference.save_pretrained(folder)
+    fields = json.loads((folder / "config.json").read_text())
+    vision = read_vision(fields, describe(fields))
+    library = load() if case.is_compiled else None
+    model = load_model(folder, torch.float32, library=library, vision=vision)
+    assert (model.library is not None) == case.is_compiled
+    return Pair(reference, model, vision)
+
+
+def text(length: int, seed: int) -> list[int]:
+    return torch.randint(0, IMAGE, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@torch.inference_mode()
+def test_the_rows_of_an_image_are_those_of_transformers(pair: Pair) -> None:
+    found = pair.reference.get_image_features(pair.pixels(1).unsqueeze(0)).pooler_output[0]
+    rows = pair.rows(1)
+    assert rows.shape == (pair.vision.num_tokens, pair.vision.hidden_size)
+    torch.testing.assert_close(rows, found, atol=1e-4, rtol=0)
+
+
+def test_prompts_whole_cut_and_after_cached_blocks_have_the_logits_of_transformers(pair: Pair) -> None:
+    driver = Driver(pair.model, block_size=8)
+    parts: list[int | list[int]] = [text(5, 1), 1, text(3, 2), 2, text(4, 3)]
+    whole, cut = (pair.sequence(driver, parts, 64) for _ in range(2))
+    other_parts: list[int | list[int]] = [3, text(2, 4)]
+    other = pair.sequence(driver, other_parts, 32)
+    size = len(whole.tokens)
+    driver.step([(whole, size)])
+    # The cuts are inside of both images, beside a decode and another prompt.
+    whole.tokens.append(int(whole.logits[-1][:IMAGE].argmax()))
+    driver.step([(whole, 1), (cut, 9), (other, 7)])
+    driver.step([(cut, 1), (other, len(other.tokens) - 7)])
+    driver.step([(cut, 18)])
+    driver.step([(cut, size - 28)])
+    # Eight or sixteen tokens of a prompt that ends otherwise are known: its first image is cut by the block.
+    forked_parts: list[int | list[int]] = [*parts[:3], 4, text(6, 5)]
+    forked = driver.fork(whole, pair.sequence(driver, forked_parts, 8).tokens[:16] + [0] * 40, 64)
+    begin = forked.num_computed_tokens = 16
+    template = pair.sequence(driver, forked_parts, 8)
+    forked.tokens, forked.images = template.tokens, template.images
+    driver.step([(forked, len(forked.tokens) - begin)])
+    pair.assert_same(whole, parts)
+    pair.assert_same(cut, parts)
+    pair.assert_same(other, other_parts)
+    pair.assert_same(forked, forked_parts)
+
+
+def test_sequences_decoded_together_get_the_greedy_tokens_of_transformers(pair: Pair) -> None:
+    driver = Driver(pair.model)
+    prompts: list[list[int | list[int]]] = [[text(4, 1), 1, text(2, 2)], [2, 3, text(5, 3)]]
+    sequences = [pair.sequence(driver, parts, 16 * 8) for parts in prompts]
+    sizes = [len(sequence.tokens) for sequence in sequences]
+    driver.step([(sequence, len(sequence.tokens)) for sequence in sequences])
+    driver.decode(sequences, 64)
+    for parts, size, sequence in zip(prompts, sizes, sequences, strict=True):
+        # If each token is the reference's choice after the ones before it, all are what it would have generated.
+        choices = pair.expected(sequence, parts).argmax(-1).tolist()
+        assert sequence.tokens[size:] == choices[size - 1 : -1]
+
+
+@pytest.mark.parametrize("names", [
+    {"model.vision_tower.": "vision_tower.vision_model.", "model.multi_modal_projector.": "multi_modal_projector.",
+     "model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head."},
+    {"model.vision_tower.": "model.vision_tower.vision_model."},
+])  # fmt: skip
+def test_the_names_of_released_checkpoints_are_read(names: dict[str, str], tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    pair = made(CASES[0], tmp_path)
+    path = tmp_path / "model.safetensors"
+    renamed = {}
+    for name, tensor in load_file(path).items():
+        prefix = next((prefix for prefix in names if name.startswith(prefix)), "")
+        renamed[names.get(prefix, "") + name.removeprefix(prefix)] = tensor
+    extra = "model.vision_tower." if len(names) == 1 else "vision_tower.vision_model."
+    for added, problem in (({}, ""), ({f"{extra}surprise.weight": torch.ones(2)}, "surprise")):
+        save_file(renamed | added, path)
+        if problem:
+            with pytest.raises(ValueError, match=problem):
+                load_model(tmp_path, torch.float32, vision=pair.vision)
+        else:
+            again = load_model(tmp_path, torch.float32, vision=pair.vision)
+            assert again.vision is not None
+            assert torch.equal(again.vision.encode(pair.pixels(1)), pair.rows(1))
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    ({"vision_config": CLIP | {"surprise": 1}}, "surprise"),
+    ({"vision_config": CLIP | {"model_type": "pixtral"}}, "pixtral"),
+    ({"vision_config": CLIP | {"hidden_act": "relu"}}, "hidden_act"),
+    ({"vision_config": CLIP | {"num_channels": 1}}, "num_channels"),
+    ({"vision_feature_layer": 9}, "vision_feature_layer"),
+    ({"vision_feature_select_strategy": "half"}, "vision_feature_select_strategy"),
+    ({"projector_hidden_act": "relu"}, "projector_hidden_act"),
+    ({"image_token_index": 4000}, "image_token_index"),
+    ({"text_config": {**SMALL, "model_type": "granite", "embedding_multiplier": 2.0}}, "granite"),
+    ({"model_type": "mistral3", "text_config": {}}, "mistral3"),
+])  # fmt: skip
+def test_what_is_not_known_of_images_is_refused_by_name(change: dict[str, Any], problem: str) -> None:
+    config = json.loads(CASES[0].config().to_json_string()) | {"model_type": "llava"}
+    assert read_vision(config, describe(config)).num_tokens == 16
+    config |= change
+    with pytest.raises(UnsupportedModelError, match=f"(?s)images.*{problem}"):
+        read_vision(config, describe(config))
+
+
+PROCESSORS: dict[str, dict[str, Any]] = {
+    "CLIPImageProcessor": {"size": {"shortest_edge": 33}, "crop_size": {"height": 30, "width": 30}},
+    "SiglipImageProcessor": {"size": {"height": 30, "width": 30}},
+    "LlavaImageProcessor": {
+        "size": {"height": 30, "width": 30}, "crop_size": {"height": 30, "width": 30}, "do_pad": True,
+    },
+}  # fmt: skip
+
+
+def preparation(folder: Path, kind: str, **changes: Any) -> Preparation:
+    """What a folder with one of the processors says."""
+    fields = {"image_processor_type": kind, **PROCESSORS.get(kind, {}), **changes}
+    (folder / "preprocessor_config.json").write_text(json.dumps(fields))
+    config = json.loads(CASES[0].config().to_json_string()) | {"model_type": "llava"}
+    return read_preparation(folder, read_vision(config, describe(config)))
+
+
+@pytest.mark.parametrize("kind", PROCESSORS)
+def test_pixels_are_those_of_transformers_processors(kind: str, tmp_path: Path) -> None:
+    import io
+
+    from PIL import Image
+
+    ours = preparation(tmp_path, kind)
+    theirs = getattr(transformers, f"{kind}Pil")(**PROCESSORS[kind])
+    for width, height in ((30, 30), (61, 40), (7, 90), (200, 31)):
+        data = picture(width, height, seed=width)
+        expected = theirs(Image.open(io.BytesIO(data)), return_tensors="pt").pixel_values[0]
+        assert torch.equal(ours.pixels(data), expected), (width, height)
+
+
+def test_an_image_that_is_huge_as_a_square_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="as a square"):
+        preparation(tmp_path, "LlavaImageProcessor").pixels(picture(10_100, 60))
+
+
+@pytest.mark.parametrize(("kind", "change", "problem"), [
+    ("CLIPImageProcessor", {"surprise": 1}, "surprise"),
+    ("CLIPImageProcessor", {"do_resize": False}, "do_resize"),
+    ("CLIPImageProcessor", {"crop_size": {"height": 40, "width": 40}}, "crop_size"),
+    ("SiglipImageProcessor", {"size": {"height": 20, "width": 20}}, "30 x 30"),
+    ("SiglipImageProcessor", {"size": {"longest_edge": 20}}, "longest_edge"),
+    ("SiglipImageProcessor", {"do_pad": True}, "do_pad"),
+    ("Qwen2VLImageProcessor", {}, "Qwen2VLImageProcessor"),
+])  # fmt: skip
+def test_what_a_processor_does_besides_is_refused_by_name(
+    kind: str, change: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=problem):
+        preparation(tmp_path, kind, **change)
+
+
+def test_a_processor_with_other_tokens_for_an_image_is_refused(tmp_path: Path) -> None:
+    found = {"patch_size": 7, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
+    for change, problem in (({}, ""), ({"num_additional_image_tokens": 0}, "tokens")):
+        (tmp_path / "processor_config.json").write_text(json.dumps(found | change))
+        if problem:
+            with pytest.raises(UnsupportedModelError, match=problem):
+                preparation(tmp_path, "SiglipImageProcessor")
+        else:
+            assert preparation(tmp_path, "SiglipImageProcessor").size == (30, 30)
