@@ -199,6 +199,13 @@ def test_every_page_has_examples() -> None:
     assert len(TUTORIAL) == 8
 
 
+def test_no_block_of_a_guide_is_left_untried() -> None:
+    for path in (README, *TUTORIAL, *(ROOT / "docs" / "guides").glob("*.md")):
+        for info, _ in FENCE.findall(path.read_text("utf-8")):
+            words = info.split()
+            assert words[:1] not in (["python"], ["console"], ["bash"]) or words[1:2] == ["example"], path
+
+
 DOCUMENT = """
 ```
 nox -s serve
