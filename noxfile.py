@@ -261,7 +261,11 @@ def pocket(session: nox.Session) -> None:
     steps = (
         [session.posargs]
         if session.posargs
-        else [["tokenizer"], ["train"], ["export"], ["evaluate", "--write"]]
+        else [
+            *(["tokenizer"], ["train"], ["export"]),
+            *(["vectors"], ["tower"], ["eyes"], ["export", "--eyes", ".pocket/eyes.pt"]),
+            ["evaluate", "--write"],
+        ]
     )
     for step in steps:
         environment.run("python", "-m", "plumbline_training", *step)

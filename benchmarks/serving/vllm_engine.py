@@ -14,7 +14,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import signal
 import statistics
 import tempfile
@@ -56,22 +55,21 @@ _MODEL = "bench"
 
 def make(name: str, folder: Path) -> Path:
     """Return the folder of a shape's model."""
-    if not SHAPES[name]:
-        return POCKET
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from plumbline.pocket.folder import text_config, write_text_model
 
     target = folder / name.replace(" ", "")
-    target.mkdir()
-    for path in POCKET.iterdir():
-        if path.name not in ("config.json", "model.safetensors") and path.is_file():
-            shutil.copy(path, target)
-    config = AutoConfig.from_pretrained(POCKET)
+    write_text_model(POCKET, target)
+    if not SHAPES[name]:
+        return target
+    config = Qwen3Config(**text_config(POCKET))
     for key, value in SHAPES[name].items():
         setattr(config, key, value)
     config.layer_types = ["full_attention"] * config.num_hidden_layers
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(target)
+    Qwen3ForCausalLM(config).bfloat16().save_pretrained(target)
     return target
 
 

@@ -223,11 +223,12 @@ def _run(*arguments: str) -> tuple[int, str]:
 
 
 def _models() -> Path:
-    """Return a folder that contains the model under its name."""
+    """Return a folder that contains the text model under its name: most of the servers read no LLaVA."""
     folder = HOME / "models"
     if not (folder / MODEL).is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(MODEL_DIR, folder / MODEL)
+        from plumbline.pocket.folder import write_text_model
+
+        write_text_model(MODEL_DIR, folder / MODEL)
     return folder
 
 
@@ -237,7 +238,9 @@ def _hub() -> Path:
     cached = folder / f"models--{MODEL}"
     revision = "0" * 40
     if not (cached / "refs").is_dir():
-        shutil.copytree(MODEL_DIR, cached / "snapshots" / revision, dirs_exist_ok=True)
+        from plumbline.pocket.folder import write_text_model
+
+        write_text_model(MODEL_DIR, cached / "snapshots" / revision)
         (cached / "refs").mkdir()
         (cached / "refs" / "main").write_text(revision, "utf-8")
     return folder

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from plumbline.pocket import MODEL_DIR
 from plumbline_training import corpus, tokenizer
 from plumbline_training.long_conversation import lengthened
+from plumbline_training.pictures import evaluate as pictures
 from plumbline_training.sample import Sample
 from plumbline_training.skills import SKILLS
 from plumbline_training.words import Lexicon
@@ -162,7 +163,7 @@ class Runner:
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
 
     def prompt(self, sample: Sample) -> str:
         text: str = self.tokenizer.apply_chat_template(
@@ -252,10 +253,11 @@ def _target(row: dict[str, Any]) -> str:
 def card_table(result: dict[str, Any]) -> str:
     """Return the table of the model card from the figures."""
     lines = ["| Held-out test | Cases | Reached | Target |", "| --- | ---: | ---: | ---: |"]
-    lines += [
-        f"| {LABELS[name]} | {row['cases']} | {percent(row)} | {_target(row)} |"
-        for name, row in result["rows"].items()
-    ]
+    for labels, rows in ((LABELS, result["rows"]), (pictures.LABELS, result.get("pictures", {}))):
+        lines += [
+            f"| {labels[name]} | {row['cases']} | {percent(row)} | {_target(row)} |"
+            for name, row in rows.items()
+        ]
     lines += [
         "",
         "Instructions by skill: "
@@ -284,7 +286,10 @@ def write_card(folder: Path, result: dict[str, Any]) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m plumbline_training evaluate", description=__doc__)
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
-    parser.add_argument("--cases", type=int, default=300, help="cases in each row, of each seed")
+    parser.add_argument(
+        "--cases", type=int, default=300, help="cases in each row, of each seed; 0 keeps the figures of texts"
+    )
+    parser.add_argument("--picture-cases", type=int, default=100, help="cases in each row of pictures")
     parser.add_argument("--long-cases", type=int, default=0, help="cases in each long row, of each seed")
     parser.add_argument(
         "--seeds",
@@ -300,7 +305,12 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     start = time.time()
-    result = evaluate(args.model, args.cases, args.seeds, args.show, args.long_cases)
+    if args.cases:
+        result = evaluate(args.model, args.cases, args.seeds, args.show, args.long_cases)
+    else:
+        result = json.loads((args.model / "evaluation.json").read_text(encoding="utf-8"))
+    if args.picture_cases:
+        result["pictures"] = pictures.evaluate(args.model, args.picture_cases, args.seeds, args.show)
     print(card_table(result))
     print(f"{time.time() - start:.0f} s")
     if args.write:

@@ -1,4 +1,7 @@
-"""Write the Hugging Face folder of a checkpoint: weights in bfloat16, config and generation config."""
+"""Write the Hugging Face folder of a checkpoint: weights in bfloat16, config and generation config.
+
+The text model comes first. Its eyes, which are trained on the exported text model, are added to the folder later.
+"""
 
 import argparse
 import json
@@ -8,14 +11,21 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from plumbline.pocket import MODEL_DIR
+from plumbline.pocket.folder import TEXT_PREFIX, text_config, text_weights
 from plumbline.pocket.network import Shape, config_of
 from plumbline_training import tokenizer
+from plumbline_training.pictures import model as layout
 
 MAX_NEW_TOKENS = 1024
 """Most tokens of an answer to a request without a limit. No task of the model needs as many; an answer that repeats
 itself does not fill the context."""
+
+
+PUBLISHED = {"tower": "vision_tower.vision_model.", "projector": "multi_modal_projector."}
+"""What published checkpoints of this layout call the parts of the eyes."""
 
 
 def _write(path: Path, value: Any) -> None:
@@ -36,9 +46,7 @@ def export(
         name: torch.stack([run[name].float() for run in runs]).mean(0).to(torch.bfloat16).contiguous()
         for name in runs[0]
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)
+    _save(weights, folder)
     vocabulary = tok.get_vocab()
     eos, pad = vocabulary[tokenizer.IM_END], vocabulary[tokenizer.END_OF_TEXT]
     _write(folder / "config.json", config_of(Shape(), eos, pad))
@@ -51,9 +59,41 @@ def export(
             "pad_token_id": pad,
         },
     )
+    _copy(folder, "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+def _save(weights: dict[str, Tensor], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
+
+
+def _copy(folder: Path, *names: str) -> None:
     if folder != MODEL_DIR:
-        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        for name in names:
             (folder / name).write_bytes((MODEL_DIR / name).read_bytes())
+
+
+def export_eyes(checkpoint: Path, folder: Path = MODEL_DIR) -> None:
+    """Write the text model of `MODEL_DIR`, with the eyes of a checkpoint, as a model of images and text."""
+    average = torch.load(checkpoint, weights_only=True)["average"]
+    text, config = text_weights(MODEL_DIR), text_config(MODEL_DIR)
+    weights = {TEXT_PREFIX + name: weight for name, weight in text.items()}
+    weights |= {
+        f"{PUBLISHED[part]}{name}": weight.to(torch.bfloat16).contiguous()
+        for part, _, name, weight in ((*key.partition("."), value) for key, value in average.items())
+        if part in PUBLISHED
+    }
+    _save(weights, folder)
+    image = tokenizer.image_token(tokenizer.load())
+    _write(folder / "config.json", layout.llava_config(config, image))
+    for name, content in layout.processor_configs().items():
+        _write(folder / name, content)
+    _copy(
+        folder,
+        *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+        *("generation_config.json", "evaluation.json", "README.md"),
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -64,7 +104,11 @@ def main(argv: list[str] | None = None) -> None:
         "--average-with", type=Path, action="append", default=[], help="checkpoint of another run; repeatable"
     )
     parser.add_argument("--raw", action="store_true", help="the last weights, not the averaged ones")
+    parser.add_argument("--eyes", type=Path, help="checkpoint of the eyes, to add to the exported text model")
     args = parser.parse_args(argv)
+    if args.eyes is not None:
+        export_eyes(args.eyes, args.to)
+        return
     export(args.checkpoint, args.to, averaged=not args.raw, others=args.average_with)
 
 

@@ -23,6 +23,8 @@ from plumbline_training.words import Lexicon
 CLASS_SPLIT = r"[a-z]+|[A-Z]|[0-9]| ?[!-/:-@\[-`{-~]+|[\r\n]+| +|[^\x00-\x7f]"
 VOCAB_SIZE = 1024
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+IMAGE, UNUSED_BYTE = "<|image|>", "ÿ"
+"""The mark of a picture takes the token of the byte FF, which no text in UTF-8 has: the vocabulary stays as it is."""
 MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 
 
@@ -55,6 +57,18 @@ def with_fine_pretokenizer(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
+def with_image_mark(tokenizer: Tokenizer) -> Tokenizer:
+    """Return the tokenizer with the mark of a picture, a control token."""
+    definition = json.loads(tokenizer.to_str())
+    vocabulary = definition["model"]["vocab"]
+    number = vocabulary.pop(UNUSED_BYTE)
+    vocabulary[IMAGE] = number
+    definition["model"]["vocab"] = dict(sorted(vocabulary.items(), key=lambda item: item[1]))
+    mark = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    definition["added_tokens"].insert(0, {"id": number, "content": IMAGE, **mark, "special": True})
+    return Tokenizer.from_str(json.dumps(definition))
+
+
 def train(seed: int = 1, count: int = 20_000) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = _pre_tokenizer(fine=True)
@@ -70,7 +84,7 @@ def train(seed: int = 1, count: int = 20_000) -> Tokenizer:
     tokenizer.add_tokens(added)
     if tokenizer.get_vocab_size() != VOCAB_SIZE:
         raise RuntimeError("the text holds too few distinct pairs for this vocabulary")
-    return tokenizer
+    return with_image_mark(tokenizer)
 
 
 def save(tokenizer: Tokenizer, folder: Path = MODEL_DIR) -> None:
@@ -79,7 +93,7 @@ def save(tokenizer: Tokenizer, folder: Path = MODEL_DIR) -> None:
     config = {
         "add_bos_token": False,
         "add_prefix_space": False,
-        "additional_special_tokens": [IM_START, IM_END],
+        "additional_special_tokens": [IM_START, IM_END, IMAGE],
         "bos_token": None,
         "clean_up_tokenization_spaces": False,
         "eos_token": IM_END,
@@ -96,6 +110,20 @@ def save(tokenizer: Tokenizer, folder: Path = MODEL_DIR) -> None:
 def letter_runs(tokenizer: Tokenizer) -> list[str]:
     """Return the pieces of words in the vocabulary: tokens of two or more lower-case letters."""
     return sorted(t for t in tokenizer.get_vocab() if re.fullmatch(r"[a-z]{2,}", t))
+
+
+def image_token(tokenizer: Tokenizer) -> int:
+    """Return the token of the mark of a picture.
+
+    Raises:
+        ValueError: the tokenizer has no such mark.
+    """
+    found: int | None = tokenizer.token_to_id(IMAGE)
+    if found is None:
+        raise ValueError(
+            f"the tokenizer has no {IMAGE}; make it with `python -m plumbline_training tokenizer`"
+        )
+    return found
 
 
 def load(folder: Path = MODEL_DIR) -> Tokenizer:

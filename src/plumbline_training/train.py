@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from plumbline.pocket.folder import text_weights
 from plumbline.pocket.network import Network, Shape
 from plumbline_training import corpus, tokenizer
 from plumbline_training.corpus import Document, Renderer
@@ -106,7 +106,7 @@ class Trainer:
         self.tokenizer = tokenizer.load()
         self.network = Network(Shape())
         if args.start_from is not None:
-            weights = load_file(args.start_from / "model.safetensors")
+            weights = text_weights(args.start_from)
             self.network.load_state_dict(
                 {name: value.float() for name, value in weights.items()}, strict=True
             )

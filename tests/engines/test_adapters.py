@@ -11,9 +11,8 @@ import torch
 from support.adapters import merge, write_adapter
 from support.asgi import Server, serving
 from support.engines import prompts
-from transformers import AutoModelForCausalLM
+from support.pocket import text_model
 
-from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings
 
@@ -23,14 +22,13 @@ PROMPTS = prompts(3)
 
 def adapter(folder: Path, seed: int, rank: int = 4) -> Path:
     """Write a random adapter of the pocket model's attention."""
-    base = AutoModelForCausalLM.from_pretrained(MODEL_DIR)
-    return write_adapter(folder, base, ("q_proj", "v_proj"), rank=rank, alpha=2 * rank, seed=seed)
+    return write_adapter(folder, text_model(), ("q_proj", "v_proj"), rank=rank, alpha=2 * rank, seed=seed)
 
 
 @torch.inference_mode()
 def merged_tokens(adapter: Path | None) -> list[list[int]]:
     """The greedy tokens of each prompt, by transformers, with an adapter merged into the weights."""
-    model = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32).eval()
+    model = text_model()
     if adapter is not None:
         merge(model, adapter)
     found = []

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from plumbline.engines.port import Engine, GenerateRequest, SamplingParams, TokenChunk
 from plumbline.engines.remote.client import RemoteEngine
@@ -32,6 +32,7 @@ from plumbline.server.settings import Settings
 from plumbline_training import corpus
 from plumbline_training.words import Lexicon
 from support.adapters import merge, write_adapter
+from support.pocket import text_model
 
 __all__ = [
     "ENGINES",
@@ -68,9 +69,8 @@ def _pocket_gguf(folder: Path) -> str:
 
 def pocket_adapter(folder: Path) -> Path:
     """Write an adapter of the pocket model, which changes it little enough that it ends its answers."""
-    base = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32)
     return write_adapter(
-        folder / "small", base, ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj"), size=0.1
+        folder / "small", text_model(), ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj"), size=0.1
     )
 
 
@@ -287,7 +287,7 @@ class Reference:
     def __init__(self, adapter: Path | None = None) -> None:
         """Load the model; an adapter is merged into its weights."""
         torch.set_num_threads(1)
-        self._model = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32).eval()
+        self._model = text_model()
         if adapter is not None:
             merge(self._model, adapter)
         self.eos = int(self._model.config.eos_token_id)

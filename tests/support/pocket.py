@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from plumbline.pocket import MODEL_DIR
+from plumbline.pocket.folder import text_config, text_weights
 from plumbline.server.settings import Settings
 from plumbline.server.settings.values import read_models
 
-__all__ = ["pocket_settings"]
+__all__ = ["pocket_settings", "text_model"]
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "plumbline": {"kv_cache_bytes": 64 << 20},  # The default has to be filled with zeros for each server.
@@ -28,3 +30,15 @@ def pocket_settings() -> Settings:
         served_model_names=("plumbline-pocket",),
         **_SETTINGS[os.environ.get("PLUMBLINE_TEST_ENGINE", "plumbline")],
     )
+
+
+def text_model() -> Any:
+    """Return the text part of the pocket model in transformers, in float32."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    model = Qwen3ForCausalLM(Qwen3Config(**text_config(MODEL_DIR))).float().eval()
+    model.load_state_dict(
+        {name: weight.float() for name, weight in text_weights(MODEL_DIR).items()}, strict=False
+    )
+    model.tie_weights()
+    return model

@@ -57,10 +57,10 @@ def test_capitals_and_digits_stand_alone() -> None:
     assert SHIPPED.encode("HTTP 2026").tokens == ["H", "T", "T", "P", "Ġ", "2", "0", "2", "6"]
 
 
-def test_marks_are_single_tokens_and_only_the_chat_marks_are_special() -> None:
+def test_marks_are_single_tokens_and_only_those_of_the_chat_are_special() -> None:
     added = SHIPPED.get_added_tokens_decoder()
     special = {t.content for t in added.values() if t.special}
-    assert special == {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
+    assert special == {"<|endoftext|>", "<|im_start|>", "<|im_end|>", tokenizer.IMAGE}
     assert {t.content for t in added.values()} - special == set(tokenizer.MARKS)
     for token in added.values():
         assert len(SHIPPED.encode(token.content).ids) == 1

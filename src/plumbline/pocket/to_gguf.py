@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from plumbline.pocket import MODEL_DIR
+from plumbline.pocket.folder import text_config, text_weights
 
 LAYER_NAMES = {
     "input_layernorm": "attn_norm",
@@ -44,7 +44,7 @@ def gguf_name(name: str) -> str:
 def write(folder: Path, path: Path, name: str = "Plumbline pocket model") -> None:
     import gguf
 
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = text_config(folder)
     tokenizer: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     out = gguf.GGUFWriter(path, "qwen3")
     out.add_name(name)
@@ -81,7 +81,7 @@ def write(folder: Path, path: Path, name: str = "Plumbline pocket model") -> Non
     out.add_add_bos_token(False)
     out.add_chat_template((folder / "chat_template.jinja").read_text(encoding="utf-8"))
 
-    for name, tensor in load_file(folder / "model.safetensors").items():
+    for name, tensor in text_weights(folder).items():
         out.add_tensor(gguf_name(name), tensor.to(torch.float32).numpy())
     out.write_header_to_file()
     out.write_kv_data_to_file()
