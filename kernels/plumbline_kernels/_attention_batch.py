@@ -73,6 +73,9 @@ class AttentionBatch:
     """On CPU: give every query the same bits in any batch and any chunking, decoded or prefilled. Without `exact`, only
     decodes with up to two query heads per key head have that property; others may differ in the last bits. It slows
     prefill down: about 1.5 times the time for 256 tokens, three times for 2,000."""
+    reach: Tensor | None = None
+    """int64 [num_tokens]: the last position that each new token attends to, which is its own or a later one of the same
+    step, as within an image. Values never decrease within a sequence. None: all attend up to their own position."""
     adapters: AdapterRows | None = None
     """The tokens that have an adapter; None if none has."""
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)

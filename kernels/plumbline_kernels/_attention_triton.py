@@ -33,6 +33,7 @@ def _attend_kernel(
     seq_lens_ptr,  # int32 [num_seqs]
     block_tables_ptr,  # int32 [num_seqs, max_blocks]
     sinks_ptr,  # fp32 [H], read if SINKS and SEGMENTS == 1
+    reach_ptr,  # int64 [T], read if REACH: the last key of each query
     num_seqs,
     q_stride,
     table_stride,
@@ -54,6 +55,7 @@ def _attend_kernel(
     DECODE: tl.constexpr,  # one query per sequence, so the program id is the sequence
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
+    REACH: tl.constexpr,
 ):
     kv_head = tl.program_id(1)
     segment = tl.program_id(2)
@@ -96,6 +98,10 @@ def _attend_kernel(
 
     # The keys that any row of this program sees, cut into this segment's share of whole tiles.
     last_key = context_len + tl.minimum(first_query + BLOCK_Q, query_len)
+    reach = position
+    if REACH:
+        reach = tl.load(reach_ptr + token, mask=row_mask, other=0).to(tl.int32)
+        last_key = tl.max(reach, axis=0) + 1
     first_key = 0
     if window > 0:
         first_key = tl.maximum(context_len + first_query - window + 1, 0)
@@ -129,7 +135,7 @@ def _attend_kernel(
         if CAPPED:
             # scale_log2 has no log2(e) here, but 2 / cap * log2(e): tanh(y) = 1 - 2 / (1 + exp(2 y)).
             scores = cap * (1.0 - 2.0 / (1.0 + tl.exp2(scores)))
-        visible = key[None, :] <= position[:, None]
+        visible = key[None, :] <= reach[:, None]
         if window > 0:
             visible = visible & (key[None, :] > position[:, None] - window)
         scores = tl.where(visible, scores, float("-inf"))
@@ -265,6 +271,7 @@ def _launch_part(
         batch.seq_lens[seqs.start :],
         batch.block_tables[seqs.start :],
         out if scores.sinks is None else scores.sinks,
+        out if batch.reach is None else batch.reach,
         num_seqs,
         q.stride(0),
         batch.block_tables.stride(0),
@@ -286,6 +293,7 @@ def _launch_part(
         DECODE=decode,
         CAPPED=scores.softcap is not None,
         SINKS=scores.sinks is not None,
+        REACH=not decode and batch.reach is not None,
         num_warps=config["num_warps"],
         num_stages=config["num_stages"],
     )
@@ -338,6 +346,7 @@ def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
                 CAPPED=True,
                 SINKS=True,
             )
+        yield _attend_case(f"paged_attention hd={head_dim}, with reach", head_dim, 0, capability, REACH=True)
         yield CompileCase(
             f"paged_attention reduce hd={head_dim}",
             _reduce_kernel,
@@ -360,7 +369,7 @@ def _attend_case(name: str, head_dim: int, segments: int, capability: int, **con
     pointers = {f"{tensor}_ptr": "*bf16" for tensor in ("q", "k_cache", "v_cache")}
     indices = {f"{tensor}_ptr": "*i32" for tensor in ("query_start", "seq_lens", "block_tables")}
     outputs = {"out_ptr": "*bf16" if segments < 2 else "*fp32", "max_ptr": "*fp32", "sum_ptr": "*fp32"}
-    outputs["sinks_ptr"] = "*fp32"
+    outputs |= {"sinks_ptr": "*fp32", "reach_ptr": "*i64"}
     names = {"num_seqs", "q_stride", "table_stride", "window"}
     names |= {"cache_block_stride", "cache_slot_stride", "cache_head_stride"}
     integers = dict.fromkeys(sorted(names - constants.keys()), "i32")
@@ -371,6 +380,7 @@ def _attend_case(name: str, head_dim: int, segments: int, capability: int, **con
         {
             "CAPPED": False,
             "SINKS": False,
+            "REACH": False,
             "H": 32,
             "GROUP": 4,
             "HD": head_dim,

@@ -6,8 +6,9 @@ A sequence in a step:
     |<---- context_len ---->|<- query_len ->|
       keys in the cache       new tokens, whose keys and values are in the cache as well
 
-Token i of the chunk is at position context_len + i and attends to all positions up to its own; with a sliding window
-w, position p attends to (p - w, p]. Cache slots that a sequence does not own may hold anything, NaN included.
+Token i of the chunk is at position context_len + i and attends to all positions up to its own, or up to a later one of
+the chunk (`AttentionBatch.reach`); with a sliding window w, position p attends to none before p - w + 1. Slots that a
+sequence does not own may hold anything, NaN included.
 """
 
 from collections.abc import Callable
@@ -190,7 +191,7 @@ def _plan(
     seq_lens = batch.seq_lens[num_decodes:].tolist()
     tables = batch.block_tables[num_decodes:].long()
     chunks = [
-        _plan_chunk(table, start, stop, seq_len, block_size, window, dtype)
+        _plan_chunk(table, start, stop, seq_len, block_size, window, dtype, batch.reach)
         for table, start, stop, seq_len in zip(tables, starts[:-1], starts[1:], seq_lens, strict=True)
         if stop > start
     ]
@@ -232,6 +233,7 @@ def _plan_chunk(
     block_size: int,
     window: int | None,
     dtype: torch.dtype,
+    reach: Tensor | None = None,
 ) -> _Chunk:
     def first_key(position: int) -> int:
         """Return the first key position of the block that begins with the query at `position`."""
@@ -244,12 +246,13 @@ def _plan_chunk(
     blocks = []
     for position in range(context_len, seq_len, _QUERIES):
         end = min(position + _QUERIES, seq_len)
-        first, last = first_key(position), cdiv(end, _PADDING) * _PADDING
-        distance = torch.arange(position, end).unsqueeze(1) - torch.arange(first, last)
-        hidden = distance < 0
-        if window is not None:
-            hidden |= distance >= window
         token = start + position - context_len
+        far = torch.arange(position, end) if reach is None else reach[token : token + end - position]
+        first, last = first_key(position), cdiv(int(far[-1]) + 1, _PADDING) * _PADDING
+        wanted = torch.arange(first, last)
+        hidden = wanted > far.unsqueeze(1)
+        if window is not None:
+            hidden |= torch.arange(position, end).unsqueeze(1) - wanted >= window
         tokens = slice(token, token + end - position)
         blocks.append(_Block(tokens, slice(first - base, last - base), _additive(hidden, dtype)))
     return _Chunk(slots, blocks)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import torch
 from support.model_families import CASES
+from support.reach import reach_of_runs
 from torch import Tensor
 
 from plumbline.engines.native.models import describe, random_model
@@ -221,9 +223,15 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
                 )
         caches.append(cache)
     q = randn(len(batch.positions), heads, head_dim, dtype=dtype)
-    for softcap, sinks in ((None, None), (0.7, None), (None, randn(heads) * 3), (5.0, randn(heads))):
-        ours = attention.paged_attention(q, *caches, batch, 0.3, window, softcap, sinks)
-        expected = attention.paged_attention_torch(q, *caches, batch, 0.3, window, softcap, sinks)
+    reaching = replace(batch, reach=reach_of_runs(batch, 5))
+    for given, softcap, sinks in (
+        (batch, None, None),
+        (batch, 0.7, None),
+        (reaching, None, randn(heads) * 3),
+        (reaching, 5.0, randn(heads)),
+    ):
+        ours = attention.paged_attention(q, *caches, given, 0.3, window, softcap, sinks)
+        expected = attention.paged_attention_torch(q, *caches, given, 0.3, window, softcap, sinks)
         torch.testing.assert_close(ours, expected, **TOLERANCE[dtype])
         assert not expected.isnan().any()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.reach import reach_of_runs
 from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch, paged_attention
@@ -89,7 +90,8 @@ def naive(
         for token in range(starts[index], starts[index + 1]):
             position = context + token - starts[index]
             first = 0 if window is None else max(0, position - window + 1)
-            at = [(case.owned[index][p // block_size], p % block_size) for p in range(first, position + 1)]
+            last = position if case.batch.reach is None else int(case.batch.reach[token])
+            at = [(case.owned[index][p // block_size], p % block_size) for p in range(first, last + 1)]
             for head in range(case.q.shape[1]):
                 keys = torch.stack([case.k_cache[block, slot, head // group] for block, slot in at]).double()
                 values = torch.stack(
@@ -119,13 +121,16 @@ lengths = st.lists(st.tuples(st.integers(0, 20), st.sampled_from([1, 1, 1, 2, 5,
     exact=st.booleans(),
     softcap=st.sampled_from([None, None, 0.5, 20.0]),
     has_sinks=st.booleans(),
+    run=st.sampled_from([0, 0, 2, 4]),
     seed=st.integers(0, 1000),
 )
 def test_any_mix_of_decodes_and_chunks_attends_as_each_query_would_alone(
-    lens, group, kv_heads, head_dim, block_size, window, padding, exact, softcap, has_sinks, seed
+    lens, group, kv_heads, head_dim, block_size, window, padding, exact, softcap, has_sinks, run, seed
 ):
     """Paging, raggedness, grouping, windows and padding change nothing, and unowned slots are never read."""
     case = make_case(lens, group, kv_heads, head_dim, block_size, seed, padding=padding, exact=exact)
+    if run:
+        case.batch = replace(case.batch, reach=reach_of_runs(case.batch, run))
     scale = 1 / math.sqrt(head_dim)
     sinks = torch.randn(group * kv_heads, generator=torch.Generator().manual_seed(seed)) * 3
     parts = (scale, window, softcap, sinks if has_sinks else None)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.reach import reach_of_runs
 from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch, paged_attention_torch
@@ -104,13 +106,16 @@ lengths = st.lists(
     window=st.none() | st.integers(1, 140),
     softcap=st.sampled_from([None, None, 0.7, 30.0]),
     has_sinks=st.booleans(),
+    run=st.sampled_from([0, 0, 3, 80]),
     seed=st.integers(0, 1000),
 )
 def test_any_mix_of_decodes_and_chunks_attends_as_the_reference(
-    library, dtype, lens, heads, head_dim, block_size, window, softcap, has_sinks, seed
+    library, dtype, lens, heads, head_dim, block_size, window, softcap, has_sinks, run, seed
 ):
     """Slots past the sequences are NaN, so one that is read shows."""
     batch = tokens(0, lens, block_size)
+    if run:
+        batch = replace(batch, reach=reach_of_runs(batch, run))
     count, (num_heads, kv_heads) = len(batch.positions), heads
     q = randn(count, num_heads, head_dim, seed=seed, dtype=dtype)
     num_blocks = int(batch.block_tables.max()) + 1

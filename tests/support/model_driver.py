@@ -31,6 +31,8 @@ class Driver:
         self, model: Transformer, num_blocks: int = 64, block_size: int = 16, exact: bool = False
     ) -> None:
         self.model, self.block_size, self.exact = model, block_size, exact
+        self.whole_images = False
+        """Whether the positions of an image attend to each other; then a step must have all of them."""
         self.kv_caches = model.allocate_kv(num_blocks, block_size)
         for k, v in self.kv_caches:
             k.fill_(float("nan"))
@@ -63,6 +65,8 @@ class Driver:
         batch = replace(batch, adapters=adapters)
         starts = batch.query_start_loc.tolist()
         given = self._place_images(plan, ids, starts)
+        if self.whole_images:
+            batch = replace(batch, reach=self._reach(plan, batch.positions, starts))
         hidden = self.model.forward(ids, batch, self.kv_caches, None, given)
         logits = self.model.compute_logits(hidden[: starts[-1]])
         for (sequence, _), start, stop in zip(plan, starts[:-1], starts[1:], strict=True):
@@ -83,6 +87,17 @@ class Driver:
                         rows.append(row)
                         ids[first + place] = -len(rows)
         return torch.stack(rows) if rows else None
+
+    def _reach(self, plan: list[tuple[Sequence, int]], positions: Tensor, starts: list[int]) -> Tensor:
+        reach = positions.clone()
+        for (sequence, count), first in zip(plan, starts, strict=False):
+            begin = sequence.num_computed_tokens - count
+            for start, image in sequence.images:
+                end = start + len(image)
+                if start < begin + count and begin < end:
+                    assert end <= begin + count
+                    reach[first + max(start - begin, 0) : first + end - begin] = end - 1
+        return reach
 
     def _batch(self, plan: list[tuple[Sequence, int]], padding: int) -> tuple[AttentionBatch, Tensor]:
         """Return the batch of the next tokens of each sequence, decodes first, and their ids."""

@@ -22,7 +22,7 @@ __all__ = ["FAMILIES", "FURTHER", "data_url", "make_model", "picture"]
 
 FAMILIES = ("llava", "qwen2_vl")
 FURTHER = ("qwen3_vl", "gemma3")
-"""Families that are tried on transformers only."""
+"""Families that are tried on fewer engines."""
 _PLAIN = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
 _QWEN = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _GEMMA = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}

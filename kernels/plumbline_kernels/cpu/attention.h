@@ -26,6 +26,7 @@ struct Attention {
   const T *q, *k_cache, *v_cache;
   T* out;
   const int32_t *query_start, *seq_lens, *tables;
+  const int64_t* reach;  // The last position that each query attends to, never less than before; null for its own.
   long sequences, table_width, block_size, heads, kv_heads, dim;
   long window;  // 0 for none
   float scale, softcap;  // softcap: 0 for none
@@ -171,17 +172,18 @@ class Tile {
     for (int r = 0; r < rows; r++) top_[r] = LOWEST, total_[r] = splat(0.0f);
 
     long earliest = a.window ? context + first + 1 - a.window : 0;
-    for (long block = earliest > 0 ? earliest / KEYS * KEYS : 0; block < context + stop; block += KEYS) {
+    const auto last_key = [&](long query) { return a.reach ? a.reach[base + query] : context + query; };
+    long skipped = first;  // Queries before it have no key in a block.
+    for (long block = earliest > 0 ? earliest / KEYS * KEYS : 0; block <= last_key(stop - 1); block += KEYS) {
       pack(a, a.tables + sequence * a.table_width, head, block, seq_len);
-      // Queries before the block have no key in it.
-      long before = block - context - first;
-      int from = before > 0 ? before * shared : 0, count = rows - from;
+      while (last_key(skipped) < block) skipped++;
+      int from = (skipped - first) * shared, count = rows - from;
       for (int key = 0; key < KEYS; key += PANEL)
         products<A, GROUPS>(count, q_ + from * dim, dim, k_ + key * dim, PANEL * PER, dim / PER, s_ + from * KEYS + key,
                             KEYS, false);
       for (int r = from; r < rows; r++) {
-        long position = context + first + r / shared - block;
-        weigh(r, a.scale * LOG2E, a.softcap, a.window ? position - a.window + 1 : 0, position, dim);
+        long query = first + r / shared, position = context + query - block;
+        weigh(r, a.scale * LOG2E, a.softcap, a.window ? position - a.window + 1 : 0, last_key(query) - block, dim);
       }
       const E* weights = p_ + from * KEYS;
       float* sums = o_ + from * dim;

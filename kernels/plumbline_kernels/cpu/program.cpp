@@ -35,9 +35,10 @@ struct Model {
   int32_t is_bf16, threads;
 };
 
-// The sequences of an attention: int32 [sequences + 1], [sequences], [sequences, width].
+// The sequences of an attention: int32 [sequences + 1], [sequences], [sequences, width]; int64 [tokens] or null.
 struct Sequences {
   const int32_t *query_start, *seq_lens, *tables;
+  const int64_t* reach;
   int64_t count, width;
 };
 
@@ -114,7 +115,7 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
       case ATTEND: {
         const Heads& heads = *(const Heads*)op.part;
         attend(Attention<T>{in, (const T*)op.state, (const T*)op.values, out, sequences->query_start,
-                            sequences->seq_lens, sequences->tables, sequences->count, sequences->width, m.block_size,
+                            sequences->seq_lens, sequences->tables, sequences->reach, sequences->count, sequences->width, m.block_size,
                             heads.heads, heads.kv_heads, heads.dim, heads.window, heads.scale, heads.softcap,
                             heads.sinks, m.threads});
         break;

@@ -27,6 +27,7 @@ class _Sequences(ctypes.Structure):
         ("query_start", ctypes.c_void_p),
         ("seq_lens", ctypes.c_void_p),
         ("tables", ctypes.c_void_p),
+        ("reach", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("width", ctypes.c_int64),
     )
@@ -35,6 +36,7 @@ class _Sequences(ctypes.Structure):
         self.query_start = batch.query_start_loc.data_ptr()
         self.seq_lens = batch.seq_lens.data_ptr()
         self.tables = batch.block_tables.data_ptr()
+        self.reach = None if batch.reach is None else batch.reach.data_ptr()
         self.count, self.width = batch.block_tables.shape
 
 

@@ -40,6 +40,8 @@ class PlacedImage(NamedTuple):
     """A tensor [positions, width]: what the model reads in the place of the embeddings of these tokens."""
     digest: bytes
     """The hash of its file."""
+    whole: bool = False
+    """Whether one step must compute all its positions, which attend to each other."""
 
     @property
     def end(self) -> int:

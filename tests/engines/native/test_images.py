@@ -4,6 +4,7 @@ In the core, which gets the rows of images:
 
 * An answer depends on its prompt and its images alone: not on chunks that cut an image, the batch, prefix hits inside
   of an image, pauses and proposed tokens. Rows that are those of the tokens change nothing.
+* One step computes an image whose positions attend to each other, also if the budget of tokens is less.
 * Prompts with different pictures share no block from the first picture on.
 * The tokens of images are never proposed.
 
@@ -66,45 +67,50 @@ def rows(seed: int) -> torch.Tensor:
     return torch.randn(WIDTH, 32, generator=torch.Generator().manual_seed(seed)) * 0.3
 
 
-def prompt(found: list[int | list[int]]) -> tuple[list[int], tuple[PlacedImage, ...]]:
+def prompt(found: list[int | list[int]], whole: bool = False) -> tuple[list[int], tuple[PlacedImage, ...]]:
     """The tokens of a prompt, and its images."""
     tokens: list[int] = []
     images = []
     for part in found:
         if isinstance(part, int):
-            images.append(PlacedImage(len(tokens), rows(part), bytes([part]) * 32))
+            images.append(PlacedImage(len(tokens), rows(part), bytes([part]) * 32, whole))
             tokens += [IMAGE] * WIDTH
         else:
             tokens += part
     return tokens, tuple(images)
 
 
-def add(driver: Driver, name: str, found: list[int | list[int]], **more: Any) -> None:
-    tokens, images = prompt(found)
+def add(driver: Driver, name: str, found: list[int | list[int]], whole: bool = False, **more: Any) -> None:
+    tokens, images = prompt(found, whole)
     driver.add(name, tokens, images=images, **{"max_tokens": 12, "ignore_eos": True, **more})
 
 
-def answered(backend: str, found: list[int | list[int]]) -> tuple[list[int], list[Any]]:
+def answered(backend: str, found: list[int | list[int]], whole: bool = False) -> tuple[list[int], list[Any]]:
     """The tokens and the logprobs of a request that has an engine for itself."""
     options, changes = BACKENDS[backend]
     driver = build_engine(tiny_model(**options), **changes)
-    add(driver, "alone", found, logprobs=0)
+    add(driver, "alone", found, whole, logprobs=0)
     driver.run()
     return driver.tokens["alone"], driver.logprobs["alone"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @FEW
-@given(prompts=st.lists(parts, min_size=1, max_size=3), budget=st.integers(3, 40), pauses=st.booleans())
+@given(
+    prompts=st.lists(parts, min_size=1, max_size=3),
+    budget=st.integers(3, 40),
+    pauses=st.booleans(),
+    whole=st.booleans(),
+)
 def test_an_answer_depends_on_its_prompt_and_its_images_alone(
-    backend: str, prompts: list[list[int | list[int]]], budget: int, pauses: bool
+    backend: str, prompts: list[list[int | list[int]]], budget: int, pauses: bool, whole: bool
 ) -> None:
     options, changes = BACKENDS[backend]
     driver = build_engine(
         tiny_model(**options), **changes, max_num_batched_tokens=budget, max_num_seqs=3, num_blocks=40
     )
     for number, found in enumerate(prompts):
-        add(driver, f"r{number}", found, logprobs=0)
+        add(driver, f"r{number}", found, whole, logprobs=0)
     for step in range(4 if pauses else 0):
         driver.step()
         driver.core.pause(f"r{step % len(prompts)}")
@@ -112,11 +118,30 @@ def test_an_answer_depends_on_its_prompt_and_its_images_alone(
     driver.run()
     # The same again finds blocks in the cache, which end within images.
     for number, found in enumerate(prompts):
-        add(driver, f"again{number}", [*found, [7]], logprobs=0)
+        add(driver, f"again{number}", [*found, [7]], whole, logprobs=0)
     driver.run()
     for number, found in enumerate(prompts):
-        assert (driver.tokens[f"r{number}"], driver.logprobs[f"r{number}"]) == answered(backend, found)
-        assert driver.tokens[f"again{number}"] == answered(backend, [*found, [7]])[0]
+        assert (driver.tokens[f"r{number}"], driver.logprobs[f"r{number}"]) == answered(backend, found, whole)
+        assert driver.tokens[f"again{number}"] == answered(backend, [*found, [7]], whole)[0]
+
+
+def test_an_image_that_must_be_whole_is_never_cut_even_if_it_exceeds_the_budget() -> None:
+    driver = build_engine(tiny_model(), max_num_batched_tokens=4, max_num_seqs=4, speculation=False)
+    stage = driver.core._slots.stage
+    cuts: list[tuple[int, int]] = []
+
+    def watched(plan: Any) -> Any:
+        cuts.extend((entry.start, entry.start + entry.count) for entry in plan.entries if entry.state.images)
+        return stage(plan)
+
+    driver.core._slots.stage = watched  # type: ignore[method-assign]
+    add(driver, "streams", [[4, 5]], max_tokens=30)
+    driver.step()
+    add(driver, "r", [[4, 5, 6], 1, [7], 2, 3], True, max_tokens=2)
+    driver.run()
+    ends = [end for _, end in cuts]
+    assert ends[:5] == [3, 8, 9, 14, 19]
+    assert answered("compiled", [1, [7]], True) != answered("compiled", [1, [7]], False)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -213,7 +238,12 @@ class Encoder:
 def reader(encoder: Encoder, capacity: int = 100) -> ImageReader:
     """A reader with room for some images."""
     found = ImageReader(
-        encoder, placeholder=IMAGE, num_tokens=WIDTH, image_bytes=WIDTH * 32 * 4, max_model_len=256
+        encoder,
+        placeholder=IMAGE,
+        token=IMAGE,
+        num_tokens=WIDTH,
+        image_bytes=WIDTH * 32 * 4,
+        max_model_len=256,
     )
     found.capacity = capacity
     return found
@@ -334,7 +364,9 @@ def test_room_goes_to_the_client_with_the_fewest_requests() -> None:
 
 def test_the_capacity_is_enough_for_the_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_BYTES", 1000)
-    found = ImageReader(Encoder(), placeholder=IMAGE, num_tokens=5, image_bytes=640, max_model_len=256)
+    found = ImageReader(
+        Encoder(), placeholder=IMAGE, token=IMAGE, num_tokens=5, image_bytes=640, max_model_len=256
+    )
     assert found.capacity == 51
     found.close()
 

@@ -50,7 +50,7 @@ class NativeEngine(ThreadedEngine):
             runs_on=runs_on,
         )
         texts = () if grammars is None else grammars.vocabulary.tokens
-        placeholders = frozenset(info.modalities.values())
+        placeholders = frozenset() if images is None else images.tokens
         core = EngineCore(config, runner, eos_token_ids, texts=texts, placeholders=placeholders)
         self._images = images
         self._named = None if adapters is None else NamedAdapters(adapters, core.adapters)

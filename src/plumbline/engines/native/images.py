@@ -63,10 +63,14 @@ class ImageReader:
 
     Args:
         encode: returns the rows [positions, width] of an image file; called on another thread.
-        placeholder: the token that a prompt has in the place of an image, and each position of an image.
-        num_tokens: positions of an image.
+        placeholder: the token that a prompt has in the place of an image.
+        token: the token of each of its positions.
+        num_tokens: its positions.
         image_bytes: bytes of its rows.
         max_model_len: tokens of the longest request.
+        before: the tokens before its positions.
+        after: those after them.
+        whole: see `PlacedImage.whole`.
     """
 
     def __init__(
@@ -74,12 +78,19 @@ class ImageReader:
         encode: Callable[[bytes], Tensor],
         *,
         placeholder: int,
+        token: int,
         num_tokens: int,
         image_bytes: int,
         max_model_len: int,
+        before: tuple[int, ...] = (),
+        after: tuple[int, ...] = (),
+        whole: bool = False,
     ) -> None:
         self._encode = encode
-        self._placeholder, self._num_tokens = placeholder, num_tokens
+        self._placeholder, self._num_before, self._whole = placeholder, len(before), whole
+        self._expansion = (*before, *[token] * num_tokens, *after)
+        self.tokens = frozenset((placeholder, token))
+        """What stands for an image, or for a position of one."""
         self.capacity = max(_MOST_BYTES // image_bytes, max_model_len // num_tokens, 1)
         """Images with rows in memory."""
         self._used: dict[bytes, _Image] = {}
@@ -102,7 +113,7 @@ class ImageReader:
         """Return a prompt with the tokens of each image in the place of its placeholder."""
         found: list[int] = []
         for token in prompt.token_ids:
-            found += [token] * (self._num_tokens if token == self._placeholder else 1)
+            found += self._expansion if token == self._placeholder else (token,)
         return found
 
     async def read(self, request: GenerateRequest) -> tuple[PlacedImage, ...]:
@@ -114,7 +125,8 @@ class ImageReader:
         await self._make_room(_Hold(request, frozenset(digests)))
         # One after the other, so that requests that wait take turns at the thread.
         rows = [await self._rows(digest, item) for digest, item in zip(digests, items, strict=True)]
-        return tuple(map(PlacedImage, self._places(request.media.token_ids), rows, digests))
+        places = self._places(request.media.token_ids)
+        return tuple(PlacedImage(*image, self._whole) for image in zip(places, rows, digests, strict=True))
 
     def forget(self, request_id: str) -> None:
         """See `plumbline.engines.admission.MediaReader`; rows stay while others do not need their room."""
@@ -180,4 +192,4 @@ class ImageReader:
         """Yield the first position of each image in the expanded prompt."""
         places = (place for place, token in enumerate(token_ids) if token == self._placeholder)
         for index, place in enumerate(places):
-            yield place + index * (self._num_tokens - 1)
+            yield place + index * (len(self._expansion) - 1) + self._num_before

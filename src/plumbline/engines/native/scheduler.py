@@ -72,6 +72,8 @@ class Scheduler(RequestQueues):
         self._pace = pace
         self._units = 0.0
         self._scores = False
+        self._has_prompts = False
+        """Whether the step computes a part of a prompt."""
         self.pool = BlockPool(
             config.num_blocks, config.block_size, enable_caching=config.enable_prefix_caching
         )
@@ -100,7 +102,7 @@ class Scheduler(RequestQueues):
         budget = self._plan_decodes(entries, speculating, preempted, self.config.max_num_batched_tokens)
         num_decodes = len(entries)
         entries += speculating
-        self._units, self._scores = 0.0, False
+        self._units, self._scores, self._has_prompts = 0.0, False, False
         budget = self._plan_chunks(entries, preempted, budget)
         if not preempted:
             budget = self._admit(entries, budget)
@@ -215,7 +217,7 @@ class Scheduler(RequestQueues):
             state = self.running[position]
             needed = state.num_tokens - state.num_computed_tokens
             if needed > 1:
-                count = self._affordable(state, state.num_computed_tokens, min(needed, budget), entries)
+                count = self._affordable(state, state.num_computed_tokens, budget, entries)
                 if count == 0:
                     break
                 grown = self._grow(state, count)
@@ -245,7 +247,7 @@ class Scheduler(RequestQueues):
                 self._lacked_blocks = True
                 break
             needed = state.num_tokens - cached
-            count = self._affordable(state, cached, min(needed, budget), entries)
+            count = self._affordable(state, cached, budget, entries)
             if count == 0:
                 break
             self.pool.acquire(blocks)
@@ -261,20 +263,37 @@ class Scheduler(RequestQueues):
             budget -= count
         return budget
 
-    def _affordable(self, state: RequestState, start: int, count: int, entries: list[Scheduled]) -> int:
-        """Return how many of `count` prompt tokens the step has time for; the first prompt of a step gets some."""
-        if self._pace is None:
-            return count
+    def _affordable(self, state: RequestState, start: int, budget: int, entries: list[Scheduled]) -> int:
+        """Return how many prompt tokens from `start` the step computes; the first prompt of a step gets some.
+
+        An image that must be whole is not cut. The first prompt of a step may exceed the budget for one.
+        """
+        count = min(state.num_tokens - start, budget)
+        if self._pace is not None:
+            count = self._in_time(self._pace, state, start, count, entries)
+        for image in state.images:
+            if count and image.whole and image.start < start + count < image.end:
+                if image.start > start:
+                    return image.start - start
+                whole = image.end - start
+                return whole if whole <= budget or not self._has_prompts else 0
+        return count
+
+    def _in_time(
+        self, pace: Pace, state: RequestState, start: int, count: int, entries: list[Scheduled]
+    ) -> int:
+        """Return how many of `count` prompt tokens the step has time for."""
         streams = (
             bool(entries) and entries[0].count == 1 + len(entries[0].proposal.tokens) and entries[0].draws
         )
         scores = self._scores or state.prompt_logprobs is not None
-        left = self._pace.allowance(streams, scores) - self._units
+        left = pace.allowance(streams, scores) - self._units
         if left <= 0 and self._units > 0:
             return 0
-        return min(count, self._pace.tokens(start, max(left, 0.0)))
+        return min(count, pace.tokens(start, max(left, 0.0)))
 
     def _spend(self, state: RequestState, start: int, count: int) -> None:
+        self._has_prompts = True
         if self._pace is not None:
             self._units += self._pace.cost(start, count)
         self._scores = self._scores or state.prompt_logprobs is not None

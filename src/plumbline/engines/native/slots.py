@@ -159,6 +159,7 @@ class Slots(SamplingRows):
             num_decodes=num_decodes,
             exact=self._exact,
             adapters=self._adapted(states, query_start),
+            reach=self._reach(states, starts, query_start, position),
         )
         return StepInputs(
             token_ids=self._tensor(np.concatenate(tokens)),
@@ -205,8 +206,27 @@ class Slots(SamplingRows):
                 num_decodes=int(np.argmin(counts == 1)) if (counts != 1).any() else len(kept),
                 exact=self._exact,
                 adapters=self._adapted([states[index] for index in kept], starts),
+                reach=None if batch.reach is None else batch.reach[rows],
             ),
         )
+
+    def _reach(
+        self,
+        states: list[RequestState],
+        starts: NDArray[np.int64],
+        query_start: NDArray[np.int32],
+        positions: NDArray[np.int64],
+    ) -> Tensor | None:
+        """Return `AttentionBatch.reach`: the positions of an image that is whole reach to its end."""
+        reach: NDArray[np.int64] | None = None
+        for index, state in enumerate(states):
+            for image in state.images:
+                first = max(image.start - starts[index], 0) + query_start[index]
+                stop = min(image.end - starts[index] + query_start[index], query_start[index + 1])
+                if image.whole and first < stop:
+                    reach = positions.copy() if reach is None else reach
+                    reach[first:stop] = image.end - 1
+        return None if reach is None else self._tensor(reach)
 
     def _adapted(self, states: list[RequestState], starts: NDArray[np.int32]) -> AdapterRows | None:
         """Group the rows of requests with an adapter, of which request i has those from starts[i] to starts[i + 1]."""

@@ -209,7 +209,7 @@ def build_engine(
         return _transformers(settings, name, tokenizer, folder, device)
     if gguf is not None:
         _check_tokenizer(tokenizer, gguf)
-    return build_native(settings, name, folder, gguf, partial(_compiler, tokenizer))
+    return build_native(settings, name, folder, gguf, partial(_compiler, tokenizer), tokenizer.encode_text)
 
 
 def _transformers(

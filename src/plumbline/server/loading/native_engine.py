@@ -125,6 +125,7 @@ def build_native(
     folder: Path,
     gguf: Path | None,
     compiler: Callable[[frozenset[int], int], LarkCompiler | None],
+    encode: Callable[[str], list[int]],
 ) -> Engine:
     """Load the model into our engine; the caller starts it.
 
@@ -134,6 +135,7 @@ def build_native(
         folder: the model's; that of a file has the text side only.
         gguf: the model's file, if it is one.
         compiler: makes the grammar compiler for the ends of answers and the size of the vocabulary.
+        encode: encodes a text.
 
     Raises:
         OptionError: the settings and the model do not fit.
@@ -169,18 +171,25 @@ def build_native(
         runs_on=_runs_on(device, dtype, compiled=loaded.library is not None),
         cache_bytes=held,
         adapters=adapters,
-        images=_image_reader(loaded, model, config),
+        images=_image_reader(loaded, model, config, encode),
     )
 
 
-def _image_reader(loaded: Transformer, model: NativeModel, config: EngineConfig) -> ImageReader | None:
+def _image_reader(
+    loaded: Transformer, model: NativeModel, config: EngineConfig, encode: Callable[[str], list[int]]
+) -> ImageReader | None:
     encoder = loaded.vision
     if encoder is None or model.images is None:
         return None
     vision, preparation = model.images
+    around = tuple(encode(vision.around)) if vision.around else ()
     return ImageReader(
         lambda data: encoder.encode(preparation.pixels(data)),
         placeholder=vision.placeholder,
+        token=vision.token,
+        before=(*around, vision.placeholder) if vision.ends else around,
+        after=(*vision.ends, *around),
+        whole=vision.whole,
         num_tokens=vision.num_tokens,
         image_bytes=encoder.row_bytes,
         max_model_len=config.max_model_len,

@@ -45,6 +45,7 @@ class Case:
     changes: dict[str, Any] = field(default_factory=dict)
     text_changes: dict[str, Any] = field(default_factory=dict)
     is_compiled: bool = False
+    family: str = "llava"
 
     @property
     def name(self) -> str:
@@ -53,7 +54,8 @@ class Case:
     def config(self) -> Any:
         wide = WIDE | ({"head_dim": 32} if "head_dim" in self.text_changes else {})
         text = SMALL | self.text_changes | (wide if self.is_compiled else {})
-        return transformers.LlavaConfig(
+        return transformers.AutoConfig.for_model(
+            self.family,
             text_config={**text, "model_type": self.text},
             vision_config=self.tower,
             image_token_index=IMAGE,
@@ -61,6 +63,20 @@ class Case:
         )
 
 
+GEMMA: dict[str, Any] = {"mm_tokens_per_image": 4, "boi_token_index": 96, "eoi_token_index": 97}
+GEMMA_TEXT: dict[str, Any] = {
+    "head_dim": 16,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": 6,
+}
+GEMMA3 = {
+    **GEMMA,
+    "model_type": "gemma3",
+    "text_config": SMALL | GEMMA_TEXT | {"model_type": "gemma3_text"},
+    "vision_config": SIGLIP,
+    "vision_feature_layer": None,
+    "image_token_index": IMAGE,
+}
 CASES = [
     Case("llama", CLIP),
     Case("llama", CLIP, {"projector_hidden_act": "gelu"}, is_compiled=True),
@@ -78,6 +94,8 @@ CASES = [
         {"vision_feature_layer": [0, -2], "multimodal_projector_bias": False},
         {"sliding_window": 21},
     ),
+    Case("gemma3_text", SIGLIP, GEMMA, GEMMA_TEXT, family="gemma3"),
+    Case("gemma3_text", SIGLIP, GEMMA, GEMMA_TEXT, family="gemma3", is_compiled=True),
 ]
 
 
@@ -96,6 +114,20 @@ class Pair:
     def rows(self, seed: int) -> torch.Tensor:
         assert self.model.vision is not None
         return self.model.vision.encode(self.pixels(seed))
+
+    def driver(self, block_size: int = 16) -> Driver:
+        driver = Driver(self.model, block_size=block_size)
+        driver.whole_images = self.vision.whole
+        return driver
+
+    def up_to(self, sequence: Sequence, place: int) -> int:
+        """How many tokens to compute up to a place, or to the start or the end of an image that must be whole."""
+        done = sequence.num_computed_tokens
+        place = min(place, len(sequence.tokens))
+        for start, rows in sequence.images:
+            if self.vision.whole and start < place < start + len(rows):
+                place = start if start > done else start + len(rows)
+        return place - done
 
     def sequence(self, driver: Driver, parts: list[int | list[int]], max_len: int) -> Sequence:
         """Add a prompt: a number stands for the picture of that seed."""
@@ -116,9 +148,10 @@ class Pair:
         """The logits of transformers for the computed tokens of a sequence; none of the drawn ones is an image's."""
         seeds = [part for part in parts if isinstance(part, int)]
         computed = sequence.tokens[: sequence.num_computed_tokens]
-        logits: torch.Tensor = self.reference(
-            torch.tensor([computed]), pixel_values=torch.stack([self.pixels(seed) for seed in seeds])
-        ).logits[0]
+        ids = torch.tensor([computed])
+        kinds = {"token_type_ids": (ids == IMAGE).long()} if self.vision.whole else {}
+        pixels = torch.stack([self.pixels(seed) for seed in seeds])
+        logits: torch.Tensor = self.reference(ids, pixel_values=pixels, **kinds).logits[0]
         return logits.float()
 
     def assert_same(self, sequence: Sequence, parts: list[int | list[int]]) -> None:
@@ -137,9 +170,11 @@ def made(case: Case, folder: Path) -> Pair:
     torch.manual_seed(len(case.name))
     config = case.config()
     config._attn_implementation = "eager"
-    reference: Any = transformers.LlavaForConditionalGeneration(config).eval()
+    reference: Any = transformers.AutoModelForImageTextToText.from_config(config).eval()
     for name, parameter in reference.named_parameters():
-        if "norm" in name:
+        if "soft_emb_norm" in name or (case.family == "gemma3" and "language" in name and "norm" in name):
+            parameter.data.normal_(0.0, 0.3)
+        elif "norm" in name:
             parameter.data.normal_(0.7, 0.3)
         elif "vision" in name or "projector" in name:
             parameter.data.normal_(0.0, 0.3)
@@ -167,35 +202,36 @@ def test_the_rows_of_an_image_are_those_of_transformers(pair: Pair) -> None:
 
 
 def test_prompts_whole_cut_and_after_cached_blocks_have_the_logits_of_transformers(pair: Pair) -> None:
-    driver = Driver(pair.model, block_size=8)
+    driver = pair.driver(block_size=8)
     parts: list[int | list[int]] = [text(5, 1), 1, text(3, 2), 2, text(4, 3)]
     whole, cut = (pair.sequence(driver, parts, 64) for _ in range(2))
     other_parts: list[int | list[int]] = [3, text(2, 4)]
     other = pair.sequence(driver, other_parts, 32)
-    size = len(whole.tokens)
-    driver.step([(whole, size)])
+    second = cut.images[1][0]
+    driver.step([(whole, len(whole.tokens))])
     # The cuts are inside of both images, beside a decode and another prompt.
     whole.tokens.append(int(whole.logits[-1][:IMAGE].argmax()))
-    driver.step([(whole, 1), (cut, 9), (other, 7)])
-    driver.step([(cut, 1), (other, len(other.tokens) - 7)])
-    driver.step([(cut, 18)])
-    driver.step([(cut, size - 28)])
-    # Eight or sixteen tokens of a prompt that ends otherwise are known: its first image is cut by the block.
+    driver.step([(whole, 1), (cut, pair.up_to(cut, 8)), (other, pair.up_to(other, 3))])
+    driver.step([(cut, pair.up_to(cut, 9)), (other, pair.up_to(other, 99))])
+    driver.step([(cut, pair.up_to(cut, second + 3))])
+    driver.step([(cut, pair.up_to(cut, 99))])
+    # A block is known, which ends within the first image; the second one is another.
     forked_parts: list[int | list[int]] = [*parts[:3], 4, text(6, 5)]
-    forked = driver.fork(whole, pair.sequence(driver, forked_parts, 8).tokens[:16] + [0] * 40, 64)
-    begin = forked.num_computed_tokens = 16
-    template = pair.sequence(driver, forked_parts, 8)
-    forked.tokens, forked.images = template.tokens, template.images
-    driver.step([(forked, len(forked.tokens) - begin)])
-    pair.assert_same(whole, parts)
-    pair.assert_same(cut, parts)
-    pair.assert_same(other, other_parts)
-    pair.assert_same(forked, forked_parts)
+    wanted = pair.sequence(driver, forked_parts, 8)
+    forked = driver.fork(whole, wanted.tokens[:8] + [0] * 8, 64)
+    assert forked.num_computed_tokens == 8
+    forked.tokens, forked.images = wanted.tokens, wanted.images
+    driver.step([(forked, pair.up_to(forked, 99))])
+    for sequence, its_parts in ((whole, parts), (cut, parts), (other, other_parts), (forked, forked_parts)):
+        assert sequence.num_computed_tokens == len(sequence.tokens)
+        pair.assert_same(sequence, its_parts)
 
 
 def test_sequences_decoded_together_get_the_greedy_tokens_of_transformers(pair: Pair) -> None:
-    driver = Driver(pair.model)
-    prompts: list[list[int | list[int]]] = [[text(4, 1), 1, text(2, 2)], [2, 3, text(5, 3)]]
+    driver = pair.driver()
+    # Images of Gemma have tokens between them, and transformers takes those without for one.
+    between: list[int | list[int]] = [text(1, 9)] if pair.vision.whole else []
+    prompts: list[list[int | list[int]]] = [[text(4, 1), 1, text(2, 2)], [2, *between, 3, text(5, 3)]]
     sequences = [pair.sequence(driver, parts, 16 * 8) for parts in prompts]
     sizes = [len(sequence.tokens) for sequence in sequences]
     driver.step([(sequence, len(sequence.tokens)) for sequence in sequences])
@@ -243,11 +279,18 @@ def test_the_names_of_released_checkpoints_are_read(names: dict[str, str], tmp_p
     ({"image_token_index": 4000}, "image_token_index"),
     ({"text_config": {**SMALL, "model_type": "granite", "embedding_multiplier": 2.0}}, "granite"),
     ({"model_type": "mistral3", "text_config": {}}, "mistral3"),
+    (GEMMA3 | {"mm_tokens_per_image": 5}, "mm_tokens_per_image"),
+    (GEMMA3 | {"mm_tokens_per_image": 16}, "sliding_window"),
+    (GEMMA3 | {"vision_config": CLIP}, "siglip_vision_model"),
+    (GEMMA3 | {"boi_token_index": 4000}, "4000"),
 ])  # fmt: skip
 def test_what_is_not_known_of_images_is_refused_by_name(change: dict[str, Any], problem: str) -> None:
     config = json.loads(CASES[0].config().to_json_string()) | {"model_type": "llava"}
     assert read_vision(config, describe(config)).num_tokens == 16
     config |= change
+    if change.get("model_type") == "gemma3":
+        right = config | GEMMA3
+        assert read_vision(right, describe(right)).whole
     with pytest.raises(UnsupportedModelError, match=f"(?s)images.*{problem}"):
         read_vision(config, describe(config))
 
@@ -258,6 +301,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "LlavaImageProcessor": {
         "size": {"height": 30, "width": 30}, "crop_size": {"height": 30, "width": 30}, "do_pad": True,
     },
+    "Gemma3ImageProcessor": {"size": {"height": 30, "width": 30}},
 }  # fmt: skip
 
 
@@ -295,6 +339,7 @@ def test_an_image_that_is_huge_as_a_square_is_refused(tmp_path: Path) -> None:
     ("SiglipImageProcessor", {"size": {"height": 20, "width": 20}}, "30 x 30"),
     ("SiglipImageProcessor", {"size": {"longest_edge": 20}}, "longest_edge"),
     ("SiglipImageProcessor", {"do_pad": True}, "do_pad"),
+    ("Gemma3ImageProcessor", {"do_pan_and_scan": True}, "do_pan_and_scan"),
     ("Qwen2VLImageProcessor", {}, "Qwen2VLImageProcessor"),
 ])  # fmt: skip
 def test_what_a_processor_does_besides_is_refused_by_name(

@@ -34,7 +34,7 @@ class Wrapped(NamedTuple):
 
 WRAPPED = {
     "gemma3": Wrapped(
-        "the text of Gemma 3 4B, 12B and 27B",
+        "Gemma 3 4B, 12B and 27B, with images by SigLIP",
         "gemma3_text",
         {
             "head_dim": 256,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Gelu", "LlavaProjector", "Tower", "Vision"]
+__all__ = ["Gelu", "LlavaProjector", "PoolingProjector", "Tower", "Vision"]
 
 Gelu = Literal["gelu", "gelu_tanh", "quick_gelu"]
 """The activations of towers and projectors."""
@@ -52,20 +52,39 @@ class LlavaProjector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingProjector:
+    """Gemma's: squares of the tower's last rows are averaged, normalised and projected once."""
+
+    side: int
+    """Patches of a side of a square."""
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vision:
     """How a model of images and text reads an image."""
 
     tower: Tower
-    projector: LlavaProjector
+    projector: LlavaProjector | PoolingProjector
     placeholder: int
-    """The token that a prompt has in the place of an image, and that an image's positions have."""
+    """The token that a prompt has in the place of an image."""
+    token: int
+    """The token of an image's positions."""
     hidden_size: int
     """The width of the text."""
+    ends: tuple[int, ...] = ()
+    """Tokens after an image; the placeholder is before it then."""
+    around: str = ""
+    """The text around all that, such as empty lines."""
+    whole: bool = False
+    """Whether the positions of an image attend to each other, so that one step must compute them all."""
 
     @property
     def last_layer(self) -> int:
         """How many layers of the tower run."""
-        return max(self.projector.layers)
+        return (
+            self.tower.layers if isinstance(self.projector, PoolingProjector) else max(self.projector.layers)
+        )
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -73,10 +92,14 @@ class Vision:
         later = (
             f"vision_tower.encoder.layers.{index}." for index in range(self.last_layer, self.tower.layers)
         )
-        names = ("embeddings.position_ids", "head.", "post_layernorm.")
+        names = ["embeddings.position_ids", "head."]
+        if isinstance(self.projector, LlavaProjector):
+            names.append("post_layernorm.")
         return (*(f"vision_tower.{name}" for name in names), *later)
 
     @property
     def num_tokens(self) -> int:
         """Positions of an image in the text."""
+        if isinstance(self.projector, PoolingProjector):
+            return int((self.tower.side // self.projector.side) ** 2)
         return self.tower.positions - self.projector.drops_first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.vision.description import Gelu, Tower, Vision
+from plumbline.engines.native.models.vision.description import (
+    Gelu,
+    LlavaProjector,
+    PoolingProjector,
+    Tower,
+    Vision,
+)
 
 __all__ = ["VisionEncoder"]
 
@@ -76,10 +82,11 @@ class VisionEncoder:
             self._first_norm = weights.norm("pre_layrnorm")
         self._layers = [weights.layer(index) for index in range(vision.last_layer)]
         self._activation = _ACTIVATIONS[tower.activation]
-        size, inputs = vision.hidden_size, width * len(projector.layers)
-        self._first = weights.linear("projector.linear_1", size, inputs, bias=projector.bias)
-        self._second = weights.linear("projector.linear_2", size, size, bias=projector.bias)
-        self._between = _ACTIVATIONS[projector.activation]
+        self._project: Callable[[Mapping[int, Tensor]], Tensor]
+        if isinstance(projector, PoolingProjector):
+            self._project = _Pooling(vision, projector, weights, fetch)
+        else:
+            self._project = _TwoLayers(vision, projector, weights)
 
     @property
     def row_bytes(self) -> int:
@@ -96,15 +103,14 @@ class VisionEncoder:
         Returns:
             [num_tokens, hidden_size], in the type of the weights.
         """
-        tower, projector = self.vision.tower, self.vision.projector
+        tower = self.vision.tower
         x = self._embed(pixels.to(self._positions.device, self._positions.dtype))
         states = {0: x}
         for index, layer in enumerate(self._layers, 1):
             x = x + self._attend(layer.before_mixer(x), layer, tower)
             x = x + layer.down(self._activation(layer.up(layer.before_feed_forward(x))))
             states[index] = x
-        rows = torch.cat([states[index] for index in projector.layers], dim=-1)
-        return self._second(self._between(self._first(rows[1:] if projector.drops_first else rows)))
+        return self._project(states)
 
     def _embed(self, pixels: Tensor) -> Tensor:
         """Return the rows before the first layer."""
@@ -155,3 +161,37 @@ class _Weights:
             up=self.linear(f"vision_tower.{prefix}.mlp.fc1", tower.width, width),
             down=self.linear(f"vision_tower.{prefix}.mlp.fc2", width, tower.width),
         )
+
+
+class _TwoLayers:
+    """LLaVA's projector."""
+
+    def __init__(self, vision: Vision, projector: LlavaProjector, weights: _Weights) -> None:
+        size, inputs = vision.hidden_size, vision.tower.hidden_size * len(projector.layers)
+        self._projector = projector
+        self._first = weights.linear("projector.linear_1", size, inputs, bias=projector.bias)
+        self._second = weights.linear("projector.linear_2", size, size, bias=projector.bias)
+        self._between = _ACTIVATIONS[projector.activation]
+
+    def __call__(self, states: Mapping[int, Tensor]) -> Tensor:
+        rows = torch.cat([states[index] for index in self._projector.layers], dim=-1)
+        return self._second(self._between(self._first(rows[1:] if self._projector.drops_first else rows)))
+
+
+class _Pooling:
+    """Gemma's projector."""
+
+    def __init__(self, vision: Vision, projector: PoolingProjector, weights: _Weights, fetch: Fetch) -> None:
+        width = vision.tower.hidden_size
+        self._side, self._square, self._eps = vision.tower.side, projector.side, projector.eps
+        self._last = weights.norm("post_layernorm")
+        self._norm = fetch("projector.mm_soft_emb_norm.weight", (width,)).float() + 1.0
+        projection = fetch("projector.mm_input_projection_weight", (width, vision.hidden_size))
+        self._linear = Linear(projection.t().contiguous())
+
+    def __call__(self, states: Mapping[int, Tensor]) -> Tensor:
+        rows = self._last(states[max(states)])
+        square = rows.t().reshape(1, -1, self._side, self._side)
+        pooled = F.avg_pool2d(square, self._square).flatten(2)[0].t()
+        normed = F.rms_norm(pooled.float(), self._norm.shape, self._norm, self._eps)
+        return self._linear(normed.to(rows.dtype))

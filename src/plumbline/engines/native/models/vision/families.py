@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
+from plumbline.engines.native.models.description import (
+    Attention,
+    ModelDescription,
+    UnsupportedModelError,
+)
 from plumbline.engines.native.models.fields import Fields, Json
-from plumbline.engines.native.models.vision.description import Gelu, LlavaProjector, Tower, Vision
+from plumbline.engines.native.models.vision.description import (
+    Gelu,
+    LlavaProjector,
+    PoolingProjector,
+    Tower,
+    Vision,
+)
 
 __all__ = ["TOWERS", "VISIONS", "read_vision"]
 
@@ -103,12 +114,38 @@ def _llava(fields: Fields, text: ModelDescription) -> Vision:
         activation=_gelu(fields, "projector_hidden_act", "gelu"),
         bias=fields.flag("multimodal_projector_bias", True),
     )
+    token = _token(fields, "image", 32000)
+    return Vision(
+        tower=tower, projector=projector, placeholder=token, token=token, hidden_size=text.hidden_size
+    )
+
+
+def _gemma3(fields: Fields, text: ModelDescription) -> Vision:
+    tower = _read_tower({"model_type": "siglip_vision_model", **fields.get("vision_config", {})})
+    if tower.kind != "siglip":
+        raise UnsupportedModelError("vision_config.model_type must be 'siglip_vision_model'")
+    wanted = fields.integer("mm_tokens_per_image", 256)
+    square = tower.side // math.isqrt(wanted)
+    if not square or (tower.side // square) ** 2 != wanted:
+        raise UnsupportedModelError(f"mm_tokens_per_image {wanted} does not fit {tower.side} patches a side")
+    for layer in text.layers:
+        if isinstance(layer.mixer, Attention) and wanted > (layer.mixer.window or wanted):
+            raise UnsupportedModelError(f"mm_tokens_per_image {wanted} is more than sliding_window")
     return Vision(
         tower=tower,
-        projector=projector,
-        placeholder=fields.integer("image_token_id", fields.integer("image_token_index", 32000)),
+        projector=PoolingProjector(side=square, eps=tower.eps),
+        placeholder=_token(fields, "boi", 255999),
+        token=_token(fields, "image", 262144),
+        ends=(_token(fields, "eoi", 256000),),
+        around="\n\n",
         hidden_size=text.hidden_size,
+        whole=True,
     )
+
+
+def _token(fields: Fields, name: str, default: int) -> int:
+    """Read the id of a special token, which has two names."""
+    return fields.integer(f"{name}_token_id", fields.integer(f"{name}_token_index", default))
 
 
 def _chosen_layers(value: Any, tower: Tower) -> tuple[int, ...]:
@@ -122,7 +159,7 @@ def _chosen_layers(value: Any, tower: Tower) -> tuple[int, ...]:
     return tuple(layer % total for layer in chosen)
 
 
-VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {"llava": _llava}
+VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {"llava": _llava, "gemma3": _gemma3}
 """The models whose images the engine reads, by `model_type`."""
 
 
@@ -139,8 +176,8 @@ def read_vision(config: Json, text: ModelDescription) -> Vision:
         vision = VISIONS[fields.model_type](fields, text)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"its images are not supported: {error}") from error
-    if vision.placeholder >= text.vocab_size:
+    if (token := max(vision.placeholder, vision.token, *vision.ends)) >= text.vocab_size:
         raise UnsupportedModelError(
-            f"its images are not supported: image_token_index {vision.placeholder} is not in the vocabulary"
+            f"its images are not supported: {token}, an image_token_index, is not in the vocabulary"
         )
     return vision

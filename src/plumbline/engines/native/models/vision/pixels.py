@@ -19,7 +19,7 @@ from torch import Tensor
 from plumbline.engines.media.images import ImageError, decode_image
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import Fields, Json
-from plumbline.engines.native.models.vision.description import Vision
+from plumbline.engines.native.models.vision.description import PoolingProjector, Vision
 
 __all__ = ["Preparation", "read_preparation"]
 
@@ -33,19 +33,22 @@ _CLIP: Json = {
     "image_std": [0.26862954, 0.26130258, 0.27577711],
     "size": {"shortest_edge": 224},
 }
+_SIGLIP: Json = {
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+    "size": {"height": 224, "width": 224},
+}
 _KINDS: dict[str, Json] = {
     "CLIPImageProcessor": _CLIP,
     "LlavaImageProcessor": _CLIP,
-    "SiglipImageProcessor": {
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_std": [0.5, 0.5, 0.5],
-        "size": {"height": 224, "width": 224},
-    },
+    "SiglipImageProcessor": _SIGLIP,
+    "Gemma3ImageProcessor": {**_SIGLIP, "resample": 2},
 }
 """The image processors that are known, with their defaults."""
 _WITHOUT_EFFECT = (
     "auto_map data_format default_to_square device disable_grouping do_convert_rgb feature_extractor_type "
-    "input_data_format processor_class return_tensors"
+    "image_seq_length input_data_format pan_and_scan_max_num_crops pan_and_scan_min_crop_size "
+    "pan_and_scan_min_ratio_to_activate processor_class return_tensors"
 )
 """Images are in RGB before; the type decides how a size of one number is read."""
 
@@ -131,6 +134,7 @@ def read_preparation(folder: Path, vision: Vision) -> Preparation:
         )
     fields = Fields({**_KINDS[kind], **found})
     fields.without_effect("image_processor_type", _WITHOUT_EFFECT)
+    fields.refuse("do_pan_and_scan")
     preparation = _read(fields, pads=kind == "LlavaImageProcessor")
     fields.finish()
     side = vision.tower.image_size
@@ -187,9 +191,16 @@ def _size(value: Any) -> int | tuple[int, int]:
 
 def _check_processor(fields: Json, vision: Vision) -> None:
     """Check that transformers' processor would write as many placeholders as the tower has rows."""
-    kind = fields.get("processor_class", "LlavaProcessor")
-    if kind != "LlavaProcessor":
-        raise UnsupportedModelError(f"processor_class {kind!r} is not supported (LlavaProcessor is)")
+    known = "Gemma3Processor" if isinstance(vision.projector, PoolingProjector) else "LlavaProcessor"
+    kind = fields.get("processor_class", known)
+    if kind != known:
+        raise UnsupportedModelError(f"processor_class {kind!r} is not supported ({known} is)")
+    if isinstance(vision.projector, PoolingProjector):
+        if (count := fields.get("image_seq_length", vision.num_tokens)) != vision.num_tokens:
+            raise UnsupportedModelError(
+                f"processor_config.json gives an image {count} tokens, and config.json {vision.num_tokens}"
+            )
+        return
     if "patch_size" not in fields:
         return
     side = vision.tower.image_size // int(fields["patch_size"] or vision.tower.patch_size)
