@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from plumbline._generated import OPERATIONS
 from plumbline.server.keys import KeyRing
-from plumbline.server.middleware.front import _DRAIN_LIMIT, _OPEN_PATHS, Front, _label
+from plumbline.server.middleware.draining import PROBES
+from plumbline.server.middleware.front import _DRAIN_LIMIT, Front, _label
 from plumbline.server.streams import close_with_request
 from plumbline.wire.errors import ApiError
 
@@ -159,18 +160,18 @@ def test_an_unknown_path_is_counted_as_other(path: str) -> None:
 # Keys
 
 
-@pytest.mark.parametrize("path", [*sorted(_OPEN_PATHS), "/v1/models", "/", "/health/", "/nowhere"])
+@pytest.mark.parametrize("path", [*sorted(PROBES), "/v1/models", "/", "/health/", "/nowhere"])
 def test_only_open_paths_need_no_key(path: str) -> None:
     """Law 3; HTTP-06: without a key an unknown path looks like a known one."""
     found = visit({"path": path}, keys=("key",))
     allowed = visit({"path": path, "headers": [(b"authorization", b"Bearer key")]}, keys=("key",))
 
-    assert (found.status, found.calls) == ((200, 1) if path in _OPEN_PATHS else (401, 0))
+    assert (found.status, found.calls) == ((200, 1) if path in PROBES else (401, 0))
     assert (allowed.status, allowed.calls) == (200, 1)
 
 
 def test_open_paths_are_operations() -> None:
-    assert {op.path for op in OPERATIONS} >= _OPEN_PATHS
+    assert {op.path for op in OPERATIONS} >= PROBES
 
 
 # Bodies

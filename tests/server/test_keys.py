@@ -53,10 +53,27 @@ async def test_each_of_several_keys_is_accepted(authorization: str) -> None:
         assert (await server.get("/v1/models", headers={"authorization": authorization})).status == 200
 
 
+_CLOSED = ("/docs", "/metrics", "/openapi.json", "/openapi.yaml", "/version")
+
+
 async def test_probes_need_no_key() -> None:
     async with serving(served(scripted()), api_keys=("one",)) as server:
-        for path in ("/health", "/version", "/metrics", "/openapi.json", "/openapi.yaml"):
+        for path in ("/health", "/health/live", "/health/ready"):
             assert (await server.get(path)).status == 200
+
+
+@pytest.mark.parametrize("public", [(), ("/metrics",), _CLOSED])
+async def test_what_describes_the_server_needs_a_key_unless_it_is_public(public: tuple[str, ...]) -> None:
+    async with serving(served(scripted()), api_keys=("one",), public=public) as server:
+        for path in _CLOSED:
+            assert (await server.get(path)).status == (200 if path in public else 401)
+            assert (await server.get(path, headers={"authorization": "Bearer one"})).status == 200
+
+
+def test_only_paths_that_describe_the_server_can_be_public() -> None:
+    for path in ("/v1/models", "metrics", ""):
+        with pytest.raises(SettingsError, match="--public must be one of /docs, /metrics"):
+            Settings(public=(path,))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.5", "example.org"])

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from support.live import Live, live
-from support.models import scripted, served, tiny_engine
+from support.models import answer_with, scripted, served, tiny_engine
 
 from plumbline.server.settings import Settings
 
@@ -252,6 +252,36 @@ def test_more_connections_than_allowed_are_turned_away() -> None:
             first.sendall(b"GET /health HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n")
             assert response(first)[0] == 200
         assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest() -> None:
+    words = " ".join(str(number) for number in range(60))
+    with live(lambda: served(scripted(answer_with(words), delay=0.01)), Settings()) as server:
+        lines, seen = [], []
+        with (
+            httpx.Client(base_url=server.url, timeout=20) as other,
+            httpx.stream(
+                "POST", f"{server.url}/v1/chat/completions", json={**BODY, "stream": True}
+            ) as stream,
+        ):
+            for line in stream.iter_lines():
+                lines.append(line)
+                if len(lines) == 2:
+                    server.stop()
+                    while other.get("/health/ready").status_code == 200:
+                        time.sleep(0.01)
+                    seen = [
+                        other.get(path) for path in ("/health/ready", "/health", "/health/live", "/v1/models")
+                    ]
+                    seen.append(other.post("/v1/chat/completions", json=BODY))
+    assert [answer.status_code for answer in seen] == [503, 503, 200, 503, 503]
+    assert all(answer.json()["status"] == "draining" for answer in seen[:3])
+    for refused in seen[3:]:
+        assert refused.json()["error"]["code"] == "engine_unavailable"
+        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == words
+    assert "data: [DONE]" in lines
 
 
 def test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event() -> None:

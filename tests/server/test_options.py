@@ -60,6 +60,7 @@ def texts(option: Option, home: Path) -> st.SearchStrategy[Any]:
         "host": st.sampled_from(["localhost", "::1", "127.0.0.9"]),
         "lora": st.just(["a=./a", "b=./b=c"]),
         "allow_mcp": st.just(["mcp.example.com", "127.0.0.1:8001", "[::1]:80"]),
+        "public": st.just(["/metrics", "/docs"]),
         "lora_dir": st.just(str(home)),
         "model": st.sampled_from([["./a,b"], ["a=./a", "b=./b=c"]]),
         "model_dir": st.just(str(home)),

@@ -134,9 +134,14 @@ def test_no_file_makes_code_or_html_of_a_text() -> None:
 
 async def test_with_keys_files_are_open_and_the_rest_is_not() -> None:
     async with server(api_keys=("key",)) as found:
-        for path in ("/", "/docs", "/page/app.js", "/page/controls.json"):
+        for path in ("/", "/page/app.js", "/page/controls.json"):
             assert (await found.get(path)).status == 200
-        for method, path in (("GET", "/page/status"), ("POST", "/page/judge"), ("GET", "/page/nothing")):
+        for method, path in (
+            ("GET", "/docs"),
+            ("GET", "/page/status"),
+            ("POST", "/page/judge"),
+            ("GET", "/page/nothing"),
+        ):
             body = {} if method == "POST" else None
             answer = await found.request(method, path, body)
             assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")

@@ -47,7 +47,9 @@ async def opened(path: Path, timeout: float = 10.0) -> AsyncIterator[SqlStore]: 
         await store.stop()
 
 
-async def test_a_lock_of_another_process_fails_all_waiting_writes_in_bounded_time(tmp_path: Path) -> None:
+async def test_a_lock_of_another_process_fails_all_waiting_writes_in_bounded_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "s.db"
     async with opened(path, timeout=1.0) as store:
         await store.save_response(record("before"))
@@ -63,6 +65,7 @@ async def test_a_lock_of_another_process_fails_all_waiting_writes_in_bounded_tim
             took = time.monotonic() - began
             # Readers do not wait for writers.
             assert await store.response("a", "before") is not None
+            assert ["locked" in problem for problem in store.problems()] == [True]
             other.stdin.close()
             other.wait()
 
@@ -75,6 +78,10 @@ async def test_a_lock_of_another_process_fails_all_waiting_writes_in_bounded_tim
         assert store.stats().failed_writes >= 100
         await store.save_response(record("after"))
         assert await store.response("a", "after") == record("after")
+        assert store.problems() == []
+        lines = [each.message for each in caplog.records if each.name == "plumbline.store"]
+        assert ["does not write: " in line for line in lines] == [True, False]
+        assert "writes again" in lines[1]
 
 
 async def test_a_full_disk_fails_what_does_not_fit(tmp_path: Path) -> None:

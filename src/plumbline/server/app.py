@@ -25,6 +25,7 @@ from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.prompts import load_prompts
 from plumbline.server.media.load import MediaLoader
 from plumbline.server.middleware.cors import Cors
+from plumbline.server.middleware.draining import Draining
 from plumbline.server.middleware.forwarder import Forwarder
 from plumbline.server.middleware.front import Front
 from plumbline.server.models import Models
@@ -61,9 +62,10 @@ _PHRASES = {
 class Application:
     """The ASGI application, and the models that it serves."""
 
-    def __init__(self, asgi: Front | Cors, models: Models[ModelService]) -> None:
+    def __init__(self, asgi: Front | Cors, models: Models[ModelService], draining: Draining) -> None:
         self._asgi = asgi
         self.models = models
+        self.draining = draining
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one connection event of an ASGI server."""
@@ -140,6 +142,7 @@ def create_app(
     served: Any = app if shared is None else Forwarder(app, shared)  # type: ignore[arg-type]
     if settings.enable_log_requests or settings.enable_log_outputs:
         served = RequestLog(served, outputs=settings.enable_log_outputs, max_chars=settings.max_log_len)
+    draining = Draining()
     front = Front(
         served,
         keys=KeyRing((*settings.api_keys, *settings.admin_api_keys) if settings.api_keys else ()),
@@ -147,10 +150,13 @@ def create_app(
         metrics=metrics,
         max_body_bytes=settings.max_body_bytes,
         body_timeout=settings.body_timeout,
-        open_paths=OPEN_PATHS if settings.page else frozenset(),
+        open_paths=frozenset(settings.public) | (OPEN_PATHS if settings.page else frozenset()),
         recent=recent,
+        draining=draining,
     )
-    return Application(Cors(front, settings.cors_origins) if settings.cors_origins else front, models)
+    return Application(
+        Cors(front, settings.cors_origins) if settings.cors_origins else front, models, draining
+    )
 
 
 def _respond(request: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:

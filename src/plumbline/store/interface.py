@@ -64,6 +64,10 @@ class Store(ABC):
         """Finish the writes that wait, and close the database. Idempotent."""
 
     @abstractmethod
+    def problems(self) -> list[str]:
+        """Return why the database does not work, or soon will not, in words; nothing if all is well. It is quick."""
+
+    @abstractmethod
     def stats(self) -> StoreStats:
         """Return sizes as of the last write or sweep, without I/O."""
 

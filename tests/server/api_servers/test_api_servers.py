@@ -322,6 +322,23 @@ def test_api_servers_that_cannot_start_end_the_supervisor(tmp_path: Path) -> Non
         assert running.statuses == [1]
 
 
+def test_an_api_server_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    with supervised(tmp_path, shutdown_timeout=600.0) as running:
+        wait_for(lambda: running.pids)
+        os.kill(running.pids[0], signal.SIGKILL)
+        wait_for(lambda: len(running.supervisor._hub._addresses) == 2, 60)
+        with running.client() as client:
+            assert client.get("/v1/models").status_code == 200
+            # The second Ctrl-C does not wait for what runs.
+            running.hold()
+            with client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as answer:
+                for _ in range(2):
+                    running.loop.call_soon_threadsafe(running.supervisor.stop, signal.SIGINT)
+                with pytest.raises(httpx.HTTPError):
+                    list(answer.iter_raw())
+                wait_for(lambda: running.statuses)
+
+
 def test_settings_reach_a_process_as_they_are() -> None:
     settings = Settings(api_keys=("k",), stuck_after=3.5, served_model_names=("a", "b"))
     assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Any
 
 from plumbline._generated import OPERATIONS
 from plumbline.server.keys import KeyRing, admin_error
+from plumbline.server.middleware.draining import PROBES, Draining
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.streams import closing_streams
@@ -30,19 +32,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-_OPEN_PATHS = frozenset(
-    {
-        "/health",
-        "/health/live",
-        "/health/ready",
-        "/version",
-        "/metrics",
-        "/openapi.json",
-        "/openapi.yaml",
-    }
-)
-"""Need no key, for probes and scrapers. They reveal nothing about requests."""
 
 _ADMIN_PATHS = frozenset({"/models/load", "/models/unload", "/v1/model/load", "/v1/model/unload"})
 """Take an admin key without an API key. The operations check it again, because a path has several spellings."""
@@ -78,9 +67,11 @@ class Front:
         body_timeout: float = 0.0,
         open_paths: frozenset[str] = frozenset(),
         recent: RecentRequests | None = None,
+        draining: Draining | None = None,
     ) -> None:
         self._app = app
-        self._open_paths = _OPEN_PATHS | open_paths
+        self._open_paths = PROBES | open_paths
+        self._draining = Draining() if draining is None else draining
         self._recent = RecentRequests() if recent is None else recent
         self._body_timeout = body_timeout
         self._keys = keys
@@ -136,9 +127,12 @@ class Front:
         seen = self._recent.begin(scope["method"], label) if counts else None
         try:
             error = self._refusal(scope)
-            if error is None:
-                async with closing_streams():
-                    await self._app(scope, self._in_time(receive), send_with_headers)
+            if self._draining.began and scope["path"] in PROBES:
+                await _send_json(send_with_headers, *self._draining.health(scope["path"]))
+            elif error is None:
+                with self._counted(scope["path"]):
+                    async with closing_streams():
+                        await self._app(scope, self._in_time(receive), send_with_headers)
             else:
                 if error.status == 413:
                     with contextlib.suppress(
@@ -153,7 +147,7 @@ class Front:
 
     async def _upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a WebSocket handshake through, or answer it with an error in the envelope (WS-01)."""
-        error = self._key_error(scope)
+        error = self._key_error(scope) or self._draining.refusal
         if error is None and scope["path"] not in _SOCKET_PATHS:
             error = from_status(404, f"There is no WebSocket at {scope['path']}.")
         if error is None:
@@ -168,6 +162,16 @@ class Front:
             await _answer(send_denial, error, scope)
         else:
             await send({"type": "websocket.close", "code": 1008})
+
+    @contextlib.contextmanager
+    def _counted(self, path: str) -> Iterator[None]:
+        """Count a request that a server which stops waits for."""
+        counts = path not in PROBES
+        self._draining.running += counts
+        try:
+            yield
+        finally:
+            self._draining.running -= counts
 
     def _key_error(self, scope: Scope) -> ApiError | None:
         """Return the error of a request without one of the keys (HTTP-06)."""
@@ -215,6 +219,8 @@ class Front:
         path = scope["path"]
         if path not in self._open_paths and (error := self._key_error(scope)) is not None:
             return error
+        if path not in PROBES and (error := self._draining.refusal) is not None:
+            return error
         if scope["method"] != "POST":
             return None
         length = headers.get(b"content-length", b"0")
@@ -253,8 +259,14 @@ def _client_request_id(scope: Scope) -> str | None:
 
 async def _answer(send: Send, error: ApiError, scope: Scope) -> None:
     status, body = error_answer(error, scope["path"], scope.get("state", {}).get("request_id"))
+    await _send_json(send, status, body, error.headers)
+
+
+async def _send_json(
+    send: Send, status: int, body: bytes, more: Mapping[str, str] = MappingProxyType({})
+) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    headers += [(name.lower().encode(), value.encode()) for name, value in more.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -17,23 +17,32 @@ from plumbline.wire.reply import JsonReply, RawReply, Reply
 
 __all__ = ["UtilityOperations"]
 
+_DEAD = "an engine has ended"
+
 
 class UtilityOperations(ServerOperations):
     """Operations around the models."""
 
     async def get_health(self, call: Call) -> Reply:
-        """Report the health of the engines: 503 if one is dead or stuck in a step."""
+        """Report the health: 503 if an engine is dead or stuck in a step; degraded if only the store fails."""
+        limit = self._settings.stuck_after
         for engine in self._models.engines:
             stats = engine.stats()
-            if not stats.alive or stats.seconds_since_step > self._settings.stuck_after:
-                return JsonReply(encode(Health(status="failing")), status=503)
+            if not stats.alive or stats.seconds_since_step > limit:
+                reason = (
+                    f"an engine makes no step for {stats.seconds_since_step:.0f} s" if stats.alive else _DEAD
+                )
+                return JsonReply(encode(Health(status="failing", reasons=[reason])), status=503)
+        # Requests that store nothing are answered as before, so traffic should go on to come.
+        if self._memory is not None and (reasons := self._memory.store.problems()):
+            return JsonReply(encode(Health(status="degraded", reasons=reasons)))
         return JsonReply(encode(Health(status="ok")))
 
     async def get_health_live(self, call: Call) -> Reply:
         """Report whether the process is of use: 503 if an engine is dead, which only a restart repairs."""
         if all(engine.stats().alive for engine in self._models.engines):
             return JsonReply(encode(Health(status="ok")))
-        return JsonReply(encode(Health(status="failing")), status=503)
+        return JsonReply(encode(Health(status="failing", reasons=[_DEAD])), status=503)
 
     async def get_health_ready(self, call: Call) -> Reply:
         """Report the health of the engines as `/health` does."""

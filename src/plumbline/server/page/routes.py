@@ -27,7 +27,7 @@ __all__ = ["OPEN_PATHS", "page_routes"]
 Incoming = Request[Any, Any, Any]
 
 _CONTROLS = "controls.json"
-OPEN_PATHS = frozenset({"/", "/docs", f"/page/{_CONTROLS}", *(f"/page/{name}" for name in NAMES)})
+OPEN_PATHS = frozenset({"/", f"/page/{_CONTROLS}", *(f"/page/{name}" for name in NAMES)})
 """Need no key: they are the same for everybody, and the page has to load before it can ask for one."""
 
 

@@ -96,6 +96,14 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             only_in_file=True,
         ),
     ] = ""
+    public: Annotated[
+        Texts,
+        _access(
+            "path that needs no key where other paths do: /metrics, /version, /docs, /openapi.json or /openapi.yaml; "
+            "repeatable",
+            "PATHNAME",
+        ),
+    ] = ()
     trust_request_chat_template: Annotated[
         bool,
         _access("render with the chat_template of a request; a template can keep a thread busy forever"),

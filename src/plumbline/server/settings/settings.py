@@ -8,10 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from plumbline.server.settings.declaration import Declaration
-from plumbline.server.settings.options import OptionError, options_of
+from plumbline.server.settings.options import OptionError, options_of, shown
 
 __all__ = ["OPTIONS", "Settings"]
 
+_CLOSED_PATHS = ("/docs", "/metrics", "/openapi.json", "/openapi.yaml", "/version")
+"""Paths that need a key, and can do without one."""
 _MIN_SEALING_KEY = 16
 """Minimum number of characters of a sealing key."""
 
@@ -122,6 +124,9 @@ def _check_access(settings: Settings) -> None:
         )
     if settings.sealing_key and len(settings.sealing_key) < _MIN_SEALING_KEY:
         raise OptionError("--sealing-key-file", f"must give at least {_MIN_SEALING_KEY} characters")
+    for path in settings.public:
+        if path not in _CLOSED_PATHS:
+            raise OptionError("--public", f"must be one of {', '.join(_CLOSED_PATHS)}, got {shown(path)}")
     for option, keys in (("--api-key", settings.api_keys), ("--admin-api-key", settings.admin_api_keys)):
         if any(not key for key in keys):
             raise OptionError(option, "must not be empty")

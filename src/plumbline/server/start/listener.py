@@ -30,6 +30,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from plumbline.server.app import create_app
 from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.loading.catalog import Catalog
+from plumbline.server.middleware.draining import Draining
 from plumbline.server.settings import Settings
 from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, engine_unavailable, envelope
@@ -41,6 +42,9 @@ _NEVER = 10**8
 _SILENT = logging.getLogger("plumbline.lifespan")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
+_log = logging.getLogger("plumbline.server")
+_LOOK = 0.05
+"""Seconds between looks at what still runs."""
 _GRACE = 5.0
 """Seconds for the error events to reach the clients before the remaining connections are cut."""
 
@@ -54,8 +58,10 @@ class Listener(uvicorn.Server):
         abort: Callable[[], Awaitable[None]],
         shutdown_timeout: float,
         announce: Callable[[], None] = lambda: None,
+        draining: Draining | None = None,
     ) -> None:
         super().__init__(config)
+        self._draining = Draining() if draining is None else draining
         self._announce = announce
         self._abort = abort
         self._shutdown_timeout = shutdown_timeout
@@ -94,14 +100,36 @@ class Listener(uvicorn.Server):
         return application
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait up to `shutdown_timeout` for running streams, end the rest, and close."""
+        """Wait up to `shutdown_timeout` for running streams, end the rest, and close.
+
+        New requests are turned away meanwhile, and probes say that the server is not ready: connections that nobody
+        accepts would look like a server that has died.
+        """
         ending = asyncio.create_task(self._end_streams())
         try:
+            await self._drain()
             await super().shutdown(sockets)
         finally:
             ending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ending
+
+    async def _drain(self) -> None:
+        """Wait until no request runs, the end of running streams has been tried, or a second Ctrl-C."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._shutdown_timeout + _GRACE
+        if running := self._draining.begin():
+            _log.warning(
+                "stopping: %d requests still run, for %g s at most (--shutdown-timeout); Ctrl-C again ends them now",
+                running,
+                self._shutdown_timeout,
+            )
+        while True:
+            if not self._draining.running or self.force_exit or loop.time() >= until:
+                break
+            await asyncio.sleep(_LOOK)  # uvicorn's `force_exit` is a plain flag.
+        # What is left are connections that read slowly, and WebSockets.
+        self.config.timeout_graceful_shutdown = max(1, math.ceil(until - loop.time()))
 
     async def _end_streams(self) -> None:
         await asyncio.sleep(self._shutdown_timeout)
@@ -255,6 +283,7 @@ def listener(
         app.models.close,
         settings.shutdown_timeout,
         announce,
+        app.draining,
     )
 
 

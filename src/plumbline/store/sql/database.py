@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import shutil
 import sqlite3
 import threading
 import time
@@ -17,6 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from plumbline.store.interface import StoreUnavailableError
 
+_log = logging.getLogger("plumbline.store")
+
 __all__ = ["HEAD", "Database", "UnresponsiveError"]
 
 HEAD = "0001"
@@ -30,6 +35,8 @@ _CONNECTIONS = 5
 _MIGRATION_LOCK = 0x706C756D  # "plum"
 """The number of PostgreSQL's lock that a migration holds."""
 
+_LOW_DISK = 256 << 20
+"""Free bytes of a disk below which the health of the server is degraded."""
 _BUSY_SHARE = 0.5
 """The share of the timeout that SQLite waits for another process' lock; the rest is for reporting the error."""
 
@@ -64,6 +71,8 @@ class Database:
         """The file of SQLite; None for PostgreSQL and for a database in memory."""
         self._identity: tuple[int, int] | None = None
         """The identity of the open file in the file system."""
+        self._failing: dict[str, tuple[float, str]] = {}
+        """For reads and for writes, since when they fail, and why the last one did: a lock stops writes only."""
 
     async def open(self) -> None:
         """Connect, and create or upgrade the tables.
@@ -109,6 +118,36 @@ class Database:
         """
         if self.engine is None:
             raise StoreUnavailableError("it is closed")
+        kind = "write" if write else "read"
+        try:
+            found = await self._run(work, write)
+        except StoreUnavailableError as error:
+            self._note_failure(kind, str(error))
+            raise
+        if kind in self._failing:
+            since, _ = self._failing.pop(kind)
+            _log.warning("the store %ss again, after %.0f s", kind, time.monotonic() - since)
+        return found
+
+    def _note_failure(self, kind: str, reason: str) -> None:
+        """Log the first failure of a series, and each that has another reason."""
+        since, known = self._failing.get(kind, (time.monotonic(), ""))
+        self._failing[kind] = since, reason
+        if reason != known:
+            _log.error("the store does not %s: %s", kind, reason)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the database does not work, or soon will not, in words. It asks the file system, not the database."""
+        found = [f"the store does not {kind}: {reason}" for kind, (_, reason) in self._failing.items()]
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                free = shutil.disk_usage(self._file.parent).free
+                if free < _LOW_DISK:
+                    found.append(f"the disk of the store has {free >> 20} MiB left")
+        return found
+
+    async def _run(self, work: Callable[[sa.Connection], T], write: bool) -> T:
         try:
             async with asyncio.timeout(self.timeout):
                 return await (self._in_thread if self.is_sqlite else self._on_loop)(work, write)

@@ -66,6 +66,9 @@ class SqlStore(ConversationRows, ChatRows):
         await self._writer.stop()
         await self._database.close()
 
+    def problems(self) -> list[str]:
+        return self._database.problems
+
     def stats(self) -> StoreStats:
         return StoreStats(
             responses=self._sizes.responses,

@@ -8,7 +8,7 @@ import { show } from "./run.js";
 import { readStatus, serverPanel } from "./server.js";
 import { settingsPanel } from "./settings.js";
 import { add, all, begin, emit, on, path, remove, save, saveSettings, state } from "./state.js";
-import { api } from "./stream.js";
+import { api, key } from "./stream.js";
 import { startThread } from "./thread.js";
 import { tokensPanel } from "./tokens.js";
 
@@ -168,6 +168,7 @@ async function start() {
   side("panel", !narrow.matches);
   await models();
   await readStatus();
+  document.querySelector("a[href=docs]").hidden = key() !== ""; // A link sends no key, and the reference needs one.
   state.controls = await (await api("/page/controls.json")).json();
   openPanel("settings");
   const known = (await all("conversations")).find((each) => each.id === localStorage.getItem("conversation"));

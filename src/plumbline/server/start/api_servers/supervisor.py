@@ -33,6 +33,8 @@ _GRACE = 10.0
 _SHORT_LIFE = 10.0
 """Seconds; an API server that ends sooner is started again after a pause, which doubles each time up to `_LONGEST`."""
 _PAUSE = 0.5
+_STARTS = 3
+"""How often an API server is started that is killed before it is ready, as the system does when memory is short."""
 _LONGEST = 30.0
 _LONGEST_FOLDER = 80
 """Bytes; the path of a Unix socket has 107 at most."""
@@ -60,7 +62,7 @@ def supervise(engine: Engine, settings: Settings, number: int, sockets: Sequence
         config = uvicorn.Config("")  # It knows whether uvloop is installed.
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             for name in (signal.SIGINT, signal.SIGTERM):
-                runner.get_loop().add_signal_handler(name, supervisor.stop)
+                runner.get_loop().add_signal_handler(name, supervisor.stop, name)
             return runner.run(supervisor.run())
 
 
@@ -123,8 +125,15 @@ class Supervisor:
             await self._engine.stop()
         return int(self._failed)
 
-    def stop(self) -> None:
-        """Begin to stop: the API servers finish their streams as one server would. Call it on the loop of `run`."""
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
+        """Begin to stop: the API servers finish their streams as one server would. Call it on the loop of `run`.
+
+        A second SIGINT ends them at once, as it does one server.
+        """
+        if self._stopping.is_set() and by is signal.SIGINT:
+            for process in self._processes:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
         self._stopping.set()
 
     async def _first(self, ready: asyncio.Event) -> None:
@@ -137,14 +146,18 @@ class Supervisor:
     async def _keep(self, index: int, ready: asyncio.Event) -> None:
         """Run one API server, and start it again whenever it ends, until the supervisor stops."""
         pause = _PAUSE
+        starts = 0
         while not self._stopping.is_set():
+            starts += 1
             began = time.monotonic()
             process = await self._start(ready)
             await self._ended(process)
             multiprocess.mark_process_dead(process.pid, str(self._folder / "metrics"))  # type: ignore[no-untyped-call]
             if self._stopping.is_set():
                 return
-            if not ready.is_set():
+            # One that was killed may start the next time; one that ended by itself has a reason that stays.
+            killed = process.returncode is not None and process.returncode < 0
+            if not ready.is_set() and (not killed or starts == _STARTS):
                 _log.error("API server %d could not start: exit status %s", index + 1, process.returncode)
                 self._failed = True
                 self._stopping.set()

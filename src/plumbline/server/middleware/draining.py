@@ -1,0 +1,45 @@
+"""Count the requests that run, and turn new ones away while the server stops."""
+
+from __future__ import annotations
+
+import msgspec
+
+from plumbline._generated.utilities import Health
+from plumbline.wire.errors import ApiError, engine_unavailable
+
+__all__ = ["LIVE", "PROBES", "Draining"]
+
+LIVE = "/health/live"
+PROBES = frozenset({LIVE, "/health", "/health/ready"})
+"""Paths that say how the server is; they need no key, and nobody waits for them when the server stops."""
+_RETRY_AFTER = 1
+"""Seconds: another server may answer at once."""
+
+
+class Draining:
+    """Whether the server stops, and how many requests it still answers."""
+
+    def __init__(self) -> None:
+        self.began = False
+        self.running = 0
+
+    def begin(self) -> int:
+        """Let only the requests that run go on; return how many these are."""
+        self.began = True
+        return self.running
+
+    @property
+    def refusal(self) -> ApiError | None:
+        """The error of a new request; it closes its connection, or a client would keep it for the next one."""
+        if not self.began:
+            return None
+        error = engine_unavailable("The server is stopping. Send the request to another one, or again later.")
+        error.headers = {**error.headers, "Retry-After": str(_RETRY_AFTER), "Connection": "close"}
+        return error
+
+    def health(self, path: str) -> tuple[int, bytes]:
+        """Return status and body of a probe while the server stops: it lives, and is not ready."""
+        body = msgspec.json.encode(
+            Health(status="draining", reasons=[f"the server stops; {self.running} requests still run"])
+        )
+        return (200 if path == LIVE else 503), body
