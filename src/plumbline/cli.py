@@ -195,7 +195,7 @@ def _serve(arguments: dict[str, Any]) -> int:
             print(f"plumbline: {ignored}", file=sys.stderr)
         given = read_settings(arguments, os.environ, store=default_url())
         origins, settings = given.origins, given.settings
-        return run(settings)
+        return run(settings, lambda: read_settings(arguments, os.environ, store=default_url()).settings)
     except OptionError as error:
         print(f"plumbline: {error.at(origins)}", file=sys.stderr)
     except (ValueError, FileNotFoundError) as error:

@@ -19,7 +19,8 @@ from plumbline.protocols.common.sealing import Sealer
 from plumbline.server.claims.names import LocalClaims
 from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.generation import Generation
-from plumbline.server.keys import KeyRing
+from plumbline.server.limits.access import Access
+from plumbline.server.limits.rates import RATES
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.prompts import load_prompts
@@ -62,10 +63,13 @@ _PHRASES = {
 class Application:
     """The ASGI application, and the models that it serves."""
 
-    def __init__(self, asgi: Front | Cors, models: Models[ModelService], draining: Draining) -> None:
+    def __init__(
+        self, asgi: Front | Cors, models: Models[ModelService], draining: Draining, access: Access
+    ) -> None:
         self._asgi = asgi
         self.models = models
         self.draining = draining
+        self.access = access
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one connection event of an ASGI server."""
@@ -94,12 +98,13 @@ def create_app(
     memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys), claims=claims)
 
     def build(model: ServedModel, counts: ModelMetrics) -> ModelService:
-        generation = Generation(model, settings, counts, replies, media)
+        generation = Generation(model, settings, counts, replies, media, rates)
         return ModelService(generation, sealer, memory, runs, remote)
 
     models = Models(catalog, settings, metrics, replies, build)
     prompts = load_prompts(settings.prompts)
-    admin_keys = KeyRing(settings.admin_api_keys)
+    access = Access(settings)
+    admin_keys, rates = access.admin_keys, access.rates
     service = PlumblineService(models, settings, metrics, replies, memory, runs, prompts, admin_keys)
 
     recent = RecentRequests()
@@ -137,7 +142,7 @@ def create_app(
         openapi_config=None,
         request_max_body_size=settings.max_body_bytes,
         logging_config=None,
-        state=State({STRICT: settings.strict, LENIENT: settings.lenient}),
+        state=State({STRICT: settings.strict, LENIENT: settings.lenient, RATES: rates}),
     )
     served: Any = app if shared is None else Forwarder(app, shared)  # type: ignore[arg-type]
     if settings.enable_log_requests or settings.enable_log_outputs:
@@ -145,7 +150,8 @@ def create_app(
     draining = Draining()
     front = Front(
         served,
-        keys=KeyRing((*settings.api_keys, *settings.admin_api_keys) if settings.api_keys else ()),
+        keys=access.keys,
+        rates=rates,
         admin_keys=admin_keys,
         metrics=metrics,
         max_body_bytes=settings.max_body_bytes,
@@ -155,7 +161,7 @@ def create_app(
         draining=draining,
     )
     return Application(
-        Cors(front, settings.cors_origins) if settings.cors_origins else front, models, draining
+        Cors(front, settings.cors_origins) if settings.cors_origins else front, models, draining, access
     )
 
 

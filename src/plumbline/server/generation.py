@@ -24,6 +24,7 @@ from plumbline.road.road import Road
 from plumbline.server.admission import Admission, client_of
 from plumbline.server.failures import api_errors, as_api_error, refused_by_template
 from plumbline.server.frames import Frames
+from plumbline.server.limits.rates import Rates
 from plumbline.server.loading.adapters import Adapters
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.media.load import MediaLoader
@@ -69,6 +70,7 @@ class Generation:
         metrics: ModelMetrics,
         replies: Replies,
         media: MediaLoader,
+        rates: Rates,
     ) -> None:
         self.model = model
         self.settings = settings
@@ -80,6 +82,7 @@ class Generation:
         self.modalities = frozenset(model.engine.info.modalities)
         """The kinds of files that the model reads."""
         self._media = media
+        self._rates = rates
 
     async def prepare(
         self, call: Call, request: FormatRequest, turns: Sequence[Turn], param: str
@@ -164,16 +167,20 @@ class Generation:
 
     def answer(self, prepared: PreparedTurn, call: Call) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer one turn."""
-        return self.metrics.observe(
+        events = self.metrics.observe(
             self.road.answer(prepared, call.work_id, client_of(call, self.settings)), call.arrived
         )
+        return self._rates.counted(call.api_key, events)
 
     async def answer_all(
         self, prepared: Sequence[PreparedTurn], call: Call
     ) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
         answers = [
-            self.road.answer(turn, f"{call.work_id}-p{number}", client_of(call, self.settings))
+            self._rates.counted(
+                call.api_key,
+                self.road.answer(turn, f"{call.work_id}-p{number}", client_of(call, self.settings)),
+            )
             for number, turn in enumerate(prepared)
         ]
         async with aclosing(merge(answers)) as events:

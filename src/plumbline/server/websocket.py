@@ -23,6 +23,7 @@ from litestar.params import SkipValidation
 
 from plumbline._generated.responses import CreateResponse
 from plumbline.server.failures import as_api_error
+from plumbline.server.limits.rates import RATES, Rates
 from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.server.service import PlumblineService
 from plumbline.server.streams import closing_streams
@@ -82,6 +83,7 @@ class _Connection:
         self._socket = socket
         self._api = api
         self._lenient = bool(socket.app.state.get(LENIENT, False))
+        self._rates: Rates = socket.app.state[RATES]
         self._latest = LatestTurns(_MAX_LANES)
         self._unread: asyncio.Queue[str | bytes] = asyncio.Queue(1)
         self._room = asyncio.Semaphore(_MAX_WAITING)
@@ -170,6 +172,7 @@ class _Connection:
 
     async def _turn(self, message: _Message) -> None:
         body = b""
+        call = self._call()
         try:
             async with closing_streams():
                 body = _read_request(message)
@@ -177,12 +180,13 @@ class _Connection:
                 request = (
                     decode_leniently(CreateResponse, body)[0] if lenient else decode(CreateResponse, body)
                 )
-                events = self._api.answer_on_socket(request, self._call(), self._latest, message.lane)
-                async with aclosing(events):
-                    async for event in events:
-                        await self._send(encode(event), message.lane)
-                        if self._gone.is_set():
-                            return
+                with self._rates.admitted(call.api_key):
+                    events = self._api.answer_on_socket(request, call, self._latest, message.lane)
+                    async with aclosing(events):
+                        async for event in events:
+                            await self._send(encode(event), message.lane)
+                            if self._gone.is_set():
+                                return
         except ApiError as error:
             is_final = self._lenient or not body
             hinted = error if is_final else with_hint(error, CreateResponse, body)

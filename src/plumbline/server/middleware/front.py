@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from plumbline._generated import OPERATIONS
-from plumbline.server.keys import KeyRing, admin_error
+from plumbline.server.limits.keys import KeyRing, admin_error
+from plumbline.server.limits.rates import Rates
 from plumbline.server.middleware.draining import PROBES, Draining
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
@@ -36,6 +37,16 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _ADMIN_PATHS = frozenset({"/models/load", "/models/unload", "/v1/model/load", "/v1/model/unload"})
 """Take an admin key without an API key. The operations check it again, because a path has several spellings."""
 
+_GENERATING = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/messages",
+        "/v1/responses",
+        "/v1/responses/compact",
+    }
+)
+"""Paths whose requests use the share of their key (`limits/rates.py`)."""
 _SOCKET_PATHS = frozenset({"/v1/responses"})
 
 _LEAST_RATE = 16 * 1024
@@ -68,10 +79,12 @@ class Front:
         open_paths: frozenset[str] = frozenset(),
         recent: RecentRequests | None = None,
         draining: Draining | None = None,
+        rates: Rates | None = None,
     ) -> None:
         self._app = app
         self._open_paths = PROBES | open_paths
         self._draining = Draining() if draining is None else draining
+        self._rates = Rates(()) if rates is None else rates
         self._recent = RecentRequests() if recent is None else recent
         self._body_timeout = body_timeout
         self._keys = keys
@@ -97,6 +110,8 @@ class Front:
         state[CLIENT_NAMED] = chosen is not None
         status = 499  # The client leaves before there is a status.
         seen: RecentRequest | None = None
+        limited: str | None = None  # The key whose share the request uses.
+        entered = False
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -111,6 +126,9 @@ class Front:
                 ]
                 if is_messages(scope["path"]):  # The name that clients of Messages read.
                     message["headers"].append((b"request-id", state["request_id"].encode()))
+                message["headers"] += [
+                    (each.encode(), value.encode()) for each, value in self._rates.headers(limited).items()
+                ]
                 for key, name in ((IGNORED, b"x-plumbline-ignored"), (FORMS, b"x-plumbline-lenient")):
                     if key in state:
                         message["headers"].append((name, state[key].encode()))
@@ -127,6 +145,10 @@ class Front:
         seen = self._recent.begin(scope["method"], label) if counts else None
         try:
             error = self._refusal(scope)
+            if error is None and label in _GENERATING and scope["method"] == "POST":
+                limited = _api_key(scope)
+                error = self._rates.enter(limited)
+                entered = error is None
             if self._draining.began and scope["path"] in PROBES:
                 await _send_json(send_with_headers, *self._draining.health(scope["path"]))
             elif error is None:
@@ -141,6 +163,8 @@ class Front:
                         await _drain(self._in_time(receive), self._max_body_bytes * _DRAIN_LIMIT)
                 await _answer(send_with_headers, error, scope)
         finally:
+            if entered:
+                self._rates.leave(limited)
             self._metrics.closed(label, status)
             if seen is not None:
                 seen.end(state["request_id"], status)
@@ -175,10 +199,7 @@ class Front:
 
     def _key_error(self, scope: Scope) -> ApiError | None:
         """Return the error of a request without one of the keys (HTTP-06)."""
-        headers = {
-            name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
-            for name, value in scope["headers"]
-        }
+        headers = _texts(scope)
         given = authorization(headers, scope["path"])
         if scope["path"] in _ADMIN_PATHS and not self._admin_keys.open:
             return admin_error(self._admin_keys, given, headers.get("x-admin-key"))
@@ -247,6 +268,17 @@ class Front:
                 code="unsupported_media_type",
             )
         return None
+
+
+def _texts(scope: Scope) -> dict[str, str]:
+    return {
+        name.decode("latin-1"): value.decode("utf-8", "surrogateescape") for name, value in scope["headers"]
+    }
+
+
+def _api_key(scope: Scope) -> str | None:
+    """Return the key of a request that was accepted."""
+    return (authorization(_texts(scope), scope["path"]) or "").partition(" ")[2].strip() or None
 
 
 def _client_request_id(scope: Scope) -> str | None:

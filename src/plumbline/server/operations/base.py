@@ -8,7 +8,7 @@ from plumbline._generated.service import Service
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.prompt_templates import PromptTemplates
 from plumbline.server.generation import Generation
-from plumbline.server.keys import KeyRing
+from plumbline.server.limits.keys import KeyRing
 from plumbline.server.models import Models
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.remote_access import RemoteAccess

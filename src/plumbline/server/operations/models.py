@@ -11,7 +11,7 @@ from plumbline._generated.models import (
     ModelLoadProgress,
     ModelNameRequest,
 )
-from plumbline.server.keys import admin_error
+from plumbline.server.limits.keys import admin_error
 from plumbline.server.operations.base import ServerOperations
 from plumbline.server.replies import CHUNKS
 from plumbline.wire.call import Call

@@ -68,7 +68,8 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             "KEY",
             name="api_key",
             secret=True,
-            in_file="file with one key a line; # begins a comment",
+            in_file="file with one key a line, or its hash as sha256:HEX, and after it name=NAME, requests=N and "
+            "tokens=N a minute, streams=N at the same time; # begins a comment",
             adds=True,
         ),
     ] = ()
@@ -80,7 +81,7 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             "KEY",
             name="admin_api_key",
             secret=True,
-            in_file="file with one admin key a line; # begins a comment",
+            in_file="file with one admin key a line, as in --api-key-file; # begins a comment",
             adds=True,
         ),
     ] = ()

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from plumbline.server.settings.declaration import Declaration
+from plumbline.server.settings.keys import read_key
 from plumbline.server.settings.options import OptionError, options_of, shown
 
 __all__ = ["OPTIONS", "Settings"]
@@ -127,9 +128,23 @@ def _check_access(settings: Settings) -> None:
     for path in settings.public:
         if path not in _CLOSED_PATHS:
             raise OptionError("--public", f"must be one of {', '.join(_CLOSED_PATHS)}, got {shown(path)}")
+    _check_keys(settings)
+
+
+def _check_keys(settings: Settings) -> None:
     for option, keys in (("--api-key", settings.api_keys), ("--admin-api-key", settings.admin_api_keys)):
         if any(not key for key in keys):
             raise OptionError(option, "must not be empty")
+        try:
+            known = [read_key(key) for key in keys]
+        except ValueError as error:
+            raise OptionError(option, str(error)) from None
+        if len({key.digest for key in known}) < len(known):
+            raise OptionError(option, "has a key twice: leave out one of the lines")
+        if settings.api_servers > 1 and any(key.is_limited for key in known):
+            raise OptionError(
+                "--api-servers", "must be 1 with limits of keys: processes do not share their counts"
+            )
 
 
 def _check_hosts(settings: Settings) -> None:

@@ -17,9 +17,11 @@ import asyncio
 import contextlib
 import logging
 import math
+import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -59,10 +61,12 @@ class Listener(uvicorn.Server):
         shutdown_timeout: float,
         announce: Callable[[], None] = lambda: None,
         draining: Draining | None = None,
+        reload: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
         self._draining = Draining() if draining is None else draining
         self._announce = announce
+        self._reload = reload
         self._abort = abort
         self._shutdown_timeout = shutdown_timeout
         self._failure: Exception | None = None
@@ -87,6 +91,8 @@ class Listener(uvicorn.Server):
         finally:
             self.config.loaded_app = app
         if not self.should_exit:
+            if self._reload is not None:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
             self._announce()
 
     def _kept(self, app: Any) -> Any:
@@ -265,6 +271,7 @@ def listener(
     port: int,
     shared: SharedClaims | None = None,
     announce: Callable[[], None] = lambda: None,
+    read: Callable[[], Settings] | None = None,
 ) -> Listener:
     """Build a server for these models. Call it outside an event loop, or in the loop that will run the server.
 
@@ -276,6 +283,7 @@ def listener(
         port: the port to listen on, if `run` gets no sockets.
         shared: the claims of all API servers of the engine, if there are several.
         announce: called when the application has started and the server listens.
+        read: reads the settings again at SIGHUP, of which the keys are used.
     """
     app = create_app(catalog, settings, store, shared)
     return Listener(
@@ -284,6 +292,7 @@ def listener(
         settings.shutdown_timeout,
         announce,
         app.draining,
+        None if read is None else partial(app.access.read_again, read),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable
 
 from plumbline.engines.progress import Progress, report, watched
 from plumbline.server.loading.catalog import Catalog, only
@@ -23,8 +24,12 @@ from plumbline_kernels.cpu.build import build_ahead
 __all__ = ["run"]
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
     """Serve until SIGINT or SIGTERM, let streams finish within `shutdown_timeout`, and return the exit status.
+
+    Args:
+        settings: the settings.
+        read: reads them again at SIGHUP, of which the keys are used.
 
     Raises:
         SettingsError: as `bound`, `check_certificates`, `load` and `build_store`.
@@ -33,10 +38,15 @@ def run(settings: Settings) -> int:
     check_certificates(settings)
     store = build_store(settings)
     with bound(settings) as sockets:
-        return _serve(settings, store, sockets)
+        return _serve(settings, store, sockets, read)
 
 
-def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]) -> int:
+def _serve(
+    settings: Settings,
+    store: Store | None,
+    sockets: list[socket.socket],
+    read: Callable[[], Settings] | None,
+) -> int:
     if _may_compile(settings):
         build_ahead()
     catalog = _load(settings, sockets)
@@ -53,6 +63,7 @@ def _serve(settings: Settings, store: Store | None, sockets: list[socket.socket]
         host=settings.host,
         port=settings.port,
         announce=lambda: print_line(lines),  # Not before: the store may be out of reach.
+        read=read,
     )
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
         server.run(sockets=sockets)

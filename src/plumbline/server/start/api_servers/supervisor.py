@@ -63,6 +63,11 @@ def supervise(engine: Engine, settings: Settings, number: int, sockets: Sequence
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             for name in (signal.SIGINT, signal.SIGTERM):
                 runner.get_loop().add_signal_handler(name, supervisor.stop, name)
+            runner.get_loop().add_signal_handler(
+                signal.SIGHUP,
+                _log.warning,
+                "several API servers read keys at their start only: restart the server",
+            )
             return runner.run(supervisor.run())
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 
+from plumbline.server.settings.keys import digest_of, read_key
 from plumbline.wire.errors import ApiError, invalid_admin_key, no_admin_keys
 
 __all__ = ["KeyRing", "admin_error"]
@@ -14,13 +14,16 @@ class KeyRing:
     """The keys that the server accepts. Without keys it accepts every request."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
-        # Digests have one length, so the time of a comparison does not depend on the length of a key.
-        self._digests = [_digest(key) for key in keys]
+        self.use(keys)
+
+    def use(self, keys: tuple[str, ...]) -> None:
+        """Take other keys from now on."""
+        self.keys = tuple(map(read_key, keys))
 
     @property
     def open(self) -> bool:
         """Whether the server checks no keys."""
-        return not self._digests
+        return not self.keys
 
     def accepts(self, authorization: str | None) -> bool:
         """Return whether an `Authorization` header has one of the keys, in a time that does not depend on which."""
@@ -31,10 +34,11 @@ class KeyRing:
 
     def has(self, key: str) -> bool:
         """Return whether this is one of the keys, in a time that does not depend on which."""
-        given = _digest(key)
+        # Digests have one length, so the time of a comparison does not depend on the length of a key.
+        given = digest_of(key)
         found = False
-        for digest in self._digests:
-            found |= hmac.compare_digest(digest, given)
+        for each in self.keys:
+            found |= hmac.compare_digest(each.digest, given)
         return found
 
 
@@ -50,7 +54,3 @@ def admin_error(keys: KeyRing, authorization: str | None, admin_key: str | None)
         return no_admin_keys()
     found = keys.has((admin_key or "").strip()) or keys.accepts(authorization)
     return None if found else invalid_admin_key()
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,1 @@
+"""Limits on what clients may use, above those of each request."""

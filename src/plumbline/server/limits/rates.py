@@ -1,0 +1,182 @@
+"""Hold the keys to their requests and tokens a minute, and to the requests that they may have at the same time.
+
+Budgets refill all the time, so a minute has no beginning at which everybody comes. A request is admitted while the
+budget of tokens is not used up; what it uses is taken when it is known. So one request may overdraw it, and the next
+ones wait for that: nobody has to guess how long an answer becomes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+
+from plumbline.events import ChoiceEvent, Finish
+from plumbline.server.settings.keys import Key, digest_of
+from plumbline.wire.errors import ApiError, rate_limited
+
+__all__ = ["RATES", "Rates"]
+
+RATES = "rates"
+"""Key of the application's state."""
+_MINUTE = 60.0
+_LEAST = 1e-6
+"""Of a request or a token: less than rounding makes of a level."""
+
+
+class _Budget:
+    """An amount a minute."""
+
+    def __init__(self, amount: int, clock: Callable[[], float]) -> None:
+        self.amount = amount
+        self._clock = clock
+        self._level = float(amount)
+        self._at = clock()
+
+    @property
+    def level(self) -> float:
+        """What is left; less than nothing if it is overdrawn."""
+        now = self._clock()
+        # A clock that is set back gives nothing and takes nothing.
+        self._level = min(self.amount, self._level + max(0.0, now - self._at) * self.amount / _MINUTE)
+        self._at = now
+        return self._level
+
+    def take(self, amount: int) -> None:
+        """Use some of it."""
+        self._level = self.level - amount
+
+    def wait(self, amount: float) -> float:
+        """Return the seconds until this much is there."""
+        missing = amount - self.level
+        return missing * _MINUTE / self.amount if missing > _LEAST else 0.0
+
+
+class _Account:
+    """What a key has used."""
+
+    def __init__(self, key: Key, clock: Callable[[], float]) -> None:
+        self.key = key
+        self.requests = _Budget(key.requests, clock) if key.requests else None
+        self.tokens = _Budget(key.tokens, clock) if key.tokens else None
+        self.running = 0
+
+
+class Rates:
+    """The accounts of all keys that have limits."""
+
+    def __init__(self, keys: tuple[Key, ...], clock: Callable[[], float] = time.monotonic) -> None:
+        """Open the accounts.
+
+        Args:
+            keys: all keys.
+            clock: seconds that never go back.
+        """
+        self._clock = clock
+        self._accounts: dict[bytes, _Account] = {}
+        self.use(keys)
+
+    def use(self, keys: tuple[Key, ...]) -> None:
+        """Take other keys; those that stay with their limits keep their accounts."""
+        kept = self._accounts
+        self._accounts = {}
+        for key in keys:
+            if key.is_limited:
+                old = kept.get(key.digest)
+                same = old is not None and old.key == key
+                self._accounts[key.digest] = old if same and old is not None else _Account(key, self._clock)
+
+    def _account(self, api_key: str | None) -> _Account | None:
+        return self._accounts.get(digest_of(api_key)) if api_key and self._accounts else None
+
+    def enter(self, api_key: str | None) -> ApiError | None:
+        """Admit a request, which ends with `leave`, or return its 429."""
+        account = self._account(api_key)
+        if account is None:
+            return None
+        key, requests, tokens = account.key, account.requests, account.tokens
+        if key.streams and account.running >= key.streams:
+            return rate_limited(
+                f"This key may have {key.streams} requests at the same time; it has {account.running}."
+            )
+        budgets = (("requests", requests), ("tokens", tokens))
+        waits = [(budget.wait(1), name, budget.amount) for name, budget in budgets if budget is not None]
+        if waits and max(waits)[0] > 0:  # The longest one, or the next try would be refused for the other.
+            return _too_many(*max(waits))
+        if requests is not None:
+            requests.take(1)
+        account.running += 1
+        return None
+
+    @contextmanager
+    def admitted(self, api_key: str | None) -> Iterator[None]:
+        """Answer a request in this block.
+
+        Raises:
+            ApiError: the 429 of a key that has used its share.
+        """
+        error = self.enter(api_key)
+        if error is not None:
+            raise error
+        try:
+            yield
+        finally:
+            self.leave(api_key)
+
+    def leave(self, api_key: str | None) -> None:
+        """End a request that was admitted."""
+        account = self._account(api_key)
+        if account is not None and account.running:  # The account may be newer than the request.
+            account.running -= 1
+
+    def headers(self, api_key: str | None) -> dict[str, str]:
+        """Return the headers that official clients read, as OpenAI's service sends them."""
+        account = self._account(api_key)
+        found = {}
+        for name, budget in (
+            (("requests", account.requests), ("tokens", account.tokens)) if account is not None else ()
+        ):
+            if budget is not None:
+                found[f"x-ratelimit-limit-{name}"] = str(budget.amount)
+                found[f"x-ratelimit-remaining-{name}"] = str(max(0, math.floor(budget.level)))
+                found[f"x-ratelimit-reset-{name}"] = _duration(budget.wait(budget.amount))
+        return found
+
+    def counted(
+        self, api_key: str | None, events: AsyncGenerator[ChoiceEvent, None]
+    ) -> AsyncGenerator[ChoiceEvent, None]:
+        """Take the tokens of an answer from the budget of its key, when they are known."""
+        account = self._account(api_key)
+        if account is None or account.tokens is None:
+            return events
+        return _counted(account.tokens, events)
+
+
+async def _counted(
+    budget: _Budget, events: AsyncGenerator[ChoiceEvent, None]
+) -> AsyncGenerator[ChoiceEvent, None]:
+    async with aclosing(events):
+        async for index, event in events:
+            if isinstance(event, Finish):
+                # All choices share the prompt.
+                prompt = event.usage.prompt_tokens if index == 0 else 0
+                budget.take(prompt + event.usage.completion_tokens)
+            yield index, event
+
+
+def _too_many(wait: float, what: str, limit: int) -> ApiError:
+    """Return the 429 of a budget that is used up."""
+    seconds = math.ceil(wait)
+    return rate_limited(
+        f"Rate limit reached: this key may use {limit} {what} a minute. Please try again in {_duration(wait)}.",
+        seconds,
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration as OpenAI's headers have it, such as `6m0s`, `1.5s` or `20ms`."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(math.ceil(seconds * 10) / 10, 60)
+    return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"
