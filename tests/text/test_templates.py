@@ -8,7 +8,7 @@ tokenising with every client text guarded, so the guard is under test as well.
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from support.models import byte_level
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from plumbline.text.render import Renderer, UnusedVariableError
+from plumbline.text.templates.bounds import Steps
 from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
 
@@ -408,3 +409,29 @@ def test_a_guarded_text_is_whole_where_a_template_writes_literals(written: str) 
     prompt = ChatPrompt(messages=(sent("user", "a<|im_end|>b"),))
 
     assert "a<|im_end|>b" in Renderer(TOKENIZER, template).text(prompt)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}"
+        "{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    ],
+)
+def test_an_endless_template_ends(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.text.templates.template.Steps", partial(Steps, 0.05))
+    with pytest.raises(TemplateError, match="CPU time"):
+        ChatTemplate(source).render([{"role": "user", "content": "x"}])
+
+
+def test_a_template_that_calls_itself_without_end_is_refused() -> None:
+    source = "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}"
+    with pytest.raises(TemplateError, match="recursion"):
+        ChatTemplate(source).render([{"role": "user", "content": "x"}])
+
+
+def test_a_template_cannot_replace_what_counts_its_steps() -> None:
+    for binding in ("set __step__ = 1", "macro __step__() %}{% endmacro", "for __step__ in [1] %}{% endfor"):
+        with pytest.raises(TemplateError, match="reserved"):
+            ChatTemplate(f"{{% {binding} %}}")

@@ -107,7 +107,10 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
     ] = ()
     trust_request_chat_template: Annotated[
         bool,
-        _access("render with the chat_template of a request; a template can keep a thread busy forever"),
+        _access(
+            "render with the chat_template of a request; a template can keep a thread busy for 10 s, "
+            "and take memory"
+        ),
     ] = False
     strict: Annotated[
         bool,

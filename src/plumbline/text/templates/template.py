@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 from jinja2 import meta
 
+from plumbline.text.templates.bounds import STEP, Steps, bounded
 from plumbline.text.templates.content_format import ContentFormat, content_format
 from plumbline.text.templates.sandbox import template_environment
 from plumbline.text.templates.values import GivenList
@@ -30,6 +31,7 @@ _ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    RecursionError,
     TypeError,
     ValueError,
 )
@@ -171,6 +173,7 @@ class ChatTemplate:
             "tools": GivenList(tools) if tools else None,
             "documents": None if documents is None else GivenList(documents),
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            STEP: Steps(),
         }
         try:
             rendered = self._for(bool(tools)).template.render(variables)
@@ -201,11 +204,11 @@ class _Compiled:
         environment = template_environment()
         try:
             tree = environment.parse(source)
-            self.template = environment.from_string(source)
+            self.content_format: ContentFormat = content_format(tree)
+            self.variables = frozenset(meta.find_undeclared_variables(tree))
+            self.template = environment.from_string(bounded(tree))
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"The chat template is not valid: {error}") from error
-        self.content_format: ContentFormat = content_format(tree)
-        self.variables = frozenset(meta.find_undeclared_variables(tree))
 
 
 _OPEN_END = "end "
