@@ -49,10 +49,10 @@ def bounded(tree: nodes.Template) -> nodes.Template:
     Raises:
         TemplateSyntaxError: of jinja2, if the template uses the name of the counter.
     """
-    for kind in (nodes.Name, nodes.Macro):
-        for found in tree.find_all(kind):
-            if found.name == STEP:
-                raise jinja2.TemplateSyntaxError(f"the name {STEP} is reserved", found.lineno)
+    named: list[nodes.Name | nodes.Macro] = [*tree.find_all(nodes.Name), *tree.find_all(nodes.Macro)]
+    for found in named:
+        if found.name == STEP:
+            raise jinja2.TemplateSyntaxError(f"the name {STEP} is reserved", found.lineno)
     loops: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
         *tree.find_all(nodes.For),
         *tree.find_all(nodes.Macro),
