@@ -6,6 +6,7 @@ The laws, for random weights, each tower and each family of text:
 * A prompt with images, whole, in chunks that cut an image, in a batch and after cached blocks inside of an image, has
   the logits of transformers within 1e-4, and 64 greedy tokens.
 * Pixels are those of transformers' processors, to the bit.
+* An adapter changes the text.
 * Names of tensors of older checkpoints are read, and what is not known is refused by name.
 """
 
@@ -19,14 +20,18 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from support.adapters import merge, write_adapter
 from support.model_driver import Driver, Sequence
 from support.model_families import SMALL, WIDE
 from support.vision import picture
 
 from plumbline.engines.media.images import ImageError
+from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
+from plumbline.engines.native.models.adapters.config import AdapterError
 from plumbline.engines.native.models.vision import Preparation, Vision, read_preparation, read_vision
 from plumbline_kernels.cpu.library import load
+from plumbline_kernels.lora import AdapterRows
 
 pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 VOCAB, IMAGE = 99, 98
@@ -240,6 +245,31 @@ def test_sequences_decoded_together_get_the_greedy_tokens_of_transformers(pair: 
         # If each token is the reference's choice after the ones before it, all are what it would have generated.
         choices = pair.expected(sequence, parts).argmax(-1).tolist()
         assert sequence.tokens[size:] == choices[size - 1 : -1]
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=lambda case: case.name)
+def test_an_adapter_changes_the_text_and_not_the_images(case: Case, tmp_path: Path) -> None:
+    """With images, logits are those of transformers with the adapter merged; one of a tower is refused by name."""
+    pair = made(case, tmp_path / "model")
+    targets = tuple(
+        f"language_model.layers.{n}.{module}"
+        for n in (0, 2)
+        for module in ("mlp.up_proj", "self_attn.q_proj")
+    )
+    folder = write_adapter(tmp_path / "a", pair.reference, targets)
+    placed = (table := AdapterTable(pair.model, capacity=1, max_rank=8)).put(table.prepare(folder))
+    driver, parts = pair.driver(), [text(5, 1), 1, text(3, 2)]
+    plain, sequence = (pair.sequence(driver, parts, 40) for _ in range(2))
+    size = len(sequence.tokens)
+    adapted = AdapterRows(torch.arange(size, 2 * size), (placed.slot,), (0, size))
+    driver.step([(plain, size), (sequence, size)], adapters=adapted)
+    pair.assert_same(plain, parts)
+    merge(pair.reference, folder)
+    pair.assert_same(sequence, parts)
+    assert (torch.stack(plain.logits) - torch.stack(sequence.logits)).abs().max() > 0.05
+    towers = write_adapter(tmp_path / "t", pair.reference, ("vision_tower.encoder.layers.0.mlp.fc1",))
+    with pytest.raises(AdapterError, match="vision_tower"):
+        table.prepare(towers)
 
 
 @pytest.mark.parametrize("names", [

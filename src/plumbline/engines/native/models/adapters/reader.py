@@ -88,14 +88,17 @@ class _Reader:
         known = {name: index for index, place in enumerate(places) for name in place.names}
         self._stored: dict[str, dict[str, str]] = {}
         """By module: the name of its tensor A and of its tensor B."""
+        self._names: dict[str, str] = {}
+        """By module: the name that it has in the adapter, for which the patterns of the configuration are."""
         for key in file.keys():  # noqa: SIM118 - not a mapping
-            module, matrix = _module(key, known, names)
+            module, matrix, name = _module(key, known, names)
             self._stored.setdefault(module, {})[matrix] = key
+            self._names[module] = name
         self.places = sorted({known[module] for module in self._stored})
         if not self.places:
             raise AdapterError(f"{WEIGHTS} has no tensors")
-        for module in self._stored:
-            config.check_target(module)
+        for name in self._names.values():
+            config.check_target(name)
 
     def part(self, index: int, dtype: torch.dtype, device: torch.device) -> AdapterPart:
         """Combine the pairs of a layer's projections."""
@@ -126,7 +129,8 @@ class _Reader:
 
     def _pair(self, module: str, inputs: int, outputs: int) -> tuple[Tensor, Tensor]:
         """Read the tensors of a module, fp32 [rank, in] and, with the scale, [out, rank]."""
-        stored, rank = self._stored[module], self._config.rank(module)
+        stored, name = self._stored[module], self._names[module]
+        rank = self._config.rank(name)
         if rank > self._max_rank:
             raise AdapterError(
                 f"the adapter has rank {rank} at {module}; this server accepts at most {self._max_rank} "
@@ -146,11 +150,11 @@ class _Reader:
             if tensor.dtype not in _FLOATS:
                 raise AdapterError(f"{stored[matrix]} has type {tensor.dtype}, which is not supported")
             found.append(tensor.float())
-        return found[0], found[1] * self._config.scale(module)
+        return found[0], found[1] * self._config.scale(name)
 
 
-def _module(key: str, known: Mapping[str, int], names: Names) -> tuple[str, str]:
-    """Return the module of a tensor, and whether it is A or B.
+def _module(key: str, known: Mapping[str, int], names: Names) -> tuple[str, str, str]:
+    """Return the module of a tensor, whether it is A or B, and the module's name in the adapter.
 
     Raises:
         AdapterError: the tensor is none of a linear layer of the model; the text states what it is.
@@ -158,7 +162,7 @@ def _module(key: str, known: Mapping[str, int], names: Names) -> tuple[str, str]
     match = _TENSOR.fullmatch(key)
     for name in _spellings(match[1] if match else ""):
         if match and name in known:
-            return name, match[2]
+            return name, match[2], match[1]
     raise AdapterError(f"the tensor {key[:_SHOWN]} is not supported: {_reason(key, names)}")
 
 
