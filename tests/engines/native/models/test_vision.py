@@ -206,6 +206,17 @@ def test_the_rows_of_an_image_are_those_of_transformers(pair: Pair) -> None:
     torch.testing.assert_close(rows, found, atol=1e-4, rtol=0)
 
 
+def test_a_tower_runs_in_a_type_that_the_processor_multiplies(tmp_path: Path) -> None:
+    pair = made(CASES[0], tmp_path)
+    for kind in (torch.bfloat16, torch.float16):
+        model = load_model(tmp_path, kind, vision=pair.vision)
+        assert model.vision is not None
+        rows = model.vision.encode(pair.pixels(1))
+        assert rows.dtype == kind
+        assert model.vision.row_bytes == rows.nbytes
+        torch.testing.assert_close(rows.float(), pair.rows(1), atol=0.1, rtol=0.1)
+
+
 def test_prompts_whole_cut_and_after_cached_blocks_have_the_logits_of_transformers(pair: Pair) -> None:
     driver = pair.driver(block_size=8)
     parts: list[int | list[int]] = [text(5, 1), 1, text(3, 2), 2, text(4, 3)]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plumbline_kernels.cpu.library import Library, PackedWeight
 
-__all__ = ["LayerAdapters", "Linear"]
+__all__ = ["LayerAdapters", "Linear", "can_pack"]
 
 _ROWS = 16
 """The number of rows to pack for. Packing for one row selects a kernel that breaks batch invariance."""
@@ -51,7 +51,7 @@ class Linear:
         self._weight: Tensor | None = None
         if library is not None:
             self.packed = library.pack(weight, bits, scales, shifts)
-        elif _can_pack(weight):
+        elif can_pack(weight.dtype, weight.device):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
         else:
             self._weight = weight.contiguous()
@@ -84,13 +84,14 @@ class LayerAdapters(Protocol):
         """Take the projections of a slot away, if it has any; no step may be running."""
 
 
-def _can_pack(weight: Tensor) -> bool:
+def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether weights of a type are packed on a device: others are several times as slow on a CPU."""
     mkldnn: Any = torch.backends.mkldnn
-    if weight.device.type != "cpu" or _linear is None or not mkldnn.is_available():
+    if device.type != "cpu" or _linear is None or not mkldnn.is_available():
         return False
-    if weight.dtype == torch.bfloat16:
+    if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return weight.dtype == torch.float32
+    return dtype == torch.float32
 
 
 # Private to torch, but its own compiler emits it for linear layers on CPU; without it the plain path is used.

@@ -22,7 +22,7 @@ from plumbline.engines.native.models.vision.description import (
 __all__ = ["VisionEncoder"]
 
 Fetch = Callable[[str, tuple[int, ...]], Tensor]
-"""Return a tensor by its name and shape, in the model's type."""
+"""Return a tensor by its name and shape, in the type that the tower runs in."""
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
@@ -59,9 +59,10 @@ class _Layer:
 class VisionEncoder:
     """The tower and the projector of a model. Stateless, so any thread may call it."""
 
-    def __init__(self, vision: Vision, fetch: Fetch) -> None:
-        """Take the description, and the weights that it asks for."""
+    def __init__(self, vision: Vision, fetch: Fetch, dtype: torch.dtype) -> None:
+        """Take the description, the weights that it asks for, and the type of the text."""
         self.vision = vision
+        self._dtype = dtype
         tower, projector = vision.tower, vision.projector
         width, weights = tower.hidden_size, _Weights(tower, fetch)
         patch = 3 * tower.patch_size**2
@@ -91,7 +92,7 @@ class VisionEncoder:
     @property
     def row_bytes(self) -> int:
         """Bytes of what an image becomes."""
-        return self.vision.num_tokens * self.vision.hidden_size * self._positions.element_size()
+        return self.vision.num_tokens * self.vision.hidden_size * self._dtype.itemsize
 
     @torch.inference_mode()
     def encode(self, pixels: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ class VisionEncoder:
             pixels: fp32 [3, image_size, image_size], normalised.
 
         Returns:
-            [num_tokens, hidden_size], in the type of the weights.
+            [num_tokens, hidden_size], in the type of the text.
         """
         tower = self.vision.tower
         x = self._embed(pixels.to(self._positions.device, self._positions.dtype))
@@ -110,7 +111,7 @@ class VisionEncoder:
             x = x + self._attend(layer.before_mixer(x), layer, tower)
             x = x + layer.down(self._activation(layer.up(layer.before_feed_forward(x))))
             states[index] = x
-        return self._project(states)
+        return self._project(states).to(self._dtype)
 
     def _embed(self, pixels: Tensor) -> Tensor:
         """Return the rows before the first layer."""
