@@ -192,6 +192,29 @@ def test_vllm_processes_the_files_of_a_prompt_once(folder: Path, monkeypatch: py
     assert len(processed) == 1
 
 
+def test_our_engine_encodes_a_picture_once_for_all_choices(folder: Path) -> None:
+    async def scenario() -> None:
+        model = loaded(folder, {"engine": "plumbline"})
+        images = model.engine._images  # type: ignore[attr-defined]
+        encode, files = images._encode, list[bytes]()
+
+        def counted(data: bytes) -> Any:
+            files.append(data)
+            return encode(data)
+
+        images._encode = counted
+        async with serving(model) as server:
+            answers = [
+                await server.post("/v1/chat/completions", body(PROMPTS[1], n=2, **more))
+                for more in ({}, {"cache_salt": "other"})
+            ]
+        found = [[choice["token_ids"] for choice in answer.json["choices"]] for answer in answers]
+        assert found[0][0] == found[0][1] == found[1][0] == found[1][1]
+        assert len(files) == 4, "two pictures for each salt"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("options", ENGINES)
 def test_text_that_spells_a_placeholder_is_text(folder: Path, options: dict[str, Any]) -> None:
     async def scenario() -> None:

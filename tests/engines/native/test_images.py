@@ -86,12 +86,16 @@ def add(driver: Driver, name: str, found: list[int | list[int]], whole: bool = F
 
 
 def answered(backend: str, found: list[int | list[int]], whole: bool = False) -> tuple[list[int], list[Any]]:
-    """The tokens and the logprobs of a request that has an engine for itself."""
+    """The tokens of a request that has an engine for itself, and the logprobs of its prompt and of them."""
     options, changes = BACKENDS[backend]
     driver = build_engine(tiny_model(**options), **changes)
-    add(driver, "alone", found, whole, logprobs=0)
+    add(driver, "alone", found, whole, logprobs=0, prompt_logprobs=1)
     driver.run()
-    return driver.tokens["alone"], driver.logprobs["alone"]
+    return outcome(driver, "alone")
+
+
+def outcome(driver: Driver, name: str) -> tuple[list[int], list[Any]]:
+    return driver.tokens[name], [*driver.prompt_logprobs[name], *driver.logprobs[name]]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -110,7 +114,7 @@ def test_an_answer_depends_on_its_prompt_and_its_images_alone(
         tiny_model(**options), **changes, max_num_batched_tokens=budget, max_num_seqs=3, num_blocks=40
     )
     for number, found in enumerate(prompts):
-        add(driver, f"r{number}", found, whole, logprobs=0)
+        add(driver, f"r{number}", found, whole, logprobs=0, prompt_logprobs=1)
     for step in range(4 if pauses else 0):
         driver.step()
         driver.core.pause(f"r{step % len(prompts)}")
@@ -121,7 +125,7 @@ def test_an_answer_depends_on_its_prompt_and_its_images_alone(
         add(driver, f"again{number}", [*found, [7]], whole, logprobs=0)
     driver.run()
     for number, found in enumerate(prompts):
-        assert (driver.tokens[f"r{number}"], driver.logprobs[f"r{number}"]) == answered(backend, found, whole)
+        assert outcome(driver, f"r{number}") == answered(backend, found, whole)
         assert driver.tokens[f"again{number}"] == answered(backend, [*found, [7]], whole)[0]
 
 

@@ -102,7 +102,6 @@ class ImageReader:
         self._waiting: dict[str, tuple[_Hold, asyncio.Future[None]]] = {}
         """The requests that wait for it."""
         self._thread = ThreadPoolExecutor(1, "plumbline-images")
-        self.num_encoded = 0
 
     @property
     def modalities(self) -> dict[Modality, int]:
@@ -181,7 +180,6 @@ class ImageReader:
         image = self._used[digest]
         if image.job is None:
             image.job = asyncio.get_running_loop().run_in_executor(self._thread, self._encode, item.data)
-            self.num_encoded += 1
         try:
             # Others may need it, so the end of this request does not end it.
             return await asyncio.shield(image.job)
