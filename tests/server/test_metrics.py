@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -30,6 +29,7 @@ from support.models import GatedEngine, answer_with, scripted, scripted_info, se
 from plumbline.engines.port import EngineStats
 from plumbline.events import ChoiceEvent, Finish, TextDelta, Usage
 from plumbline.server.observe.metrics import CONTENT_TYPE, Metrics
+from plumbline.wire.call import Call
 
 STATS = EngineStats(
     alive=True,
@@ -52,6 +52,13 @@ BOTH_NAMES = [
     "e2e_request_latency_seconds_sum", "request_prompt_tokens_sum", "request_generation_tokens_sum",
 ]  # fmt: skip
 """Samples that have the same name after `plumbline_` and after `vllm:`."""
+
+
+def a_call() -> Call:
+    async def nobody_leaves() -> None:
+        await asyncio.Event().wait()
+
+    return Call("r", "r", {}, None, nobody_leaves)
 
 
 class CountingEngine:
@@ -97,7 +104,7 @@ async def play(events: list[ChoiceEvent]) -> AsyncGenerator[ChoiceEvent, None]:
 
 def observe(made: Counted, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
     async def run() -> list[ChoiceEvent]:
-        return [event async for event in made.observe(play(events), time.perf_counter())]
+        return [event async for event in made.observe(play(events), a_call())]
 
     return asyncio.run(run())
 
@@ -210,7 +217,7 @@ async def test_a_stream_that_is_left_closes_its_source() -> None:
         finally:
             closed = True
 
-    observed = metrics().observe(source(), time.perf_counter())
+    observed = metrics().observe(source(), a_call())
     await anext(observed)
     await observed.aclose()
 

@@ -25,6 +25,7 @@ from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.prompts import load_prompts
 from plumbline.server.media.load import MediaLoader
+from plumbline.server.middleware.access_log import AccessLog
 from plumbline.server.middleware.cors import Cors
 from plumbline.server.middleware.draining import Draining
 from plumbline.server.middleware.forwarder import Forwarder
@@ -64,7 +65,7 @@ class Application:
     """The ASGI application, and the models that it serves."""
 
     def __init__(
-        self, asgi: Front | Cors, models: Models[ModelService], draining: Draining, access: Access
+        self, asgi: Front | Cors | AccessLog, models: Models[ModelService], draining: Draining, access: Access
     ) -> None:
         self._asgi = asgi
         self.models = models
@@ -160,12 +161,20 @@ def create_app(
         recent=recent,
         draining=draining,
     )
-    return Application(
-        Cors(front, settings.cors_origins) if settings.cors_origins else front, models, draining, access
-    )
+    outer: Any = Cors(front, settings.cors_origins) if settings.cors_origins else front
+    if settings.access_log:
+        outer = AccessLog(outer, access.keys)
+    return Application(outer, models, draining, access)
 
 
-def _respond(request: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
+def _respond(
+    request: Request[Any, Any, Any], error: ApiError, cause: Exception | None = None
+) -> Response[bytes]:
+    """Answer with an error; one of the server has a line in the log, with the traceback of its cause if that is new."""
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        named = request.scope["state"].get("request_id")
+        trace = cause and (type(cause), cause, cause.__traceback__)
+        _log.error("request %s: status %d: %s", named, error.status, error.message, exc_info=trace)
     status, body = error_answer(error, request.url.path, request.scope["state"].get("request_id"))
     return Response(body, status_code=status, headers=error.headers, media_type="application/json")
 
@@ -196,9 +205,4 @@ def _too_deep(request: Request[Any, Any, Any], error: RecursionError) -> Respons
 
 def _other_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Log the traceback under the request id, and answer a 500 without details (ERR-13)."""
-    _log.error(
-        "request %s failed",
-        request.scope["state"].get("request_id"),
-        exc_info=(type(error), error, error.__traceback__),
-    )
-    return _respond(request, server_error())
+    return _respond(request, server_error(), error)

@@ -168,7 +168,7 @@ class Generation:
     def answer(self, prepared: PreparedTurn, call: Call) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer one turn."""
         events = self.metrics.observe(
-            self.road.answer(prepared, call.work_id, client_of(call, self.settings)), call.arrived
+            self.road.answer(prepared, call.work_id, client_of(call, self.settings)), call
         )
         return self._rates.counted(call.api_key, events)
 

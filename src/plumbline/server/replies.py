@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from plumbline.server.failures import FAILURES, as_api_error
 from plumbline.server.frames import Frames
@@ -83,4 +84,9 @@ class Replies:
         if not isinstance(error, FAILURES):
             # ERR-13: the traceback goes to the log, not to the client.
             _log.error("request %s failed after its stream had begun", call.request_id, exc_info=error)
-        return as_api_error(error)
+        found = as_api_error(error)
+        if found.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            _log.error(
+                "request %s: status %d in its stream: %s", call.request_id, found.status, found.message
+            )
+        return found

@@ -12,10 +12,12 @@ from litestar import Request
 
 from .error_forms import is_messages
 
-__all__ = ["CLIENT_NAMED", "Call", "authorization", "new_request_id"]
+__all__ = ["CLIENT_NAMED", "FACTS", "Call", "authorization", "new_request_id"]
 
 CLIENT_NAMED = "client_named"
 """Key of the request's state: whether the client chose the request id."""
+FACTS = "facts"
+"""Key of the request's state: see `Call.facts`."""
 
 
 @dataclass(slots=True)
@@ -33,6 +35,8 @@ class Call:
     """The address that the request came from, without a port; empty where it has no address, as on a Unix socket."""
     arrived: float = field(default_factory=time.perf_counter)
     """When the request arrived, by `time.perf_counter`."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the log says about the answer: its model and its tokens."""
 
     @classmethod
     def of(cls, request: Request[Any, Any, Any]) -> Call:
@@ -48,6 +52,7 @@ class Call:
             api_key=key.strip() or None if scheme.lower() == "bearer" else None,
             _receive=request.receive,
             peer=request.client.host if request.client is not None else "",
+            facts=state.setdefault(FACTS, {}),
         )
 
     async def disconnected(self) -> None:

@@ -32,6 +32,11 @@ class KeyRing:
         scheme, _, token = (authorization or "").partition(" ")
         return self.has(token.strip()) and scheme.lower() == "bearer"
 
+    def name_of(self, key: str) -> str:
+        """Return the name of a key; nothing if it has none or is not one of the keys."""
+        given = digest_of(key)
+        return next((each.name for each in self.keys if each.digest == given), "")
+
     def has(self, key: str) -> bool:
         """Return whether this is one of the keys, in a time that does not depend on which."""
         # Digests have one length, so the time of a comparison does not depend on the length of a key.

@@ -20,6 +20,7 @@ from prometheus_client.samples import Sample
 from plumbline.engines.port import Engine, EngineStats
 from plumbline.events import ChoiceEvent, Finish
 from plumbline.store.interface import Store
+from plumbline.wire.call import Call
 
 __all__ = ["CONTENT_TYPE", "Metrics", "ModelMetrics"]
 
@@ -154,9 +155,11 @@ class ModelMetrics:
         self._success = counts.success
 
     async def observe(
-        self, events: AsyncGenerator[ChoiceEvent, None], arrived: float
+        self, events: AsyncGenerator[ChoiceEvent, None], call: Call
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """Pass events on and time them; `arrived` is the request's `time.perf_counter` in seconds."""
+        """Pass events on, time them from the arrival of the request, and note what the log says about it."""
+        arrived, facts = call.arrived, call.facts
+        facts["model"] = self._model
         last: dict[int, float] = {}
         async with aclosing(events) as source:
             async for index, event in source:
@@ -171,8 +174,14 @@ class ModelMetrics:
                     self._whole.observe(now - arrived)
                     self._success.labels(self._model, event.reason).inc()
                     self._generated.observe(event.usage.completion_tokens)
+                    facts["completion_tokens"] = (
+                        facts.get("completion_tokens", 0) + event.usage.completion_tokens
+                    )
+                    facts["finish_reason"] = event.reason
                     if index == 0:
                         self._prompt.observe(event.usage.prompt_tokens)
+                        facts["prompt_tokens"] = event.usage.prompt_tokens
+                        facts["cached_tokens"] = event.usage.cached_tokens
                 yield index, event
 
 

@@ -135,6 +135,16 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
         ),
     ] = ()
 
+    access_log: Annotated[
+        bool,
+        _access(
+            "log a line for each request when it has ended: id, path, status, times, model, tokens, name of the key; "
+            "nothing that was asked or answered"
+        ),
+    ] = False
+    log_format: Annotated[
+        Literal["text", "json"], _access("form of the log: lines for people, or a JSON object a line")
+    ] = "text"
     enable_log_requests: Annotated[
         bool,
         _access(

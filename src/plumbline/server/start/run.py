@@ -10,6 +10,7 @@ from plumbline.engines.progress import Progress, report, watched
 from plumbline.server.loading.catalog import Catalog, only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
+from plumbline.server.observe.logs import configure
 from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import supervise
 from plumbline.server.start.garbage import make_collections_rare
@@ -35,6 +36,7 @@ def run(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
         SettingsError: as `bound`, `check_certificates`, `load` and `build_store`.
         Exception: the store or the engine did not start; `explained` has a line for it.
     """
+    configure(settings.log_format)
     check_certificates(settings)
     store = build_store(settings)
     with bound(settings) as sockets:

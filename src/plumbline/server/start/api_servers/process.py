@@ -18,6 +18,7 @@ from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
+from plumbline.server.observe.logs import configure
 from plumbline.server.start.api_servers.start import Start
 from plumbline.server.start.explain import explained
 from plumbline.server.start.garbage import make_collections_rare
@@ -29,6 +30,7 @@ __all__ = ["main"]
 def main() -> int:
     """Serve until a signal, or until the engine's process ends; return the exit status."""
     start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
+    configure(start.settings.log_format)
     try:
         return _serve(start)
     except Exception as error:
