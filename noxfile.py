@@ -222,6 +222,12 @@ def openresponses(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def foreign(session: nox.Session) -> None:
+    """Run llama.cpp's and vLLM's tests against our server: all, or `-- llama-cpp`, `-- vllm --source FOLDER`."""
+    Environment(session, DEV).run("python", "conformance/foreign_tests/run.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def peers(session: nox.Session) -> None:
     """Judge the reference servers, each in an environment of its own: all, or some with `-- vllm llama-cpp`."""
     Environment(session, SERVE).run("python", "conformance/reference_servers/run.py", *session.posargs)

@@ -427,3 +427,8 @@ def without_names(value: Any) -> Any:
             return [without_names(item) for item in value]
         case _:
             return value
+
+
+def without_nulls(value: Json) -> Json:
+    """Return an object without its null members, which whole answers have and streams leave out, as in vLLM."""
+    return {name: member for name, member in value.items() if member is not None}

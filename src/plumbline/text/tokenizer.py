@@ -216,6 +216,13 @@ class TextTokenizer:
         """Return the text of one token alone, with U+FFFD for bytes that are not valid UTF-8."""
         return self.table[token_id].decode("utf-8", "replace")
 
+    def vocabulary_text(self, token_id: int) -> str:
+        """Return a token as the vocabulary writes it, such as `Ġa`; empty for an id between the tokens."""
+        name: str | None = self._base.id_to_token(token_id)
+        if name is None:
+            name = next((text for text, added in self.added.items() if added == token_id), "")
+        return name
+
     def _later_text(self, text: str) -> list[int]:
         ids: list[int] = (
             self._later.encode_batch_fast([text], add_special_tokens=False)[0].ids if text else []

@@ -243,8 +243,9 @@ class ChatWriter:
             service_tier="default",
             system_fingerprint=self._fingerprint,
             metadata=self._metadata,
-            prompt_token_ids=UNSET if self._facts.token_ids is None else self._facts.token_ids,
-            prompt_logprobs=UNSET if self._facts.logprobs is None else self._facts.logprobs,
+            # Null where vLLM has null: its clients read these as attributes, which fail where a member is absent.
+            prompt_token_ids=self._facts.token_ids,
+            prompt_logprobs=self._facts.logprobs,
         )
 
     def _folded(self, index: int, choice: _Choice) -> ChatCompletionChoice:
@@ -264,9 +265,9 @@ class ChatWriter:
             message=message,
             finish_reason=choice.finish,
             logprobs=ChatCompletionLogprobs(content=choice.logprobs) if self._wants_logprobs else None,
-            stop_reason=UNSET if choice.stop_match is None else choice.stop_match,
-            token_ids=choice.token_ids if self._returns_ids else UNSET,
-            matched_stop=UNSET if choice.stop_match is None else choice.stop_match,
+            stop_reason=choice.stop_match,
+            token_ids=choice.token_ids if self._returns_ids else None,
+            matched_stop=choice.stop_match,
             undeclared_tools=list(choice.undeclared) or UNSET,
         )
 

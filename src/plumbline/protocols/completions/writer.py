@@ -165,11 +165,12 @@ class CompletionWriter:
             text="".join(choice.text),
             finish_reason=_reason(choice.finish),
             logprobs=choice.logprobs,
-            stop_reason=UNSET if match_ is None else match_,
-            token_ids=choice.token_ids if self._returns_ids else UNSET,
-            prompt_token_ids=UNSET if facts.token_ids is None else facts.token_ids,
-            prompt_logprobs=UNSET if facts.logprobs is None else facts.logprobs,
-            matched_stop=UNSET if match_ is None else match_,
+            # Null where vLLM has null: its clients read these as attributes, which fail where a member is absent.
+            stop_reason=match_,
+            token_ids=choice.token_ids if self._returns_ids else None,
+            prompt_token_ids=facts.token_ids,
+            prompt_logprobs=facts.logprobs,
+            matched_stop=match_,
         )
 
     def _take_logprobs(self, choice: _Choice, entries: Sequence[Logprob]) -> CompletionLogprobs | None:

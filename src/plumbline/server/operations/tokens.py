@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
-
 from plumbline._generated.utilities import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -49,9 +47,9 @@ class TokenOperations(ModelOperations):
                 add_special_tokens=special,
             )
             ids = await self.generation.token_ids(prompt, "messages", call)
-        strings: list[str] | msgspec.UnsetType = msgspec.UNSET
+        strings: list[str] | None = None
         if request.return_token_strs is True:
-            strings = [self._road.tokenizer.token_text(token_id) for token_id in ids]
+            strings = [self._road.tokenizer.vocabulary_text(token_id) for token_id in ids]
         return JsonReply(encode(self._tokenized(ids, strings)))
 
     async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
@@ -65,7 +63,7 @@ class TokenOperations(ModelOperations):
         """Return the configuration of the model's tokenizer."""
         return JsonReply(encode(self._model.tokenizer_info))
 
-    def _tokenized(self, ids: list[int], strings: list[str] | msgspec.UnsetType) -> TokenizeResponse:
+    def _tokenized(self, ids: list[int], strings: list[str] | None) -> TokenizeResponse:
         return TokenizeResponse(
             tokens=ids,
             count=len(ids),
