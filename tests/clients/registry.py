@@ -38,7 +38,7 @@ CLIENTS = (
         scripted=True,
     ),
     Client("langchain", ("langchain-openai==1.7.3",), "langchain_openai_.py"),
-    Client("litellm", ("litellm==1.106.2", "mcp"), "litellm_.py"),
+    Client("litellm", ("litellm[proxy]==1.106.2", "mcp"), "litellm_.py"),
     Client("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",), "pydantic_ai_.py"),
     Client("llama-index", ("llama-index-llms-openai==0.8.3",), "llama_index_.py"),
     Client("instructor", ("instructor==1.17.0",), "instructor_.py"),

@@ -44,5 +44,6 @@ import plumbline_conformance.checks.responses.websocket.turns
 import plumbline_conformance.checks.messages.texts
 import plumbline_conformance.checks.messages.tools
 import plumbline_conformance.checks.messages.refusals
+import plumbline_conformance.checks.messages.further
 import plumbline_conformance.checks.stored_objects
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

@@ -1,5 +1,6 @@
-"""Use LiteLLM: completion, streams, tools, text completion and responses."""
+"""Use LiteLLM: completion, streams, tools, text completion, responses, and its two ways to Messages."""
 
+import asyncio
 import os
 
 import litellm
@@ -60,3 +61,52 @@ assert [
 ]
 assert litellm.delete_responses(response_id=first.id, **BASE).deleted
 done("responses: create, previous_response_id, get, stream, delete")
+
+MESSAGES = {
+    "model": f"anthropic/{os.environ['PLUMBLINE_MODEL']}",
+    "api_base": os.environ["ANTHROPIC_BASE_URL"],
+    "api_key": os.environ["ANTHROPIC_API_KEY"],
+}
+whole = litellm.completion(messages=HELLO, max_tokens=30, **MESSAGES)
+assert whole.usage.completion_tokens > 0
+chunks = list(litellm.completion(messages=HELLO, max_tokens=30, stream=True, **MESSAGES))
+assert litellm.stream_chunk_builder(chunks).choices[0].message.content
+called = litellm.completion(
+    messages=HELLO, max_tokens=60, tools=[weather], tool_choice="required", **MESSAGES
+).choices[0]
+assert called.finish_reason == "tool_calls"
+assert called.message.tool_calls[0].function.name == "weather"
+results = [
+    {"role": "tool", "tool_call_id": call.id, "content": "Rain."} for call in called.message.tool_calls
+]
+answered = [*HELLO, called.message, *results]
+assert (
+    litellm.completion(messages=answered, max_tokens=30, tools=[weather], **MESSAGES)
+    .choices[0]
+    .message.content
+)
+done("completion over Messages (anthropic/): whole, streamed, a tool")
+
+
+async def messages() -> None:
+    message = await litellm.anthropic_messages(messages=HELLO, max_tokens=30, **MESSAGES)
+    assert message["content"][0]["text"]
+    assert message["stop_reason"] in ("end_turn", "max_tokens")
+    sent = b""
+    async for part in await litellm.anthropic_messages(
+        messages=HELLO, max_tokens=30, stream=True, **MESSAGES
+    ):
+        sent += part
+    assert b"event: message_start" in sent
+    assert b"event: message_stop" in sent
+    try:
+        await litellm.anthropic_messages(
+            messages=HELLO, max_tokens=30, **{**MESSAGES, "model": "anthropic/none"}
+        )
+    except litellm.NotFoundError:
+        return
+    raise AssertionError("an unknown model is answered")
+
+
+asyncio.run(messages())
+done("anthropic_messages: whole, streamed, an error")

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from mutants.basic import done_twice, drop, drop_kind, no_name, of_kind, put, swap
-from mutants.mutations import Event, Mutant, Mutation, again, body, events, header, status, without
+from mutants.mutations import (
+    Event,
+    Mutant,
+    Mutation,
+    again,
+    body,
+    changed,
+    each,
+    events,
+    header,
+    status,
+    without,
+)
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.checks.messages.texts import BEGUN
 from plumbline_conformance.transcript.model import Transcript
@@ -39,6 +51,11 @@ def unsigned(found: list[Event]) -> list[Event]:
 
 def repeated_end(found: list[Event]) -> list[Event]:
     return [*found[:-1], found[-2], found[-1]]
+
+
+def any_key(seen: Transcript) -> Transcript:
+    own = next(one for one in seen.exchanges if one.name == "own")
+    return each("wrong", lambda one: changed(one, status=200, frames=own.frames, headers=own.headers))(seen)
 
 
 def called_twice(answer: Any) -> None:
@@ -146,6 +163,23 @@ OTHERS: list[tuple[str, str, Mutation, str]] = [
     ("thinking", "display ignored", body(put("content", 0, "thinking", "Hm."), "omitted"), "omitted"),
     ("thinking", "its own thinking refused", status(400, "back"), "taken"),
     ("thinking", "changed thinking taken", status(200, "forged"), "forged sound"),
+    ("format", "a text without a form", body(put("content", 0, "text", "Ada"), WHOLE), "matching"),
+    (
+        "format",
+        "another name",
+        body(put("content", 0, "text", '{"name": "Eve", "age": 1}'), WHOLE),
+        "matching",
+    ),
+    (
+        "format",
+        "a streamed text without a form",
+        of_kind("content_block_delta", put("delta", "text", "x")),
+        "stream-matching",
+    ),
+    ("image", "an image left out", body(put("usage", ONE), "image"), "seen"),
+    ("image", "a server that fails of an image", status(500, "image"), "seen"),
+    ("key", "a key of one header only", status(401, "own"), "taken"),
+    ("key", "any key will do", any_key, "refused"),
     ("refused", "no limit needed", status(200, "no_limit"), "invalid"),
     ("refused", "any model will do", status(200, "unknown_model"), "unknown-model"),
     ("refused", "a call without its result", status(200, "no_result"), "unpaired"),

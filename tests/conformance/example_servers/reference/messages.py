@@ -130,7 +130,8 @@ def _prompt(body: Json) -> int:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    parts = [block.get("text") or block.get("content") or block.get("input") or "" for block in content]
+    members = ("text", "content", "input", "source")
+    parts = [next((block[name] for name in members if block.get(name)), "") for block in content]
     return "\n".join(part if isinstance(part, str) else json.dumps(part) for part in parts)
 
 
@@ -144,6 +145,7 @@ def _output(body: Json) -> Output:
         choice=named if choice["type"] == "tool" else _CHOICES[choice["type"]],
         parallel=not choice.get("disable_parallel_tool_use"),
         thinks=(body.get("thinking") or {}).get("type") in ("enabled", "adaptive"),
+        constraint=((body.get("output_config") or {}).get("format") or {}).get("schema"),
         stop=body.get("stop_sequences"),
         limit=body["max_tokens"],
     )

@@ -34,8 +34,10 @@ class Refused(Exception):  # noqa: N818 - it is an answer
 
 
 def authorised(scope: Any) -> None:
-    """Refuse a wrong key (HTTP-06)."""
-    if dict(scope["headers"]).get(b"authorization") != f"Bearer {KEY}".encode():
+    """Refuse a wrong key (HTTP-06, MSG-11)."""
+    headers = dict(scope["headers"])
+    own = headers.get(b"x-api-key") if scope["path"].startswith("/v1/messages") else None  # MSG-11
+    if KEY.encode() != own and headers.get(b"authorization") != f"Bearer {KEY}".encode():
         raise Refused(
             "Incorrect API key provided.", None, "invalid_api_key", status=401, kind="authentication_error"
         )
