@@ -48,6 +48,7 @@ CLIENTS = (
     Client("anthropic-python", ("anthropic==2.14.0",), "anthropic_python.py"),
     Client("anthropic-node", ("@anthropic-ai/sdk@1.14.0",), "anthropic_node.mjs"),
     Client("claude-code", ("@anthropic-ai/claude-code@2.1.332",), "claude_code.mjs", scripted=True),
+    Client("claude-code-pocket", ("@anthropic-ai/claude-code@2.1.332",), "claude_code_pocket.mjs"),
     Client("codex", ("@openai/codex@0.169.0",), "codex.mjs", scripted=True),
     Client("codex-pocket", ("@openai/codex@0.169.0",), "codex_pocket.mjs"),
 )

@@ -50,7 +50,7 @@ def run(names: Sequence[str]) -> int:
         return 2
     print()
     for client, result in results:
-        print(f"{client.name:16}{result:28}{', '.join(client.packages)}")
+        print(f"{client.name:20}{result:28}{', '.join(client.packages)}")
     return int(any(result != "works" for _, result in results))
 
 

@@ -126,6 +126,8 @@ add(
     lambda: {"container": {str(n): "x" * 10_000 for n in range(64)}},
     "CreateMessageRequest.container",
     "CreateMessageRequest.diagnostics",
+    "CreateMessageRequest.mcp_servers",
+    "CreateMessageRequest.output_format",
     "ToolUseBlockParam.caller",
     "MessageMetadata.user_id",
 )

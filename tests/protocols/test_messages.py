@@ -404,11 +404,17 @@ def _assistant(*blocks: Any) -> Any:
         ({"container": "c"}, "container"),
         ({"diagnostics": {"previous_message_id": "m"}}, "diagnostics"),
         ({"inference_geo": "eu"}, "inference_geo"),
+        ({"output_format": {"type": "json_schema", "schema": {}}}, "output_format"),
+        ({"mcp_servers": [{"type": "url", "url": "https://h", "name": "n"}]}, "mcp_servers"),
     ],
 )  # fmt: skip
 def test_what_is_not_honoured_is_refused_by_its_name(changes: Json, param: str) -> None:
     error = refusal(**changes)
     assert error.param == param
+
+
+def test_an_empty_list_of_servers_asks_for_nothing() -> None:
+    assert read(mcp_servers=[]) == read()
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def or_default(value: T | UnsetType | None, default: T) -> T:
 
 
 def refuse_given(request: msgspec.Struct, reasons: Mapping[str, str]) -> None:
-    """Refuse the first field that the client sent and this server does not honour; `false` asks for nothing.
+    """Refuse the first field that the client sent and this server does not honour; `false` and `[]` ask for nothing.
 
     Args:
         request: a decoded request.
@@ -61,7 +61,7 @@ def refuse_given(request: msgspec.Struct, reasons: Mapping[str, str]) -> None:
     """
     for name, reason in reasons.items():
         value = getattr(request, name, UNSET)
-        if given(value) and value is not False:
+        if given(value) and value is not False and value != []:
             raise unsupported_parameter(name, reason)
 
 

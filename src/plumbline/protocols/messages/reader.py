@@ -26,6 +26,8 @@ _REFUSED = {
     "container": "is not supported: this server has no hosted tools",
     "diagnostics": "is not supported by this server",
     "inference_geo": "is not supported: this server computes where it runs",
+    "mcp_servers": "is not supported in Messages; Responses call tools of MCP servers",
+    "output_format": "is not supported: send 'output_config.format'",
 }
 
 
