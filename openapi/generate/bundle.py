@@ -26,7 +26,7 @@ class ContractError(Exception):
 
 
 def load(path: Path) -> Any:
-    return yaml.load(path.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(path.read_text("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
 
 
 def families() -> dict[str, Json]:

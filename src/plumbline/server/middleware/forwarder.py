@@ -100,7 +100,7 @@ async def _copy(holder: str, scope: Scope, send: Send) -> None:
     ]
     transport = httpx.AsyncHTTPTransport(uds=holder)
     async with (
-        httpx.AsyncClient(transport=transport, timeout=None) as client,  # A stream may be silent long.
+        httpx.AsyncClient(transport=transport, timeout=None) as client,  # noqa: S113 - A stream may be silent long.
         client.stream(scope["method"], url, headers=[*headers, (_MARK, b"1")]) as answer,
     ):
         kept = [

@@ -110,7 +110,7 @@ def _first_request(catalog: Catalog, settings: Settings, url: str) -> str:
 def base_url(settings: Settings, port: int) -> str:
     """Return the URL of the server, without a path. A server on all addresses is reached by the loopback one."""
     scheme = "https" if settings.ssl_certfile else "http"
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)  # noqa: S104
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
