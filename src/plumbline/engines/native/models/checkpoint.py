@@ -32,8 +32,8 @@ _IMAGES = (
     ("vision_tower.vision_model.", "vision_tower."),
     ("model.vision_tower.", "vision_tower."),
     ("vision_tower.", "vision_tower."),
-    ("model.multi_modal_projector.", "projector."),
-    ("multi_modal_projector.", "projector."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
+    ("multi_modal_projector.", "multi_modal_projector."),
 )
 """The same of a tower and a projector, of releases and of transformers 4 and 5."""
 

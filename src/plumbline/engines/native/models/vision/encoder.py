@@ -170,8 +170,8 @@ class _TwoLayers:
     def __init__(self, vision: Vision, projector: LlavaProjector, weights: _Weights) -> None:
         size, inputs = vision.hidden_size, vision.tower.hidden_size * len(projector.layers)
         self._projector = projector
-        self._first = weights.linear("projector.linear_1", size, inputs, bias=projector.bias)
-        self._second = weights.linear("projector.linear_2", size, size, bias=projector.bias)
+        self._first = weights.linear("multi_modal_projector.linear_1", size, inputs, bias=projector.bias)
+        self._second = weights.linear("multi_modal_projector.linear_2", size, size, bias=projector.bias)
         self._between = _ACTIVATIONS[projector.activation]
 
     def __call__(self, states: Mapping[int, Tensor]) -> Tensor:
@@ -186,8 +186,8 @@ class _Pooling:
         width = vision.tower.hidden_size
         self._side, self._square, self._eps = vision.tower.side, projector.side, projector.eps
         self._last = weights.norm("post_layernorm")
-        self._norm = fetch("projector.mm_soft_emb_norm.weight", (width,)).float() + 1.0
-        projection = fetch("projector.mm_input_projection_weight", (width, vision.hidden_size))
+        self._norm = fetch("multi_modal_projector.mm_soft_emb_norm.weight", (width,)).float() + 1.0
+        projection = fetch("multi_modal_projector.mm_input_projection_weight", (width, vision.hidden_size))
         self._linear = Linear(projection.t().contiguous())
 
     def __call__(self, states: Mapping[int, Tensor]) -> Tensor:
