@@ -198,9 +198,9 @@ def test_our_engine_encodes_a_picture_once_for_all_choices(folder: Path) -> None
         images = model.engine._images  # type: ignore[attr-defined]
         encode, files = images._encode, list[bytes]()
 
-        def counted(data: bytes) -> Any:
+        def counted(data: bytes, is_wanted: Any) -> Any:
             files.append(data)
-            return encode(data)
+            return encode(data, is_wanted)
 
         images._encode = counted
         async with serving(model) as server:

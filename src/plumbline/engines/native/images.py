@@ -62,7 +62,8 @@ class ImageReader:
     """Read the images of prompts for one model; all methods are called on the event loop.
 
     Args:
-        encode: returns the rows [positions, width] of an image file; called on another thread.
+        encode: returns the rows [positions, width] of an image file; called on another thread. It may give up, with any
+            exception, where the function that it gets returns False: then no request needs the image any more.
         placeholder: the token that a prompt has in the place of an image.
         token: the token of each of its positions.
         num_tokens: its positions.
@@ -75,7 +76,7 @@ class ImageReader:
 
     def __init__(
         self,
-        encode: Callable[[bytes], Tensor],
+        encode: Callable[[bytes, Callable[[], bool]], Tensor],
         *,
         placeholder: int,
         token: int,
@@ -140,7 +141,7 @@ class ImageReader:
             if image.is_encoded:
                 self._kept[digest] = image
             elif image.job is not None:
-                image.job.cancel()  # The thread need not begin with it.
+                image.job.cancel()  # The thread need not begin with it, nor go on.
         self._let_in()
 
     def close(self) -> None:
@@ -179,7 +180,9 @@ class ImageReader:
         """Return the rows of an image, which the first request that comes to it encodes for all."""
         image = self._used[digest]
         if image.job is None:
-            image.job = asyncio.get_running_loop().run_in_executor(self._thread, self._encode, item.data)
+            image.job = asyncio.get_running_loop().run_in_executor(
+                self._thread, self._encode, item.data, lambda: bool(image.users)
+            )
         try:
             # Others may need it, so the end of this request does not end it.
             return await asyncio.shield(image.job)

@@ -184,7 +184,7 @@ def _image_reader(
     vision, preparation = model.images
     around = tuple(encode(vision.around)) if vision.around else ()
     return ImageReader(
-        lambda data: encoder.encode(preparation.pixels(data)),
+        lambda data, is_wanted: encoder.encode(preparation.pixels(data), is_wanted),
         placeholder=vision.placeholder,
         token=vision.token,
         before=(*around, vision.placeholder) if vision.ends else around,

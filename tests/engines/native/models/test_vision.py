@@ -5,7 +5,6 @@ The laws, for random weights, each tower and each family of text:
 * The rows of an image are those that transformers puts into the text, within 1e-4.
 * A prompt with images, whole, in chunks that cut an image, in a batch and after cached blocks inside of an image, has
   the logits of transformers within 1e-4, and 64 greedy tokens.
-* Pixels are those of transformers' processors, to the bit.
 * An adapter changes the text.
 * Names of tensors of older checkpoints are read, and what is not known is refused by name.
 """
@@ -23,13 +22,12 @@ import transformers
 from support.adapters import merge, write_adapter
 from support.model_driver import Driver, Sequence
 from support.model_families import SMALL, WIDE
-from support.vision import picture
 
-from plumbline.engines.media.images import ImageError
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.adapters.config import AdapterError
-from plumbline.engines.native.models.vision import Preparation, Vision, read_preparation, read_vision
+from plumbline.engines.native.models.vision import Vision, read_vision
+from plumbline.engines.native.models.vision.encoder import UnwantedError
 from plumbline_kernels.cpu.library import load
 from plumbline_kernels.lora import AdapterRows
 
@@ -217,6 +215,19 @@ def test_a_tower_runs_in_a_type_that_the_processor_multiplies(tmp_path: Path) ->
         torch.testing.assert_close(rows.float(), pair.rows(1), atol=0.1, rtol=0.1)
 
 
+def test_an_image_that_is_no_longer_wanted_is_given_up_between_layers(pair: Pair) -> None:
+    asked: list[bool] = []
+
+    def is_wanted() -> bool:
+        asked.append(len(asked) < 1)
+        return asked[-1]
+
+    assert pair.model.vision is not None
+    with pytest.raises(UnwantedError):
+        pair.model.vision.encode(pair.pixels(1), is_wanted)
+    assert asked == [True, False]
+
+
 def test_prompts_whole_cut_and_after_cached_blocks_have_the_logits_of_transformers(pair: Pair) -> None:
     driver = pair.driver(block_size=8)
     parts: list[int | list[int]] = [text(5, 1), 1, text(3, 2), 2, text(4, 3)]
@@ -334,68 +345,3 @@ def test_what_is_not_known_of_images_is_refused_by_name(change: dict[str, Any], 
         assert read_vision(right, describe(right)).whole
     with pytest.raises(UnsupportedModelError, match=f"(?s)images.*{problem}"):
         read_vision(config, describe(config))
-
-
-PROCESSORS: dict[str, dict[str, Any]] = {
-    "CLIPImageProcessor": {"size": {"shortest_edge": 33}, "crop_size": {"height": 30, "width": 30}},
-    "SiglipImageProcessor": {"size": {"height": 30, "width": 30}},
-    "LlavaImageProcessor": {
-        "size": {"height": 30, "width": 30}, "crop_size": {"height": 30, "width": 30}, "do_pad": True,
-    },
-    "Gemma3ImageProcessor": {"size": {"height": 30, "width": 30}},
-}  # fmt: skip
-
-
-def preparation(folder: Path, kind: str, **changes: Any) -> Preparation:
-    """What a folder with one of the processors says."""
-    fields = {"image_processor_type": kind, **PROCESSORS.get(kind, {}), **changes}
-    (folder / "preprocessor_config.json").write_text(json.dumps(fields))
-    config = json.loads(CASES[0].config().to_json_string()) | {"model_type": "llava"}
-    return read_preparation(folder, read_vision(config, describe(config)))
-
-
-@pytest.mark.parametrize("kind", PROCESSORS)
-def test_pixels_are_those_of_transformers_processors(kind: str, tmp_path: Path) -> None:
-    import io
-
-    from PIL import Image
-
-    ours = preparation(tmp_path, kind)
-    theirs = getattr(transformers, f"{kind}Pil")(**PROCESSORS[kind])
-    for width, height in ((30, 30), (61, 40), (7, 90), (200, 31)):
-        data = picture(width, height, seed=width)
-        expected = theirs(Image.open(io.BytesIO(data)), return_tensors="pt").pixel_values[0]
-        assert torch.equal(ours.pixels(data), expected), (width, height)
-
-
-def test_an_image_that_is_huge_as_a_square_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="as a square"):
-        preparation(tmp_path, "LlavaImageProcessor").pixels(picture(10_100, 60))
-
-
-@pytest.mark.parametrize(("kind", "change", "problem"), [
-    ("CLIPImageProcessor", {"surprise": 1}, "surprise"),
-    ("CLIPImageProcessor", {"do_resize": False}, "do_resize"),
-    ("CLIPImageProcessor", {"crop_size": {"height": 40, "width": 40}}, "crop_size"),
-    ("SiglipImageProcessor", {"size": {"height": 20, "width": 20}}, "30 x 30"),
-    ("SiglipImageProcessor", {"size": {"longest_edge": 20}}, "longest_edge"),
-    ("SiglipImageProcessor", {"do_pad": True}, "do_pad"),
-    ("Gemma3ImageProcessor", {"do_pan_and_scan": True}, "do_pan_and_scan"),
-    ("Qwen2VLImageProcessor", {}, "Qwen2VLImageProcessor"),
-])  # fmt: skip
-def test_what_a_processor_does_besides_is_refused_by_name(
-    kind: str, change: dict[str, Any], problem: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UnsupportedModelError, match=problem):
-        preparation(tmp_path, kind, **change)
-
-
-def test_a_processor_with_other_tokens_for_an_image_is_refused(tmp_path: Path) -> None:
-    found = {"patch_size": 7, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
-    for change, problem in (({}, ""), ({"num_additional_image_tokens": 0}, "tokens")):
-        (tmp_path / "processor_config.json").write_text(json.dumps(found | change))
-        if problem:
-            with pytest.raises(UnsupportedModelError, match=problem):
-                preparation(tmp_path, "SiglipImageProcessor")
-        else:
-            assert preparation(tmp_path, "SiglipImageProcessor").size == (30, 30)

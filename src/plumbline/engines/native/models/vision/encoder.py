@@ -19,7 +19,7 @@ from plumbline.engines.native.models.vision.description import (
     Vision,
 )
 
-__all__ = ["VisionEncoder"]
+__all__ = ["UnwantedError", "VisionEncoder"]
 
 Fetch = Callable[[str, tuple[int, ...]], Tensor]
 """Return a tensor by its name and shape, in the type that the tower runs in."""
@@ -54,6 +54,10 @@ class _Layer:
     before_feed_forward: _Norm
     up: Linear
     down: Linear
+
+
+class UnwantedError(Exception):
+    """Nothing needs the image that is being encoded any more."""
 
 
 class VisionEncoder:
@@ -95,19 +99,25 @@ class VisionEncoder:
         return self.vision.num_tokens * self.vision.hidden_size * self._dtype.itemsize
 
     @torch.inference_mode()
-    def encode(self, pixels: Tensor) -> Tensor:
+    def encode(self, pixels: Tensor, is_wanted: Callable[[], bool] = lambda: True) -> Tensor:
         """Return an image as rows of the text.
 
         Args:
             pixels: fp32 [3, image_size, image_size], normalised.
+            is_wanted: asked before each layer; a large tower takes a minute on a CPU.
 
         Returns:
             [num_tokens, hidden_size], in the type of the text.
+
+        Raises:
+            UnwantedError: the image is no longer wanted.
         """
         tower = self.vision.tower
         x = self._embed(pixels.to(self._positions.device, self._positions.dtype))
         states = {0: x}
         for index, layer in enumerate(self._layers, 1):
+            if not is_wanted():
+                raise UnwantedError
             x = x + self._attend(layer.before_mixer(x), layer, tower)
             x = x + layer.down(self._activation(layer.up(layer.before_feed_forward(x))))
             states[index] = x

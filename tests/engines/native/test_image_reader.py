@@ -1,0 +1,327 @@
+"""Laws of the reader of images, which encodes them before the core gets their request.
+
+* A picture is encoded once for all requests that need it, and within a salt only.
+* No more than the capacity is in memory; requests wait for room, and every request gets it in the end.
+* While a picture is encoded, other requests are answered; one that ends meanwhile leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engines.conftest import EOS, config, tiny_model
+from tests.engines.native.test_images import IMAGE, WIDTH, rows
+
+from plumbline.engines.media.images import ImageError
+from plumbline.engines.native import images as module
+from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.images import ImageReader
+from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.port import (
+    GenerateRequest,
+    MediaItem,
+    MediaPrompt,
+    RefusedRequestError,
+    SamplingParams,
+    TokenChunk,
+)
+
+
+class Encoder:
+    """Encodes a file of one byte, as fast as the test lets it."""
+
+    def __init__(self, *, open_: bool = True) -> None:
+        self.open = threading.Event()
+        if open_:
+            self.open.set()
+        self.encoded: list[bytes] = []
+
+    def __call__(self, data: bytes, is_wanted: Callable[[], bool]) -> torch.Tensor:
+        assert self.open.wait(20)
+        while data == b"~":  # A file that takes forever.
+            assert is_wanted()
+        self.encoded.append(data)
+        if data == b"!":
+            raise ImageError("is broken", "image_parse_error")
+        return rows(data[0])
+
+
+def reader(encoder: Encoder, capacity: int = 100) -> ImageReader:
+    """A reader with room for some images."""
+    found = ImageReader(
+        encoder,
+        placeholder=IMAGE,
+        token=IMAGE,
+        num_tokens=WIDTH,
+        image_bytes=WIDTH * 32 * 4,
+        max_model_len=256,
+    )
+    found.capacity = capacity
+    return found
+
+
+def asking(name: str, files: bytes, *, salt: str | None = None, client: str = "") -> GenerateRequest:
+    """A request with an image for each byte."""
+    items = tuple(MediaItem(media_type="image/png", data=bytes([byte])) for byte in files)
+    short = (3, *[IMAGE] * len(items), 4)
+    return GenerateRequest(
+        request_id=name,
+        prompt_token_ids=(3, *[IMAGE] * WIDTH * len(items), 4),
+        media=MediaPrompt(short, items),
+        sampling=SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True),
+        cache_salt=salt,
+        client=client,
+    )
+
+
+def run(work: Any) -> None:
+    asyncio.run(asyncio.wait_for(work, 30))
+
+
+def test_a_picture_is_encoded_once_within_a_salt() -> None:
+    encoder = Encoder()
+
+    async def work() -> None:
+        images = reader(encoder)
+        both = await asyncio.gather(*(images.read(asking(f"r{n}", b"aba")) for n in range(3)))
+        assert encoder.encoded == [b"a", b"b"]
+        for found in both:
+            assert [image.start for image in found] == [1, 1 + WIDTH, 1 + 2 * WIDTH]
+            assert torch.equal(found[2].rows, rows(ord("a")))
+            assert found[0].digest == found[2].digest != found[1].digest
+        for n in range(3):
+            images.forget(f"r{n}")
+        (again,) = await images.read(asking("again", b"a"))
+        assert len(encoder.encoded) == 2
+        (salted,) = await images.read(asking("salted", b"a", salt="x"))
+        assert len(encoder.encoded) == 3
+        assert salted.digest != again.digest
+        images.close()
+
+    run(work())
+
+
+@given(
+    wanted=st.lists(st.binary(min_size=1, max_size=4), min_size=1, max_size=8),
+    capacity=st.integers(4, 6),
+    cancelled=st.sets(st.integers(0, 7)),
+)
+@settings(max_examples=20, deadline=None)
+def test_every_request_gets_room_and_no_more_than_the_capacity_is_in_memory(
+    wanted: list[bytes], capacity: int, cancelled: set[int]
+) -> None:
+    encoder = Encoder()
+
+    async def work() -> None:
+        images = reader(encoder, capacity)
+
+        async def one(number: int, files: bytes) -> None:
+            try:
+                found = await images.read(asking(f"r{number}", files))
+                assert all(
+                    torch.equal(image.rows, rows(byte)) for image, byte in zip(found, files, strict=True)
+                )
+                await asyncio.sleep(0)
+                assert len(images._used) + len(images._kept) <= capacity
+            except RefusedRequestError:
+                assert b"!" in files
+            finally:
+                images.forget(f"r{number}")
+
+        tasks = [asyncio.create_task(one(number, files)) for number, files in enumerate(wanted)]
+        await asyncio.sleep(0)
+        for number in cancelled:
+            if number < len(tasks):
+                tasks[number].cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ended)
+        assert not images._used
+        assert not images._holds
+        assert not images._waiting
+        assert len(images._kept) <= capacity
+        images.close()
+
+    run(work())
+
+
+def test_room_goes_to_the_client_with_the_fewest_requests() -> None:
+    async def work() -> None:
+        images = reader(Encoder(), 2)
+        order: list[str] = []
+
+        async def one(name: str, files: bytes, client: str) -> None:
+            await images.read(asking(name, files, client=client))
+            order.append(name)
+
+        await one("a0", b"a", "a")
+        await one("a1", b"b", "a")
+        waiting = [
+            asyncio.create_task(one(name, files, name[0]))
+            for name, files in (("a2", b"c"), ("a3", b"d"), ("b0", b"e"))
+        ]
+        while len(images._waiting) < 3:
+            await asyncio.sleep(0.001)
+        images.forget("a0")
+        await waiting[2]
+        images.forget("a1")
+        await waiting[0]
+        images.forget("a2")
+        await waiting[1]
+        assert order == ["a0", "a1", "b0", "a2", "a3"]
+        images.close()
+
+    run(work())
+
+
+def test_the_capacity_is_enough_for_the_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_BYTES", 1000)
+    found = ImageReader(
+        Encoder(), placeholder=IMAGE, token=IMAGE, num_tokens=5, image_bytes=640, max_model_len=256
+    )
+    assert found.capacity == 51
+    found.close()
+
+
+@asynccontextmanager
+async def running(encoder: Encoder, **changes: Any) -> AsyncIterator[NativeEngine]:
+    """A started engine that reads images."""
+    limits = config(**changes)
+    runner = ModelRunner(
+        tiny_model(), num_blocks=limits.num_blocks, block_size=limits.block_size, device=torch.device("cpu")
+    )
+    engine = NativeEngine(limits, runner, model="tiny", eos_token_ids=EOS, images=reader(encoder))
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        encoder.open.set()
+        await engine.stop()
+
+
+async def collect(engine: NativeEngine, wanted: GenerateRequest) -> list[TokenChunk]:
+    return [chunk async for chunk in engine.generate(wanted)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_others_are_answered_while_a_picture_is_encoded() -> None:
+    async def work() -> None:
+        encoder = Encoder(open_=False)
+        async with running(encoder) as engine:
+            seeing = asyncio.create_task(collect(engine, asking("seeing", b"ab")))
+            await until(lambda: engine.stats().num_waiting == 1)
+            text = GenerateRequest(
+                request_id="text", prompt_token_ids=(3, 4), sampling=SamplingParams(max_tokens=4)
+            )
+            chunks = await collect(engine, text)
+            assert chunks[-1].finish_reason in ("length", "stop")
+            assert not seeing.done()
+            encoder.open.set()
+            assert (await seeing)[-1].finish_reason == "length"
+
+    run(work())
+
+
+@pytest.mark.parametrize("ends", ["abort", "close", "stop"])
+def test_a_request_that_ends_while_its_picture_is_encoded_leaves_nothing_behind(ends: str) -> None:
+    async def work() -> None:
+        encoder = Encoder(open_=False)
+        async with running(encoder) as engine:
+            images = engine._images
+            assert images is not None
+            task = asyncio.create_task(collect(engine, asking("r", b"abc")))
+            await until(lambda: bool(images._holds))
+            if ends == "abort":
+                engine.abort("r")
+                assert [chunk.finish_reason for chunk in await task] == ["abort"]
+            elif ends == "close":
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            else:
+                await engine.stop()
+                assert [chunk.finish_reason for chunk in await task] == ["abort"]
+            assert not images._used
+            assert not images._holds
+            await until(lambda: engine.stats().num_waiting == 0)
+            if ends != "stop":
+                encoder.open.set()
+                assert (await collect(engine, asking("r", b"ab")))[-1].finish_reason == "length"
+                assert encoder.encoded[-2:] == [b"a", b"b"]
+                assert len(encoder.encoded) <= 3, "the thread does not begin with what nothing needs"
+
+    run(work())
+
+
+def test_the_thread_does_not_begin_with_a_picture_that_nothing_needs() -> None:
+    async def work() -> None:
+        encoder = Encoder(open_=False)
+        images = reader(encoder)
+        tasks = []
+        for name in "abc":
+            tasks.append(asyncio.create_task(images.read(asking(name, name.encode()))))
+            await until(lambda: sum(image.job is not None for image in images._used.values()) == len(tasks))
+        tasks[1].cancel()
+        await asyncio.wait([tasks[1]])
+        images.forget("b")
+        for _ in range(3):  # The loop hands the cancellation on to the thread's queue.
+            await asyncio.sleep(0)
+        encoder.open.set()
+        await asyncio.gather(tasks[0], tasks[2])
+        assert sorted(encoder.encoded) == [b"a", b"c"]
+        images.close()
+
+    run(work())
+
+
+def test_the_thread_gives_up_a_picture_that_nothing_needs_any_more() -> None:
+    async def work() -> None:
+        async with running(Encoder()) as engine:
+            images = engine._images
+            assert images is not None
+            first, second = (asyncio.create_task(collect(engine, asking(name, b"~"))) for name in "ab")
+            await until(lambda: any(len(image.users) == 2 and image.job for image in images._used.values()))
+            first.cancel()
+            other = asyncio.create_task(collect(engine, asking("other", b"c")))
+            await until(lambda: len(images._used) == 2)
+            assert not other.done()
+            second.cancel()
+            assert (await other)[-1].finish_reason == "length"
+
+    run(work())
+
+
+def test_a_picture_that_cannot_be_read_is_the_fault_of_its_request() -> None:
+    async def work() -> None:
+        async with running(Encoder()) as engine:
+            with pytest.raises(RefusedRequestError, match="is broken"):
+                await collect(engine, asking("r", b"a!"))
+            # And it is tried again.
+            with pytest.raises(RefusedRequestError, match="is broken"):
+                await collect(engine, asking("r", b"!"))
+            assert (await collect(engine, asking("r", b"a")))[-1].finish_reason == "length"
+
+    run(work())
+
+
+def test_the_number_of_placeholders_must_be_that_of_the_images() -> None:
+    async def work() -> None:
+        async with running(Encoder()) as engine:
+            items = asking("r", b"ab").media
+            assert items is not None
+            assert list(await engine.expand(items)) == [3, *[IMAGE] * 2 * WIDTH, 4]
+            with pytest.raises(RefusedRequestError, match="3 placeholders for 2 images"):
+                await engine.expand(MediaPrompt((IMAGE, IMAGE, IMAGE), items.items))
+
+    run(work())
