@@ -10,7 +10,6 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,12 +18,12 @@ from torch import Tensor
 from plumbline.engines.native.models.checkpoint import Checkpoint, WeightsError
 from plumbline.engines.native.models.description import Attention, Dense, Experts, Latent, ModelDescription
 from plumbline.engines.native.models.families import read_description
-from plumbline.engines.native.models.linear import Linear, can_pack
+from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.rope import head_order
 from plumbline.engines.native.models.stored import Grid
 from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.models.transformer import Transformer
-from plumbline.engines.native.models.vision import Vision, VisionEncoder
+from plumbline.engines.native.models.vision import Vision, load_encoder
 from plumbline.engines.native.models.weights import (
     AttentionWeights,
     DenseWeights,
@@ -87,16 +86,9 @@ def load_model(
         checkpoint.ignore(description.names.ignored)
         model = build(description, checkpoint.fetch_weight, library, bits)
         if vision is not None:
-            kind = _tower_dtype(model.dtype, model.device)
-            model.vision = VisionEncoder(vision, partial(checkpoint.fetch, dtype=kind), model.dtype)
-            checkpoint.ignore(vision.unused)
+            model.vision = load_encoder(vision, checkpoint, model.dtype)
         checkpoint.finish()
     return model
-
-
-def _tower_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the type that a tower runs in: products of 16 bits are five times as slow on a CPU that has none."""
-    return dtype if device.type != "cpu" or can_pack(dtype, device) else torch.float32
 
 
 def for_length(description: ModelDescription, max_model_len: int | None) -> ModelDescription:

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.checkpoint import Checkpoint
+from plumbline.engines.native.models.linear import Linear, can_pack
 from plumbline.engines.native.models.vision.description import (
     Gelu,
     LlavaProjector,
@@ -19,7 +20,7 @@ from plumbline.engines.native.models.vision.description import (
     Vision,
 )
 
-__all__ = ["UnwantedError", "VisionEncoder"]
+__all__ = ["UnwantedError", "VisionEncoder", "load_encoder"]
 
 Fetch = Callable[[str, tuple[int, ...]], Tensor]
 """Return a tensor by its name and shape, in the type that the tower runs in."""
@@ -206,3 +207,15 @@ class _Pooling:
         pooled = F.avg_pool2d(square, self._square).flatten(2)[0].t()
         normed = F.rms_norm(pooled.float(), self._norm.shape, self._norm, self._eps)
         return self._linear(normed.to(rows.dtype))
+
+
+def load_encoder(vision: Vision, checkpoint: Checkpoint, dtype: torch.dtype) -> VisionEncoder:
+    """Load the tower and the projector of a checkpoint of which `take_text` has named the tensors.
+
+    Products of 16 bits are five times as slow on a CPU that has none, so a tower runs in fp32 there.
+    """
+    packed = checkpoint.device.type != "cpu" or can_pack(dtype, checkpoint.device)
+    fetch = partial(checkpoint.fetch, dtype=dtype if packed else torch.float32)
+    encoder = VisionEncoder(vision, fetch, dtype)
+    checkpoint.ignore(vision.unused)
+    return encoder

@@ -150,32 +150,51 @@ def _read(fields: Fields, *, pads: bool) -> Preparation:
     if not fields.flag("do_resize", True):
         raise UnsupportedModelError("do_resize false is not supported")
     size = _size(fields.get("size"))
-    crop = fields.get("crop_size")
-    crop = _size({"height": crop, "width": crop} if isinstance(crop, int) else crop) if crop else None
-    shortest = size if isinstance(size, int) else None
-    square = None if isinstance(size, int) else size
-    kept = crop if fields.flag("do_center_crop") and isinstance(crop, tuple) else None
-    if kept is not None and max(kept) > (shortest or min(square or (0,))):
-        raise UnsupportedModelError("crop_size must not be more than size")
-    mean, std = tuple(fields.get("image_mean") or ()), tuple(fields.get("image_std") or ())
-    normalised = fields.flag("do_normalize", True)
-    if normalised and (len(mean) != 3 or len(std) != 3):
-        raise UnsupportedModelError("image_mean and image_std must have three numbers")
-    squared = fields.flag("do_pad")
-    if squared and not pads:
-        raise UnsupportedModelError("do_pad is not supported for this image_processor_type")
-    red, green, blue = (int(value * 255) for value in mean) if squared else (0, 0, 0)
+    mean, std = _colours(fields)
     factor = fields.number("rescale_factor", 1 / 255)
     return Preparation(
-        fill=(red, green, blue) if squared else None,
-        shortest=shortest,
-        size=square,
+        fill=_fill(fields, mean, pads=pads),
+        shortest=size if isinstance(size, int) else None,
+        size=None if isinstance(size, int) else size,
         resample=int(fields.get("resample", 3)),
-        crop=kept,
+        crop=_crop(fields, size if isinstance(size, int) else min(size)),
         factor=factor if fields.flag("do_rescale", True) else None,
-        mean=mean if normalised else None,
-        std=std if normalised else None,
+        mean=mean,
+        std=std,
     )
+
+
+def _crop(fields: Fields, most: int) -> tuple[int, int] | None:
+    """Read the size of the middle that is kept, of sides of `most` pixels at least."""
+    crop = fields.get("crop_size")
+    if not fields.flag("do_center_crop") or not crop:
+        return None
+    found = _size({"height": crop, "width": crop} if isinstance(crop, int) else crop)
+    if isinstance(found, int) or max(found) > most:
+        raise UnsupportedModelError(
+            f"crop_size {crop!r} must be a height and a width, and not more than size"
+        )
+    return found
+
+
+def _colours(fields: Fields) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Read the mean and the deviation of each colour."""
+    mean, std = tuple(fields.get("image_mean") or ()), tuple(fields.get("image_std") or ())
+    if not fields.flag("do_normalize", True):
+        return None, None
+    if len(mean) != 3 or len(std) != 3:
+        raise UnsupportedModelError("image_mean and image_std must have three numbers")
+    return mean, std
+
+
+def _fill(fields: Fields, mean: tuple[float, ...] | None, *, pads: bool) -> tuple[int, int, int] | None:
+    """Read the colour around an image that is made square."""
+    if not fields.flag("do_pad"):
+        return None
+    if not pads or mean is None:
+        raise UnsupportedModelError("do_pad is supported for LlavaImageProcessor with do_normalize only")
+    red, green, blue = (int(value * 255) for value in mean)
+    return red, green, blue
 
 
 def _size(value: Any) -> int | tuple[int, int]:
