@@ -284,16 +284,18 @@ def test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest() -> Non
     assert "data: [DONE]" in lines
 
 
-def test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event() -> None:
-    """ERR-12: the client gets an error event instead of a broken connection."""
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event(twice: bool) -> None:
+    """ERR-12: the client gets an error event instead of a broken connection, also after a second Ctrl-C."""
     endless = {**BODY, "stream": True, "ignore_eos": True}
-    with live(lambda: served(tiny_engine()), Settings(shutdown_timeout=0.1)) as server:
+    with live(lambda: served(tiny_engine()), Settings(shutdown_timeout=600 if twice else 0.1)) as server:
         events = []
         with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=endless, timeout=20) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data: "):
                     events.append(line.removeprefix("data: "))
                     server.stop()
+                    server.server.force_exit = twice
     assert events[-1] == "[DONE]"
     error = json.loads(events[-2])["error"]
     assert error["type"] == "server_error"

@@ -47,6 +47,8 @@ _SILENT.propagate = False
 _log = logging.getLogger("plumbline.server")
 _LOOK = 0.05
 """Seconds between looks at what still runs."""
+_LAST = 1.0
+"""Seconds for the error events after a second Ctrl-C."""
 _GRACE = 5.0
 """Seconds for the error events to reach the clients before the remaining connections are cut."""
 
@@ -130,12 +132,20 @@ class Listener(uvicorn.Server):
                 running,
                 self._shutdown_timeout,
             )
-        while True:
-            if not self._draining.running or self.force_exit or loop.time() >= until:
-                break
-            await asyncio.sleep(_LOOK)  # uvicorn's `force_exit` is a plain flag.
+        await self._idle(until, or_forced=True)
+        if self.force_exit:
+            await self._abort()  # Streams end with an error event, as far as their clients read it at once.
+            await self._idle(loop.time() + _LAST, or_forced=False)
         # What is left are connections that read slowly, and WebSockets.
         self.config.timeout_graceful_shutdown = max(1, math.ceil(until - loop.time()))
+
+    async def _idle(self, until: float, *, or_forced: bool) -> None:
+        """Wait until no request runs, until a time of the loop, or until a second Ctrl-C."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._draining.running or (or_forced and self.force_exit) or loop.time() >= until:
+                return
+            await asyncio.sleep(_LOOK)  # uvicorn's `force_exit` is a plain flag.
 
     async def _end_streams(self) -> None:
         await asyncio.sleep(self._shutdown_timeout)
