@@ -41,7 +41,7 @@ async def test_every_query_is_of_a_metric_that_the_server_has() -> None:
         exposed = (await server.get("/metrics")).body.decode()
     known = {line.split(" ")[2] for line in exposed.splitlines() if line.startswith("# TYPE")}
     # The store's metrics come with a store.
-    known |= {"plumbline_store_failed_writes_total"}
+    known |= {"plumbline_store_failed_writes_total", "plumbline_store_failing"}
     for expression in expressions():
         names = re.findall(r"\bplumbline_\w+", expression)
         assert names or "up{" in expression

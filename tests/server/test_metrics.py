@@ -340,4 +340,8 @@ async def test_sizes_of_the_store_are_metrics(tmp_path: Path) -> None:
         assert value(found, "plumbline_store_bytes") > 100
         assert value(found, "plumbline_store_pending_writes") == 0
         assert value(found, "plumbline_store_failed_writes_total") == 0
+        assert value(found, "plumbline_store_failing") == 0
+        assert value(found, "plumbline_store_transaction_seconds_count", operation="write") > 0
+        assert value(found, "plumbline_store_transaction_seconds_sum", operation="write") > 0
+        assert value(found, "process_resident_memory_bytes") > 0
         assert value(found, "plumbline_store_max_responses_per_key") == 7

@@ -126,3 +126,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """0 means no limit."""
     failed_writes: int
     """Writes since the start that were reported as failed."""
+    transactions: dict[str, tuple[int, float]] = {}
+    """For reads and for writes, how many transactions there were and the sum of their seconds, also of failed ones."""
+    failing: bool = False
+    """Whether the last read or the last write failed."""

@@ -11,12 +11,21 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from plumbline import __version__
 from plumbline.engines.port import Engine, EngineStats
 from plumbline.events import ChoiceEvent, Finish
 from plumbline.store.interface import Store
@@ -67,6 +76,10 @@ class Metrics:
         self._read = CollectorRegistry()
         """The metrics that are read at each scrape."""
         self._read.register(_EngineCollector(self._engines))
+        Info("plumbline_build", "The release of the server", registry=self._read).info(
+            {"version": __version__}
+        )
+        ProcessCollector(registry=self._read)
         if store is not None:
             self._read.register(_StoreCollector(store))
 
@@ -278,6 +291,17 @@ class _StoreCollector(Collector):
             ),
         ):
             yield GaugeMetricFamily(f"plumbline_store_{name}", text, value=value)
+        yield GaugeMetricFamily(
+            "plumbline_store_failing",
+            "1 while the last read or the last write failed",
+            value=float(stats.failing),
+        )
+        seconds = SummaryMetricFamily(
+            "plumbline_store_transaction_seconds", "Seconds of the store's transactions", labels=["operation"]
+        )
+        for kind, (number, total) in stats.transactions.items():
+            seconds.add_metric([kind], count_value=number, sum_value=total)
+        yield seconds
         yield CounterMetricFamily(
             "plumbline_store_failed_writes", "Writes that were reported as failed", value=stats.failed_writes
         )

@@ -73,6 +73,8 @@ class Database:
         """The identity of the open file in the file system."""
         self._failing: dict[str, tuple[float, str]] = {}
         """For reads and for writes, since when they fail, and why the last one did: a lock stops writes only."""
+        self.transactions: dict[str, tuple[int, float]] = {}
+        """For reads and for writes, how many transactions there were, and the sum of their seconds."""
 
     async def open(self) -> None:
         """Connect, and create or upgrade the tables.
@@ -119,11 +121,15 @@ class Database:
         if self.engine is None:
             raise StoreUnavailableError("it is closed")
         kind = "write" if write else "read"
+        began = time.perf_counter()
         try:
             found = await self._run(work, write)
         except StoreUnavailableError as error:
             self._note_failure(kind, str(error))
             raise
+        finally:
+            number, seconds = self.transactions.get(kind, (0, 0.0))
+            self.transactions[kind] = number + 1, seconds + time.perf_counter() - began
         if kind in self._failing:
             since, _ = self._failing.pop(kind)
             _log.warning("the store %ss again, after %.0f s", kind, time.monotonic() - since)
@@ -135,6 +141,11 @@ class Database:
         self._failing[kind] = since, reason
         if reason != known:
             _log.error("the store does not %s: %s", kind, reason)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last read or the last write failed."""
+        return bool(self._failing)
 
     @property
     def problems(self) -> list[str]:

@@ -77,6 +77,8 @@ class SqlStore(ConversationRows, ChatRows):
             bytes=self._sizes.bytes,
             pending_writes=self._writer.pending,
             failed_writes=self._writer.failed,
+            transactions=dict(self._database.transactions),
+            failing=self._database.is_failing,
             max_responses_per_owner=self._max_responses_per_owner or 0,
         )
 
