@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from plumbline_training.pictures.font import Style, write
-from plumbline_training.pictures.scene import LEVELS, Scene
+from plumbline_training.pictures.font import CHARACTERS, DIGITS, Style, write
+from plumbline_training.pictures.scene import COLOURS, GROUND_SHARES, LEVELS, Scene
 
 Colour = tuple[int, int, int]
 
@@ -130,6 +130,32 @@ class Painter:
                 x, y = (min(max(v, size * 1.02), 1 - size * 1.02) for v in (x, y))
                 self._shape(group.shape, (x * self.width, y * self.height), size * side, colour, edge)
 
+    def collage(self) -> Image.Image:
+        """Paint a shape or a character into most cells of a grid: much to recognise, nothing to count or to read."""
+        rng = self.rng
+        name = rng.choices(COLOURS, GROUND_SHARES)[0]
+        self.ground = shade(name, rng)
+        self.image = Image.new("RGB", (self.width, self.height), self.ground)
+        self.draw = ImageDraw.Draw(self.image)
+        side = rng.choice((1, 2, 2, 3, 3, 3, 4, 4))
+        wide, high = self.width / side, self.height / side
+        for cell in range(side * side):
+            colour = shade_on(self.ground, rng.choice([other for other in SHADES if other != name]), rng)
+            size = rng.uniform(0.5, 0.97)
+            x = (cell % side + 0.5 + rng.uniform(-0.5, 0.5) * (1 - size)) * wide
+            y = (cell // side + 0.5 + rng.uniform(-0.5, 0.5) * (1 - size)) * high
+            roll = rng.random()
+            if roll < 0.5:
+                edge = shade(rng.choice(("black", "white", "gray")), rng) if rng.random() < 0.1 else None
+                self._shape(rng.choice(list(_OUTLINES)), (x, y), size * min(wide, high) / 2, colour, edge)
+            elif roll < 0.93:
+                letter = rng.choice(DIGITS if rng.random() < 0.5 else CHARACTERS)
+                style = Style(rng)
+                tall = size * high
+                broad = min(style.width(letter) / 6 * tall * rng.uniform(0.8, 1.3), size * wide)
+                self._write(letter, (x - broad / 2, y - tall / 2, x + broad / 2, y + tall / 2), colour, style)
+        return self.image
+
     def _shape(
         self, shape: str, centre: tuple[float, float], radius: float, colour: Colour, edge: Colour | None
     ) -> None:
@@ -201,13 +227,13 @@ class Picture:
     places: list[tuple[str, float, float, float, float]]
 
 
-def picture(scene: Scene, rng: random.Random) -> Picture:
-    """Return a picture of a scene, as large and as noisy as chance wants it."""
+def picture(scene: Scene | None, rng: random.Random) -> Picture:
+    """Return a picture of a scene, or a collage, as large and as noisy as chance wants it."""
     longer = rng.choice((96, 128, 160, 192, 224, 320))
     ratio = math.exp(rng.uniform(-0.6, 0.6)) if rng.random() < 0.6 else 1.0
     width, height = (longer, round(longer / ratio)) if ratio > 1 else (round(longer * ratio), longer)
     painter = Painter(rng, width, height)
-    image = painter.paint(scene)
+    image = painter.paint(scene) if scene is not None else painter.collage()
     if rng.random() < 0.2:
         small = rng.randint(56, 95)
         image = image.resize((small, small), Image.Resampling.BILINEAR)

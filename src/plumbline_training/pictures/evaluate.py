@@ -19,6 +19,9 @@ TARGETS: dict[str, float | None] = {
     "colour": 0.95,
     "count": 0.90,
     "digits": 0.90,
+    "several shape": None,
+    "several colour": None,
+    "several count": None,
     "words": None,
     "position": None,
     "relation": None,
@@ -30,9 +33,12 @@ TARGETS: dict[str, float | None] = {
 }
 """The goals of the rows, by topic of the questions."""
 LABELS: dict[str, str] = {
-    "shape": "Pictures: shape",
-    "colour": "Pictures: color of a shape",
-    "count": "Pictures: count, up to six",
+    "shape": "Pictures of one kind of shape: which shape",
+    "colour": "Pictures of one kind of shape: its color",
+    "count": "Pictures of one kind of shape: how many, up to six",
+    "several shape": "Pictures of two or three kinds: which shape has a color",
+    "several colour": "Pictures of two or three kinds: the color of a shape",
+    "several count": "Pictures of two or three kinds: how many, of one or in all",
     "digits": "Pictures: number of one to five digits",
     "words": "Pictures: word of one to six capitals",
     "position": "Pictures: place, of nine",

@@ -162,7 +162,8 @@ class Asker:
             return {"digits" if self.scene.text.isdigit() else "words": 4.0, "text colour": 0.7, **found}
         if self.scene.bars:
             return {"charts": 5.0, **found}
-        found |= {"shape": 3.0, "colour": 3.0, "count": 3.0, "present": 1.0}
+        several = "several " * (len(self.scene.groups) > 1)
+        found |= {f"{several}{topic}": 3.0 for topic in ("shape", "colour", "count")} | {"present": 1.0}
         if self.single:
             found["position"] = 2.0
         if slots.across(self.scene) or slots.down(self.scene):
@@ -189,7 +190,7 @@ class Asker:
             "text colour": lambda: (self._one(TEXT_COLOUR), self.scene.text_colour),
             "charts": self._chart,
         }
-        text, answer = makers[topic]()
+        text, answer = makers[topic.removeprefix("several ")]()
         return Question(topic, self._cased(text), answer)
 
     def _one(self, options: tuple[str, ...]) -> str:

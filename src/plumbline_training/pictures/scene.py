@@ -21,8 +21,8 @@ LEVELS = 10
 """Heights that bars have."""
 LABELS = "ABCDEF"
 KINDS = ("objects", "text", "chart")
-_GROUND_SHARES = (1, 1, 1.5, 1, 0.7, 0.7, 1, 0.7, 3, 9, 3)
-"""How often a background has each colour."""
+GROUND_SHARES = (0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 2, 9, 1.5)
+"""How often a background has each colour: most are white, as in the pictures that people make."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Scenes:
     rng: random.Random
     split: Split = "train"
     shares: dict[str, float] = field(
-        default_factory=lambda: {"objects": 5, "word": 3, "digits": 2, "chart": 2}
+        default_factory=lambda: {"objects": 6, "word": 1, "digits": 2, "chart": 1}
     )
 
     def any(self) -> Scene:
@@ -100,7 +100,7 @@ class Scenes:
         raise RuntimeError("no scene of this kind is on this side of the split")
 
     def _ground(self) -> str:
-        return self.rng.choices(COLOURS, _GROUND_SHARES)[0]
+        return self.rng.choices(COLOURS, GROUND_SHARES)[0]
 
     def _colours(self, count: int, ground: str) -> list[str]:
         return self.rng.sample([c for c in COLOURS if c != ground], count)
@@ -109,7 +109,7 @@ class Scenes:
         rng = self.rng
         total = total or rng.choices(range(1, MOST_OBJECTS + 1), (8, 5, 3, 3, 3, 3))[0]
         most = min(total, 3)
-        number = rng.choices(range(1, most + 1), (4, 4, 2)[:most])[0]
+        number = rng.choices(range(1, most + 1), (6, 3, 1)[:most])[0]
         cuts = sorted(rng.sample(range(1, total), number - 1))
         sizes = [b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True)]
         ground = self._ground()

@@ -25,7 +25,9 @@ from plumbline_training.pictures.train_vectors import Vectors, make_talks, table
 from plumbline_training.words import Lexicon
 
 FURTHER_WEIGHT = 0.5
-"""Weight of what the encoder was trained for before, on further pictures that nothing is asked about."""
+"""Weight of what the encoder was trained for before, on further pictures as well, which nothing is asked about."""
+FAR_WEIGHT = 0.1
+"""Weight of the distance to the vectors that were found without pictures; better ones may be near."""
 
 
 class Trainer:
@@ -94,7 +96,7 @@ class Trainer:
         said = torch.tensor([classes(scene) for scene in [*chosen, *further]])
         spelled = loss_of(self.heads.pieces(hidden), said)
         far = distance(vectors, self.vectors([*chosen, *further]).detach(), said)
-        torch.autograd.backward(answers + FURTHER_WEIGHT * (spelled + far))
+        torch.autograd.backward(answers + FURTHER_WEIGHT * spelled + FAR_WEIGHT * far)
         nn.utils.clip_grad_norm_(self.modules.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.param_groups[0]["lr"] = self.args.lr * self.rate()
@@ -142,14 +144,14 @@ class Trainer:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m plumbline_training eyes", description=__doc__)
     parser.add_argument("--run", type=Path, default=Path(".pocket"), help="folder of the checkpoints")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument(
         "--batch", type=int, default=8, help="pictures of a step that questions are asked about"
     )
     parser.add_argument("--questions", type=int, default=6, help="questions about each picture")
-    parser.add_argument("--further", type=int, default=16, help="further pictures of a step")
+    parser.add_argument("--further", type=int, default=8, help="further pictures of a step")
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=4e-4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(argv)
