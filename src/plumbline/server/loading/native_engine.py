@@ -309,9 +309,11 @@ def _config(model: NativeModel, settings: Settings, dtype: torch.dtype) -> Engin
 
 
 def _check_memory(held: int, device: torch.device) -> None:
-    """Refuse a cache that is larger than all the memory there is; its pages would be missing when requests use them."""
-    there = device_bytes(device)
-    if held > there:
+    """Refuse a cache that is larger than all the memory there is; its pages would be missing when requests use them.
+
+    A GPU refuses it by itself, and at once.
+    """
+    if device.type == "cpu" and held > (there := device_bytes(device)):
         raise OptionError(
             "--kv-cache-bytes",
             f"makes a cache of {size_text(held)}, and {device} has {size_text(there)}: give less, or a smaller "
