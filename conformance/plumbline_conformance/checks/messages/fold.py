@@ -55,10 +55,17 @@ def _folded(exchange: Exchange) -> Json:
                 elif (name := _TEXTS.get(str(delta.get("type")))) is not None:
                     blocks[-1][name] = f"{blocks[-1].get(name) or ''}{delta.get(name)}"
             case {"type": "message_delta", "delta": dict(end)}:
-                message |= {**end, "usage": event.get("usage")}
+                message |= {**end, "usage": _counts(message.get("usage"), event.get("usage"))}
     for place, text in inputs.items():
         blocks[place]["input"] = load_json(text.encode())
     return {**message, "content": blocks} if message else {}
+
+
+def _counts(start: Any, end: Any) -> Any:
+    """Return the counts at the end of a stream; one that is absent or null is that of the start."""
+    if not isinstance(start, dict) or not isinstance(end, dict):
+        return end
+    return {**start, **{name: count for name, count in end.items() if count is not None}}
 
 
 def blocks_of(exchange: Exchange, kind: str) -> list[Json]:

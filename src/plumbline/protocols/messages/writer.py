@@ -25,6 +25,7 @@ from plumbline._generated.messages import (
     CreateMessageResponse,
     MessageDelta,
     MessageDeltaEvent,
+    MessageDeltaUsage,
     MessageOutputDetails,
     MessageStartEvent,
     MessageStopEvent,
@@ -191,7 +192,14 @@ class MessageWriter:
                 stop_sequence=answer.stop_sequence,
                 undeclared_tools=answer.undeclared_tools,
             ),
-            usage=answer.usage,
+            usage=MessageDeltaUsage(
+                input_tokens=answer.usage.input_tokens,
+                cache_creation_input_tokens=answer.usage.cache_creation_input_tokens,
+                cache_read_input_tokens=answer.usage.cache_read_input_tokens,
+                output_tokens=answer.usage.output_tokens,
+                output_tokens_details=answer.usage.output_tokens_details,
+                service_tier=answer.usage.service_tier,
+            ),
         )
 
     def _reason(self, finish: Finish) -> tuple[StopReason, str | None]:
