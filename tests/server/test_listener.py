@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +14,12 @@ from typing import Any
 
 import httpx
 import pytest
+from support.asgi import as_catalog
 from support.live import Live, live
 from support.models import answer_with, scripted, served, tiny_engine
 
 from plumbline.server.settings import Settings
+from plumbline.server.start.listener import listener
 
 BODY = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -252,6 +255,20 @@ def test_more_connections_than_allowed_are_turned_away() -> None:
             first.sendall(b"GET /health HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n")
             assert response(first)[0] == 200
         assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+async def test_a_system_without_sighup_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has no such signal, and its event loops take no handlers."""
+    monkeypatch.delattr(signal, "SIGHUP")
+    settings = Settings(store="none")
+    server = listener(
+        as_catalog(served(scripted())), settings, host="127.0.0.1", port=0, read=lambda: settings
+    )
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup()
+    assert server.started
+    await server.shutdown()
 
 
 def test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest() -> None:

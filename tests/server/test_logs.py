@@ -20,6 +20,8 @@ from support.models import answer_with, scripted, served
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.observe.logs import configure
+from plumbline.server.settings import Settings
+from plumbline.server.start.listener import configuration
 
 ASKED, ANSWERED, KEY = "a planted question", "a planted answer", "planted-key"
 HEADERS = {"authorization": f"Bearer {KEY}", "x-request-id": "mine"}
@@ -34,7 +36,7 @@ BODIES = {
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    before = {name: logging.getLogger(name).handlers for name in ("plumbline", "uvicorn")}
+    before = {name: logging.getLogger(name).handlers for name in ("plumbline", "uvicorn", "asyncio")}
     yield
     for name, handlers in before.items():
         logging.getLogger(name).handlers = handlers
@@ -69,9 +71,18 @@ async def test_lines_for_people_are_lines(capsys: pytest.CaptureFixture[str]) ->
     """Law 2."""
     configure("text")
     async with serving(served(scripted()), access_log=True) as server:
-        await server.get("/v1/models/%0Aa%25s")
-    (line,) = capsys.readouterr().err.splitlines()
-    assert " INFO GET /v1/models/ a%s 404 request_id=req_" in line
+        await server.get("/v1/models/%0Aa%25s%20200%20key=ann%1b[2J")
+    logging.getLogger("plumbline.server").error("%s", "a\r\nb\x1b[2J")
+    line, other = capsys.readouterr().err.splitlines()
+    assert " INFO GET /v1/models/%0Aa%25s%20200%20key=ann%1B%5B2J 404 request_id=req_" in line
+    assert other.endswith(" ERROR a b [2J")
+
+
+def test_what_uvicorn_logs_has_the_form_of_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("json")
+    configuration(None, Settings())
+    logging.getLogger("uvicorn.error").warning("slow")
+    assert json.loads(capsys.readouterr().err)["message"] == "slow"
 
 
 @pytest.mark.parametrize("path", BODIES)

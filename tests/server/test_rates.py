@@ -129,6 +129,41 @@ def test_after_the_time_that_is_said_a_request_is_admitted(limit: int, used: int
     assert rates.enter("k") is None
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "//v1/chat/completions", "/v1//chat/completions"])
+async def test_another_spelling_of_a_path_has_the_limits(path: str) -> None:
+    """Law 1: the router takes these paths, too."""
+    async with serving(served(scripted()), api_keys=("a requests=1",)) as server:
+        statuses = [(await server.post(path, CHAT, headers=bearer("a"))).status for _ in range(2)]
+    assert statuses == [200, 429]
+
+
+async def test_a_client_that_leaves_has_used_its_tokens() -> None:
+    """Law 3."""
+    slow = served(scripted(answer_with("one two three"), delay=0.005))
+    async with serving(slow, api_keys=("a tokens=1000",)) as server:
+        exchange = server.open("POST", "/v1/chat/completions", {**CHAT, "stream": True}, headers=bearer("a"))
+        writes = exchange.writes()
+        for _ in range(3):  # The role, and deltas.
+            await anext(writes)
+        exchange.leave()
+        await exchange.finished()
+        whole = await server.post("/v1/chat/completions", CHAT, headers=bearer("a"))
+        left = int(whole.header("x-ratelimit-remaining-tokens") or 0)
+    assert left < 1000 - whole.json["usage"]["total_tokens"] - whole.json["usage"]["prompt_tokens"]
+
+
+def test_what_runs_counts_under_the_new_limits_of_its_key() -> None:
+    clock = Clock()
+    rates = Rates((Key(digest_of("k"), requests=2, streams=2),), clock)
+    assert rates.enter("k") is None
+    rates.use((Key(digest_of("k"), "ann", requests=2, streams=1),))
+    assert "at the same time" in (error.message if (error := rates.enter("k")) else "")
+    rates.leave("k")
+    assert rates.enter("k") is None
+    rates.leave("k")
+    assert "2 requests a minute" in (error.message if (error := rates.enter("k")) else "")
+
+
 async def test_only_so_many_requests_run_at_the_same_time() -> None:
     slow = served(scripted(answer_with("one two three"), delay=0.05))
     async with serving(slow, api_keys=("a streams=2", "b")) as server:

@@ -416,6 +416,7 @@ def test_a_guarded_text_is_whole_where_a_template_writes_literals(written: str) 
     [
         "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}"
         "{% endfor %}",
+        "{% for a in range(99999) if range(9999) | sum < 0 %}{% endfor %}",
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
     ],
 )

@@ -170,7 +170,7 @@ class Generation:
         events = self.metrics.observe(
             self.road.answer(prepared, call.work_id, client_of(call, self.settings)), call
         )
-        return self._rates.counted(call.api_key, events)
+        return self._rates.counted(call.api_key, events, len(prepared.prompt_token_ids))
 
     async def answer_all(
         self, prepared: Sequence[PreparedTurn], call: Call
@@ -180,6 +180,7 @@ class Generation:
             self._rates.counted(
                 call.api_key,
                 self.road.answer(turn, f"{call.work_id}-p{number}", client_of(call, self.settings)),
+                len(turn.prompt_token_ids),
             )
             for number, turn in enumerate(prepared)
         ]

@@ -7,12 +7,13 @@ ones wait for that: nobody has to guess how long an answer becomes.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 
-from plumbline.events import ChoiceEvent, Finish
+from plumbline.events import ChoiceEvent, Finish, ReasoningDelta, TextDelta, ToolCallDelta
 from plumbline.server.settings.keys import Key, digest_of
 from plumbline.wire.errors import ApiError, rate_limited
 
@@ -62,6 +63,14 @@ class _Account:
         self.tokens = _Budget(key.tokens, clock) if key.tokens else None
         self.running = 0
 
+    def follow(self, old: _Account) -> None:
+        """Go on where the account of the same key was with other limits."""
+        self.running = old.running
+        if old.key.requests == self.key.requests:
+            self.requests = old.requests
+        if old.key.tokens == self.key.tokens:
+            self.tokens = old.tokens
+
 
 class Rates:
     """The accounts of all keys that have limits."""
@@ -78,14 +87,15 @@ class Rates:
         self.use(keys)
 
     def use(self, keys: tuple[Key, ...]) -> None:
-        """Take other keys; those that stay with their limits keep their accounts."""
-        kept = self._accounts
+        """Take other keys; those that stay keep what runs, and the budgets whose amounts stay."""
+        before = self._accounts
         self._accounts = {}
         for key in keys:
             if key.is_limited:
-                old = kept.get(key.digest)
-                same = old is not None and old.key == key
-                self._accounts[key.digest] = old if same and old is not None else _Account(key, self._clock)
+                account = _Account(key, self._clock)
+                if (old := before.get(key.digest)) is not None:
+                    account.follow(old)
+                self._accounts[key.digest] = account
 
     def _account(self, api_key: str | None) -> _Account | None:
         return self._accounts.get(digest_of(api_key)) if api_key and self._accounts else None
@@ -144,25 +154,41 @@ class Rates:
         return found
 
     def counted(
-        self, api_key: str | None, events: AsyncGenerator[ChoiceEvent, None]
+        self, api_key: str | None, events: AsyncGenerator[ChoiceEvent, None], prompt_tokens: int
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """Take the tokens of an answer from the budget of its key, when they are known."""
+        """Take the tokens of an answer from the budget of its key, when they are known.
+
+        Args:
+            api_key: the key of the request.
+            events: the answer.
+            prompt_tokens: what its prompt has.
+        """
         account = self._account(api_key)
         if account is None or account.tokens is None:
             return events
-        return _counted(account.tokens, events)
+        return _counted(account.tokens, events, prompt_tokens)
 
 
 async def _counted(
-    budget: _Budget, events: AsyncGenerator[ChoiceEvent, None]
+    budget: _Budget, events: AsyncGenerator[ChoiceEvent, None], prompt: int
 ) -> AsyncGenerator[ChoiceEvent, None]:
-    async with aclosing(events):
-        async for index, event in events:
-            if isinstance(event, Finish):
-                # All choices share the prompt.
-                prompt = event.usage.prompt_tokens if index == 0 else 0
-                budget.take(prompt + event.usage.completion_tokens)
-            yield index, event
+    unfinished: dict[int, int] = {}  # The deltas of choices without an end.
+    try:
+        async with aclosing(events):
+            async for index, event in events:
+                if isinstance(event, Finish):
+                    unfinished.pop(index, None)
+                    budget.take(event.usage.completion_tokens)
+                    if index == 0:  # All choices share the prompt.
+                        budget.take(event.usage.prompt_tokens)
+                        prompt = 0
+                elif isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
+                    unfinished[index] = unfinished.get(index, 0) + 1
+                yield index, event
+    except (GeneratorExit, asyncio.CancelledError):
+        # A client that leaves before the end would have tokens for nothing; a delta has one at least.
+        budget.take(prompt + sum(unfinished.values()))
+        raise
 
 
 def _too_many(wait: float, what: str, limit: int) -> ApiError:

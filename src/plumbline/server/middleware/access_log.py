@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import quote
 
 from plumbline.server.limits.keys import KeyRing
 from plumbline.server.middleware.draining import PROBES
@@ -22,6 +23,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _log = logging.getLogger("plumbline.access")
 _LONGEST_PATH = 200
+_PLAIN = "/:@!$&'()*+,;=~"
+"""Characters of a path that a line shows as they are, besides letters, digits and `_.-`."""
 
 
 class AccessLog:
@@ -75,13 +78,14 @@ class AccessLog:
     def _key_name(self, scope: Scope) -> str:
         headers = {
             name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
-            for name, value in scope["headers"]
+            for name, value in reversed(scope["headers"])
         }
         return self._keys.name_of((authorization(headers, scope["path"]) or "").partition(" ")[2].strip())
 
 
 def _text(fields: Mapping[str, Any]) -> str:
     """Return the line for people: method, path, status, and the rest by name."""
-    first = ("method", "path", "status")
-    rest = " ".join(f"{name}={value}" for name, value in fields.items() if name not in first)
-    return f"{' '.join(str(fields[name]) for name in first)} {rest}".replace("\n", " ")
+    # A path may have spaces and line breaks, which would look like fields and lines of the server.
+    first = (fields["method"], quote(fields["path"], _PLAIN), fields["status"])
+    rest = (f"{name}={value}" for name, value in fields.items() if name not in ("method", "path", "status"))
+    return " ".join(map(str, (*first, *rest)))

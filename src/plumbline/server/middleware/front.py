@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMappi
 from types import MappingProxyType
 from typing import Any
 
+from litestar.utils import normalize_path
+
 from plumbline._generated import OPERATIONS
 from plumbline.server.limits.keys import KeyRing, admin_error
 from plumbline.server.limits.rates import Rates
@@ -94,6 +96,10 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection event of an ASGI server."""
+        given = scope.get("path", "")
+        if given:
+            # The router takes `//v1/completions/` as well, so checks of the plain path would be evaded.
+            scope["path"] = normalize_path(given)
         if scope["type"] == "websocket":
             await self._upgrade(scope, receive, send)
             return
@@ -144,7 +150,7 @@ class Front:
         counts = scope["method"] == "POST" and label != "other"
         seen = self._recent.begin(scope["method"], label) if counts else None
         try:
-            error = self._refusal(scope)
+            error = self._refusal(scope, is_open=given in self._open_paths)
             if error is None and label in _GENERATING and scope["method"] == "POST":
                 limited = _api_key(scope)
                 error = self._rates.enter(limited)
@@ -234,11 +240,11 @@ class Front:
 
         return receive_in_time
 
-    def _refusal(self, scope: Scope) -> ApiError | None:
+    def _refusal(self, scope: Scope, *, is_open: bool) -> ApiError | None:
         """Check a request by its headers; return the error, if any."""
         headers = dict(scope["headers"])
         path = scope["path"]
-        if path not in self._open_paths and (error := self._key_error(scope)) is not None:
+        if not is_open and (error := self._key_error(scope)) is not None:
             return error
         if path not in PROBES and (error := self._draining.refusal) is not None:
             return error
@@ -271,8 +277,10 @@ class Front:
 
 
 def _texts(scope: Scope) -> dict[str, str]:
+    """Return the headers; the first counts of those that are there twice, as for `Call`."""
     return {
-        name.decode("latin-1"): value.decode("utf-8", "surrogateescape") for name, value in scope["headers"]
+        name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
+        for name, value in reversed(scope["headers"])
     }
 
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-__all__ = ["FIELDS", "configure"]
+__all__ = ["CONTROL", "FIELDS", "configure"]
 
 FIELDS = "fields"
 """The attribute of a log record with what it is about, by name: `extra={FIELDS: {...}}`."""
 
-_LOGGERS = ("plumbline", "uvicorn")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+"""Characters that break lines or direct a terminal."""
+_LOGGERS = ("plumbline", "uvicorn", "asyncio")
 
 
 def configure(form: Literal["text", "json"]) -> None:
     """Send the log of this process to standard error in a form: `text` or `json`."""
     handler = _Stderr()
-    handler.setFormatter(
-        _Json() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    )
+    handler.setFormatter(_Json() if form == "json" else _Text("%(asctime)s %(levelname)s %(message)s"))
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
@@ -36,6 +37,14 @@ class _Stderr(logging.Handler):
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{self.format(record)}\n")
             sys.stderr.flush()
+
+
+class _Text(logging.Formatter):
+    """One line for people; a traceback follows it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Return the line, which values from outside cannot break: messages may quote them."""
+        return CONTROL.sub(" ", super().formatMessage(record))
 
 
 class _Json(logging.Formatter):

@@ -12,6 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from plumbline.server.observe.logs import CONTROL
+
 __all__ = ["RequestLog", "shown"]
 
 Message = MutableMapping[str, Any]
@@ -34,7 +36,6 @@ _SERVER_URL = re.compile(
 )
 """The URL of an MCP server, of which all but the host may be a credential."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}=*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class RequestLog:
@@ -148,7 +149,7 @@ def shown(data: bytes, size: int, max_chars: int) -> str:
     text = _HEADERS.sub(r"\1{…}", text)
     text = _SERVER_URL.sub(r"\1\2…", text)
     text = _BASE64.sub(lambda found: f"…({len(found[0])} characters)", text)
-    text = _CONTROL.sub(" ", text)
+    text = CONTROL.sub(" ", text)
     if len(text) <= max_chars and size <= len(data):
         return text
     return f"{text[:max_chars]}… ({size} bytes)"

@@ -93,7 +93,7 @@ class Listener(uvicorn.Server):
         finally:
             self.config.loaded_app = app
         if not self.should_exit:
-            if self._reload is not None:
+            if self._reload is not None and hasattr(signal, "SIGHUP"):  # Windows has none.
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
             self._announce()
 
@@ -322,6 +322,7 @@ def configuration(app: Any, settings: Settings, *, host: str = "127.0.0.1", port
         http=protocol,
         ws=_WebSocket,
         ws_max_size=settings.max_body_bytes,
+        log_config=None,  # It would replace the handlers of `observe/logs.py`.
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,

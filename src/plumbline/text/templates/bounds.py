@@ -60,5 +60,10 @@ def bounded(tree: nodes.Template) -> nodes.Template:
     ]
     for each in loops:
         call = nodes.Call(nodes.Name(STEP, "load"), [], [], None, None)
-        each.body.insert(0, nodes.ExprStmt(call).set_lineno(each.lineno))
+        if isinstance(each, nodes.For) and each.test is not None:
+            each.test = nodes.Or(
+                call, each.test
+            )  # Its condition is evaluated for items that it leaves out, too.
+        else:
+            each.body.insert(0, nodes.ExprStmt(call).set_lineno(each.lineno))
     return tree
