@@ -24,7 +24,7 @@ from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["MESSAGES"]
 
-EMPTY = {"input_tokens": 0, "output_tokens": 16}
+EMPTY = {"input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 16}
 ONE = {"input_tokens": 1, "output_tokens": 16}
 CALL = {"type": "tool_use", "id": "toolu_x", "name": "get_time", "input": {"zone": "Rome"}}
 THOUGHT = {"type": "thinking_delta", "thinking": "Hm."}
