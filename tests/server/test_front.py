@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline._generated import OPERATIONS
+from plumbline.server.limits.draining import PROBES
 from plumbline.server.limits.keys import KeyRing
-from plumbline.server.middleware.draining import PROBES
 from plumbline.server.middleware.front import _DRAIN_LIMIT, Front, _label
 from plumbline.server.streams import close_with_request
 from plumbline.wire.errors import ApiError

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -299,6 +300,16 @@ def test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest() -> Non
     chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == words
     assert "data: [DONE]" in lines
+
+
+def test_a_server_that_stops_finishes_responses_in_the_background(tmp_path: Path) -> None:
+    slow, url = scripted(answer_with("one two three"), delay=0.02), f"sqlite:///{tmp_path / 's.db'}"
+    body = {"model": "test-model", "input": "hi", "background": True}
+    with live(lambda: served(slow), Settings(store=url)) as server:
+        made = httpx.post(f"{server.url}/v1/responses", json=body).json()
+    with live(lambda: served(scripted()), Settings(store=url)) as server:
+        found = httpx.get(f"{server.url}/v1/responses/{made['id']}").json()
+    assert found["status"] == "completed"
 
 
 @pytest.mark.parametrize("twice", [False, True])

@@ -13,18 +13,26 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
+from support.asgi import as_catalog
 from support.judges import fold_response
 from support.live import Live, live
 from support.models import served, tiny_engine
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from plumbline.server.app import create_app
+from plumbline.server.limits.draining import DRAINING
+from plumbline.server.limits.keys import KEYS
+from plumbline.server.limits.rates import RATES
 from plumbline.server.settings import Settings
+from plumbline.server.websocket import _Connection
+from plumbline.wire.errors import ApiError
 
 BODY = {"model": "test-model", "input": "hi", "max_output_tokens": 16, "temperature": 0}
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
@@ -195,6 +203,32 @@ def test_errors_are_events_and_the_connection_goes_on(text: str) -> None:
         assert error(socket)[0] == 400
         send(socket)
         assert turn(socket)[-1]["type"] in ("response.completed", "response.incomplete")
+
+
+def test_a_server_that_stops_finishes_a_turn_and_refuses_the_next() -> None:
+    with connected() as (server, socket):
+        send(socket, max_output_tokens=100, ignore_eos=True)
+        socket.recv(timeout=20)
+        send(socket)
+        server.stop()
+        assert turn(socket)[-1]["type"] == "response.incomplete"
+        assert error(socket) == (503, "engine_unavailable")
+        with pytest.raises(ConnectionClosed):
+            socket.recv(timeout=20)
+
+
+async def test_a_key_that_is_taken_away_has_no_further_turn() -> None:
+    app = create_app(as_catalog(served(tiny_engine())), Settings(api_keys=("a", "b")))
+    socket = SimpleNamespace(
+        app=SimpleNamespace(state={KEYS: app.access.keys, RATES: app.access.rates, DRAINING: app.draining}),
+        headers={"authorization": "Bearer a"},
+        client=None,
+    )
+    connection: Any = _Connection(socket, None)  # type: ignore[arg-type]
+    connection._check(connection._call())
+    app.access.use(Settings(api_keys=("b",)))
+    with pytest.raises(ApiError, match="API key"):
+        connection._check(connection._call())
 
 
 def test_a_client_that_leaves_stops_its_turn() -> None:

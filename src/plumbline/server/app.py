@@ -20,6 +20,8 @@ from plumbline.server.claims.names import LocalClaims
 from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.generation import Generation
 from plumbline.server.limits.access import Access
+from plumbline.server.limits.draining import DRAINING, Draining
+from plumbline.server.limits.keys import KEYS
 from plumbline.server.limits.rates import RATES
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.model import ServedModel
@@ -27,7 +29,6 @@ from plumbline.server.loading.prompts import load_prompts
 from plumbline.server.media.load import MediaLoader
 from plumbline.server.middleware.access_log import AccessLog
 from plumbline.server.middleware.cors import Cors
-from plumbline.server.middleware.draining import Draining
 from plumbline.server.middleware.forwarder import Forwarder
 from plumbline.server.middleware.front import Front
 from plumbline.server.models import Models
@@ -94,7 +95,8 @@ def create_app(
     replies = Replies(settings, metrics)
     media = MediaLoader(settings)
     remote = RemoteAccess(settings)
-    runs = BackgroundRuns(settings.max_num_waiting, claims)
+    draining = Draining()
+    runs = BackgroundRuns(settings.max_num_waiting, claims, draining)
     sealer = Sealer(settings.sealing_key)
     memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys), claims=claims)
 
@@ -143,12 +145,19 @@ def create_app(
         openapi_config=None,
         request_max_body_size=settings.max_body_bytes,
         logging_config=None,
-        state=State({STRICT: settings.strict, LENIENT: settings.lenient, RATES: rates}),
+        state=State(
+            {
+                STRICT: settings.strict,
+                LENIENT: settings.lenient,
+                KEYS: access.keys,
+                RATES: rates,
+                DRAINING: draining,
+            }
+        ),
     )
     served: Any = app if shared is None else Forwarder(app, shared)  # type: ignore[arg-type]
     if settings.enable_log_requests or settings.enable_log_outputs:
         served = RequestLog(served, outputs=settings.enable_log_outputs, max_chars=settings.max_log_len)
-    draining = Draining()
     front = Front(
         served,
         keys=access.keys,

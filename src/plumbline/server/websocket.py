@@ -23,13 +23,22 @@ from litestar.params import SkipValidation
 
 from plumbline._generated.responses import CreateResponse
 from plumbline.server.failures import as_api_error
+from plumbline.server.limits.draining import DRAINING, Draining
+from plumbline.server.limits.keys import KEYS, KeyRing
 from plumbline.server.limits.rates import RATES, Rates
 from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.server.service import PlumblineService
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import Call, new_request_id
 from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import ApiError, error_object, invalid_value, unparsable_body, unsupported_value
+from plumbline.wire.errors import (
+    ApiError,
+    error_object,
+    invalid_api_key,
+    invalid_value,
+    unparsable_body,
+    unsupported_value,
+)
 from plumbline.wire.incoming import LENIENT
 from plumbline.wire.lenient.stage import decode_leniently, with_hint
 
@@ -84,6 +93,8 @@ class _Connection:
         self._api = api
         self._lenient = bool(socket.app.state.get(LENIENT, False))
         self._rates: Rates = socket.app.state[RATES]
+        self._keys: KeyRing = socket.app.state[KEYS]
+        self._draining: Draining = socket.app.state[DRAINING]
         self._latest = LatestTurns(_MAX_LANES)
         self._unread: asyncio.Queue[str | bytes] = asyncio.Queue(1)
         self._room = asyncio.Semaphore(_MAX_WAITING)
@@ -180,7 +191,8 @@ class _Connection:
                 request = (
                     decode_leniently(CreateResponse, body)[0] if lenient else decode(CreateResponse, body)
                 )
-                with self._rates.admitted(call.api_key):
+                self._check(call)
+                with self._draining.counted(), self._rates.admitted(call.api_key):
                     events = self._api.answer_on_socket(request, call, self._latest, message.lane)
                     async with aclosing(events):
                         async for event in events:
@@ -193,6 +205,17 @@ class _Connection:
             await self._send_error(hinted, message.lane)
         except Exception as error:
             await self._send_error(as_api_error(error), message.lane)
+
+    def _check(self, call: Call) -> None:
+        """Refuse a turn that would be refused as a request by now: a connection lasts an hour.
+
+        Raises:
+            ApiError: 401 for a key that was taken away, or 503 if the server stops.
+        """
+        if not self._keys.open and not self._keys.has(_as_sent(call.api_key or "")):
+            raise invalid_api_key()
+        if (error := self._draining.refusal) is not None:
+            raise error
 
     def _call(self) -> Call:
         """Return a call for one turn, which is over when the connection is."""
@@ -228,6 +251,11 @@ class _Connection:
         found["code"] = found["code"] or found["type"]
         event = {"type": "error", "status": error.status, "error": found}
         await self._send(msgspec.json.encode(event), lane)
+
+
+def _as_sent(key: str) -> str:
+    """Return a key of Litestar's headers, which are latin-1, as the text that its bytes are."""
+    return key.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 def _read_message(text: str | bytes) -> _Message:

@@ -7,7 +7,10 @@ import hmac
 from plumbline.server.settings.keys import digest_of, read_key
 from plumbline.wire.errors import ApiError, invalid_admin_key, no_admin_keys
 
-__all__ = ["KeyRing", "admin_error"]
+__all__ = ["KEYS", "KeyRing", "admin_error"]
+
+KEYS = "keys"
+"""Key of the application's state."""
 
 
 class KeyRing:

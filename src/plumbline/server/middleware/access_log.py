@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
+from plumbline.server.limits.draining import PROBES
 from plumbline.server.limits.keys import KeyRing
-from plumbline.server.middleware.draining import PROBES
 from plumbline.server.observe.logs import FIELDS
 from plumbline.wire.call import FACTS, authorization
 

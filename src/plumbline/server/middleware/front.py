@@ -10,16 +10,16 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Any
 
 from litestar.utils import normalize_path
 
 from plumbline._generated import OPERATIONS
+from plumbline.server.limits.draining import PROBES, Draining
 from plumbline.server.limits.keys import KeyRing, admin_error
 from plumbline.server.limits.rates import Rates
-from plumbline.server.middleware.draining import PROBES, Draining
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.streams import closing_streams
@@ -158,7 +158,7 @@ class Front:
             if self._draining.began and scope["path"] in PROBES:
                 await _send_json(send_with_headers, *self._draining.health(scope["path"]))
             elif error is None:
-                with self._counted(scope["path"]):
+                with contextlib.nullcontext() if scope["path"] in PROBES else self._draining.counted():
                     async with closing_streams():
                         await self._app(scope, self._in_time(receive), send_with_headers)
             else:
@@ -192,16 +192,6 @@ class Front:
             await _answer(send_denial, error, scope)
         else:
             await send({"type": "websocket.close", "code": 1008})
-
-    @contextlib.contextmanager
-    def _counted(self, path: str) -> Iterator[None]:
-        """Count a request that a server which stops waits for."""
-        counts = path not in PROBES
-        self._draining.running += counts
-        try:
-            yield
-        finally:
-            self._draining.running -= counts
 
     def _key_error(self, scope: Scope) -> ApiError | None:
         """Return the error of a request without one of the keys (HTTP-06)."""

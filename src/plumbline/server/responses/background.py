@@ -14,6 +14,7 @@ from plumbline.protocols.responses.event_log import Failure, begun, written
 from plumbline.protocols.responses.identity import Fresh, Repeated
 from plumbline.protocols.responses.writer import CANCELLED, ResponsesWriter
 from plumbline.server.claims.names import Claims, background_claim
+from plumbline.server.limits.draining import Draining
 from plumbline.server.responses.memory import Keeper
 from plumbline.wire.errors import ApiError, engine_unavailable, rate_limited
 
@@ -128,13 +129,15 @@ class BackgroundRun:
 class BackgroundRuns:
     """The responses of this process that run in the background, by id."""
 
-    def __init__(self, limit: int, claims: Claims) -> None:
+    def __init__(self, limit: int, claims: Claims, draining: Draining) -> None:
         """Begin without any.
 
         Args:
             limit: how many may run or wait at once.
             claims: announce to other API servers where a response runs.
+            draining: a server that stops waits for these responses as for streams.
         """
+        self._draining = draining
         self._limit = limit
         self._claims = claims
         self._runs: dict[str, BackgroundRun] = {}
@@ -189,7 +192,8 @@ class BackgroundRuns:
         await asyncio.gather(*(run.abandon() for run in list(self._runs.values())))
 
     async def _forget(self, response_id: str, run: BackgroundRun, at_end: Callable[[], None] | None) -> None:
-        await run.join()
+        with self._draining.counted():
+            await run.join()
         self._runs.pop(response_id, None)
         self._claims.release(background_claim(response_id))
         if at_end is not None:

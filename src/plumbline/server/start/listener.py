@@ -31,8 +31,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from plumbline.server.app import create_app
 from plumbline.server.claims.shared import SharedClaims
+from plumbline.server.limits.draining import Draining
 from plumbline.server.loading.catalog import Catalog
-from plumbline.server.middleware.draining import Draining
 from plumbline.server.settings import Settings
 from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, engine_unavailable, envelope

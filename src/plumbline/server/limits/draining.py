@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import msgspec
 
 from plumbline._generated.utilities import Health
 from plumbline.wire.errors import ApiError, engine_unavailable
 
-__all__ = ["LIVE", "PROBES", "Draining"]
+__all__ = ["DRAINING", "LIVE", "PROBES", "Draining"]
+
+DRAINING = "draining"
+"""Key of the application's state."""
 
 LIVE = "/health/live"
 PROBES = frozenset({LIVE, "/health", "/health/ready"})
@@ -27,6 +33,15 @@ class Draining:
         """Let only the requests that run go on; return how many these are."""
         self.began = True
         return self.running
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a request, which a server that stops waits for while this block runs."""
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
 
     @property
     def refusal(self) -> ApiError | None:
