@@ -6,6 +6,7 @@ The supervisor starts `python -m plumbline.server.start.api_servers.process` and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -61,7 +62,8 @@ def _serve(start: Start) -> int:
     engine.on_lost = end
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     own.bind(start.address)
-    server.run(sockets=[*(socket.socket(fileno=one) for one in start.listening), own])
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
+        server.run(sockets=[*(socket.socket(fileno=one) for one in start.listening), own])
     return 0 if server.started else 1
 
 

@@ -32,6 +32,8 @@ _GRACE = 10.0
 """Seconds beyond `shutdown_timeout` before an API server that has not ended is killed."""
 _SHORT_LIFE = 10.0
 """Seconds; an API server that ends sooner is started again after a pause, which doubles each time up to `_LONGEST`."""
+_BETWEEN = 0.2
+"""Seconds between the two signals that end an API server at once."""
 _PAUSE = 0.5
 _STARTS = 3
 """How often an API server is started that is killed before it is ready, as the system does when memory is short."""
@@ -102,6 +104,7 @@ class Supervisor:
         self._processes: set[asyncio.subprocess.Process] = set()
         self._stopping = asyncio.Event()
         self._failed = False
+        self._forced = False
         self._count = 0
 
     async def run(self) -> int:
@@ -133,13 +136,21 @@ class Supervisor:
     def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
         """Begin to stop: the API servers finish their streams as one server would. Call it on the loop of `run`.
 
-        A second SIGINT ends them at once, as it does one server.
+        A second SIGINT ends their streams with error events, as it does those of one server; a third one kills them.
         """
         if self._stopping.is_set() and by is signal.SIGINT:
-            for process in self._processes:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+            self._send(signal.SIGKILL if self._forced else signal.SIGTERM)
+            if not self._forced:
+                # To an API server, SIGINT is the second one only after SIGTERM has arrived.
+                asyncio.get_running_loop().call_later(_BETWEEN, self._send, signal.SIGINT)
+            self._forced = True
         self._stopping.set()
+
+    def _send(self, what: signal.Signals) -> None:
+        """Send a signal to all API servers."""
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(what)
 
     async def _first(self, ready: asyncio.Event) -> None:
         """Wait until an API server takes requests, or until all of them stop."""
