@@ -34,6 +34,7 @@ from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.limits.draining import Draining
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.settings import Settings
+from plumbline.server.start.hangup import on_hangup
 from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, engine_unavailable, envelope
 
@@ -94,8 +95,12 @@ class Listener(uvicorn.Server):
             self.config.loaded_app = app
         if not self.should_exit:
             if self._reload is not None and hasattr(signal, "SIGHUP"):  # Windows has none.
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+                handle = on_hangup(self._reload, self._end)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handle)
             self._announce()
+
+    def _end(self) -> None:
+        self.should_exit = True
 
     def _kept(self, app: Any) -> Any:
         async def application(scope: Any, receive: Any, send: Any) -> None:

@@ -23,6 +23,7 @@ from plumbline.engines.remote.host import EngineHost
 from plumbline.server.claims.hub import Hub
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.api_servers.start import Start
+from plumbline.server.start.hangup import on_hangup
 
 __all__ = ["Supervisor", "supervise"]
 
@@ -65,12 +66,12 @@ def supervise(engine: Engine, settings: Settings, number: int, sockets: Sequence
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             for name in (signal.SIGINT, signal.SIGTERM):
                 runner.get_loop().add_signal_handler(name, supervisor.stop, name)
-            runner.get_loop().add_signal_handler(
-                signal.SIGHUP,
-                _log.warning,
-                "several API servers read keys at their start only: restart the server",
-            )
+            runner.get_loop().add_signal_handler(signal.SIGHUP, on_hangup(_no_reload, supervisor.stop))
             return runner.run(supervisor.run())
+
+
+def _no_reload() -> None:
+    _log.warning("several API servers read keys at their start only: restart the server")
 
 
 class Supervisor:
