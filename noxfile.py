@@ -171,11 +171,12 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def generate(session: nox.Session) -> None:
-    """Generate code from the contract, and the page of options; `-- --check` fails if the committed code differs."""
+    """Generate code from the contract, and two pages; `-- --check` fails if the committed code differs."""
     environment = Environment(session, DEV)
     environment.run("python", "openapi/generate", *session.posargs)
     if not session.posargs:
         environment.run("python", "-m", "plumbline.server.settings.page", "docs/reference/options.md")
+        environment.run("python", "-m", "plumbline.server.observe.page", "docs/reference/metrics.md")
 
 
 @nox.session(venv_backend="none")

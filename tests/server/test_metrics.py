@@ -29,6 +29,7 @@ from support.models import GatedEngine, answer_with, scripted, scripted_info, se
 from plumbline.engines.port import EngineStats
 from plumbline.events import ChoiceEvent, Finish, TextDelta, Usage
 from plumbline.server.observe.metrics import CONTENT_TYPE, Metrics
+from plumbline.server.observe.page import page
 from plumbline.wire.call import Call
 
 STATS = EngineStats(
@@ -345,3 +346,8 @@ async def test_sizes_of_the_store_are_metrics(tmp_path: Path) -> None:
         assert value(found, "plumbline_store_transaction_seconds_sum", operation="write") > 0
         assert value(found, "process_resident_memory_bytes") > 0
         assert value(found, "plumbline_store_max_responses_per_key") == 7
+
+
+async def test_the_page_has_every_family() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text("utf-8")
+    assert text == await page(), "run `nox -s generate`"
