@@ -75,7 +75,7 @@ async def test_a_browser_gets_the_page_and_a_client_of_the_api_a_404() -> None:
             answer = await found.request("GET", "/", headers=headers)
             assert answer.status == 200
             assert (answer.header("content-type") or "").startswith("text/html")
-            assert b"/page/app.js" in answer.body
+            assert b'"page/app.js"' in answer.body
         head = await found.request("HEAD", "/", headers=HTML)
         assert (head.status, head.body) == (200, b"")
         refused = await found.request("GET", "/", headers={"accept": "application/json"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from array import array
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ __all__ = ["Sample", "Sender"]
 _LONGEST_ERROR = 300
 """Characters of an error that are kept."""
 _ERROR_BYTES = 4 * _LONGEST_ERROR
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 _LONGEST_EVENT = 16 * 1024**2
 """Bytes of an event without an end, before the answer counts as failed."""
 _MOST_PIECES = 2_000_000
@@ -133,6 +135,7 @@ class _Events:
         self._data: list[bytes] = []
         self._size = 0
         """Bytes of the event that has not ended."""
+        self._after_return = False
 
     def read(self, data: bytes) -> Iterator[bytes]:
         """Yield the data of each event that ends within these bytes.
@@ -140,7 +143,11 @@ class _Events:
         Raises:
             ValueError: an event is longer than 16 MiB.
         """
-        first, *others = data.split(b"\n")
+        # A line feed that comes first belongs to the carriage return before it.
+        rest = data.removeprefix(b"\n") if self._after_return else data
+        if data:
+            self._after_return = data.endswith(b"\r")
+        first, *others = _LINE_END.split(rest)
         self._grow(first)
         for part in others:
             if event := self._end_of_line():
@@ -155,7 +162,7 @@ class _Events:
 
     def _end_of_line(self) -> bytes:
         """Take the line; return the data of the event if the line ends one."""
-        line = bytes(self._line).removesuffix(b"\r")
+        line = bytes(self._line)
         self._line.clear()
         if line.startswith(b"data:"):
             self._data.append(line[5:].strip())

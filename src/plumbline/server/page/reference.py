@@ -42,17 +42,17 @@ def _page() -> Iterator[str]:
     yield (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><title>API reference · Plumbline</title>'
-        '<link rel="icon" href="/page/icon.svg"><link rel="stylesheet" href="/page/theme.css">'
-        '<link rel="stylesheet" href="/page/docs.css"><script src="/page/theme.js"></script></head><body class="docs">'
+        '<link rel="icon" href="page/icon.svg"><link rel="stylesheet" href="page/theme.css">'
+        '<link rel="stylesheet" href="page/docs.css"><script src="page/theme.js"></script></head><body class="docs">'
         '<a class="skip" href="#content">Skip to the content</a><nav aria-label="Operations">'
-        '<p class="brand"><a href="/">Plumbline</a></p><ul>'
+        '<p class="brand"><a href="./">Plumbline</a></p><ul>'
     )
     for method, path, _ in operations:
         name = f'<b class="{method}">{method}</b> <span>{_breakable(path)}</span>'
         yield f'<li><a href="#{_anchor(method, path)}">{name}</a></li>'
     yield '<li><a href="#schemas">Schemas</a></li></ul></nav><main id="content"><h1>API reference</h1>'
     yield f"<p>Version {escape(info['version'])}. {_prose(info.get('description', ''))}</p>"
-    yield '<p>As data: <a href="/openapi.json">openapi.json</a>, <a href="/openapi.yaml">openapi.yaml</a>.</p>'
+    yield '<p>As data: <a href="openapi.json">openapi.json</a>, <a href="openapi.yaml">openapi.yaml</a>.</p>'
     for method, path, operation in operations:
         yield from _operation(method, path, operation)
     yield '<h2 id="schemas">Schemas</h2>'

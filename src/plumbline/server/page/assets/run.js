@@ -53,8 +53,9 @@ export async function run(parent) {
   if (record.status === 401) {
     delete conversation.nodes[node.id];
     conversation.leaf = parent.id;
-    await askKey(body && "The server does not accept this key.");
-    return run(parent);
+    if (await askKey("The server does not accept this key.")) return run(parent);
+    emit("problem", "The server needs a key.");
+    return emit("thread");
   }
   if (record.status >= 400) answer.error = failure(await new Blob(record.frames.map(([, data]) => data)).text(), record.status);
   if (record.error) answer.error = { message: record.error };

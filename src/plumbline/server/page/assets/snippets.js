@@ -3,7 +3,7 @@
 import { APIS } from "./apis.js";
 import { copy, $, h } from "./dom.js";
 import { get, state } from "./state.js";
-import { key } from "./stream.js";
+import { base, key } from "./stream.js";
 
 const KEY = "PLUMBLINE_API_KEY";
 
@@ -22,7 +22,7 @@ function python(value, indent = "") {
 function curl(path, body) {
   const quoted = JSON.stringify(body, null, 2).replaceAll("'", `'\\''`);
   const auth = key() ? ` \\\n  -H "Authorization: Bearer $${KEY}"` : "";
-  return `curl -N ${location.origin}${path} \\\n  -H "Content-Type: application/json"${auth} \\\n  -d '${quoted}'`;
+  return `curl -N ${base}${path} \\\n  -H "Content-Type: application/json"${auth} \\\n  -d '${quoted}'`;
 }
 
 function pythonCode(path, body) {
@@ -31,7 +31,7 @@ function pythonCode(path, body) {
 import urllib.request
 
 request = urllib.request.Request(
-    "${location.origin}${path}",
+    "${base}${path}",
     data=json.dumps(${python(body, "    ")}).encode(),
     headers={"Content-Type": "application/json"${auth}},
 )
@@ -43,7 +43,7 @@ with urllib.request.urlopen(request) as answer:
 
 function javascript(path, body) {
   const auth = key() ? `, authorization: \`Bearer \${process.env.${KEY}}\`` : "";
-  return `const answer = await fetch("${location.origin}${path}", {
+  return `const answer = await fetch("${base}${path}", {
   method: "POST",
   headers: { "content-type": "application/json"${auth} },
   body: JSON.stringify(${JSON.stringify(body, null, 2).replaceAll("\n", "\n  ")}),

@@ -4,17 +4,22 @@ import { $ } from "./dom.js";
 
 export const key = () => sessionStorage.getItem("key") || "";
 
+// The address of the server, without a slash at its end. A proxy may serve it below a path.
+export const base = document.baseURI.replace(/\/[^/]*$/, "");
+
 let asking = null; // Several requests can be refused at once; they wait for the same key.
+// Ask for a key; true if one was given, false if the dialog was closed without one.
 export function askKey(why) {
   const dialog = $("key");
   if (why) $("key-why").textContent = why;
   if (!dialog.open) dialog.showModal();
   return (asking ??= new Promise((resolve) => {
     dialog.addEventListener("close", () => {
-      sessionStorage.setItem("key", $("key-value").value.trim());
+      const given = $("key-value").value.trim();
+      sessionStorage.setItem("key", given);
       $("key-value").value = "";
       asking = null;
-      resolve();
+      resolve(given !== "");
     }, { once: true });
   }));
 }
@@ -29,11 +34,8 @@ export const headers = () => ({
 
 // Fetch something small; asks for a key where the server wants one. Fails with the server's message.
 export async function api(path, options = {}) {
-  const response = await fetch(path, { ...options, headers: headers() });
-  if (response.status === 401) {
-    await askKey(key() ? "The server does not know this key." : "");
-    return api(path, options);
-  }
+  const response = await fetch(base + path, { ...options, headers: headers() });
+  if (response.status === 401 && await askKey(key() ? "The server does not know this key." : "")) return api(path, options);
   if (!response.ok) throw new Error(failure(await response.text(), response.status).message);
   return response;
 }
@@ -51,7 +53,7 @@ export function failure(text, status) {
 export async function send(record, signal, arrived) {
   const began = performance.now();
   try {
-    const response = await fetch(record.path, { method: "POST", body: record.body, headers: headers(), signal });
+    const response = await fetch(base + record.path, { method: "POST", body: record.body, headers: headers(), signal });
     record.status = response.status;
     record.headers = [...response.headers];
     const reader = response.body.getReader();
@@ -73,13 +75,19 @@ export class EventReader {
     this.events = [];
     this.read = 0;
     this.rest = "";
+    this.end = ""; // Of what was read: a blank line may begin in it.
     this.decoder = new TextDecoder();
   }
 
   take(frames) {
     for (; this.read < frames.length; this.read++) {
       const [time, data] = frames[this.read];
-      const blocks = (this.rest + this.decoder.decode(data, { stream: true })).replaceAll("\r\n", "\n").split("\n\n");
+      const text = this.decoder.decode(data, { stream: true });
+      const whole = /\n\r?\n/.test(this.end + text);
+      this.rest += text;
+      this.end = (this.end + text).slice(-2);
+      if (!whole) continue; // A long event is looked through once, and not with each frame.
+      const blocks = this.rest.replaceAll("\r\n", "\n").split("\n\n");
       this.rest = blocks.pop();
       for (const block of blocks) this.block(block, time);
     }

@@ -151,15 +151,18 @@ export function draw(node, answer = node.answer) {
 }
 
 let drawing = false;
+let cost = 0; // Milliseconds of the last drawing. A long answer is drawn less often: the page stays free most of the time.
 function drawSoon(live) {
   if (drawing) return;
   drawing = true;
-  requestAnimationFrame(() => {
+  setTimeout(() => requestAnimationFrame(() => {
     drawing = false;
     if (state.live !== live) return;
+    const began = performance.now();
     draw(live.node);
     follow();
-  });
+    cost = performance.now() - began;
+  }), cost < 4 ? 0 : 4 * cost);
 }
 
 export function startThread() {
