@@ -247,15 +247,20 @@ def test_a_client_that_reads_on_in_time_misses_nothing() -> None:
     assert b"[DONE]" in raw
 
 
-def test_more_connections_than_allowed_are_turned_away() -> None:
+def test_more_connections_than_allowed_are_turned_away(caplog: pytest.LogCaptureFixture) -> None:
     with live(lambda: served(scripted()), Settings(max_connections=2)) as server:
         with connected(server) as first, connected(server), connected(server) as third:
             status, headers, body = response(third)
             assert (status, body["error"]["code"]) == (503, "engine_unavailable")
             assert headers["retry-after"] == "1"
+            with connected(server) as fourth:
+                assert response(fourth)[0] == 503
             first.sendall(b"GET /health HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n")
             assert response(first)[0] == 200
         assert httpx.get(f"{server.url}/health").status_code == 200
+    assert [line for line in caplog.messages if "connections" in line] == [
+        "status 503: more than 2 connections (--max-connections)"
+    ]
 
 
 async def test_a_system_without_sighup_starts(monkeypatch: pytest.MonkeyPatch) -> None:

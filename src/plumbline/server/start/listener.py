@@ -190,6 +190,8 @@ class _Protocol(_Unread, HttpToolsProtocol):
 
     max_connections = 0
     header_timeout = 0.0
+    _next_line = 0.0
+    """When the next line about refused connections may be logged; each server has a class of its own."""
     _header_timer: asyncio.TimerHandle | None = None
     _in_headers = False
 
@@ -197,6 +199,7 @@ class _Protocol(_Unread, HttpToolsProtocol):
         super().connection_made(transport)
         self._await_headers()
         if self.max_connections and len(self.connections) > self.max_connections:
+            self._log_flood()
             self._refuse(engine_unavailable("The server has too many open connections."))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -217,6 +220,13 @@ class _Protocol(_Unread, HttpToolsProtocol):
         self._in_headers = False
         self._headers_came()
         super().on_headers_complete()
+
+    def _log_flood(self) -> None:
+        """Log that connections are refused, once a minute: a flood must not fill the disk of the log."""
+        now = self.loop.time()
+        if now >= type(self)._next_line:
+            type(self)._next_line = now + 60.0
+            _log.error("status 503: more than %d connections (--max-connections)", self.max_connections)
 
     @property
     def _is_idle(self) -> bool:
