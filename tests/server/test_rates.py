@@ -22,6 +22,7 @@ from support.asgi import serving
 from support.models import answer_with, scripted, served
 
 from plumbline.server.limits.access import Access
+from plumbline.server.limits.keys import as_sent
 from plumbline.server.limits.rates import Rates
 from plumbline.server.settings import Settings, SettingsError
 from plumbline.server.settings.keys import Key, digest_of, read_key
@@ -134,6 +135,21 @@ async def test_another_spelling_of_a_path_has_the_limits(path: str) -> None:
     """Law 1: the router takes these paths, too."""
     async with serving(served(scripted()), api_keys=("a requests=1",)) as server:
         statuses = [(await server.post(path, CHAT, headers=bearer("a"))).status for _ in range(2)]
+    assert statuses == [200, 429]
+
+
+def test_the_text_of_a_header_is_the_key_that_was_sent() -> None:
+    assert as_sent("schlüssel".encode().decode("latin-1")) == "schlüssel"
+    assert as_sent("\xff") == "\udcff"
+
+
+async def test_a_key_of_other_letters_pays_its_tokens() -> None:
+    """Law 3: one part of the server reads headers as UTF-8, another as latin-1."""
+    async with serving(served(scripted()), api_keys=("schlüssel tokens=1",)) as server:
+        statuses = [
+            (await server.post("/v1/chat/completions", CHAT, headers=bearer("schlüssel"))).status
+            for _ in range(2)
+        ]
     assert statuses == [200, 429]
 
 

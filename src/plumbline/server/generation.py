@@ -24,6 +24,7 @@ from plumbline.road.road import Road
 from plumbline.server.admission import Admission, client_of
 from plumbline.server.failures import api_errors, as_api_error, refused_by_template
 from plumbline.server.frames import Frames
+from plumbline.server.limits.keys import as_sent
 from plumbline.server.limits.rates import Rates
 from plumbline.server.loading.adapters import Adapters
 from plumbline.server.loading.model import ServedModel
@@ -170,7 +171,7 @@ class Generation:
         events = self.metrics.observe(
             self.road.answer(prepared, call.work_id, client_of(call, self.settings)), call
         )
-        return self._rates.counted(call.api_key, events, len(prepared.prompt_token_ids))
+        return self._rates.counted(as_sent(call.api_key or ""), events, len(prepared.prompt_token_ids))
 
     async def answer_all(
         self, prepared: Sequence[PreparedTurn], call: Call
@@ -178,7 +179,7 @@ class Generation:
         """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
         answers = [
             self._rates.counted(
-                call.api_key,
+                as_sent(call.api_key or ""),
                 self.road.answer(turn, f"{call.work_id}-p{number}", client_of(call, self.settings)),
                 len(turn.prompt_token_ids),
             )

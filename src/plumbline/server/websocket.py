@@ -24,7 +24,7 @@ from litestar.params import SkipValidation
 from plumbline._generated.responses import CreateResponse
 from plumbline.server.failures import as_api_error
 from plumbline.server.limits.draining import DRAINING, Draining
-from plumbline.server.limits.keys import KEYS, KeyRing
+from plumbline.server.limits.keys import KEYS, KeyRing, as_sent
 from plumbline.server.limits.rates import RATES, Rates
 from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.server.service import PlumblineService
@@ -192,7 +192,7 @@ class _Connection:
                     decode_leniently(CreateResponse, body)[0] if lenient else decode(CreateResponse, body)
                 )
                 self._check(call)
-                with self._draining.counted(), self._rates.admitted(call.api_key):
+                with self._draining.counted(), self._rates.admitted(as_sent(call.api_key or "")):
                     events = self._api.answer_on_socket(request, call, self._latest, message.lane)
                     async with aclosing(events):
                         async for event in events:
@@ -212,7 +212,7 @@ class _Connection:
         Raises:
             ApiError: 401 for a key that was taken away, or 503 if the server stops.
         """
-        if not self._keys.open and not self._keys.has(_as_sent(call.api_key or "")):
+        if not self._keys.open and not self._keys.has(as_sent(call.api_key or "")):
             raise invalid_api_key()
         if (error := self._draining.refusal) is not None:
             raise error
@@ -251,11 +251,6 @@ class _Connection:
         found["code"] = found["code"] or found["type"]
         event = {"type": "error", "status": error.status, "error": found}
         await self._send(msgspec.json.encode(event), lane)
-
-
-def _as_sent(key: str) -> str:
-    """Return a key of Litestar's headers, which are latin-1, as the text that its bytes are."""
-    return key.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 def _read_message(text: str | bytes) -> _Message:

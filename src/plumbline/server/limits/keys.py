@@ -7,7 +7,7 @@ import hmac
 from plumbline.server.settings.keys import digest_of, read_key
 from plumbline.wire.errors import ApiError, invalid_admin_key, no_admin_keys
 
-__all__ = ["KEYS", "KeyRing", "admin_error"]
+__all__ = ["KEYS", "KeyRing", "admin_error", "as_sent"]
 
 KEYS = "keys"
 """Key of the application's state."""
@@ -62,3 +62,8 @@ def admin_error(keys: KeyRing, authorization: str | None, admin_key: str | None)
         return no_admin_keys()
     found = keys.has((admin_key or "").strip()) or keys.accepts(authorization)
     return None if found else invalid_admin_key()
+
+
+def as_sent(key: str) -> str:
+    """Return the key of a `Call`, whose headers are read as latin-1, as the UTF-8 text that the client sent."""
+    return key.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
