@@ -149,8 +149,11 @@ class Database:
 
     @property
     def problems(self) -> list[str]:
-        """Why the database does not work, or soon will not, in words. It asks the file system, not the database."""
-        found = [f"the store does not {kind}: {reason}" for kind, (_, reason) in self._failing.items()]
+        """Why the database does not work, or soon will not, in words. It asks the file system, not the database.
+
+        Probes need no key, so the reason, which may have a path or an address, is in the log only.
+        """
+        found = [f"the store does not {kind}: see the log" for kind in self._failing]
         if self._file is not None:
             with contextlib.suppress(OSError):
                 free = shutil.disk_usage(self._file.parent).free
