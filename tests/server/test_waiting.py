@@ -150,7 +150,7 @@ def test_the_summary_names_an_address_that_clients_can_use(settings: dict[str, o
 def test_an_interrupt_during_the_start_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(settings: Settings) -> int:
+    def interrupted(settings: Settings, read: Callable[[], Settings]) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("plumbline.server.start.run.run", interrupted)
