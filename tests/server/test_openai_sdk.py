@@ -235,7 +235,7 @@ def test_a_shutdown_lets_a_running_stream_finish(gated: tuple[Live, GatedEngine]
         stream = iter(client.chat.completions.create(model="test-model", messages=USER, stream=True))
         seen = [next(stream)]
         server.stop()
-        eventually(lambda: not server.server.servers or not server.server.servers[0].is_serving())
+        eventually(lambda: httpx.get(f"{server.url}/health/ready").status_code == 503)
         server.loop.call_soon_threadsafe(engine.let)
         seen += stream
 
