@@ -36,10 +36,12 @@ PROFILES: dict[str, Profile] = {
         lambda found: _surface(found) not in ("completions", "messages"),
         {"responses": ("responses/stream-text",), "tools": ("chat/tool", "responses/tool")},
     ),
+    "messages": Profile(lambda found: _surface(found) == "messages", {"messages": ("messages/text",)}),
     "full": Profile(lambda found: True),
 }
 """`core`: requests that no server may refuse. `chat` and `responses`: one API and the common parts. `agent`: both APIs,
-with tools. `full`: everything; a server may lack optional features. Chat is core, so no profile lists it."""
+with tools. `messages`: Anthropic's API alone, which a server may have without the others. `full`: everything; a server
+may lack optional features. Chat is core, so no profile lists it."""
 
 
 class UnknownChoice(Exception):  # noqa: N818 - the name describes the choice
