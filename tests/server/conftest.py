@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
 from support.live import Live, live
 from support.models import GatedEngine, scripted, served, tiny_engine
 
+from plumbline.server.observe.logs import LOGGERS
 from plumbline.server.settings import Settings
 
 KEY = "test-key"
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Undo what `plumbline serve` does to the log of its process, which here is that of other tests, too."""
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [logger.handlers for logger in loggers]
+    yield
+    for logger, handlers in zip(loggers, before, strict=True):
+        logger.handlers = handlers
 
 
 @pytest.fixture(scope="session")

@@ -34,14 +34,6 @@ BODIES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    before = {name: logging.getLogger(name).handlers for name in ("plumbline", "uvicorn", "asyncio")}
-    yield
-    for name, handlers in before.items():
-        logging.getLogger(name).handlers = handlers
-
-
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_has_one_line_without_its_words(

@@ -10,21 +10,22 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-__all__ = ["CONTROL", "FIELDS", "configure"]
+__all__ = ["CONTROL", "FIELDS", "LOGGERS", "configure"]
 
 FIELDS = "fields"
 """The attribute of a log record with what it is about, by name: `extra={FIELDS: {...}}`."""
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 """Characters that break lines or direct a terminal."""
-_LOGGERS = ("plumbline", "uvicorn", "asyncio")
+LOGGERS = ("plumbline", "uvicorn", "asyncio")
+"""The loggers whose lines are formatted."""
 
 
 def configure(form: Literal["text", "json"]) -> None:
     """Send the log of this process to standard error in a form: `text` or `json`."""
     handler = _Stderr()
     handler.setFormatter(_Json() if form == "json" else _Text("%(asctime)s %(levelname)s %(message)s"))
-    for name in _LOGGERS:
+    for name in LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
 
