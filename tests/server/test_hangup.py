@@ -12,8 +12,8 @@ import pytest
 
 SCRIPT = """
 import fcntl, os, signal, sys, termios
-if sys.argv[1] == "nohup":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+# The tests may themselves run under nohup, which a program inherits.
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[1] == "nohup" else signal.SIG_DFL)
 if sys.argv[1] != "daemon":
     fcntl.ioctl(int(sys.argv[2]), termios.TIOCSCTTY, 0)
 from plumbline.server.start.hangup import on_hangup
