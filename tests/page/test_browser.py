@@ -449,7 +449,7 @@ def test_the_page_works_below_a_path(visit: Any, pocket: Live) -> None:
         seen.ask("Count from 3 to 5.")
         assert seen.answer() == "3, 4, 5"
         seen.page.click("text=Code")
-        assert f"{seen.url}/llm/v1/chat/completions" in seen.page.inner_text("#code")
+        seen.page.wait_for_selector(f"#code:has-text('{seen.url}/llm/v1/chat/completions')")
         seen.page.goto(f"{seen.url}/llm/docs")
         seen.page.click("a[href='openapi.json']")
         assert '"openapi"' in seen.page.inner_text("pre")
