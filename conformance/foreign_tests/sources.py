@@ -24,7 +24,7 @@ def prepared(suite: Suite, home: Path, given: Path | None = None) -> Path:
     """Return a new folder with the tests of a suite, from which pytest can run them.
 
     Args:
-        suite: whose tests.
+        suite: the suite that the tests belong to.
         home: a folder for archives, packages and the result.
         given: an unpacked source of that server, instead of the archive.
 

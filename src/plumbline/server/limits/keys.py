@@ -20,7 +20,7 @@ class KeyRing:
         self.use(keys)
 
     def use(self, keys: tuple[str, ...]) -> None:
-        """Take other keys from now on."""
+        """Replace the keys."""
         self.keys = tuple(map(read_key, keys))
 
     @property

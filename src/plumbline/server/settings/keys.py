@@ -15,7 +15,7 @@ _WORD = re.compile(r"([a-z]+)=(.*)", re.DOTALL)
 
 
 class Key(NamedTuple):
-    """A key that the server accepts. A limit of 0 is none."""
+    """A key that the server accepts. A limit of 0 means no limit."""
 
     digest: bytes
     """SHA-256 of the key."""

@@ -1,7 +1,7 @@
 """Stand in for the package `vllm`, which the tests import beside sending requests.
 
 A name that no module here has is a class that can be imported, subclassed and expected as an exception. Calling it
-skips the test, because what vLLM's own code returns is no matter of a server.
+skips the test, because what vLLM's own code returns says nothing about a server.
 """
 
 from __future__ import annotations
