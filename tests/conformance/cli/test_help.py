@@ -26,6 +26,14 @@ def test_every_option_has_help(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", commands())
+def test_each_group_of_options_fits_on_a_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    groups = commands()[name].format_help().split("\n\n")
+
+    assert max(len(group.splitlines()) for group in groups) <= 24
+
+
+@pytest.mark.parametrize("name", commands())
 def test_the_example_of_a_command_is_one_that_it_takes(name: str) -> None:
     program, command, *arguments = shlex.split(COMMANDS[name][1])
 
