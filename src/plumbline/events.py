@@ -167,9 +167,13 @@ class Finish(_Event, frozen=True):
 
 
 class Progress(_Event, frozen=True):
-    """How many tokens the choice has so far. Comes before the events that they caused, if the turn reports progress."""
+    """How many tokens the choice has so far, and how many of its prompt came from the cache.
+
+    Comes before the events that the tokens caused, if the turn reports progress.
+    """
 
     completion_tokens: int
+    cached_tokens: int = 0
 
 
 OutputEvent = (

@@ -276,7 +276,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     bad_words: tuple[str, ...] = ()
     """Words that the answer must not contain, as sequences of their tokens."""
     report_progress: bool = False
-    """Send `Progress` events with the number of tokens so far."""
+    """Send `Progress` events with the number of tokens so far, and of the prompt's tokens from the cache."""
     remote: RemoteTools | None = None
     """Remote servers; `with_remote_tools` shows the model their tools."""
     shorten_answer: bool = False

@@ -21,6 +21,7 @@ from plumbline._generated.messages import CreateMessageRequest
 from plumbline.events import (
     Finish,
     OutputEvent,
+    Progress,
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
@@ -71,7 +72,7 @@ def written(events: list[OutputEvent], **changes: Any) -> tuple[list[Json], Json
     request = decode(CreateMessageRequest, encode({**BODY, **changes}))
     usage = events[-1].usage if isinstance(events[-1], Finish) else Usage(1, 0)
     writer = MessageWriter(request, SEALER, model="m", prompt_tokens=usage.prompt_tokens, max_model_len=1000)
-    stream = [json.loads(encode(one)) for one in writer.start()]
+    stream = [json.loads(encode(one)) for one in writer.start(events[0])]
     stream += [json.loads(encode(one)) for event in events for one in writer.event(0, event)]
     stream += [json.loads(encode(one)) for one in writer.end()]
     return stream, json.loads(encode(writer.answer()))
@@ -438,7 +439,11 @@ def test_an_answer_says_why_it_ended(finish: Finish, expected: tuple[str, str | 
 
 def test_counts_of_the_prompt_add_up() -> None:
     """MSG-10."""
-    _, answer = written([Finish("stop", Usage(9, 4, cached_tokens=6, reasoning_tokens=2))])
+    stream, answer = written(
+        [Progress(1, cached_tokens=6), Finish("stop", Usage(9, 4, cached_tokens=6, reasoning_tokens=2))]
+    )
+    begun = stream[0]["message"]["usage"]
+    assert (begun["input_tokens"], begun["cache_read_input_tokens"], begun["output_tokens"]) == (3, 6, 0)
     assert answer["usage"] == {
         "input_tokens": 3,
         "cache_creation_input_tokens": 0,

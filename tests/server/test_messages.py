@@ -11,6 +11,8 @@ from support.bodies import BODIES
 from support.models import scripted, served
 from support.speaking import speaking
 
+from .api_calls import native_server
+
 MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 BODY = BODIES[MESSAGES]
 TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {"x": {"type": "string"}}}}
@@ -84,6 +86,18 @@ async def test_a_count_is_that_of_the_answer() -> None:
         count = (await server.post(COUNT, prompt)).json
         usage = (await server.post(MESSAGES, {**prompt, "max_tokens": 9})).json["usage"]
     assert count == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+
+
+async def test_a_stream_begins_with_the_counts_of_the_cache() -> None:
+    """MSG-10."""
+    body = {**BODY, "messages": [{"role": "user", "content": "hello " * 30}], "stream": True, "max_tokens": 4}
+    async with native_server() as server:
+        await server.post(MESSAGES, body)
+        events = (await server.post(MESSAGES, body)).events
+    begun, ended = events[0].json["message"]["usage"], events[-2].json["usage"]
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    assert [begun[name] for name in names] == [ended[name] for name in names]
+    assert begun["cache_read_input_tokens"] > 0
 
 
 @pytest.mark.parametrize("headers", [{"x-api-key": "one"}, {"authorization": "Bearer one"}])

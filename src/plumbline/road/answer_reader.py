@@ -119,11 +119,11 @@ class AnswerReader:
         if self._before:
             events = (*self._before, *events)
             self._before = ()
-        return (Progress(self._assembler.num_tokens), *events) if self._reports and events else events
+        return (self._progress(), *events) if self._reports and events else events
 
     def finish(self) -> Sequence[OutputEvent]:
         """Read what is left, after the last chunk or once `is_done`. The last event is the `Finish`."""
-        events: list[OutputEvent] = [Progress(self._assembler.num_tokens)] if self._reports else []
+        events: list[OutputEvent] = [self._progress()] if self._reports else []
         events += self._before
         stop_string = self._assembler.stop_match
         rest = self._assembler.finish()
@@ -133,6 +133,9 @@ class AnswerReader:
         events += self._translated(self._parser.finish("length" if stop_string is not None else self._reason))
         events.append(self._finish(stop_string))
         return events
+
+    def _progress(self) -> Progress:
+        return Progress(self._assembler.num_tokens, self._cached_tokens)
 
     def _finish(self, stop_string: str | None) -> Finish:
         parser, assembler = self._parser, self._assembler

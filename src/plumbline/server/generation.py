@@ -33,7 +33,7 @@ from plumbline.server.observe.metrics import ModelMetrics
 from plumbline.server.prompt_facts import prompt_facts
 from plumbline.server.replies import CHUNKS, Replies, StreamForm
 from plumbline.server.settings import Settings
-from plumbline.server.streams import close_with_request, prime, until_disconnect
+from plumbline.server.streams import Primed, close_with_request, prime, until_disconnect
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import TooManyTokensError
 from plumbline.text.templates.template import TemplateError
@@ -193,7 +193,7 @@ class Generation:
         self,
         call: Call,
         events: AsyncGenerator[T, None],
-        frames: Callable[[AsyncIterator[T]], Frames],
+        frames: Callable[[Primed[T]], Frames],
         headers: Mapping[str, str] | None = None,
         form: StreamForm = CHUNKS,
     ) -> Reply:

@@ -80,6 +80,14 @@ class Primed(Generic[T]):
         self._first: asyncio.Future[T] | None = first
         self._rest = rest
 
+    @property
+    def first(self) -> T | None:
+        """The first event, if it is there and has not been taken."""
+        first = self._first
+        if first is None or not first.done() or first.cancelled() or first.exception() is not None:
+            return None
+        return first.result()
+
     def __aiter__(self) -> Primed[T]:
         """Return itself."""
         return self

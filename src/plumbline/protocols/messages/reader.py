@@ -79,6 +79,7 @@ def read_message(
         thinking_budget=budget if thinks else None,
         stop=_stop(or_default(request.stop_sequences, [])),
         shorten_answer=True,
+        report_progress=request.stream is True,  # for the counts that a stream begins with
     )
 
 

@@ -36,6 +36,7 @@ from plumbline._generated.messages import (
 from plumbline.events import (
     Finish,
     OutputEvent,
+    Progress,
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
@@ -107,8 +108,16 @@ class MessageWriter:
             usage=_usage(Usage(prompt_tokens, 0)),
         )
 
-    def start(self) -> list[MessageStreamEvent]:
-        """Return the events before the first block (MSG-07)."""
+    def start(self, first: OutputEvent | None) -> list[MessageStreamEvent]:
+        """Return the events before the first block (MSG-07).
+
+        Args:
+            first: the first event of the answer, if it has come: it may say how much of the prompt was cached (MSG-10).
+        """
+        if isinstance(first, Progress):
+            counted = self._answer.usage
+            counted.input_tokens -= first.cached_tokens
+            counted.cache_read_input_tokens = first.cached_tokens
         return [MessageStartEvent(message=msgspec.structs.replace(self._answer)), PingEvent()]
 
     def event(self, index: int, event: OutputEvent) -> list[MessageStreamEvent]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
 from plumbline._generated.messages import (
     CountMessageTokensRequest,
@@ -17,6 +17,7 @@ from plumbline.server.frames import event_frames
 from plumbline.server.operations.base import ModelOperations
 from plumbline.server.operations.defaults import truncatable
 from plumbline.server.replies import MESSAGES
+from plumbline.server.streams import Primed
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
 from plumbline.wire.reply import JsonReply, Reply
@@ -64,10 +65,12 @@ class MessageOperations(ModelOperations):
 
 
 async def _written(
-    writer: MessageWriter, events: AsyncIterator[ChoiceEvent]
+    writer: MessageWriter, events: Primed[ChoiceEvent]
 ) -> AsyncGenerator[MessageStreamEvent, None]:
-    for first in writer.start():
-        yield first
+    # After a long wait the stream begins without it: the counts of its start are then those of no cache.
+    first = None if events.first is None else events.first[1]
+    for begun in writer.start(first):
+        yield begun
     async for index, event in events:
         for each in writer.event(index, event):
             yield each
