@@ -17,6 +17,7 @@ from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.folder import TEXT_PREFIX, text_config, text_weights
 from plumbline.pocket.network import Shape, config_of
 from plumbline_training import tokenizer
+from plumbline_training.checkpoint import mean_weights
 from plumbline_training.pictures import model as layout
 
 MAX_NEW_TOKENS = 1024
@@ -39,7 +40,7 @@ def export(
 
     Weights of runs that began from the same model can be averaged as well: `others` are their checkpoints.
     """
-    which = "average" if averaged else "network"
+    which = "average" if averaged else "weights"
     runs = [torch.load(path, weights_only=True)[which] for path in (checkpoint, *others)]
     tok = tokenizer.load()
     weights = {
@@ -76,7 +77,7 @@ def _copy(folder: Path, *names: str) -> None:
 
 def export_eyes(checkpoint: Path, folder: Path = MODEL_DIR) -> None:
     """Write the text model of `MODEL_DIR`, with the eyes of a checkpoint, as a model of images and text."""
-    average = torch.load(checkpoint, weights_only=True)["average"]
+    average = mean_weights(checkpoint)
     text, config = text_weights(MODEL_DIR), text_config(MODEL_DIR)
     weights = {TEXT_PREFIX + name: weight for name, weight in text.items()}
     weights |= {

@@ -7,7 +7,6 @@ is written between pools, so a stopped run resumes exactly.
 import argparse
 import json
 import math
-import os
 import random
 import time
 from collections import defaultdict
@@ -21,6 +20,7 @@ from torch import Tensor
 from plumbline.pocket.folder import text_weights
 from plumbline.pocket.network import Network, Shape
 from plumbline_training import corpus, tokenizer
+from plumbline_training.checkpoint import Checkpoint
 from plumbline_training.corpus import Document, Renderer
 from plumbline_training.long_conversation import long_conversation
 from plumbline_training.words import Lexicon
@@ -115,43 +115,25 @@ class Trainer:
                 layer.compile(dynamic=True)
         matrices = [p for n, p in self.network.named_parameters() if p.dim() == 2 and "embed" not in n]
         others = [p for n, p in self.network.named_parameters() if p.dim() == 1 or "embed" in n]
-        self.optimizers: list[torch.optim.Optimizer] = [
+        optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(
                 matrices, lr=args.lr, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"
             ),
             torch.optim.AdamW(others, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
         ]
-        self.average = {n: p.detach().clone() for n, p in self.network.named_parameters()}
-        self.step = self.tokens = 0
-        self.pool: int = args.first_pool
-        self.path = args.run / "checkpoint.pt"
-        if self.path.exists():
-            self._load()
-
-    def _load(self) -> None:
-        state = torch.load(self.path, weights_only=True)
-        self.network.load_state_dict(state["network"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.average = state["average"]
-        self.pool, self.step, self.tokens = state["pool"], state["step"], state["tokens"]
-
-    def save(self) -> None:
-        state = {
-            "network": self.network.state_dict(),
-            "optimizers": [o.state_dict() for o in self.optimizers],
-            "average": self.average,
-            "pool": self.pool,
-            "step": self.step,
-            "tokens": self.tokens,
-        }
-        torch.save(state, self.path.with_suffix(".new"))
-        os.replace(self.path.with_suffix(".new"), self.path)
+        self.state = Checkpoint(
+            args.run / "checkpoint.pt",
+            self.network,
+            optimizers,
+            keep=0.99,
+            position={"pool": args.first_pool, "tokens": 0},
+        )
+        self.position = self.state.position
 
     def rate(self) -> float:
         """Return the share of the full learning rate: warm-up, plateau, linear decay."""
-        done = self.tokens / self.args.tokens
-        climb = min(1.0, (self.step + 1) / 100)
+        done = self.position["tokens"] / self.args.tokens
+        climb = min(1.0, (self.state.step + 1) / 100)
         return float(climb * min(1.0, max(0.02, (1 - done) / (1 - self.args.plateau))))
 
     def one_step(self, micro: list[list[Document]], losses: dict[str, list[float]]) -> None:
@@ -170,26 +152,16 @@ class Trainer:
             sums, counts = grid.sum(1), (weights[:, 1:] > corpus.PROMPT_WEIGHT).sum(1)
             for row, d in enumerate(batch):
                 losses[d.skill].append(float(sums[row] / counts[row]))
-            self.tokens += ids.numel()
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-        rate = self.rate()
-        for optimizer in self.optimizers:
-            optimizer.param_groups[0]["lr"] = self.args.lr * rate
-            optimizer.step()
-            optimizer.zero_grad()
-        self.step += 1
-        keep = min(0.99, 1 - 1 / (1 + self.step / 10))
-        with torch.no_grad():
-            for name, p in self.network.named_parameters():
-                self.average[name].lerp_(p, 1 - keep)
+            self.position["tokens"] += ids.numel()
+        self.state.apply(self.rate())
 
     def run(self) -> None:
-        while self.tokens < self.args.tokens:
-            start, before = time.time(), self.tokens
+        while self.position["tokens"] < self.args.tokens:
+            start, before = time.time(), self.position["tokens"]
             losses: dict[str, list[float]] = defaultdict(list)
             batches = make_pool(
                 self.args.seed,
-                self.pool,
+                self.position["pool"],
                 self.tokenizer,
                 self.args.long_share,
                 self.args.longest,
@@ -197,13 +169,13 @@ class Trainer:
             )
             for i in range(0, len(batches), MICRO_PER_STEP):
                 self.one_step(batches[i : i + MICRO_PER_STEP], losses)
-            self.pool += 1
-            self.save()
-            speed = (self.tokens - before) / (time.time() - start)
+            self.position["pool"] += 1
+            self.state.save()
+            speed = (self.position["tokens"] - before) / (time.time() - start)
             table = {k: round(sum(v) / len(v), 3) for k, v in sorted(losses.items())}
             mean = sum(table.values()) / len(table)
             print(
-                f"{time.strftime('%H:%M:%S')} step {self.step} tokens {self.tokens / 1e6:.2f}M "
+                f"{time.strftime('%H:%M:%S')} step {self.state.step} tokens {self.position['tokens'] / 1e6:.2f}M "
                 f"loss {mean:.3f} lr {self.rate():.2f} {speed:.0f} tok/s {json.dumps(table)}",
                 flush=True,
             )

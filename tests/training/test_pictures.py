@@ -1,8 +1,10 @@
 """Laws of the pictures that the pocket model learns from, and of what is asked about them.
 
-* A scene is on one side of the split; the evaluation never draws one that training draws.
+* A scene is on one side of the split; the evaluation never draws one that training draws. Training draws each digit.
 * A seed decides a picture, byte for byte.
 * Every scene has one known piece for each token of its picture; a piece names a place that the tokenizer fills.
+* The vector of a piece is the nearest one to itself, at every place.
+* Each stage of training takes steps, and the next stage begins with what it found.
 * Pixels of training are those of the processor.
 * Questions asked in one batch have the logits that they have alone.
 * No text of a client becomes the mark of a picture.
@@ -10,26 +12,30 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from plumbline.pocket import MODEL_DIR
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline_training import tokenizer
-from plumbline_training.pictures import evaluate, font
+from plumbline_training.pictures import evaluate, font, train_eyes, train_tower, train_vectors
 from plumbline_training.pictures import model as layout
 from plumbline_training.pictures.conversation import Talk, Talks, joined
 from plumbline_training.pictures.draw import picture
 from plumbline_training.pictures.questions import Asker
 from plumbline_training.pictures.reader import Reader, branches_right
 from plumbline_training.pictures.scene import Scene, Scenes
-from plumbline_training.pictures.slots import PIECES, first_tokens, patches, pieces
-from plumbline_training.words import Lexicon, side
+from plumbline_training.pictures.slots import PIECES, classes, first_tokens, patches, pieces
+from plumbline_training.pictures.train_vectors import Vectors
+from plumbline_training.words import Lexicon
 
 
 def some_scenes(count: int, split: Any = "train", seed: int = 1) -> list[Scene]:
@@ -39,7 +45,17 @@ def some_scenes(count: int, split: Any = "train", seed: int = 1) -> list[Scene]:
 
 @pytest.mark.parametrize("split", ["train", "eval"])
 def test_scenes_are_on_their_side_of_the_split(split: str) -> None:
-    assert {side(scene.key) for scene in some_scenes(200, split)} == {split}
+    assert {scene.side for scene in some_scenes(200, split)} == {split}
+
+
+def test_training_draws_every_digit_and_not_the_held_out_colours_of_it() -> None:
+    drawn = {split: Scenes(random.Random(1), split) for split in ("train", "eval")}
+    found = {split: [scenes.of("digits") for _ in range(400)] for split, scenes in drawn.items()}
+    assert {scene.text for scene in found["train"] if len(scene.text) == 1} == set(font.DIGITS)
+    seen = {(scene.text, scene.text_colour, scene.ground) for scene in found["train"]}
+    short = [scene for scene in found["eval"] if len(scene.text) == 1]
+    assert len(short) > 50
+    assert not seen & {(scene.text, scene.text_colour, scene.ground) for scene in short}
 
 
 @pytest.mark.parametrize("total", range(1, 7))
@@ -103,6 +119,38 @@ def test_cases_of_the_evaluation_are_held_out_and_files() -> None:
         for case in evaluate.cases(topic, 2, seed=4):
             assert case.question.topic == topic
             assert Image.open(io.BytesIO(case.file)).format == "PNG"
+
+
+def test_the_vector_of_a_piece_is_the_nearest_one() -> None:
+    torch.manual_seed(1)
+    scenes = some_scenes(20)
+    tok = tokenizer.load()
+    vectors = Vectors(torch.randn(tok.get_vocab_size(), 16), tok)
+    # Pieces that begin as the same token of the text are apart once they are trained.
+    for value in vectors.parameters():
+        nn.init.normal_(value)
+    found = vectors.nearness(vectors(scenes), scenes).argmax(-1)
+    assert found.tolist() == [classes(scene) for scene in scenes]
+
+
+def test_every_stage_of_the_eyes_takes_steps(tmp_path: Path) -> None:
+    args = argparse.Namespace(
+        run=tmp_path, seed=1, steps=2, batch=1, questions=1, further=1, lr=1e-3, local_steps=1
+    )
+    vectors = train_vectors.Trainer(args)
+    assert vectors.one_step(Scenes(random.Random(1))) > 0
+    vectors.state.save()
+    tower = train_tower.Trainer(args)
+    assert torch.equal(tower.vectors.place, vectors.state.average["place"])
+    tower.local_step(*train_tower.collages(random.Random(1), 1))
+    assert min(tower.one_step(*train_tower.batch(Scenes(random.Random(1)), 1))) > 0
+    tower.state.save()
+    eyes = train_eyes.Trainer(args)
+    before = {name: value.detach().clone() for name, value in eyes.eyes.named_parameters()}
+    assert all(torch.equal(value, tower.state.average[name]) for name, value in before.items())
+    assert min(eyes.one_step(Scenes(random.Random(2)))) > 0
+    assert not torch.equal(eyes.eyes.projector.linear_1.weight, before["projector.linear_1.weight"])
+    assert train_tower.Trainer(args).state.step == 2
 
 
 def make_talks() -> Talks:

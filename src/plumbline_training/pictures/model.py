@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from plumbline.pocket.folder import text_config, text_weights
 
@@ -126,15 +126,6 @@ def _start(embeddings: Any) -> None:
     waves = torch.cat((angles.sin(), angles.cos()), 1)
     rows, columns = waves[:, None].expand(-1, side, -1), waves[None].expand(side, -1, -1)
     embeddings.position_embedding.weight.copy_(torch.cat((rows, columns), 2).flatten(0, 1))
-
-
-def eyes(model: Any) -> dict[str, nn.Parameter]:
-    """Return the parameters of the encoder and the projector."""
-    return {
-        name: value
-        for name, value in model.model.named_parameters()
-        if name.startswith(("vision_tower.", "multi_modal_projector."))
-    }
 
 
 def pixels(pictures: list[Any]) -> Tensor:

@@ -1,27 +1,25 @@
 """Stage 3 of the eyes: train encoder and projector through the frozen text model, on questions about pictures."""
 
 import argparse
-import os
 import random
 import time
-from collections import defaultdict
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from plumbline.pocket import MODEL_DIR
 from plumbline_training import tokenizer
+from plumbline_training.checkpoint import Checkpoint, mean_weights
 from plumbline_training.pictures import model as layout
 from plumbline_training.pictures.conversation import Talks
 from plumbline_training.pictures.draw import picture
-from plumbline_training.pictures.optimizer import Muon
-from plumbline_training.pictures.reader import Reader, branches_right
+from plumbline_training.pictures.reader import Reader
 from plumbline_training.pictures.scene import Scene, Scenes
 from plumbline_training.pictures.slots import classes
-from plumbline_training.pictures.train_tower import Heads, distance, loss_of
-from plumbline_training.pictures.train_vectors import Vectors, make_talks, table, topics_right
+from plumbline_training.pictures.train_tower import Eyes, loss_of, vector_losses
+from plumbline_training.pictures.train_vectors import HeldOut, found_vectors, make_talks
 from plumbline_training.words import Lexicon
 
 FURTHER_WEIGHT = 0.5
@@ -31,112 +29,65 @@ FAR_WEIGHT = 0.1
 
 
 class Trainer:
-    """Encoder, projector, heads, the frozen text model, optimizers and averaged weights."""
+    """Encoder, projector, heads, the frozen text model and the position in the run."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         torch.manual_seed(args.seed)
         self.args = args
         tok = tokenizer.load()
         image = tokenizer.image_token(tok)
-        model = layout.build(MODEL_DIR, image).model
-        self.tower, self.projector = model.vision_tower, model.multi_modal_projector
-        self.heads = Heads(self.tower.config.hidden_size)
-        self.modules = nn.ModuleDict({"tower": self.tower, "projector": self.projector, "heads": self.heads})
-        start = torch.load(args.run / "tower.pt", weights_only=True)["average"]
-        self.modules.load_state_dict({**self.modules.state_dict(), **start})
+        self.eyes = Eyes(layout.build(MODEL_DIR, image).model)
+        self.eyes.load_state_dict(mean_weights(args.run / "tower.pt"), strict=False)
         self.reader = Reader(MODEL_DIR, image)
-        self.vectors = Vectors(self.reader.embeddings, tok)
-        self.vectors.load_state_dict(torch.load(args.run / "vectors.pt", weights_only=True)["vectors"])
+        self.vectors = found_vectors(args.run, self.reader.embeddings, tok)
         self.talks = Talks(tok, Lexicon(random.Random(), pieces=tokenizer.letter_runs(tok)), image)
-        self.held_out = Talks(tok, Lexicon(random.Random(), "eval"), image)
-        named = [(n, p) for n, p in self.modules.named_parameters() if "post_layernorm" not in n]
-        matrices = [p for n, p in named if p.dim() == 2 and "position" not in n and not n.startswith("heads")]
-        others = [p for n, p in named if p.dim() != 2 or "position" in n or n.startswith("heads")]
-        self.optimizers: list[torch.optim.Optimizer] = [
-            Muon(matrices, lr=args.lr),
-            torch.optim.AdamW(others, lr=args.lr, betas=(0.9, 0.98), weight_decay=0.0),
-        ]
-        self.average = {n: p.detach().clone() for n, p in self.modules.named_parameters()}
-        self.step = 0
-        self.path = args.run / "eyes.pt"
-        if self.path.exists():
-            state = torch.load(self.path, weights_only=True)
-            self.modules.load_state_dict(state["modules"])
-            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-                optimizer.load_state_dict(saved)
-            self.average, self.step = state["average"], state["step"]
-
-    def save(self) -> None:
-        state = {
-            "modules": self.modules.state_dict(),
-            "optimizers": [o.state_dict() for o in self.optimizers],
-            "average": self.average,
-            "step": self.step,
-        }
-        torch.save(state, self.path.with_suffix(".new"))
-        os.replace(self.path.with_suffix(".new"), self.path)
+        self.held_out = HeldOut(self.reader, tok, image)
+        self.state = Checkpoint(args.run / "eyes.pt", self.eyes, self.eyes.optimizers(args.lr), keep=0.98)
 
     def tokens(self, scenes: list[Scene], rng: random.Random) -> Tensor:
         """Return the last tokens of the encoder for new pictures of scenes."""
         grid = layout.pixels([picture(scene, rng).image for scene in scenes])
-        found: Tensor = self.tower.encoder(inputs_embeds=self.tower.embeddings(grid)).last_hidden_state
-        return found
+        return self.eyes.upper(self.eyes.lower(grid))
 
     def rate(self) -> float:
         """Return the share of the full learning rate: warm-up, then a straight decay."""
-        return float(min(1.0, (self.step + 1) / 20) * max(0.05, 1 - self.step / self.args.steps))
+        return float(min(1.0, (self.state.step + 1) / 20) * max(0.05, 1 - self.state.step / self.args.steps))
 
     def one_step(self, scenes: Scenes) -> list[float]:
         chosen, _, batch = make_talks(self.talks, scenes, self.args.batch, self.args.questions)
         further = [scenes.any() for _ in range(self.args.further)]
         hidden = self.tokens([*chosen, *further], scenes.rng)
-        vectors = self.projector(hidden)
+        vectors = self.eyes.projector(hidden)
         logits, wanted, _ = self.reader(batch, vectors[: len(chosen)])
-        answers = F.cross_entropy(logits, wanted)
-        said = torch.tensor([classes(scene) for scene in [*chosen, *further]])
-        spelled = loss_of(self.heads.pieces(hidden), said)
-        far = distance(vectors, self.vectors([*chosen, *further]).detach(), said)
-        torch.autograd.backward(answers + FURTHER_WEIGHT * spelled + FAR_WEIGHT * far)
-        nn.utils.clip_grad_norm_(self.modules.parameters(), 1.0)
-        for optimizer in self.optimizers:
-            optimizer.param_groups[0]["lr"] = self.args.lr * self.rate()
-            optimizer.step()
-            optimizer.zero_grad()
-        self.step += 1
-        keep = min(0.98, 1 - 1 / (1 + self.step / 10))
-        with torch.no_grad():
-            for name, p in self.modules.named_parameters():
-                self.average[name].lerp_(p, 1 - keep)
-        return [float(value.detach()) for value in (answers, spelled, far)]
-
-    @torch.no_grad()
-    def held_out_answers(self, count: int) -> str:
-        """Return the share of right answers about held-out pictures, by topic, with the averaged weights."""
-        now = {n: p.detach().clone() for n, p in self.modules.named_parameters()}
-        self.modules.load_state_dict({**self.modules.state_dict(), **self.average})
-        self.held_out.rng.seed(8)
-        scenes = Scenes(random.Random(7), "eval")
-        found: dict[str, list[bool]] = defaultdict(list)
-        for _ in range(0, count, 12):
-            chosen, made, batch = make_talks(self.held_out, scenes, 12, 6)
-            vectors = self.projector(self.tokens(chosen, scenes.rng))
-            logits, wanted, where = self.reader(batch, vectors)
-            topics_right(made, branches_right(batch, logits.argmax(-1) == wanted, where), found)
-        self.modules.load_state_dict({**self.modules.state_dict(), **now})
-        return table(found)
+        everything = [*chosen, *further]
+        said = torch.tensor([classes(scene) for scene in everything])
+        far, nearest = vector_losses(self.vectors, vectors, everything, said)
+        losses = (
+            F.cross_entropy(logits, wanted),
+            loss_of(self.eyes.heads.pieces(hidden), said),
+            far,
+            nearest,
+        )
+        weights = (1.0, FURTHER_WEIGHT, FAR_WEIGHT, FURTHER_WEIGHT)
+        torch.autograd.backward(torch.dot(torch.tensor(weights), torch.stack(losses)))
+        self.state.apply(self.rate())
+        return [float(loss.detach()) for loss in losses]
 
     def run(self) -> None:
-        while self.step < self.args.steps:
-            scenes = Scenes(random.Random(f"eyes:{self.args.seed}:{self.step}"))
-            self.talks.rng.seed(f"talks:{self.args.seed}:{self.step}")
-            start, totals = time.time(), [0.0] * 3
+        while self.state.step < self.args.steps:
+            step = self.state.step
+            scenes = Scenes(random.Random(f"eyes:{self.args.seed}:{step}"))
+            self.talks.rng.seed(f"talks:{self.args.seed}:{step}")
+            start, totals = time.time(), [0.0] * 4
             for _ in range(self.args.every):
                 totals = [a + b for a, b in zip(totals, self.one_step(scenes), strict=True)]
-            self.save()
+            self.state.save()
             losses = " ".join(f"{total / self.args.every:.3f}" for total in totals)
+            with self.state.averaged():
+                answers = self.held_out(60, lambda chosen, rng: self.eyes.projector(self.tokens(chosen, rng)))
             print(
-                f"{time.strftime('%H:%M:%S')} step {self.step} losses {losses} "
-                f"{(time.time() - start) / self.args.every:.2f} s/step {self.held_out_answers(60)}",
+                f"{time.strftime('%H:%M:%S')} step {self.state.step} losses {losses} "
+                f"{(time.time() - start) / self.args.every:.2f} s/step {answers}",
                 flush=True,
             )
 

@@ -5,10 +5,10 @@ embedding of that piece. The vectors learn until the text model answers question
 """
 
 import argparse
-import os
 import random
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from plumbline.pocket import MODEL_DIR
 from plumbline_training import tokenizer
+from plumbline_training.checkpoint import Checkpoint, mean_weights
 from plumbline_training.pictures.conversation import Talk, TalkBatch, Talks, joined
 from plumbline_training.pictures.model import TOKENS
 from plumbline_training.pictures.reader import Reader, branches_right
@@ -50,6 +51,27 @@ class Vectors(nn.Module):
             + self.both[torch.arange(TOKENS)[None], said]
         )
 
+    def nearness(self, found: Tensor, scenes: list[Scene]) -> Tensor:
+        """Return how near vectors are to that of each piece, as logits, [scenes, tokens, pieces].
+
+        The logits are minus half of the squared distance, less a term that all pieces of a token share.
+
+        Args:
+            found: vectors of pictures of the scenes, [scenes, tokens, width].
+            scenes: the scenes.
+        """
+        kinds = torch.tensor([KINDS.index(scene.kind) for scene in scenes])
+        known = self.base + self.piece + self.both
+        products = torch.einsum("btw,tpw->btp", found - self.place[kinds], known)
+        return products - known.square().sum(-1) / 2
+
+
+def found_vectors(run: Path, embeddings: Tensor, tok: Tokenizer) -> Vectors:
+    """Return the vectors that a run has found, which do not change any more."""
+    vectors = Vectors(embeddings, tok)
+    vectors.load_state_dict(mean_weights(run / "vectors.pt"), strict=False)
+    return vectors.requires_grad_(False)
+
 
 def make_talks(
     talks: Talks, scenes: Scenes, count: int, questions: int
@@ -60,11 +82,32 @@ def make_talks(
     return chosen, made, joined(made)
 
 
-def topics_right(made: list[Talk], right: Tensor, found: dict[str, list[bool]]) -> None:
-    """Add which answers were right to lists by topic."""
-    for row, talk in zip(right.tolist(), made, strict=True):
-        for good, topic in zip(row, talk.topics, strict=False):
-            found[topic].append(good)
+class HeldOut:
+    """Ask the text model about held-out scenes, each time the same ones."""
+
+    def __init__(self, reader: Reader, tok: Tokenizer, image_token: int) -> None:
+        self.reader = reader
+        self.talks = Talks(tok, Lexicon(random.Random(), "eval"), image_token)
+
+    @torch.no_grad()
+    def __call__(self, count: int, see: Callable[[list[Scene], random.Random], Tensor]) -> str:
+        """Return the share of right answers, by topic.
+
+        Args:
+            count: number of scenes; six questions are asked about each.
+            see: gives the vectors of scenes, [scenes, tokens, width]. Its random numbers are for drawing.
+        """
+        self.talks.rng.seed(8)
+        scenes = Scenes(random.Random(7), "eval")
+        found: dict[str, list[bool]] = defaultdict(list)
+        for _ in range(0, count, 12):
+            chosen, made, batch = make_talks(self.talks, scenes, 12, 6)
+            logits, wanted, where = self.reader(batch, see(chosen, scenes.rng))
+            right = branches_right(batch, logits.argmax(-1) == wanted, where)
+            for row, talk in zip(right.tolist(), made, strict=True):
+                for good, topic in zip(row, talk.topics, strict=False):
+                    found[topic].append(good)
+        return table(found)
 
 
 def table(found: dict[str, list[bool]]) -> str:
@@ -81,66 +124,40 @@ class Trainer:
         self.reader = Reader(MODEL_DIR, image)
         self.vectors = Vectors(self.reader.embeddings, tok)
         self.talks = Talks(tok, Lexicon(random.Random(), pieces=tokenizer.letter_runs(tok)), image)
-        self.held_out = Talks(tok, Lexicon(random.Random(), "eval"), image)
+        self.held_out = HeldOut(self.reader, tok, image)
         shared = [self.vectors.piece, self.vectors.place]
-        self.optimizer = torch.optim.Adam(
+        optimizer = torch.optim.Adam(
             [{"params": shared, "lr": args.lr}, {"params": [self.vectors.both], "lr": args.lr / 2}],
             betas=(0.9, 0.98),
         )
-        self.full = [group["lr"] for group in self.optimizer.param_groups]
-        self.step = 0
-        self.path = args.run / "vectors.pt"
-        if self.path.exists():
-            state = torch.load(self.path, weights_only=True)
-            self.vectors.load_state_dict(state["vectors"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.step = state["step"]
+        self.state = Checkpoint(args.run / "vectors.pt", self.vectors, [optimizer], keep=0.98)
 
-    def save(self) -> None:
-        state = {
-            "vectors": self.vectors.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "step": self.step,
-        }
-        torch.save(state, self.path.with_suffix(".new"))
-        os.replace(self.path.with_suffix(".new"), self.path)
+    def rate(self) -> float:
+        """Return the share of the full learning rate: warm-up, plateau, linear decay to a twentieth."""
+        done = self.state.step / self.args.steps
+        return float(min(1.0, (self.state.step + 1) / 20) * min(1.0, max(0.05, 2 * (1 - done))))
 
     def one_step(self, scenes: Scenes) -> float:
         chosen, _, batch = make_talks(self.talks, scenes, self.args.batch, self.args.questions)
         logits, wanted, _ = self.reader(batch, self.vectors(chosen))
         loss = F.cross_entropy(logits, wanted)
         torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(self.vectors.parameters(), 1.0)
-        share = min(1.0, (self.step + 1) / 20) * min(1.0, max(0.05, 2 * (1 - self.step / self.args.steps)))
-        for group, full in zip(self.optimizer.param_groups, self.full, strict=True):
-            group["lr"] = full * share
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.step += 1
+        self.state.apply(self.rate())
         return float(loss.detach())
 
-    @torch.no_grad()
-    def held_out_answers(self, count: int) -> str:
-        """Return the share of right answers about held-out scenes, by topic."""
-        self.held_out.rng.seed(8)
-        scenes = Scenes(random.Random(7), "eval")
-        found: dict[str, list[bool]] = defaultdict(list)
-        for _ in range(0, count, 12):
-            chosen, made, batch = make_talks(self.held_out, scenes, 12, 6)
-            logits, wanted, where = self.reader(batch, self.vectors(chosen))
-            topics_right(made, branches_right(batch, logits.argmax(-1) == wanted, where), found)
-        return table(found)
-
     def run(self) -> None:
-        while self.step < self.args.steps:
-            scenes = Scenes(random.Random(f"vectors:{self.args.seed}:{self.step}"))
-            self.talks.rng.seed(f"talks:{self.args.seed}:{self.step}")
+        while self.state.step < self.args.steps:
+            step = self.state.step
+            scenes = Scenes(random.Random(f"vectors:{self.args.seed}:{step}"))
+            self.talks.rng.seed(f"talks:{self.args.seed}:{step}")
             start = time.time()
             loss = sum(self.one_step(scenes) for _ in range(self.args.every)) / self.args.every
-            self.save()
+            self.state.save()
+            with self.state.averaged():
+                answers = self.held_out(60, lambda chosen, _: self.vectors(chosen))
             print(
-                f"{time.strftime('%H:%M:%S')} step {self.step} loss {loss:.3f} "
-                f"{(time.time() - start) / self.args.every:.2f} s/step {self.held_out_answers(60)}",
+                f"{time.strftime('%H:%M:%S')} step {self.state.step} loss {loss:.3f} "
+                f"{(time.time() - start) / self.args.every:.2f} s/step {answers}",
                 flush=True,
             )
 
