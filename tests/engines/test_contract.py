@@ -539,6 +539,7 @@ def test_prefixes_are_shared_within_a_salt(engine: Harness) -> None:
     first, again = (engine.answers(engine.request(prompt, salt="a"))[0] for _ in range(2))
     other = engine.answers(engine.request(prompt, salt="b"))[0]
     assert first.chunks[0].num_cached_tokens == 0
+    assert all(found.chunks[0].queued_seconds > 0 for found in (first, again, other))
     assert len(prompt) > again.chunks[0].num_cached_tokens > len(prompt) // 2
     assert other.chunks[0].num_cached_tokens == 0
     assert first.token_ids == again.token_ids == other.token_ids

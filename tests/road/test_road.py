@@ -23,11 +23,12 @@ from support.models import (
 
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.registry import choose
-from plumbline.engines.port import GenerateRequest, SamplingParams
+from plumbline.engines.port import GenerateRequest, SamplingParams, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.events import Finish, TextDelta
 from plumbline.road.errors import EmptyPromptError, PromptTooLongError
 from plumbline.road.merge import merge
+from plumbline.road.phases import Phases
 from plumbline.road.road import Road
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import Renderer
@@ -205,6 +206,32 @@ async def test_every_choice_ends_with_one_finish() -> None:
         assert [type(event) for event in mine].count(Finish) == 1
         assert isinstance(mine[-1], Finish)
         assert "".join(event.text for event in mine if isinstance(event, TextDelta)) == "one two"
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_the_times_of_every_choice_are_told_once(leaves: bool) -> None:
+    """Also of an answer that is left."""
+    told: list[Phases] = []
+    road = Road(scripted(answer_with("one two")), RENDERER)
+    prepared = await road.prepare(turn(Message(role="user", content="hi"), num_choices=3))
+    async with aclosing(road.answer(prepared, "r", watch=told.append)) as events:
+        async for index, _ in events:
+            if leaves and index == 2:
+                break
+
+    assert 0 < prepared.times[0] <= prepared.times[1] <= min(each.began for each in told)
+    assert len(told) == 3
+    for each in told:
+        assert each.began <= each.scheduled <= each.first <= each.ended
+
+
+async def test_a_wait_that_the_engine_knows_is_not_counted_as_computed() -> None:
+    phases = Phases.begin()
+    await asyncio.sleep(0.01)
+    phases.came(TokenChunk(queued_seconds=0.004))
+    assert phases.scheduled == phases.began + 0.004
+    phases.came(TokenChunk(queued_seconds=9))
+    assert phases.scheduled == phases.first
 
 
 async def test_choices_have_different_ids_and_seeds() -> None:

@@ -40,7 +40,7 @@ class Counts:
     def opened(self) -> None:
         self.open += 1
 
-    def closed(self, path: str, status: int) -> None:
+    def closed(self, path: str, status: int, error: str) -> None:
         self.open -= 1
         self.answered.append((path, status))
 

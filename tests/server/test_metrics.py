@@ -28,6 +28,8 @@ from support.models import GatedEngine, answer_with, scripted, scripted_info, se
 
 from plumbline.engines.port import EngineStats
 from plumbline.events import ChoiceEvent, Finish, TextDelta, Usage
+from plumbline.road.phases import Phases
+from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.server.observe.metrics import CONTENT_TYPE, Metrics
 from plumbline.server.observe.page import page
 from plumbline.wire.call import Call
@@ -105,7 +107,7 @@ async def play(events: list[ChoiceEvent]) -> AsyncGenerator[ChoiceEvent, None]:
 
 def observe(made: Counted, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
     async def run() -> list[ChoiceEvent]:
-        return [event async for event in made.observe(play(events), a_call())]
+        return [event async for event in made.observe(play(events), AnswerRecord(a_call(), []))]
 
     return asyncio.run(run())
 
@@ -150,7 +152,7 @@ def test_label_values_are_escaped(model: str, path: str) -> None:
     """Law 2: quotes, backslashes and line ends would otherwise break the exposition."""
     made = metrics(model)
     made.opened()
-    made.closed(path, 200)
+    made.closed(path, 200, "")
     body = made.render()
 
     # The parser splits lines as Python does; the format knows LF only.
@@ -172,7 +174,7 @@ def test_every_request_is_counted_once(requests: list[tuple[str, int]]) -> None:
         made.opened()
     assert value(scrape(made.render()), "plumbline_http_requests_open") == len(requests)
     for path, status in requests:
-        made.closed(path, status)
+        made.closed(path, status, "c")
     found = scrape(made.render())
 
     assert value(found, "plumbline_http_requests_open") == 0
@@ -184,9 +186,32 @@ def test_every_request_is_counted_once(requests: list[tuple[str, int]]) -> None:
 
 def test_a_stream_that_fails_counts_as_an_error_without_a_status() -> None:
     made = metrics()
-    made.failed_midway()
+    made.failed_midway("server_error")
 
-    assert value(scrape(made.render()), "plumbline_errors_total", status="stream") == 1
+    found = scrape(made.render())
+    assert value(found, "plumbline_errors_total", status="stream", code="server_error") == 1
+
+
+@given(st.lists(st.builds(Phases, *[st.floats(0, 9)] * 4), max_size=4))
+def test_the_phases_of_a_choice_are_timed_if_it_ran(phases: list[Phases]) -> None:
+    made = metrics()
+    record = AnswerRecord(a_call(), [], phases)
+
+    async def run() -> None:
+        async for _ in made.observe(play([]), record):
+            pass
+
+    asyncio.run(run())
+    found = scrape(made.render())
+    ran = [each for each in phases if each.first]
+    for name, seconds in (
+        ("queue", [each.scheduled - each.began for each in ran]),
+        ("prefill", [each.first - each.scheduled for each in ran]),
+        ("decode", [each.ended - each.first for each in ran]),
+    ):
+        family = f"plumbline_request_{name}_time_seconds"
+        assert value(found, f"{family}_count") == len(ran)
+        assert value(found, f"{family}_sum") == pytest.approx(sum(seconds))
 
 
 @given(answers())
@@ -218,7 +243,7 @@ async def test_a_stream_that_is_left_closes_its_source() -> None:
         finally:
             closed = True
 
-    observed = metrics().observe(source(), a_call())
+    observed = metrics().observe(source(), AnswerRecord(a_call(), []))
     await anext(observed)
     await observed.aclose()
 
@@ -286,6 +311,8 @@ async def test_a_request_is_counted_while_it_runs_and_when_it_is_done() -> None:
         num_deltas = len(list(answer_with("one two three")(NoLogprobs))) - 1
         assert value(after, "plumbline_inter_token_latency_seconds_count") == num_deltas - 1
         assert value(after, "plumbline_errors_total", status="404") == 1
+        for phase in ("render", "queue", "prefill", "decode"):
+            assert value(after, f"plumbline_request_{phase}_time_seconds_count") == 1
         assert value(after, "plumbline_http_requests_total", path="other", status="404") == 1
         assert value(after, "plumbline_http_requests_total", path="/v1/chat/completions", status="200") == 1
 

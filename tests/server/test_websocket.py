@@ -223,6 +223,7 @@ async def test_a_key_that_is_taken_away_has_no_further_turn() -> None:
         app=SimpleNamespace(state={KEYS: app.access.keys, RATES: app.access.rates, DRAINING: app.draining}),
         headers={"authorization": "Bearer a"},
         client=None,
+        scope={"state": {}},
     )
     connection: Any = _Connection(socket, None)  # type: ignore[arg-type]
     connection._check(connection._call())

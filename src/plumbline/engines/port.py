@@ -245,6 +245,8 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache; set on the first chunk."""
+    queued_seconds: float = 0.0
+    """How long the request waited before its prompt was begun; set on the first chunk by engines that know it."""
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     """On the first chunk, if asked for; the first entry is None."""
     error: str | None = None

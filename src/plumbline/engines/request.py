@@ -13,6 +13,7 @@ are all this one thing.
 from __future__ import annotations
 
 import secrets
+import time
 from typing import Any, NamedTuple
 
 from plumbline.engines.constraints.grammar import Matcher
@@ -58,6 +59,7 @@ class RequestState:
         "block_hashes",
         "block_ids",
         "chain",
+        "created",
         "end_ids",
         "error",
         "finish_reason",
@@ -71,6 +73,7 @@ class RequestState:
         "num_computed_tokens",
         "num_prompt_tokens",
         "prompt_logprobs",
+        "queued_seconds",
         "request",
         "sampling",
         "seed",
@@ -94,6 +97,8 @@ class RequestState:
         self.request = request
         self.sampling = sampling
         self.arrival = arrival
+        self.created = time.perf_counter()
+        self.queued_seconds = 0.0
         self.token_ids: list[int] = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.images = images

@@ -195,5 +195,6 @@ def _drawn_chunk(state: RequestState, token: int, logprob: TokenLogprob | None) 
         logprobs=logprobs,
         finish_reason=state.finish_reason,
         num_cached_tokens=state.num_cached_tokens,
+        queued_seconds=state.queued_seconds,
         prompt_logprobs=None if state.prompt_logprobs is None else tuple(state.prompt_logprobs),
     )

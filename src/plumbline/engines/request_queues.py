@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import insort
 
 from plumbline.engines.request import RequestState
@@ -41,6 +42,8 @@ class RequestQueues:
         """
         self.waiting.remove(state)
         insort(self.running, state, key=_key)
+        if not state.queued_seconds:  # After a preemption it counts as computed for.
+            state.queued_seconds = time.perf_counter() - state.created
         if num_cached is None or state.started:
             return
         # After a preemption the request finds its own tokens, which does not count as a hit of its prompt.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -43,6 +44,8 @@ class PreparedTurn:
     """Where the answer starts."""
     media: MediaPrompt | None = None
     """The files of the prompt, if it has any."""
+    times: tuple[float, float] = field(default=(0.0, 0.0), compare=False)
+    """When the turn began to be rendered and when it was ready, by `time.perf_counter`."""
 
     def parser(self, *, anywhere: bool = False) -> AnswerParser:
         """Return a parser for one choice.
@@ -101,6 +104,7 @@ class TurnPreparer:
             ConstraintError: the answer cannot be constrained as the turn asks; the message states why.
             RefusedRequestError: the engine does not take the files of the prompt.
         """
+        began = time.perf_counter()
         turn, (ids, media) = await self._fitting(turn)
         if not ids:
             raise EmptyPromptError
@@ -112,7 +116,8 @@ class TurnPreparer:
         if self._token_rules.needed(turn):
             turn = await asyncio.to_thread(self._token_rules.applied, turn)
         constraint = await self._constraints.grammar(turn, dialect.syntax, frame)
-        return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame, media))
+        times = (began, time.perf_counter())
+        return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame, media, times))
 
     def _with_limit(self, turn: Turn, prompt_tokens: int) -> Turn:
         """Set the model's own token limit on a turn without a limit, if it ends before the context does."""

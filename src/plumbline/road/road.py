@@ -28,6 +28,7 @@ from plumbline.road.answer_reader import AnswerReader
 from plumbline.road.beam_search import MAX_BEAM_TOKENS, search_beams
 from plumbline.road.errors import raise_if_failed
 from plumbline.road.merge import merge
+from plumbline.road.phases import Phases, Watcher, ignored
 from plumbline.road.prepare import PreparedTurn, TurnPreparer
 from plumbline.road.prompt_tokens import PromptTokens, prompt_tokens
 from plumbline.text.render import Renderer
@@ -70,11 +71,17 @@ class Road:
         return await prompt_tokens(self._engine, self._renderer, prompt, most)
 
     async def answer(
-        self, prepared: PreparedTurn, request_id: str, client: str = ""
+        self, prepared: PreparedTurn, request_id: str, client: str = "", watch: Watcher = ignored
     ) -> AsyncGenerator[ChoiceEvent, None]:
         """Generate the events of all choices as they come; the events of one choice are in order.
 
         Closing the iterator aborts every choice.
+
+        Args:
+            prepared: the turn.
+            request_id: for the engine; several choices get ids that begin with it.
+            client: whose share of the engine the answer uses.
+            watch: is given the times of each choice when it ends; not those of a search of beams.
 
         Raises:
             GenerationError: the engine failed.
@@ -88,28 +95,37 @@ class Road:
                 yield item
             return
         if count == 1:
-            async with aclosing(self._choice(prepared, request_id, 0, client)) as events:
+            async with aclosing(self._choice(prepared, request_id, 0, client, watch)) as events:
                 async for event in events:
                     yield 0, event
             return
-        choices = [self._choice(prepared, f"{request_id}-{index}", index, client) for index in range(count)]
+        choices = [
+            self._choice(prepared, f"{request_id}-{index}", index, client, watch) for index in range(count)
+        ]
         async with aclosing(merge(choices)) as items:
             async for item in items:
                 yield item
 
     async def _choice(
-        self, prepared: PreparedTurn, request_id: str, index: int, client: str
+        self, prepared: PreparedTurn, request_id: str, index: int, client: str, watch: Watcher
     ) -> AsyncGenerator[OutputEvent, None]:
         reader = AnswerReader(prepared, self.tokenizer, self._engine.info.eos_token_ids)
         sampling = _for_choice(prepared.turn.sampling, index)
         if sampling.max_tokens != 0:
             request = _request(prepared, request_id, sampling, client)
-            async with aclosing(self._engine.generate(request)) as chunks:
-                async for chunk in chunks:
-                    for event in reader.push(chunk):
-                        yield event
-                    if reader.is_done:
-                        break  # Closing the stream aborts the engine's request and frees its blocks.
+            phases = Phases.begin()
+            try:
+                async with aclosing(self._engine.generate(request)) as chunks:
+                    async for chunk in chunks:
+                        if not phases.first:
+                            phases.came(chunk)
+                        for event in reader.push(chunk):
+                            yield event
+                        if reader.is_done:
+                            break  # Closing the stream aborts the engine's request and frees its blocks.
+            finally:
+                phases.end()
+                watch(phases)
         last = reader.finish()
         _log_warnings(request_id, reader.warnings)
         for event in last:

@@ -45,6 +45,7 @@ from plumbline.server.service import ModelService, PlumblineService
 from plumbline.server.settings import Settings
 from plumbline.server.websocket import responses_socket
 from plumbline.store.interface import Store
+from plumbline.wire.call import note_error
 from plumbline.wire.error_forms import error_answer
 from plumbline.wire.errors import ApiError, from_status, server_error, unparsable_body
 from plumbline.wire.incoming import LENIENT, STRICT, hinted
@@ -184,6 +185,7 @@ def _respond(
         named = request.scope["state"].get("request_id")
         trace = cause and (type(cause), cause, cause.__traceback__)
         _log.error("request %s: status %d: %s", named, error.status, error.message, exc_info=trace)
+    note_error(request.scope["state"], error)
     status, body = error_answer(error, request.url.path, request.scope["state"].get("request_id"))
     return Response(body, status_code=status, headers=error.headers, media_type="application/json")
 

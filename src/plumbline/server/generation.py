@@ -29,6 +29,7 @@ from plumbline.server.limits.rates import Rates
 from plumbline.server.loading.adapters import Adapters
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.media.load import MediaLoader
+from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.server.observe.metrics import ModelMetrics
 from plumbline.server.prompt_facts import prompt_facts
 from plumbline.server.replies import CHUNKS, Replies, StreamForm
@@ -168,19 +169,27 @@ class Generation:
 
     def answer(self, prepared: PreparedTurn, call: Call) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer one turn."""
-        events = self.metrics.observe(
-            self.road.answer(prepared, call.work_id, client_of(call, self.settings)), call
-        )
+        record = AnswerRecord(call, [prepared])
+        events = self.metrics.observe(self._answered(record, prepared, call.work_id), record)
         return self._rates.counted(as_sent(call.api_key or ""), events, len(prepared.prompt_token_ids))
 
-    async def answer_all(
-        self, prepared: Sequence[PreparedTurn], call: Call
+    def _answered(
+        self, record: AnswerRecord, prepared: PreparedTurn, request_id: str
     ) -> AsyncGenerator[ChoiceEvent, None]:
+        client = client_of(record.call, self.settings)
+        return self.road.answer(prepared, request_id, client, record.phases.append)
+
+    def answer_all(self, prepared: Sequence[PreparedTurn], call: Call) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
+        record = AnswerRecord(call, prepared)
+        return self.metrics.observe(self._side_by_side(record), record)
+
+    async def _side_by_side(self, record: AnswerRecord) -> AsyncGenerator[ChoiceEvent, None]:
+        call, prepared = record.call, record.prepared
         answers = [
             self._rates.counted(
                 as_sent(call.api_key or ""),
-                self.road.answer(turn, f"{call.work_id}-p{number}", client_of(call, self.settings)),
+                self._answered(record, turn, f"{call.work_id}-p{number}"),
                 len(turn.prompt_token_ids),
             )
             for number, turn in enumerate(prepared)

@@ -13,7 +13,7 @@ from plumbline.server.frames import Frames
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.settings import Settings
 from plumbline.server.streams import KeepAlive, close_with_request
-from plumbline.wire.call import Call
+from plumbline.wire.call import ERROR, Call
 from plumbline.wire.error_forms import message_error_frame
 from plumbline.wire.errors import ApiError, envelope
 from plumbline.wire.reply import EventReply
@@ -80,11 +80,12 @@ class Replies:
 
     def midway(self, error: Exception, call: Call) -> ApiError:
         """Return the API error for a failure after the stream has begun, and log what was not raised by design."""
-        self._metrics.failed_midway()
         if not isinstance(error, FAILURES):
             # ERR-13: the traceback goes to the log, not to the client.
             _log.error("request %s failed after its stream had begun", call.request_id, exc_info=error)
         found = as_api_error(error)
+        self._metrics.failed_midway(found.code or found.type)
+        call.facts[ERROR] = found.code or found.type
         if found.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             _log.error(
                 "request %s: status %d in its stream: %s", call.request_id, found.status, found.message

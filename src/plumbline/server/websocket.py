@@ -29,7 +29,7 @@ from plumbline.server.limits.rates import RATES, Rates
 from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.server.service import PlumblineService
 from plumbline.server.streams import closing_streams
-from plumbline.wire.call import Call, new_request_id
+from plumbline.wire.call import TRACE, Call, new_request_id
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import (
     ApiError,
@@ -234,6 +234,7 @@ class _Connection:
             api_key=key.strip() or None if scheme.lower() == "bearer" else None,
             _receive=receive,
             peer=self._socket.client.host if self._socket.client is not None else "",
+            trace=self._socket.scope["state"].get(TRACE),
         )
 
     async def _send(self, event: bytes, lane: str | None) -> None:

@@ -4,20 +4,42 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from litestar import Request
 
 from .error_forms import is_messages
+from .errors import ApiError
 
-__all__ = ["CLIENT_NAMED", "FACTS", "Call", "authorization", "new_request_id"]
+__all__ = [
+    "CLIENT_NAMED",
+    "ERROR",
+    "FACTS",
+    "TRACE",
+    "Call",
+    "Trace",
+    "authorization",
+    "new_request_id",
+    "note_error",
+]
 
 CLIENT_NAMED = "client_named"
 """Key of the request's state: whether the client chose the request id."""
 FACTS = "facts"
 """Key of the request's state: see `Call.facts`."""
+ERROR = "error"
+"""The fact that is the code of the answer's error."""
+TRACE = "trace"
+"""Key of the request's state: see `Call.trace`."""
+
+
+class Trace(Protocol):
+    """Takes what is observed of a request, for the operator's traces."""
+
+    def answered(self, model: str, record: Any) -> None:
+        """Take an answer that has ended: what `server/observe/answer_record.py` keeps of it."""
 
 
 @dataclass(slots=True)
@@ -36,7 +58,9 @@ class Call:
     arrived: float = field(default_factory=time.perf_counter)
     """When the request arrived, by `time.perf_counter`."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the log says about the answer: its model and its tokens."""
+    """What the log says about the answer: its model and its tokens, or the code of its error."""
+    trace: Trace | None = None
+    """The trace that the request belongs to, where the operator asks for traces."""
 
     @classmethod
     def of(cls, request: Request[Any, Any, Any]) -> Call:
@@ -53,6 +77,7 @@ class Call:
             _receive=request.receive,
             peer=request.client.host if request.client is not None else "",
             facts=state.setdefault(FACTS, {}),
+            trace=state.get(TRACE),
         )
 
     async def disconnected(self) -> None:
@@ -69,6 +94,11 @@ def authorization(headers: Mapping[str, str], path: str) -> str | None:
     """Return the header `Authorization`, or for Messages the key of `x-api-key` in the form of that header."""
     key = headers.get("x-api-key") if is_messages(path) else None
     return f"Bearer {key}" if key else headers.get("authorization")
+
+
+def note_error(state: MutableMapping[str, Any], error: ApiError) -> None:
+    """Note the code of an error that is the answer in the state of the request, for logs and counts."""
+    state.setdefault(FACTS, {})[ERROR] = error.code or error.type
 
 
 def new_request_id() -> str:

@@ -322,8 +322,15 @@ def _chunk(
         error=error,
         refused=error is not None and matcher is not None,
         num_cached_tokens=(output.num_cached_tokens or 0) if first else 0,
+        queued_seconds=_queued_seconds(getattr(output, "metrics", None)) if first else 0.0,
         prompt_logprobs=_prompt_logprobs(request, output) if first else None,
     )
+
+
+def _queued_seconds(stats: Any) -> float:
+    """Return how long a request waited, by the times that vLLM keeps of it; 0 if it keeps none."""
+    queued, scheduled = getattr(stats, "queued_ts", 0.0), getattr(stats, "scheduled_ts", 0.0)
+    return max(0.0, scheduled - queued) if queued and scheduled else 0.0
 
 
 def _within_grammar(

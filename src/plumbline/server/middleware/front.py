@@ -23,7 +23,7 @@ from plumbline.server.limits.rates import Rates
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.streams import closing_streams
-from plumbline.wire.call import CLIENT_NAMED, authorization, new_request_id
+from plumbline.wire.call import CLIENT_NAMED, ERROR, FACTS, authorization, new_request_id, note_error
 from plumbline.wire.error_forms import error_answer, is_messages
 from plumbline.wire.errors import ApiError, from_status, invalid_api_key
 from plumbline.wire.incoming import FORMS, IGNORED
@@ -171,7 +171,7 @@ class Front:
         finally:
             if entered:
                 self._rates.leave(limited)
-            self._metrics.closed(label, status)
+            self._metrics.closed(label, status, state.get(FACTS, {}).get(ERROR, ""))
             if seen is not None:
                 seen.end(state["request_id"], status)
 
@@ -288,6 +288,7 @@ def _client_request_id(scope: Scope) -> str | None:
 
 
 async def _answer(send: Send, error: ApiError, scope: Scope) -> None:
+    note_error(scope.setdefault("state", {}), error)
     status, body = error_answer(error, scope["path"], scope.get("state", {}).get("request_id"))
     await _send_json(send, status, body, error.headers)
 

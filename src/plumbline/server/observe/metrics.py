@@ -28,8 +28,8 @@ from prometheus_client.samples import Sample
 from plumbline import __version__
 from plumbline.engines.port import Engine, EngineStats
 from plumbline.events import ChoiceEvent, Finish
+from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.store.interface import Store
-from plumbline.wire.call import Call
 
 __all__ = ["CONTENT_TYPE", "Metrics", "ModelMetrics"]
 
@@ -46,6 +46,9 @@ _ALIASES = {
     "plumbline_e2e_request_latency_seconds": "vllm:e2e_request_latency_seconds",
     "plumbline_request_prompt_tokens": "vllm:request_prompt_tokens",
     "plumbline_request_generation_tokens": "vllm:request_generation_tokens",
+    "plumbline_request_queue_time_seconds": "vllm:request_queue_time_seconds",
+    "plumbline_request_prefill_time_seconds": "vllm:request_prefill_time_seconds",
+    "plumbline_request_decode_time_seconds": "vllm:request_decode_time_seconds",
     "plumbline_request_success": "vllm:request_success",
 }
 
@@ -61,7 +64,10 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self._counts = _ModelCounts(registry)
         self._errors = Counter(
-            "plumbline_errors", "Requests answered with an error, by status", ["status"], registry=registry
+            "plumbline_errors",
+            "Requests answered with an error, by status and code; the status of a failed stream is `stream`",
+            ["status", "code"],
+            registry=registry,
         )
         self._requests = Counter(
             "plumbline_http_requests", "Requests by path and status", ["path", "status"], registry=registry
@@ -107,16 +113,22 @@ class Metrics:
         """Count a request that arrives."""
         self._open.inc()
 
-    def closed(self, path: str, status: int) -> None:
-        """Count a request that is over; status 499 if its client left before the answer."""
+    def closed(self, path: str, status: int, error: str) -> None:
+        """Count a request that is over; status 499 if its client left before the answer.
+
+        Args:
+            path: the path, as one of those that are counted.
+            status: of the answer.
+            error: the code of the error that was the answer, if it was one of ours.
+        """
         self._open.dec()
         self._requests.labels(path, str(status)).inc()
         if status >= 400:
-            self._errors.labels(str(status)).inc()
+            self._errors.labels(str(status), error).inc()
 
-    def failed_midway(self) -> None:
-        """Count a stream that began with status 200 and ended with an error event."""
-        self._errors.labels("stream").inc()
+    def failed_midway(self, error: str) -> None:
+        """Count a stream that began with status 200 and ended with an error event that has this code."""
+        self._errors.labels("stream", error).inc()
 
 
 class _ModelCounts:
@@ -139,6 +151,24 @@ class _ModelCounts:
         self.whole = histogram(
             "plumbline_e2e_request_latency_seconds",
             "Seconds from a request's arrival to its last token",
+            _TIMES,
+        )
+        self.render = histogram(
+            "plumbline_request_render_time_seconds",
+            "Seconds in which a prompt was rendered and its grammar compiled",
+            _TIMES,
+        )
+        self.queue = histogram(
+            "plumbline_request_queue_time_seconds", "Seconds that a choice waited for the engine", _TIMES
+        )
+        self.prefill = histogram(
+            "plumbline_request_prefill_time_seconds",
+            "Seconds from the begin of a prompt to its first token",
+            _TIMES,
+        )
+        self.decode = histogram(
+            "plumbline_request_decode_time_seconds",
+            "Seconds from a choice's first token to its last",
             _TIMES,
         )
         self.prompt = histogram(
@@ -166,36 +196,56 @@ class ModelMetrics:
         self._prompt = counts.prompt.labels(model)
         self._generated = counts.generated.labels(model)
         self._success = counts.success
+        self._render = counts.render.labels(model)
+        self._queue = counts.queue.labels(model)
+        self._prefill = counts.prefill.labels(model)
+        self._decode = counts.decode.labels(model)
 
     async def observe(
-        self, events: AsyncGenerator[ChoiceEvent, None], call: Call
+        self, events: AsyncGenerator[ChoiceEvent, None], record: AnswerRecord
     ) -> AsyncGenerator[ChoiceEvent, None]:
-        """Pass events on, time them from the arrival of the request, and note what the log says about it."""
-        arrived, facts = call.arrived, call.facts
-        facts["model"] = self._model
+        """Pass events on, time them from the arrival of the request, and note what logs and traces say about it."""
+        record.call.facts["model"] = self._model
         last: dict[int, float] = {}
-        async with aclosing(events) as source:
-            async for index, event in source:
-                now = time.perf_counter()
-                if not isinstance(event, Finish):
-                    if not last:
-                        self._first_token.observe(now - arrived)
-                    elif index in last:
-                        self._between.observe(now - last[index])
-                    last[index] = now
-                else:
-                    self._whole.observe(now - arrived)
-                    self._success.labels(self._model, event.reason).inc()
-                    self._generated.observe(event.usage.completion_tokens)
-                    facts["completion_tokens"] = (
-                        facts.get("completion_tokens", 0) + event.usage.completion_tokens
-                    )
-                    facts["finish_reason"] = event.reason
-                    if index == 0:
-                        self._prompt.observe(event.usage.prompt_tokens)
-                        facts["prompt_tokens"] = event.usage.prompt_tokens
-                        facts["cached_tokens"] = event.usage.cached_tokens
-                yield index, event
+        try:
+            async with aclosing(events) as source:
+                async for index, event in source:
+                    if isinstance(event, Finish):
+                        self._finished(index, event, record)
+                    else:
+                        now = time.perf_counter()
+                        if not last:
+                            self._first_token.observe(now - record.call.arrived)
+                        elif index in last:
+                            self._between.observe(now - last[index])
+                        last[index] = now
+                    yield index, event
+        finally:
+            self._ended(record)
+
+    def _finished(self, index: int, event: Finish, record: AnswerRecord) -> None:
+        facts, usage = record.call.facts, event.usage
+        record.finishes.append(event)
+        self._whole.observe(time.perf_counter() - record.call.arrived)
+        self._success.labels(self._model, event.reason).inc()
+        self._generated.observe(usage.completion_tokens)
+        facts["completion_tokens"] = facts.get("completion_tokens", 0) + usage.completion_tokens
+        facts["finish_reason"] = event.reason
+        if index == 0:
+            self._prompt.observe(usage.prompt_tokens)
+            facts["prompt_tokens"] = usage.prompt_tokens
+            facts["cached_tokens"] = usage.cached_tokens
+
+    def _ended(self, record: AnswerRecord) -> None:
+        for turn in record.prepared:
+            self._render.observe(turn.times[1] - turn.times[0])
+        for phases in record.phases:
+            if phases.first:  # Otherwise it never ran.
+                self._queue.observe(phases.scheduled - phases.began)
+                self._prefill.observe(phases.first - phases.scheduled)
+                self._decode.observe(phases.ended - phases.first)
+        if record.call.trace is not None:
+            record.call.trace.answered(self._model, record)
 
 
 _GAUGES: tuple[tuple[str, str, str, Callable[[EngineStats], float]], ...] = (

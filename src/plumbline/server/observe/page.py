@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from plumbline.engines.port import EngineInfo
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.events import ChoiceEvent, Finish, Usage
+from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.server.observe.metrics import Metrics
 from plumbline.store.interface import Store
 from plumbline.store.open import open_store
@@ -51,10 +52,11 @@ async def _metrics(store: Store) -> Metrics:
     metrics = Metrics(store)
     info = EngineInfo(name="", model="", vocab_size=2, max_model_len=2, eos_token_ids=frozenset())
     model = metrics.begin_model("model", ScriptedEngine(info, lambda _: []))
-    async for _ in model.observe(_answer(), Call("", "", {}, None, asyncio.Event().wait)):
+    call = Call("", "", {}, None, asyncio.Event().wait)
+    async for _ in model.observe(_answer(), AnswerRecord(call, [])):
         pass
     metrics.opened()
-    metrics.closed("/", 500)
+    metrics.closed("/", 500, "server_error")
     return metrics
 
 

@@ -46,7 +46,7 @@ class CompletionOperations(ModelOperations):
             facts=await self.generation.prompt_facts(call, request, prepared),
             prompt_tokens=sum(len(one.prompt_token_ids) for one in prepared),
         )
-        events = self.generation.metrics.observe(self.generation.answer_all(prepared, call), call)
+        events = self.generation.answer_all(prepared, call)
 
         if request.stream is True:
             return await self.generation.stream(

@@ -1,0 +1,26 @@
+"""Keep what is observed of one answer: how long its phases took, and how its choices ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from plumbline.events import Finish
+from plumbline.road.phases import Phases
+from plumbline.road.prepare import PreparedTurn
+from plumbline.wire.call import Call
+
+__all__ = ["AnswerRecord"]
+
+
+@dataclass(slots=True)
+class AnswerRecord:
+    """One answer, which is complete when its events have ended."""
+
+    call: Call
+    prepared: Sequence[PreparedTurn]
+    """The turn, or the turns of several prompts."""
+    phases: list[Phases] = field(default_factory=list)
+    """The times of each choice, in the order in which they ended."""
+    finishes: list[Finish] = field(default_factory=list)
+    """How each choice ended, in the same order; those that failed or whose client left have none."""
