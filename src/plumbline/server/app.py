@@ -91,6 +91,14 @@ def create_app(
         shared: the claims of all API servers of the engine, also started and stopped by the lifespan; None if this is
             the only API server.
     """
+    tracing = None
+    if settings.otlp_traces_endpoint:
+        # OpenTelemetry is optional, and takes a while to import.
+        from plumbline.server.middleware.traces import Traces
+        from plumbline.server.observe.traces import Tracing, traced_store
+
+        tracing = Tracing.to(settings.otlp_traces_endpoint)
+        store = None if store is None else traced_store(store)
     claims = LocalClaims() if shared is None else shared
     metrics = Metrics(store)
     replies = Replies(settings, metrics)
@@ -118,6 +126,8 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
         async with AsyncExitStack() as stack:
+            if tracing is not None:
+                stack.push_async_callback(tracing.close)
             if memory is not None:
                 await stack.enter_async_context(remembering(memory))
                 if not settings.sealing_key:
@@ -174,6 +184,8 @@ def create_app(
     outer: Any = Cors(front, settings.cors_origins) if settings.cors_origins else front
     if settings.access_log:
         outer = AccessLog(outer, access.keys)
+    if tracing is not None:
+        outer = Traces(outer, tracing)
     return Application(outer, models, draining, access)
 
 

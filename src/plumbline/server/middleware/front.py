@@ -16,12 +16,12 @@ from typing import Any
 
 from litestar.utils import normalize_path
 
-from plumbline._generated import OPERATIONS
 from plumbline.server.limits.draining import PROBES, Draining
 from plumbline.server.limits.keys import KeyRing, admin_error
 from plumbline.server.limits.rates import Rates
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
+from plumbline.server.observe.routes import OTHER, route_of
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, ERROR, FACTS, authorization, new_request_id, note_error
 from plumbline.wire.error_forms import error_answer, is_messages
@@ -145,9 +145,9 @@ class Front:
             await send(message)
 
         self._metrics.opened()
-        label = _label(scope["path"])
+        label = route_of(scope["path"])
         # Probes and pages would push the requests that people look for out of the list.
-        counts = scope["method"] == "POST" and label != "other"
+        counts = scope["method"] == "POST" and label != OTHER
         seen = self._recent.begin(scope["method"], label) if counts else None
         try:
             error = self._refusal(scope, is_open=given in self._open_paths)
@@ -256,7 +256,7 @@ class Front:
             )
         media_type = headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
         is_json = media_type == b"application/json" or media_type.endswith(b"+json")
-        if not is_json and _label(path) != "other":  # HTTP-08; an unknown path is a 404.
+        if not is_json and route_of(path) != OTHER:  # HTTP-08; an unknown path is a 404.
             return ApiError(
                 415,
                 f"Unsupported content type '{media_type.decode('latin-1')[:100]}'. "
@@ -310,21 +310,3 @@ async def _drain(receive: Receive, limit: int) -> None:
         if message["type"] != "http.request" or not message.get("more_body", False):
             return
         seen += len(message.get("body", b""))
-
-
-def _label(path: str) -> str:
-    """Return the path as a metrics label: ids become `{id}`, so that clients cannot make up new time series."""
-    if path in _KNOWN_PATHS:
-        return path
-    return next((label for pattern, label in _PATTERNS if pattern.fullmatch(path)), "other")
-
-
-def _pattern(template: str) -> re.Pattern[str]:
-    """Compile a path template of the contract. Model ids may contain slashes (MOD-02), other ids may not."""
-    ids = {name: ".+" if name == "model" else "[^/]+" for name in re.findall(r"\{(\w+)\}", template)}
-    return re.compile(re.sub(r"\\\{(\w+)\\\}", lambda found: ids[found[1]], re.escape(template)))
-
-
-_LABELS = {op.path: re.sub(r"\{\w+\}", "{id}", op.path) for op in OPERATIONS}
-_KNOWN_PATHS = frozenset(_LABELS.values())
-_PATTERNS = [(_pattern(path), label) for path, label in _LABELS.items() if path != label]

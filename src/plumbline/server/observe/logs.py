@@ -17,7 +17,7 @@ FIELDS = "fields"
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 """Characters that break lines or direct a terminal."""
-LOGGERS = ("plumbline", "uvicorn", "asyncio")
+LOGGERS = ("plumbline", "uvicorn", "asyncio", "opentelemetry")
 """The loggers whose lines are formatted."""
 
 

@@ -145,6 +145,14 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
     log_format: Annotated[
         Literal["text", "json"], _access("form of the log: lines for people, or a JSON object a line")
     ] = "text"
+    otlp_traces_endpoint: Annotated[
+        str,
+        _access(
+            "send traces to this address of an OpenTelemetry collector, over HTTP, such as "
+            "http://127.0.0.1:4318/v1/traces; nothing that was asked or answered is in them",
+            "URL",
+        ),
+    ] = ""
     enable_log_requests: Annotated[
         bool,
         _access(

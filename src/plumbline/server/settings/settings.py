@@ -6,6 +6,7 @@ import ipaddress
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from plumbline.server.settings.declaration import Declaration
 from plumbline.server.settings.keys import read_key
@@ -50,6 +51,7 @@ class Settings(Declaration, frozen=True, kw_only=True):
             _check_tls,
             _check_access,
             _check_hosts,
+            _check_traces,
         ):
             rule(self)
 
@@ -161,6 +163,28 @@ def _check_hosts(settings: Settings) -> None:
                 "--allow-mcp",
                 "needs the MCP client: install Plumbline with the extra [mcp], or `pip install mcp`",
             )
+
+
+def _check_traces(settings: Settings) -> None:
+    endpoint = settings.otlp_traces_endpoint
+    if not endpoint:
+        return
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise OptionError(
+            "--otlp-traces-endpoint",
+            f"must be an address of the collector for OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces, got "
+            f"{shown(endpoint)}",
+        )
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
+        raise OptionError(
+            "--otlp-traces-endpoint",
+            "needs OpenTelemetry: install Plumbline with the extra [traces], or "
+            "`pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http`",
+        )
 
 
 def _is_loopback(host: str) -> bool:
