@@ -64,6 +64,7 @@ def texts(option: Option, home: Path) -> st.SearchStrategy[Any]:
         "lora_dir": st.just(str(home)),
         "model": st.sampled_from([["./a,b"], ["a=./a", "b=./b=c"]]),
         "model_dir": st.just(str(home)),
+        "otlp_traces_endpoint": st.just("http://127.0.0.1:4318/v1/traces"),
         "ssl_certfile": st.just(str(certificate)),
         "sealing_key": st.just(secret),
         "api_servers": st.just("1"),

@@ -18,6 +18,7 @@ __all__ = ["Declaration"]
 
 _network = partial(Describe, "network")
 _access = partial(Describe, "access")
+_log = partial(Describe, "logs and traces")
 _limits = partial(Describe, "connections and limits")
 _files = partial(Describe, "files in requests")
 _storage = partial(Describe, "storage")
@@ -137,17 +138,17 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
 
     access_log: Annotated[
         bool,
-        _access(
+        _log(
             "log a line for each request when it has ended: id, path, status, times, model, tokens, name of the key; "
             "nothing that was asked or answered"
         ),
     ] = False
     log_format: Annotated[
-        Literal["text", "json"], _access("form of the log: lines for people, or a JSON object a line")
+        Literal["text", "json"], _log("form of the log: lines for people, or a JSON object a line")
     ] = "text"
     otlp_traces_endpoint: Annotated[
         str,
-        _access(
+        _log(
             "send traces to this address of an OpenTelemetry collector, over HTTP, such as "
             "http://127.0.0.1:4318/v1/traces; nothing that was asked or answered is in them",
             "URL",
@@ -155,15 +156,15 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
     ] = ""
     enable_log_requests: Annotated[
         bool,
-        _access(
+        _log(
             "log each request, with the beginning of its body; keys, headers for other servers and files are left out, "
             "what users write is not"
         ),
     ] = False
-    enable_log_outputs: Annotated[bool, _access("log each request, and the beginning of its answer")] = False
-    debug: Annotated[bool, _access("show the traceback of a failure at the start")] = False
+    enable_log_outputs: Annotated[bool, _log("log each request, and the beginning of its answer")] = False
+    debug: Annotated[bool, _log("show the traceback of a failure at the start")] = False
     max_log_len: Annotated[
-        AtLeastOne, _access("characters of a body that are logged, of its first 64 KiB", "N")
+        AtLeastOne, _log("characters of a body that are logged, of its first 64 KiB", "N")
     ] = 2048
 
     max_connections: Annotated[
