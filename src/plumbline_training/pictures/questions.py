@@ -163,7 +163,7 @@ class Asker:
         if self.scene.bars:
             return {"charts": 5.0, **found}
         several = "several " * (len(self.scene.groups) > 1)
-        found |= {f"{several}{topic}": 3.0 for topic in ("shape", "colour", "count")} | {"present": 1.0}
+        found |= {f"{several}{topic}": 3.0 for topic in ("shape", "colour", "count")} | {"present": 1.0, "none": 0.3}
         if self.single:
             found["position"] = 2.0
         if slots.across(self.scene) or slots.down(self.scene):
@@ -180,6 +180,7 @@ class Asker:
             "shape": self._shape,
             "colour": self._colour,
             "count": self._count,
+            "none": self._count_absent,
             "position": self._position,
             "relation": self._relation,
             "present": self._present,
@@ -225,13 +226,14 @@ class Asker:
     def _count(self) -> tuple[str, str]:
         if self.rng.random() < 0.3:
             return self._one(COUNT), str(sum(len(group.cells) for group in self.scene.groups))
-        if self.rng.random() < 0.12:
-            return self._one(COUNT_OF).format(p=plural(self._absent())), "0"
         group = self._group()
         word = plural(group.shape)
         if self.rng.random() < 0.25:
             word = f"{group.colour} {word}"
         return self._one(COUNT_OF).format(p=word), str(len(group.cells))
+
+    def _count_absent(self) -> tuple[str, str]:
+        return self._one(COUNT_OF).format(p=plural(self._absent())), "0"
 
     def _absent(self) -> str:
         here = {group.shape for group in self.scene.groups}
