@@ -1,0 +1,205 @@
+"""Print what was found, and write it with `--to`; the package's docstring says what is tried."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+TINY = "--dry-run" in sys.argv
+if TINY:
+    # Triton reads both when it is imported.
+    os.environ |= {"TRITON_INTERPRET": "1", "PLUMBLINE_FORCE_TRITON": "1"}
+
+import torch  # noqa: E402
+
+from benchmarks.environment import environment  # noqa: E402
+from benchmarks.gpu.families import family_cases, family_difference  # noqa: E402
+from benchmarks.gpu.operations import (  # noqa: E402
+    Maker,
+    Operation,
+    difference,
+    on_cpu,
+    operations,
+    reference,
+)
+from benchmarks.roofline.devices import DEVICES, Device  # noqa: E402
+from benchmarks.roofline.launches import Launch, launches  # noqa: E402
+from benchmarks.roofline.shapes import LOADS, SHAPES, Load, Shape  # noqa: E402
+
+LIMITS = {torch.bfloat16: (2e-2, 5e-2), torch.float32: (1e-4, 1e-4)}
+"""Largest differences of an operation and of the logits of a model. bf16 has steps of 0.8 %; a model rounds its weights
+and each result to it, the reference neither."""
+DRAWS = 0.02
+"""Largest share of drawn tokens that differ: where two are as likely, the last bit of an exponential decides."""
+SMALL = (
+    Shape("small", "dense", 1, 128, 8, 2, 64, 192, 1000),
+    Shape("small experts", "experts", 1, 128, 4, 1, 128, 64, 1000, experts=8, top_k=2),
+)
+"""Shapes of the comparison with the reference."""
+SMALL_LOADS = (Load("decode 1", 1), Load("decode 3", 3), Load("prefill 37", 1, 37))
+SMALLEST = Shape("tiny", "experts", 1, 32, 2, 1, 16, 24, 70, experts=2, top_k=1)
+RUNS = 30
+FLUSHED = 512 * 2**20
+"""Bytes that are written before each timed run: more than the L2 cache of any GPU."""
+
+
+def compared(
+    make: Maker, shapes: Sequence[Shape], loads: Sequence[Load], context: int
+) -> Iterator[dict[str, Any]]:
+    """Yield how far each operation is from its reference."""
+    for shape in shapes:
+        for load in loads:
+            for each in operations(make, shape, load, context):
+                arguments = on_cpu(each.arguments)
+                limit = DRAWS if each.name == "sample" else LIMITS[make.dtype][0]
+                found = _tried(lambda one=each: one.call(*one.arguments))
+                with reference():
+                    far = found if isinstance(found, str) else difference(found, each.call(*arguments))
+                yield _row(f"{each.name}, {shape.name}, {load.name}", far, limit)
+
+
+def compared_families(make: Maker, cases: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yield how far the logits of each family are from those of the CPU."""
+    for case in cases:
+        yield _row(case.name, _tried(lambda one=case: family_difference(one, make)), LIMITS[make.dtype][1])
+
+
+def _tried(call: Any) -> Any:
+    """Return a result, or what went wrong as text: one bad kernel must not hide the others."""
+    try:
+        return call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _row(name: str, far: float | str, limit: float) -> dict[str, Any]:
+    failed = isinstance(far, str) or not far <= limit
+    return {"name": name, "difference": far, "limit": limit, "passed": not failed}
+
+
+def timed(
+    make: Maker, device: Device | None, until: float, steps: Sequence[tuple[Shape, Load]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the time of each operation beside the prediction, until the time is over."""
+    for shape, load in steps:
+        known = list(launches(shape, load, device.capability)) if device else []
+        for each in operations(make, shape, load):
+            if time.monotonic() > until:
+                return
+            seconds = _tried(lambda one=each: _seconds(one, make.device))
+            row = {"model": shape.name, "load": load.name, "operation": each.name}
+            if isinstance(seconds, str):
+                yield row | {"error": seconds}
+                continue
+            yield row | {"us": round(seconds * 1e6, 2)} | _beside(device, each, known, seconds)
+
+
+def _beside(
+    device: Device | None, operation: Operation, known: Sequence[Launch], seconds: float
+) -> dict[str, Any]:
+    """Return the bytes and products a second, and the share of the roofline, if the GPU is known."""
+    parts = [launch for launch in known if launch.kernel.startswith(operation.launches)]
+    if device is None or not operation.launches or not parts:
+        return {}
+    from benchmarks.roofline.compiled import resources
+    from benchmarks.roofline.prediction import predict
+
+    predicted = [predict(device, part, resources(part.case, device.capability)) for part in parts]
+    return {
+        "predicted_us": round(sum(each.seconds for each in predicted) * 1e6, 2),
+        "gb_per_second": round(sum(part.least_bytes for part in parts) / seconds / 1e9, 1),
+        "tflop_per_second": round(sum(part.flops for part in parts) / seconds / 1e12, 2),
+        "share": round(sum(each.roofline for each in predicted) / seconds, 4),
+    }
+
+
+def _seconds(operation: Operation, device: torch.device) -> float:
+    """Return the median time of an operation; compiling and the first runs do not count."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        operation.call(*operation.arguments)
+        return time.perf_counter() - start
+    for _ in range(3):
+        operation.call(*operation.arguments)
+    room = torch.empty(FLUSHED // 4, dtype=torch.int32, device=device)
+    marks = [[torch.cuda.Event(enable_timing=True) for _ in "be"] for _ in range(RUNS)]
+    for before, after in marks:
+        room.zero_()
+        before.record()
+        operation.call(*operation.arguments)
+        after.record()
+    torch.cuda.synchronize()
+    return median(before.elapsed_time(after) for before, after in marks) / 1e3
+
+
+def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the times as a table in Markdown."""
+    columns = (
+        *("model", "load", "operation", "us", "predicted_us", "gb_per_second", "tflop_per_second"),
+        *("share", "error"),
+    )
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    return lines + [f"| {' | '.join(str(row.get(name, '')) for name in columns)} |" for row in rows]
+
+
+def _known(device: torch.device) -> Device | None:
+    """Return the facts of the GPU, if the roofline has them."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((known for known in DEVICES if known.name in name), None)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10, help="end the table after so long (%(default)s)")
+    parser.add_argument("--to", type=Path, help="file for the figures, as JSON")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="tiny shapes on a CPU under Triton's interpreter; no figures"
+    )
+    parser.add_argument("--families", type=int, help="compare so many families, not all")
+    args = parser.parse_args(argv)
+    until = time.monotonic() + 60 * args.minutes
+    if not args.dry_run and not torch.cuda.is_available():
+        parser.error("torch sees no GPU here; try the script with --dry-run")
+    if args.dry_run:
+        make = Maker(torch.device("cpu"), torch.float32)
+        shapes, loads = [SMALLEST], [Load("decode 2", 2), Load("prefill 5", 1, 5)]
+        steps = [(SMALLEST, loads[0])]
+    else:
+        make = Maker(torch.device("cuda"), torch.bfloat16)
+        shapes, loads = list(SMALL), list(SMALL_LOADS)
+        steps = [(shape, load) for load in LOADS for shape in SHAPES]
+        print(torch.cuda.get_device_name(), flush=True)
+    result: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpu": torch.cuda.get_device_name() if not args.dry_run else None,
+        "environment": environment(),
+    }
+    cases = family_cases(wide=not args.dry_run)[: args.families]
+    for part, found in (
+        ("kernels", compared(make, shapes, loads, context=20 if args.dry_run else 300)),
+        ("families", compared_families(make, cases)),
+    ):
+        result[part] = list(found)
+        bad = [row for row in result[part] if not row["passed"]]
+        print(f"{part}: {len(result[part]) - len(bad)} of {len(result[part])} agree", flush=True)
+        for row in bad:
+            print(f"  {row['name']}: {row['difference']} (limit {row['limit']})", flush=True)
+    result["times"] = list(timed(make, _known(make.device), until, steps))
+    print("\n".join(table(result["times"])))
+    if args.dry_run:
+        print("A dry run on a CPU: the times are those of the interpreter and say nothing of a GPU.")
+    if args.to:
+        args.to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(row["passed"] for part in ("kernels", "families") for row in result[part]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
