@@ -163,7 +163,10 @@ class Asker:
         if self.scene.bars:
             return {"charts": 5.0, **found}
         several = "several " * (len(self.scene.groups) > 1)
-        found |= {f"{several}{topic}": 3.0 for topic in ("shape", "colour", "count")} | {"present": 1.0, "none": 0.3}
+        found |= {f"{several}{topic}": 3.0 for topic in ("shape", "colour", "count")} | {
+            "present": 1.0,
+            "none": 0.3,
+        }
         if self.single:
             found["position"] = 2.0
         if slots.across(self.scene) or slots.down(self.scene):
