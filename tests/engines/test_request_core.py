@@ -117,8 +117,7 @@ class Run:
         try:
             outputs = self.core.step()
         except RuntimeError:
-            outputs = self.core.fail_all("it failed")
-            self.paused.clear()
+            outputs = self.core.recover("it failed")
         finally:
             self.core._take = take  # type: ignore[method-assign]
         self.take(outputs)
@@ -134,7 +133,7 @@ class Run:
         core.check_integrity()
         assert {name for name, reason in self.reasons.items() if reason is None} == core._states.keys()
         assert {state.request.request_id for state in queues.paused} == self.paused
-        for queue in (queues.running, queues.waiting):
+        for queue in (queues.running, queues.waiting, queues.held_back):
             assert queue == sorted(queue, key=lambda state: state.key)
         assert self.num_held() == len(queues.running) <= PLACES
 
@@ -181,7 +180,7 @@ def test_any_sequence_of_moves_loses_nothing(make: Callable[[], Made], rounds: l
     for name in [*run.paused]:
         run.core.resume(name)
     run.paused.clear()
-    for _ in range(400):
+    for _ in range(2000):
         if run.core.has_work:
             run.step()
             run.check()

@@ -27,13 +27,15 @@ from .conftest import EOS, config
 
 
 @asynccontextmanager
-async def running(model: Transformer, **changes: Any) -> AsyncIterator[NativeEngine]:
+async def running(
+    model: Transformer, stuck_after: float = 120.0, **changes: Any
+) -> AsyncIterator[NativeEngine]:
     """A started engine on the tiny model."""
     settings = config(**changes)
     runner = ModelRunner(
         model, num_blocks=settings.num_blocks, block_size=settings.block_size, device=torch.device("cpu")
     )
-    engine = NativeEngine(settings, runner, model="tiny", eos_token_ids=EOS)
+    engine = NativeEngine(settings, runner, model="tiny", eos_token_ids=EOS, stuck_after=stuck_after)
     await engine.start()
     try:
         yield engine
@@ -53,9 +55,10 @@ async def collect(engine: NativeEngine, wanted: GenerateRequest) -> list[TokenCh
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the engine thread has reacted; the test's timeout is the bound."""
-    while not condition():
-        await asyncio.sleep(0.001)
+    """Wait until the engine thread has reacted."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def run(work: Awaitable[None]) -> None:
@@ -172,48 +175,6 @@ def test_one_failed_step_fails_its_requests_only(model: Transformer, monkeypatch
             assert "luck" not in last.error
             assert (await collect(engine, request("y"))).pop().finish_reason == "length"
             assert engine.stats().alive
-
-    run(work())
-
-
-def test_an_engine_that_fails_repeatedly_reports_itself_dead(
-    model: Transformer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work() -> None:
-        async with running(model) as engine:
-
-            def broken(*_: Any) -> None:
-                raise RuntimeError("out of luck")
-
-            monkeypatch.setattr(engine._core._runner, "forward", broken)
-            for name in "abc":
-                assert (await collect(engine, request(name)))[-1].finish_reason == "error"
-            await until(lambda: not engine.stats().alive)
-            with pytest.raises(EngineClosedError):
-                await collect(engine, request("d"))
-
-    run(work())
-
-
-def test_a_dead_thread_leaves_nobody_waiting(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with running(model) as engine:
-
-            def broken(*_: Any) -> None:
-                raise RuntimeError("the books do not balance")
-
-            monkeypatch.setattr(engine._core.scheduler, "check_integrity", broken)
-            tasks = [
-                asyncio.ensure_future(collect(engine, request(str(i), max_tokens=200))) for i in range(3)
-            ]
-            await until(lambda: engine.stats().num_running == 3)
-            engine.abort("0")
-            for task in tasks[1:]:
-                assert (await task)[-1].finish_reason == "error"
-            assert not engine.stats().alive
-            with pytest.raises(EngineClosedError):
-                await collect(engine, request("late"))
-            tasks[0].cancel()
 
     run(work())
 

@@ -98,6 +98,7 @@ class _Silent:
     """A listener that ends at once."""
 
     started = True
+    failed = False
 
     def run(self, **_: object) -> None:
         pass

@@ -307,6 +307,17 @@ def test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest() -> Non
     assert "data: [DONE]" in lines
 
 
+def test_a_server_with_a_dead_engine_ends_so_that_it_is_started_again() -> None:
+    """systemd and Kubernetes start a process again that has ended, and not one that answers 503 for ever."""
+    engine = scripted()
+    with live(lambda: served(engine), Settings()) as server:
+        assert httpx.get(f"{server.url}/health/live").status_code == 200
+        engine._closed = True
+        server.thread.join(20)
+        assert not server.thread.is_alive()
+        assert server.server.failed  # type: ignore[attr-defined]
+
+
 def test_a_server_that_stops_finishes_responses_in_the_background(tmp_path: Path) -> None:
     slow, url = scripted(answer_with("one two three"), delay=0.02), f"sqlite:///{tmp_path / 's.db'}"
     body = {"model": "test-model", "input": "hi", "background": True}

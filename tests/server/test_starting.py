@@ -20,6 +20,7 @@ class Silent:
     """A listener that ends at once."""
 
     started = True
+    failed = False
 
     def run(self, **_: object) -> None:
         pass

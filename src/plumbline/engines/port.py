@@ -302,6 +302,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt tokens computed or found in the cache since the start."""
     generation_tokens: int
     num_steps: int
+    num_failed_steps: int = 0
+    """Steps that raised an error since the start."""
+    num_restarts: int = 0
+    """How often the engine went on with a new core after its thread had died or hung."""
 
 
 class Engine(Protocol):
@@ -387,4 +391,8 @@ class EngineFullError(Exception):
 
 
 class EngineClosedError(Exception):
-    """The engine no longer takes requests."""
+    """The engine takes no requests, for now or any more; `retry_after` is a hint in whole seconds, at least 1."""
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after

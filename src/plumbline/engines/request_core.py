@@ -1,4 +1,4 @@
-"""Run the life cycle of requests, which is the same in every core: add, pause, resume, finish, abort, fail.
+"""Run the life cycle of requests, which is the same in every core: add, pause, resume, finish, abort, recover.
 
     add ──► waiting ──► running ──► finished
                ▲  preempt  │ │
@@ -18,6 +18,7 @@ from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.request import PlacedImage, RequestState
 from plumbline.engines.request_queues import RequestQueues
+from plumbline.engines.trials import Trials
 
 __all__ = ["Output", "RequestCore"]
 
@@ -36,6 +37,7 @@ class RequestCore(ABC):
 
     def __init__(self, queues: RequestQueues, *, eos_token_ids: frozenset[int], max_model_len: int) -> None:
         self.queues = queues
+        self._trials = Trials(queues)
         self._eos_token_ids = eos_token_ids
         self._max_model_len = max_model_len
         self._states: dict[str, RequestState] = {}
@@ -93,28 +95,48 @@ class RequestCore(ABC):
             self.queues.resume(state)
 
     def step(self) -> list[Output]:
-        """Compute the next tokens; if this raises, `fail_all` must follow."""
+        """Compute the next tokens; if this raises, `recover` must follow."""
+        self._trials.before_step()
         self._step()
+        passed = self._trials.after_step()
+        if passed is not None:
+            self._preempt(passed)
         return self._pop_outputs()
 
-    def fail_all(self, error: str) -> list[Output]:
-        """End every request with an error, after a step that raised; also returns the chunks of that step."""
-        states = list(self._states.values())
-        for state in states:
-            state.finish_reason = "error"
-            self.queues.remove(state)
-        self._states.clear()
-        self._recover(states)
+    def recover(self, error: str) -> list[Output]:
+        """Go on after a step that raised; also returns the chunks of that step.
+
+        The request that makes steps fail ends with the error. If it is not known yet, the requests are computed again
+        one at a time; their answers stay as they are.
+        """
         outputs = self._pop_outputs()
         ended = {request_id for request_id, chunk in outputs if chunk.finish_reason is not None}
-        failed = TokenChunk(finish_reason="error", error=error)
-        ids = [state.request.request_id for state in states]
-        return outputs + [(request_id, failed) for request_id in ids if request_id not in ended]
+        queues = self.queues
+        # The first waiting request is a suspect, too: admitting it may be what failed.
+        suspects = [*queues.running, *queues.waiting[:1]]
+        suspects = [state for state in suspects if state.request.request_id not in ended]
+        if len(suspects) == 1:
+            (state,) = suspects
+            state.finish_reason = "error"
+            outputs.append((state.request.request_id, TokenChunk(finish_reason="error", error=error)))
+            ended.add(state.request.request_id)
+        known = [*self._states.values()]
+        for state in known:
+            if state.request.request_id in ended:
+                queues.remove(state)
+                del self._states[state.request.request_id]
+            elif state in queues.running:
+                queues.preempt(state)
+                state.num_computed_tokens = 0
+        self._recover(known)
+        self._trials.begin(suspects if len(suspects) > 1 else ())
+        return outputs
 
     def check_integrity(self) -> None:
         """Assert that every request is in one queue; cores also check their memory. Called when idle."""
         queues = self.queues
-        queued = [s.request.request_id for s in (*queues.running, *queues.waiting, *queues.paused)]
+        every = (*queues.running, *queues.waiting, *queues.paused, *queues.held_back)
+        queued = [state.request.request_id for state in every]
         assert sorted(queued) == sorted(self._states), (queued, list(self._states))
 
     def stats(self) -> EngineStats:
@@ -124,7 +146,7 @@ class RequestCore(ABC):
             alive=True,
             seconds_since_step=0.0,
             num_running=len(queues.running),
-            num_waiting=len(queues.waiting),
+            num_waiting=len(queues.waiting) + len(queues.held_back),
             kv_cache_usage=self._cache_usage(),
             num_preemptions=queues.num_preemptions,
             prefix_cache_queries=queues.prefix_queries,
@@ -152,11 +174,17 @@ class RequestCore(ABC):
 
     def _end(self, states: Collection[RequestState]) -> None:
         """Release what requests hold that have finished, and forget them."""
-        # In this order, so that `fail_all` knows of them if the release raises.
+        # In this order, so that `recover` knows of them if the release raises.
         self._release(states)
         for state in states:
             self.queues.remove(state)
             del self._states[state.request.request_id]
+
+    def _preempt(self, state: RequestState) -> None:
+        """Let a running request wait again; it is computed anew."""
+        self.queues.preempt(state)
+        self._release([state])
+        state.num_computed_tokens = 0
 
     @abstractmethod
     def _release(self, states: Collection[RequestState]) -> None:

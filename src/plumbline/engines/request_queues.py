@@ -1,4 +1,4 @@
-"""Keep each request of a core in one of three queues: waiting, running or paused."""
+"""Keep each request of a core in one of four queues: waiting, running, paused or held back."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class RequestQueues:
         self.running: list[RequestState] = []
         self.paused: list[RequestState] = []
         """Requests whose readers do not keep up; they hold no memory of the model."""
+        self.held_back: list[RequestState] = []
+        """Requests that wait while another runs alone (`trials.py`); they hold no memory of the model either."""
         self.num_preemptions = 0
         self.prefix_queries = 0
         """Tokens of the prompts that were looked up in a prefix cache."""
@@ -27,7 +29,7 @@ class RequestQueues:
     @property
     def has_work(self) -> bool:
         """Whether a request runs or waits; paused requests do neither."""
-        return bool(self.running or self.waiting)
+        return bool(self.running or self.waiting or self.held_back)
 
     def add(self, state: RequestState) -> None:
         """Let a request wait, at the place of its priority and arrival."""
@@ -62,9 +64,21 @@ class RequestQueues:
         """Keep a request from running until `resume`; returns False if it is paused already."""
         if state in self.paused:
             return False
-        (self.running if state in self.running else self.waiting).remove(state)
+        for queue in (self.running, self.waiting, self.held_back):
+            if state in queue:
+                queue.remove(state)
         self.paused.append(state)
         return True
+
+    def hold_back(self, state: RequestState) -> None:
+        """Keep a waiting request from running until `admit`."""
+        self.waiting.remove(state)
+        insort(self.held_back, state, key=_key)
+
+    def admit(self, state: RequestState) -> None:
+        """Let a request that was held back wait again."""
+        self.held_back.remove(state)
+        self.add(state)
 
     def resume(self, state: RequestState) -> None:
         """Let a paused request wait again; others are left alone."""
@@ -74,7 +88,7 @@ class RequestQueues:
 
     def remove(self, state: RequestState) -> None:
         """Forget a request, whichever queue it is in."""
-        for queue in (self.running, self.waiting, self.paused):
+        for queue in (self.running, self.waiting, self.paused, self.held_back):
             if state in queue:
                 queue.remove(state)
                 return

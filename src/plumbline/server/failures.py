@@ -63,7 +63,9 @@ def as_api_error(error: Exception) -> ApiError:
     match error:
         case EngineFullError():
             return rate_limited(str(error), error.retry_after)
-        case EngineClosedError() | AbortedError():
+        case EngineClosedError():
+            return engine_unavailable(str(error), error.retry_after)
+        case AbortedError():
             return engine_unavailable(str(error))
         case RefusedRequestError():
             return invalid_request(str(error), error.param)

@@ -118,6 +118,21 @@ class Models(Generic[M]):
         """The engines of the models that are loaded."""
         return [model.generation.model.engine for model in self._pool.loaded]
 
+    def has_died(self) -> bool:
+        """Return whether the only model has a dead engine; one of several is unloaded, to be loaded again."""
+        dead = [
+            model.generation.model.names[0]
+            for model in self._pool.loaded
+            if not model.generation.model.engine.stats().alive
+        ]
+        if len(self._catalog.sources) == 1:
+            return bool(dead)
+        for name in dead:
+            if self._pool.status(name) == "loaded":
+                _log.error("the engine of %r has failed: the model is unloaded", name)
+                self.begin(name, self.unload)
+        return False
+
     @property
     def served(self) -> list[ServedModel]:
         """The models that are loaded."""

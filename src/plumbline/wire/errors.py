@@ -351,8 +351,10 @@ def server_error(message: str = "The server had an error while processing your r
     return ApiError(500, message, SERVER_ERROR, None, None)
 
 
-def engine_unavailable(message: str = "The engine is not ready.") -> ApiError:
-    return ApiError(503, message, SERVER_ERROR, None, "engine_unavailable")
+def engine_unavailable(message: str = "The engine is not ready.", retry_after: int = 1) -> ApiError:
+    """Return the 503 for a request that may succeed in `retry_after` seconds."""
+    headers = {"Retry-After": str(retry_after)}
+    return ApiError(503, message, SERVER_ERROR, None, "engine_unavailable", headers)
 
 
 def model_not_loaded(message: str) -> ApiError:

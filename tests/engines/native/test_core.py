@@ -229,7 +229,7 @@ def test_a_failed_step_fails_its_requests_and_leaves_clean_books(engine: Build, 
         patch.setattr(driver.core._runner, "forward", broken)
         with pytest.raises(RuntimeError, match="out of luck"):
             driver.step()
-    driver._take(driver.core.fail_all("sorry"))
+    driver._take(driver.core.recover("sorry"))
     assert driver.finished["a"] == "error"
     driver.add("b", range(2, 30), max_tokens=5)
     driver.run()

@@ -28,7 +28,15 @@ from plumbline.engines.port import (
 )
 from plumbline.engines.remote.client import RemoteEngine
 from plumbline.engines.remote.host import EngineHost
-from plumbline.engines.remote.messages import Chunks, Connection, FrameError, FromHost, Generate, ToHost
+from plumbline.engines.remote.messages import (
+    Chunks,
+    Connection,
+    FrameError,
+    FromHost,
+    Generate,
+    Statistics,
+    ToHost,
+)
 
 
 def request(name: str, **sampling: Any) -> GenerateRequest:
@@ -134,6 +142,41 @@ async def test_the_end_of_the_host_ends_streams_with_an_error(tmp_path: Path) ->
     with pytest.raises(EngineClosedError):
         await anext(remote.generate(request("b")))
     await remote.stop()
+
+
+async def test_a_host_that_sends_nothing_ends_streams_until_it_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a process that was stopped; `tests/faults` stops one."""
+    talks = asyncio.Event()
+
+    async def send_statistics(user: Any) -> None:
+        while True:
+            await talks.wait()
+            user._connection.send(Statistics(engine.stats()))
+            await asyncio.sleep(0.02)
+
+    monkeypatch.setattr("plumbline.engines.remote.host._User._send_statistics", send_statistics)
+    engine = GatedEngine()
+    host = EngineHost(engine, tmp_path / "engine.sock")
+    await host.start()
+    remote = await RemoteEngine.connect(tmp_path / "engine.sock", silent_after=0.5)
+    await remote.start()
+    try:
+        last = (await chunks_of(remote, request("a")))[-1]
+        assert (last.finish_reason, last.error) == ("error", "The engine's process does not answer.")
+        await until(lambda: not engine.num_running)
+        assert remote.stats().alive
+        assert remote.stats().seconds_since_step > 0.0
+        with pytest.raises(EngineClosedError, match="again"):
+            await anext(remote.generate(request("b")))
+        talks.set()
+        await until(lambda: not remote._is_silent)
+        engine.let()
+        assert (await chunks_of(remote, request("c")))[-1].finish_reason in ("stop", "length")
+    finally:
+        await remote.stop()
+        await host.stop()
 
 
 async def test_a_reader_that_is_far_behind_holds_the_engine(tmp_path: Path) -> None:

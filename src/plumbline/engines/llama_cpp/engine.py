@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from plumbline.engines.constraints.grammar import GrammarCompiler
@@ -31,6 +32,7 @@ class LlamaCppEngine(ThreadedEngine):
         options: `KEY=VALUE` texts, parameters of llama.cpp.
         markers: the added tokens of the vocabulary; only they end answers.
         grammars: makes the grammar compiler for the facts of the engine.
+        stuck_after: see `ThreadedEngine`.
 
     Raises:
         LlamaCppError: llama.cpp is missing, cannot load the file, or has no such parameter.
@@ -51,6 +53,7 @@ class LlamaCppEngine(ThreadedEngine):
         options: Sequence[str] = (),
         markers: frozenset[int] | None = None,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
+        stuck_after: float = 120.0,
     ) -> None:
         self._library = Library(
             file,
@@ -71,13 +74,22 @@ class LlamaCppEngine(ThreadedEngine):
             cache_bytes=cache_bytes,
             max_num_seqs=self._library.max_running,
         )
+        self._new_core = partial(LlamaCppCore, self._library, shares_prefixes=shares_prefixes)
         super().__init__(
-            LlamaCppCore(self._library, shares_prefixes=shares_prefixes),
+            self._new_core(),
             info,
             max_in_flight=self._library.max_running + max_num_waiting,
             max_per_client=max_seqs_per_client,
             grammars=None if grammars is None else grammars(info),
+            stuck_after=stuck_after,
         )
+
+    def _renew(self, *, abandoned: bool) -> LlamaCppCore | None:
+        """Return a new core, unless a thread is still within llama.cpp, which has one cache."""
+        if abandoned:
+            return None
+        self._library.clear()
+        return self._new_core()
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         """Return llama.cpp's tokens of a text, with or without special tokens. Only before `start`."""
@@ -86,4 +98,5 @@ class LlamaCppEngine(ThreadedEngine):
     async def stop(self) -> None:
         """End the thread, abort what runs and free the model. Idempotent."""
         await super().stop()
-        self._library.close()
+        if not self.has_hanging_thread:  # It would use freed memory.
+            self._library.close()

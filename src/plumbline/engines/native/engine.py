@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from plumbline.engines.checks import check_media, no_adapters
@@ -34,6 +35,7 @@ class NativeEngine(ThreadedEngine):
         cache_bytes: int = 0,
         adapters: AdapterTable | None = None,
         images: ImageReader | None = None,
+        stuck_after: float = 120.0,
     ) -> None:
         info = EngineInfo(
             name="plumbline",
@@ -49,9 +51,16 @@ class NativeEngine(ThreadedEngine):
             max_num_seqs=config.max_num_seqs,
             runs_on=runs_on,
         )
-        texts = () if grammars is None else grammars.vocabulary.tokens
-        placeholders = frozenset() if images is None else images.tokens
-        core = EngineCore(config, runner, eos_token_ids, texts=texts, placeholders=placeholders)
+        self._runner = runner
+        self._new_core = partial(
+            EngineCore,
+            config,
+            eos_token_ids=eos_token_ids,
+            texts=() if grammars is None else grammars.vocabulary.tokens,
+            placeholders=frozenset() if images is None else images.tokens,
+        )
+        core = self._new_core(runner)
+        self._placed_adapters = core.adapters
         self._images = images
         self._named = None if adapters is None else NamedAdapters(adapters, core.adapters)
         super().__init__(
@@ -62,6 +71,7 @@ class NativeEngine(ThreadedEngine):
             grammars=grammars,
             adapters=self._named,
             media=images,
+            stuck_after=stuck_after,
         )
 
     async def stop(self) -> None:
@@ -69,6 +79,13 @@ class NativeEngine(ThreadedEngine):
         await super().stop()
         if self._images is not None:
             self._images.close()
+
+    def _renew(self, *, abandoned: bool) -> EngineCore:
+        """Return a new core; the cache of the old one is used again, unless a thread may still write to it."""
+        self._runner = self._runner.renewed(new_cache=abandoned)
+        core = self._new_core(self._runner)
+        core.adapters = self._placed_adapters
+        return core
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
         """See `plumbline.engines.port.Engine.expand`."""

@@ -6,6 +6,7 @@ computed. A runner owns the weights, the KV cache and the sampler's device state
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -68,6 +69,10 @@ class Runner(Protocol):
         """Whether a row has the same bits in any batch."""
         ...
 
+    def renewed(self, *, new_cache: bool) -> Runner:
+        """Return a runner of the same model without requests, with the same cache or a new one."""
+        ...
+
     def admit(self, state: RequestState) -> None:
         """Prepare for a request that has got a slot."""
         ...
@@ -91,6 +96,7 @@ class ModelRunner:
     def __init__(self, model: Transformer, *, num_blocks: int, block_size: int, device: torch.device) -> None:
         self._model = model
         self._device = device
+        self._cache_size = num_blocks, block_size
         self._kv = model.allocate_kv(num_blocks, block_size)
         self._sampler = Sampler(model.description.vocab_size, device, model.library)
         self._hidden: Tensor | None = None
@@ -114,6 +120,15 @@ class ModelRunner:
     def is_exact(self) -> bool:
         """Compiled kernels are."""
         return self._model.library is not None
+
+    def renewed(self, *, new_cache: bool) -> ModelRunner:
+        """See `Runner.renewed`."""
+        other = copy.copy(self)
+        other._sampler = Sampler(self.vocab_size, self._device, self._model.library)
+        other._hidden = None
+        if new_cache:
+            other._kv = self._model.allocate_kv(*self._cache_size)
+        return other
 
     def admit(self, state: RequestState) -> None:
         """Prepare the sampler for a request."""
@@ -187,6 +202,10 @@ class NullRunner:
     def is_exact(self) -> bool:
         """Draws are random."""
         return False
+
+    def renewed(self, *, new_cache: bool) -> NullRunner:
+        """There is nothing that it shares with others."""
+        return self
 
     def admit(self, state: RequestState) -> None:
         """Nothing to prepare."""

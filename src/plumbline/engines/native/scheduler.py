@@ -141,7 +141,8 @@ class Scheduler(RequestQueues):
         Raises:
             RuntimeError: a block was lost or is counted twice.
         """
-        self.pool.check_integrity([state.block_ids for state in (*self.running, *self.waiting, *self.paused)])
+        every = (*self.running, *self.waiting, *self.paused, *self.held_back)
+        self.pool.check_integrity([state.block_ids for state in every])
 
     def _make_room(self, preempted: list[RequestState]) -> None:
         """Preempt one request of the client with the most, if a client with fewer waits for a place or blocks.

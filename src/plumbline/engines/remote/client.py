@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
@@ -43,12 +44,17 @@ from plumbline.engines.remote.messages import (
 
 __all__ = ["RemoteEngine"]
 
+_log = logging.getLogger("plumbline.engines")
+
 _UNREAD_PAUSES = 256
 _UNREAD_RESUMES = 32
 """Unread chunks at which a stream is paused, and at which it goes on. If the reader still lags, the engine pauses the
 request."""
 _Answer = TokenChunk | Checked | Expanded | Refused
 _LOST = "The engine's process has ended."
+_SILENT = "The engine's process does not answer."
+_LONGEST_LOOK = 1.0
+"""Seconds between two looks at what the host has sent."""
 _DEAD = EngineStats(
     alive=False,
     seconds_since_step=0.0,
@@ -69,15 +75,23 @@ class RemoteEngine:
 
     Build it with `connect`. The counters of `stats` are those of the last message, at most a fraction of a second old.
     When the connection is lost, streams end with an error and the engine is not alive; it does not connect again.
+    When the host sends nothing for too long, such as a process that was stopped, streams end with an error, too, and
+    requests are refused until it sends something again.
 
     Args:
         path: the host's socket.
         info: the engine's facts, as received from the host.
+        silent_after: seconds without a message after which the host counts as silent.
     """
 
-    def __init__(self, path: Path, info: EngineInfo) -> None:
+    def __init__(self, path: Path, info: EngineInfo, silent_after: float = 120.0) -> None:
         self._path = path
         self._info = info
+        self._silent_after = silent_after
+        self._is_silent = False
+        self._num_heard = 0
+        """Messages of the host so far."""
+        self._watching: asyncio.Task[None] | None = None
         self._connection: Connection[FromHost] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._streams: dict[int, asyncio.Queue[_Answer]] = {}
@@ -90,7 +104,7 @@ class RemoteEngine:
         """Is called when the connection has ended without `stop`."""
 
     @classmethod
-    async def connect(cls, path: Path) -> RemoteEngine:
+    async def connect(cls, path: Path, silent_after: float = 120.0) -> RemoteEngine:
         """Ask the host for the engine's facts. The connection for requests is made by `start`.
 
         Raises:
@@ -99,7 +113,7 @@ class RemoteEngine:
         """
         connection = await _open(path)
         try:
-            return cls(path, await _greeting(connection))
+            return cls(path, await _greeting(connection), silent_after)
         finally:
             connection.close()
 
@@ -120,15 +134,17 @@ class RemoteEngine:
         self._closed = None
         self._stats = (msgspec.structs.replace(_DEAD, alive=True), time.monotonic())
         self._reading = asyncio.create_task(self._read(self._connection))
+        self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
         """Abort what this process asked for, and disconnect. Idempotent; the engine itself goes on."""
         if self._closed is None:
             self._closed = "The server is shutting down."
-        reading, self._reading = self._reading, None
-        if reading is not None:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+        tasks = [task for task in (self._reading, self._watching) if task is not None]
+        self._reading = self._watching = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._connection is not None:
             self._connection.close()
         for stream in self._streams.values():
@@ -208,7 +224,7 @@ class RemoteEngine:
         stats, at = self._stats
         if self._closed is not None:
             return msgspec.structs.replace(stats, alive=False)
-        if not stats.seconds_since_step:
+        if not stats.seconds_since_step and not self._is_silent:
             return stats
         return msgspec.structs.replace(
             stats, seconds_since_step=stats.seconds_since_step + time.monotonic() - at
@@ -219,6 +235,8 @@ class RemoteEngine:
     ) -> tuple[int, asyncio.Queue[_Answer], Connection[FromHost]]:
         if self._closed is not None or self._connection is None:
             raise EngineClosedError(self._closed or _LOST)
+        if self._is_silent:
+            raise EngineClosedError(f"{_SILENT} Send the request again.")
         self._num_streams += 1
         queue: asyncio.Queue[_Answer] = asyncio.Queue()
         self._streams[self._num_streams] = queue
@@ -230,11 +248,35 @@ class RemoteEngine:
                 for message in messages:
                     self._take(message)
         self._closed = _LOST
-        for stream in self._streams.values():
-            stream.put_nowait(TokenChunk(finish_reason="error", error=_LOST))
+        self._fail_streams(_LOST)
         self.on_lost()
 
+    async def _watch(self) -> None:
+        """Fail what waits for a silent host. Looks are counted, because this process may have been stopped itself."""
+        look = min(_LONGEST_LOOK, self._silent_after / 10)
+        looks, seen = 0, -1
+        while True:
+            await asyncio.sleep(look)
+            looks = looks + 1 if self._num_heard == seen else 0
+            seen = self._num_heard
+            if looks * look < self._silent_after:
+                if self._is_silent:
+                    _log.warning("the engine's process answers again")
+                self._is_silent = False
+            elif not self._is_silent:
+                _log.error("the engine's process has sent nothing for %.0f s", looks * look)
+                self._is_silent = True
+                self._fail_streams(_SILENT)
+
+    def _fail_streams(self, error: str) -> None:
+        """End all streams with an error; a host that is still there frees what they hold when it reads this."""
+        for number, stream in self._streams.items():
+            stream.put_nowait(TokenChunk(finish_reason="error", error=error))
+            if self._connection is not None:
+                self._connection.send(Abort(number))
+
     def _take(self, message: FromHost) -> None:
+        self._num_heard += 1
         match message:
             case Chunks(items):
                 for number, chunk in items:
@@ -274,10 +316,10 @@ async def _greeting(connection: Connection[FromHost]) -> EngineInfo:
 
 def _error(answer: _Answer) -> Exception:
     """Return the error of the port that the host's engine raised."""
-    if not isinstance(answer, Refused):  # The connection ended first.
-        return EngineClosedError(_LOST)
+    if not isinstance(answer, Refused):  # The connection ended, or the host fell silent.
+        return EngineClosedError(answer.error or _LOST if isinstance(answer, TokenChunk) else _LOST)
     if answer.kind == "refused":
         return RefusedRequestError(answer.message, param=answer.param)
     if answer.kind == "full":
         return EngineFullError(answer.message, retry_after=answer.retry_after)
-    return EngineClosedError(answer.message)
+    return EngineClosedError(answer.message, answer.retry_after)

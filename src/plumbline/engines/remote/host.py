@@ -268,4 +268,5 @@ def _refused(stream: int, error: Exception) -> Refused:
         case EngineFullError():
             return Refused(stream, "full", str(error), retry_after=error.retry_after)
         case _:
-            return Refused(stream, "closed", str(error))
+            seconds = error.retry_after if isinstance(error, EngineClosedError) else 1
+            return Refused(stream, "closed", str(error), retry_after=seconds)

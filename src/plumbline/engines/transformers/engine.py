@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class TransformersEngine(ThreadedEngine):
         max_seqs_per_client: int = 0,
         cache_bytes: int = 1 << 62,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
+        stuck_after: float = 120.0,
     ) -> None:
         """Serve `hf_model`, a `PreTrainedModel` with a language modelling head, under the name `model`.
 
@@ -57,13 +59,19 @@ class TransformersEngine(ThreadedEngine):
             max_num_seqs=max_num_running,
             runs_on=f"{hf_model.device} in {str(hf_model.dtype).removeprefix('torch.')}",
         )
+        self._new_core = partial(TransformersCore, hf_model, info, max_num_running, cache_bytes, self._media)
         super().__init__(
-            TransformersCore(hf_model, info, max_num_running, cache_bytes, self._media),
+            self._new_core(),
             info,
             max_in_flight=max_num_running + max_num_waiting,
             max_per_client=max_seqs_per_client,
             grammars=None if grammars is None else grammars(info),
+            stuck_after=stuck_after,
         )
+
+    def _renew(self, *, abandoned: bool) -> TransformersCore:
+        """Return a new core; each request has a cache of its own."""
+        return self._new_core()
 
     @classmethod
     def from_folder(
@@ -80,6 +88,7 @@ class TransformersEngine(ThreadedEngine):
         max_seqs_per_client: int = 0,
         cache_bytes: int = 1 << 62,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
+        stuck_after: float = 120.0,
     ) -> TransformersEngine:
         """Load a model folder; `dtype` None takes the type of its config, `grammars` makes the grammar compiler.
 
@@ -97,6 +106,7 @@ class TransformersEngine(ThreadedEngine):
             max_seqs_per_client=max_seqs_per_client,
             cache_bytes=cache_bytes,
             grammars=grammars,
+            stuck_after=stuck_after,
         )
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:

@@ -228,6 +228,7 @@ def _transformers(
         max_num_waiting=settings.max_num_waiting,
         max_seqs_per_client=settings.client_limit,
         cache_bytes=cache_bytes(settings, "transformers", None),
+        stuck_after=settings.stuck_after,
         grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
     )
 
@@ -295,6 +296,7 @@ def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Pa
         options=[*_LLAMA_CPP_DTYPES[settings.dtype], *_offload(settings.device), *settings.engine_args],
         markers=frozenset(tokenizer.added.values()),
         grammars=grammars,
+        stuck_after=settings.stuck_after,
     )
     _check_texts(disagreement(tokenizer, engine.tokenize, partial(engine.tokenize, special=True)), gguf)
     return engine

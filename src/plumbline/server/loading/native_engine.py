@@ -172,6 +172,7 @@ def build_native(
         cache_bytes=held,
         adapters=adapters,
         images=_image_reader(loaded, model, config, encode),
+        stuck_after=settings.stuck_after,
     )
 
 

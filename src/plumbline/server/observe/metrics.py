@@ -278,6 +278,20 @@ _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float]], ...] = (
 )
 
 
+_FAILURES: tuple[tuple[str, str, Callable[[EngineStats], float]], ...] = (
+    (
+        "plumbline_engine_failed_steps",
+        "Steps of the engine that raised an error",
+        lambda stats: stats.num_failed_steps,
+    ),
+    (
+        "plumbline_engine_restarts",
+        "New cores after the engine's thread had died or hung",
+        lambda stats: stats.num_restarts,
+    ),
+)
+
+
 class _EngineCollector(Collector):
     """Reads the counters of the engines at each scrape.
 
@@ -305,6 +319,9 @@ class _EngineCollector(Collector):
             ),
             {name: float(found.alive) for name, found in stats.items()},
         )
+        for name, text, number in _FAILURES:
+            counts = {model: number(found) for model, found in stats.items()}
+            yield _family(CounterMetricFamily(name, text, labels=["model_name"]), counts)
         yield _family(
             GaugeMetricFamily("plumbline_kv_blocks", "Blocks of the KV cache", labels=["model_name"]),
             {name: float(engine.info.num_blocks) for name, engine in self._engines.items()},

@@ -1,4 +1,4 @@
-"""Listen with uvicorn, with six changes to its behaviour.
+"""Listen with uvicorn, with seven changes to its behaviour.
 
 * Malformed HTTP is answered in the API's envelope (ERR-01); uvicorn answers in plain text.
 * Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12); uvicorn cuts them.
@@ -8,6 +8,7 @@
   connection for ever.
 * Connections whose client does not read its answer for five minutes are closed: its request would keep its model
   loaded, and others may wait for the memory. uvicorn's pings do not close a WebSocket that still has data to send.
+* A server whose engine is dead ends with `failed`, for a service manager to start it again.
 * A WebSocket handshake that was refused with an answer is complete (WS-01); uvicorn logs it as an error of the server.
 """
 
@@ -48,6 +49,8 @@ _SILENT.propagate = False
 _log = logging.getLogger("plumbline.server")
 _LOOK = 0.05
 """Seconds between looks at what still runs."""
+_TICKS = 10
+"""uvicorn's ticks of 0.1 s between two looks whether the engine lives."""
 _LAST = 1.0
 """Seconds for the error events after a second Ctrl-C."""
 _GRACE = 5.0
@@ -65,8 +68,12 @@ class Listener(uvicorn.Server):
         announce: Callable[[], None] = lambda: None,
         draining: Draining | None = None,
         reload: Callable[[], None] | None = None,
+        has_died: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(config)
+        self._has_died = has_died
+        self.failed = False
+        """Whether the server ended because it could not answer requests any more."""
         self._draining = Draining() if draining is None else draining
         self._announce = announce
         self._reload = reload
@@ -98,6 +105,13 @@ class Listener(uvicorn.Server):
                 handle = on_hangup(self._reload, self._end)
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handle)
             self._announce()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to stop; also when the engine is dead, so that the server can be started again."""
+        if counter % _TICKS == 0 and not self.should_exit and self._has_died():
+            _log.error("the engine has failed: the server ends with status 1, to be started again")
+            self.failed = self.should_exit = True
+        return await super().on_tick(counter)
 
     def _end(self) -> None:
         self.should_exit = True
@@ -318,6 +332,7 @@ def listener(
         announce,
         app.draining,
         None if read is None else partial(app.access.read_again, read),
+        app.models.has_died,
     )
 
 

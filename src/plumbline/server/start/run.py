@@ -13,6 +13,7 @@ from plumbline.server.loading.storage import build_store
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import supervise
+from plumbline.server.start.descriptors import with_descriptors
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
 from plumbline.server.start.sockets import bound, check_certificates
@@ -37,6 +38,7 @@ def run(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
         Exception: the store or the engine did not start; `explained` has a line for it.
     """
     configure(settings.log_format)
+    settings = with_descriptors(settings)
     check_certificates(settings)
     store = build_store(settings)
     with bound(settings) as sockets:
@@ -69,7 +71,7 @@ def _serve(
     )
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
         server.run(sockets=sockets)
-    return 0 if server.started else 1
+    return 0 if server.started and not server.failed else 1
 
 
 def _may_compile(settings: Settings) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -115,5 +116,6 @@ def base_url(settings: Settings, port: int) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print to standard error at once."""
-    print(text, file=sys.stderr, flush=True)
+    """Print to standard error at once; a full disk behind it ends nothing."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

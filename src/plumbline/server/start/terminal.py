@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from rich.progress import (
 from rich.text import Text
 
 from plumbline.engines.progress import Progress
+from plumbline.server.start.summary import print_line
 from plumbline.server.start.waiting import text
 
 __all__ = ["shown"]
@@ -91,4 +91,4 @@ class _Lines:
         now = time.monotonic()
         if now >= self._due:
             self._due = now + _EVERY
-            print(f"Starting: {text(progress)}", file=sys.stderr, flush=True)
+            print_line(f"Starting: {text(progress)}")

@@ -43,7 +43,7 @@ def main() -> int:
 
 def _serve(start: Start) -> int:
     settings = start.settings
-    engine = asyncio.run(RemoteEngine.connect(Path(start.engine)))
+    engine = asyncio.run(RemoteEngine.connect(Path(start.engine), settings.stuck_after))
     model = load(settings, engine)
     make_collections_rare()
     server = listener(

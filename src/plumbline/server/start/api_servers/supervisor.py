@@ -36,6 +36,8 @@ _SHORT_LIFE = 10.0
 _BETWEEN = 0.2
 """Seconds between the two signals that end an API server at once."""
 _PAUSE = 0.5
+_LOOK = 1.0
+"""Seconds between two looks whether the engine lives."""
 _STARTS = 3
 """How often an API server is started that is killed before it is ready, as the system does when memory is short."""
 _LONGEST = 30.0
@@ -123,7 +125,9 @@ class Supervisor:
                 await self._first(ready)
                 if self._stopping.is_set():
                     break
+            watching = asyncio.create_task(self._watch())
             await self._stopping.wait()
+            watching.cancel()
             await asyncio.gather(*keepers)
         finally:
             for keeper in keepers:
@@ -152,6 +156,14 @@ class Supervisor:
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(what)
+
+    async def _watch(self) -> None:
+        """Stop when the engine is dead, so that this server can be started again."""
+        while self._engine.stats().alive:  # noqa: ASYNC110 - engines have no event of their end
+            await asyncio.sleep(_LOOK)
+        _log.error("the engine has failed: the server ends with status 1, to be started again")
+        self._failed = True
+        self._stopping.set()
 
     async def _first(self, ready: asyncio.Event) -> None:
         """Wait until an API server takes requests, or until all of them stop."""

@@ -1,6 +1,6 @@
 """Put faults into a copy of the package, one at a time, and count how many the fast suite catches.
 
-    python tests/faults.py --seed 29 --count 30
+    python tests/random_faults.py --seed 29 --count 30
 
 A fault flips a comparison or drops a statement, at a random place of a function. Each is tried with the tests of the
 folder that mirrors its package and with `tests/server`, which uses all packages; the whole suite would take hours.

@@ -1,0 +1,139 @@
+"""Processes that are killed, stopped or interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .running import CHAT, Running, bystander, running, streamed, wait_for
+
+pytestmark = pytest.mark.long
+
+LONG = {**CHAT, "max_tokens": 20_000, "stream": True}
+
+
+@contextlib.contextmanager
+def stream(server: Running) -> Iterator[Iterator[dict[str, Any]]]:
+    """A long stream that has begun."""
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=LONG, timeout=120) as answer:
+        events = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {"))
+        next(events)
+        yield events
+
+
+def last(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    *_, found = events
+    return found
+
+
+def test_a_server_that_was_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
+    """SIGSTOP, or a laptop that sleeps: no step has hung, whatever the clock says."""
+    with running(tmp_path, "--stuck-after=0.4") as server:
+        whole = streamed(server.url)
+        with bystander(server):
+            server.signal(signal.SIGSTOP)
+            time.sleep(3)  # More than three times as long as a step may take.
+            server.signal(signal.SIGCONT)
+        assert streamed(server.url) == whole
+        assert server.metric("plumbline_engine_restarts_total") == 0
+
+
+def test_an_engine_process_that_is_stopped_ends_streams_and_comes_back(tmp_path: Path) -> None:
+    with running(tmp_path, "--api-servers=2", "--stuck-after=2") as server:
+        whole = streamed(server.url)
+        with stream(server) as events:
+            server.signal(signal.SIGSTOP)
+            try:
+                assert last(events)["error"]["message"] == "The engine's process does not answer."
+                refused = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=60)
+                # The other API server may need another moment to see it.
+                assert refused.status_code in (500, 503)
+                wait_for(lambda: httpx.get(f"{server.url}/health/ready", timeout=60).status_code == 503)
+                assert httpx.get(f"{server.url}/health/live", timeout=60).status_code == 200
+                refused = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=60)
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            finally:
+                server.signal(signal.SIGCONT)
+        wait_for(server.is_ready)
+        wait_for(server.is_idle)
+        assert streamed(server.url) == whole
+        assert "has sent nothing for" in server.log
+        assert "answers again" in server.log
+
+
+def test_a_first_process_that_is_killed_ends_streams_and_frees_its_port(tmp_path: Path) -> None:
+    """It has the engine and the hub of claims, so its API servers end as well."""
+    body = {"model": "pocket", "input": "hi", "max_output_tokens": 16}
+    with running(tmp_path, "--api-servers=2") as server:
+        made = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
+        with stream(server) as events:
+            server.signal(signal.SIGKILL)
+            assert last(events)["error"]["message"] == "The engine's process has ended."
+        server.process.wait(60)
+        wait_for(lambda: not answers(server))
+    with running(tmp_path, "--api-servers=2", port=server.port) as again:
+        found = httpx.get(f"{again.url}/v1/responses/{made['id']}", timeout=60)
+        assert found.json() == made
+        continued = {**body, "previous_response_id": made["id"]}
+        assert httpx.post(f"{again.url}/v1/responses", json=continued, timeout=60).status_code == 200
+
+
+def answers(server: Running) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        httpx.get(f"{server.url}/health/live", timeout=5)
+        return True
+    return False
+
+
+def test_a_server_that_is_killed_has_what_it_acknowledged(tmp_path: Path) -> None:
+    body = {"model": "pocket", "input": "hi", "max_output_tokens": 16}
+    with running(tmp_path) as server:
+        made = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
+        late = {**body, "background": True, "max_output_tokens": 20_000, "ignore_eos": True}
+        unfinished = httpx.post(f"{server.url}/v1/responses", json=late, timeout=60).json()
+        with stream(server):
+            server.signal(signal.SIGKILL)
+            server.process.wait(60)
+    with running(tmp_path, port=server.port) as again:
+        assert httpx.get(f"{again.url}/v1/responses/{made['id']}", timeout=60).json() == made
+        path = f"{again.url}/v1/responses/{unfinished['id']}"
+        wait_for(lambda: httpx.get(path, timeout=60).json()["status"] == "failed")
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]], ids=["once", "twice"])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_signal_ends_streams_with_an_error_event(
+    tmp_path: Path, signals: list[signal.Signals], servers: int
+) -> None:
+    grace = "--shutdown-timeout=1" if len(signals) == 1 else "--shutdown-timeout=600"
+    with running(
+        tmp_path, f"--api-servers={servers}", grace, settings=("--served-model-name=pocket",)
+    ) as server:
+        with stream(server) as events:
+            for number, each in enumerate(signals):
+                server.signal(each)
+                if number == 0:
+                    wait_for(lambda: "requests still run" in server.log)
+            assert "shutting down" in last(events)["error"]["message"]
+        assert server.process.wait(60) in (0, -signal.SIGTERM)  # uvicorn ends by the signal
+
+
+def test_a_log_on_a_full_disk_stops_no_answer(tmp_path: Path) -> None:
+    with (
+        Path("/dev/full").open("wb", buffering=0) as full,
+        running(tmp_path, "--access-log", output=full) as server,
+    ):
+        with bystander(server):
+            for _ in range(5):
+                wrong = httpx.post(f"{server.url}/v1/chat/completions", json={"model": "x"}, timeout=60)
+                assert wrong.status_code in (400, 404)
+        server.process.terminate()
+        server.process.wait(60)
