@@ -127,9 +127,26 @@ def properties(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def differential(session: nox.Session) -> None:
-    """Compare our parsing of outputs with vLLM's and SGLang's; `-- --write` updates its page in docs."""
-    script = ("conformance/reference_parsers/environment.py", "--install", "tests/differential/compare.py")
-    Environment(session, SERVE).run("python", *script, *session.posargs)
+    """Score vLLM's, SGLang's and llama.cpp's parsers by the vectors; `-- --write` updates the pages in docs."""
+    environment = Environment(session, SERVE)
+    environment.run("python", "conformance/reference_parsers/score.py", "--install", *session.posargs)
+    script = ("conformance/reference_parsers/environment.py", "tests/differential/compare.py")
+    environment.run("python", *script, *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def vectors(session: nox.Session) -> None:
+    """Compare the vectors with their sources, and answer them with our code and with the example in JavaScript."""
+    environment = Environment(session, DEV)
+    environment.run("python", "tests/vectors/make.py", "--check")
+    environment.run("plumbline", "vectors", "--run", "python conformance/own_server/runner.py")
+    example = (
+        "--run",
+        "node conformance/vectors/example/runner.mjs",
+        "streams/chat",
+        "parsers/hermes/[3-6]?/*",
+    )
+    environment.run("plumbline", "vectors", *example)
 
 
 @nox.session(venv_backend="none")
@@ -146,7 +163,19 @@ def lint(session: nox.Session) -> None:
     environment.run("ruff", "format", *([] if fix else ["--check"]), ".")
     environment.run("ruff", "check", *(["--fix"] if fix else []), ".")
     # lizard stops at modern JavaScript with an error of its own.
-    environment.run("lizard", "-C", "20", "-w", "-x", "*/_generated/*", "-x", "*/page/assets/*", *CODE)
+    environment.run(
+        "lizard",
+        "-C",
+        "20",
+        "-w",
+        "-x",
+        "*/_generated/*",
+        "-x",
+        "*/page/assets/*",
+        "-x",
+        "*/example/*",
+        *CODE,
+    )
     environment.run("lint-imports")
 
 
@@ -255,8 +284,9 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def mutants(session: nox.Session) -> None:
-    """Run the judge's checks against servers that break one rule each, and print which checks found which."""
-    Environment(session, DEV).run("python", "tests/conformance/run_mutants.py", *session.posargs)
+    """Judge servers with one fault each; `-- source --seed N --count N`: our own with faults in its source."""
+    script = "tests/conformance/run_mutants.py"
+    Environment(session, DEV).run("python", script, *session.posargs, PYTHONPATH="tests")
 
 
 @nox.session(venv_backend="none")

@@ -55,7 +55,11 @@ def launched_server(key: str | None = None, *options: str, program: Sequence[str
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:  # A server with a fault may not end by itself.
+            process.kill()
+            process.wait()
         folder.cleanup()
 
 

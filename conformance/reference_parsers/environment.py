@@ -25,6 +25,13 @@ from servers import PEERS  # noqa: E402
 
 def run(arguments: Sequence[str], *, install: bool = False) -> subprocess.CompletedProcess[str]:
     """Run a script; returns its exit status and standard output."""
+    return subprocess.run(
+        command(arguments, install=install), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
+
+
+def command(arguments: Sequence[str], *, install: bool = False) -> list[str]:
+    """Return the command that runs a script there."""
     sglang = HOME / ".parsers-sglang"
     python = HOME / ".peer-vllm/bin/python"
     if install:
@@ -33,12 +40,9 @@ def run(arguments: Sequence[str], *, install: bool = False) -> subprocess.Comple
             _install(environment, sglang)
         except Absent as error:
             print(f"not everything can be installed: {error}", file=sys.stderr)
-    paths = [str(ROOT / "src"), *([str(sglang)] if sglang.is_dir() else [])]
-    variables = {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
-    command = [str(python) if python.exists() else sys.executable, *arguments]
-    return subprocess.run(
-        command, env={**os.environ, **variables}, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
-    )
+    paths = os.pathsep.join([str(ROOT / "src"), *([str(sglang)] if sglang.is_dir() else [])])
+    interpreter = str(python) if python.exists() else sys.executable
+    return ["env", f"PYTHONPATH={paths}", "HF_HUB_OFFLINE=1", interpreter, *arguments]
 
 
 def _install(environment: Environment, folder: Path) -> None:

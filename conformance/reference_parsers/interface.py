@@ -50,9 +50,16 @@ class Peer(Protocol):
         ...
 
     def read(
-        self, parser: str, text: str, tools: list[Any], markers: list[str], *, streamed: bool
+        self,
+        parser: str,
+        text: str,
+        tools: list[Any],
+        markers: list[str],
+        *,
+        streamed: bool,
+        pieces: Sequence[str] = (),
     ) -> Message:
-        """Parse an output with a tool parser."""
+        """Parse an output with a tool parser; without `pieces`, all tokens but markers are characters."""
         ...
 
     def stream(
@@ -74,6 +81,7 @@ class Peer(Protocol):
         variables: dict[str, Any],
         *,
         streamed: bool,
+        pieces: Sequence[str] = (),
     ) -> Message:
         """Parse reasoning and content of an output with a reasoning parser.
 
@@ -110,6 +118,7 @@ class Peer(Protocol):
         variables: dict[str, Any],
         *,
         streamed: bool,
+        pieces: Sequence[str] = (),
     ) -> Message:
         """Parse reasoning, content and calls with both parsers, combined as that server combines them.
 
@@ -146,7 +155,10 @@ def _value(arguments: str) -> str:
 
 
 class Tokenizer:
-    """Tokenize the markers of a dialect as single tokens, and all other text in pieces of `size` characters."""
+    """Tokenize the markers of a dialect as single tokens, and all other text in pieces of `size` characters.
+
+    With `pieces`, their text has these tokens, unless one of them has a part of a marker.
+    """
 
     all_special_tokens: tuple[str, ...] = ()
     all_special_ids: tuple[int, ...] = ()
@@ -156,8 +168,9 @@ class Tokenizer:
     is_fast = True
     _FIRST = 0x110000
 
-    def __init__(self, markers: list[str], size: int = 1) -> None:
+    def __init__(self, markers: list[str], size: int = 1, pieces: Sequence[str] = ()) -> None:
         self._size = size
+        self._pieces = pieces
         self._markers = sorted((marker for marker in markers if len(marker) > 2), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, self._markers)) or "(?!)")
         self._vocab = {marker: self._FIRST + number for number, marker in enumerate(self._markers)}
@@ -171,6 +184,8 @@ class Tokenizer:
         return {marker: self._vocab[marker] for marker in self._markers}
 
     def encode(self, text: str, **_: Any) -> list[int]:
+        if self._pieces and text == "".join(self._pieces) and self._has_whole_markers(text):
+            return [self._vocab.get(piece) or self._plain_id(piece) for piece in self._pieces]
         found: list[int] = []
         position = 0
         for match in self._pattern.finditer(text):
@@ -181,7 +196,14 @@ class Tokenizer:
 
     def _plain(self, text: str) -> list[int]:
         pieces = (text[start : start + self._size] for start in range(0, len(text), self._size))
-        return [ord(piece) if len(piece) == 1 else self._id(piece) for piece in pieces]
+        return [self._plain_id(piece) for piece in pieces]
+
+    def _plain_id(self, piece: str) -> int:
+        return ord(piece) if len(piece) == 1 else self._id(piece)
+
+    def _has_whole_markers(self, text: str) -> bool:
+        """Whether each marker of the text is one of the pieces."""
+        return sum(piece in self._markers for piece in self._pieces) == len(self._pattern.findall(text))
 
     def _id(self, piece: str) -> int:
         """Return the id of a piece of several characters, assigning one when the piece is new."""
@@ -213,7 +235,7 @@ class Tokenizer:
         return [self.decode([token_id]) for token_id in ids]
 
 
-def cut(text: str, markers: list[str], size: int = 1) -> list[str]:
+def cut(text: str, markers: list[str], size: int = 1, pieces: Sequence[str] = ()) -> list[str]:
     """Split an output into the tokens that all parsers read."""
-    tokenizer = Tokenizer(markers, size)
+    tokenizer = Tokenizer(markers, size, pieces)
     return [tokenizer.decode([token_id]) for token_id in tokenizer.encode(text)]

@@ -28,20 +28,34 @@ class Sglang:
         return list(self._parser.ToolCallParserEnum)
 
     def read(
-        self, parser: str, text: str, tools: list[Any], markers: list[str], *, streamed: bool
+        self,
+        parser: str,
+        text: str,
+        tools: list[Any],
+        markers: list[str],
+        *,
+        streamed: bool,
+        pieces: Sequence[str] = (),
     ) -> Message:
         reader = self._parser([self._tool(**tool) for tool in tools], parser)
         if not streamed:
             content, calls = reader.parse_non_stream(text)
             return text_and_calls(content or "", [(call.name or "", call.parameters) for call in calls])
-        stream = self.stream(parser, text, tools, markers)
+        stream = self.stream(parser, text, tools, markers, pieces=pieces)
         return stream.message(stream.read())
 
     def stream(
-        self, parser: str, text: str, tools: list[Any], markers: list[str], *, size: int = 1
+        self,
+        parser: str,
+        text: str,
+        tools: list[Any],
+        markers: list[str],
+        *,
+        size: int = 1,
+        pieces: Sequence[str] = (),
     ) -> Stream:
         reader = self._parser([self._tool(**tool) for tool in tools], parser)
-        pieces = cut(text, markers, size)
+        pieces = cut(text, markers, size, pieces)
 
         def read() -> list[Any]:
             parse = reader.parse_stream_chunk
@@ -73,10 +87,11 @@ class Sglang:
         variables: dict[str, Any],
         *,
         streamed: bool,
+        pieces: Sequence[str] = (),
     ) -> Message:
         if not streamed:
             return reasoning_and_text(*self._reader(parser, opened).parse_non_stream(text))
-        stream = self.stream_reasoning(parser, text, markers, opened, variables)
+        stream = self.stream_reasoning(parser, text, markers, opened, variables, pieces=pieces)
         return stream.message(stream.read())
 
     def stream_reasoning(
@@ -88,9 +103,10 @@ class Sglang:
         variables: dict[str, Any],
         *,
         size: int = 1,
+        pieces: Sequence[str] = (),
     ) -> Stream:
         reader = self._reader(parser, opened)
-        pieces = cut(text, markers, size)
+        pieces = cut(text, markers, size, pieces)
 
         def read() -> list[Any]:
             parse = reader.parse_stream_chunk
@@ -112,6 +128,7 @@ class Sglang:
         variables: dict[str, Any],
         *,
         streamed: bool,
+        pieces: Sequence[str] = (),
     ) -> Message:
         reasoning_reader = self._reader(reasoning_parser, opened)
         reader = self._parser([self._tool(**tool) for tool in tools], tool)
@@ -123,7 +140,7 @@ class Sglang:
             )
         reasoning = ""
         deltas = []
-        for piece in cut(text, markers):
+        for piece in cut(text, markers, pieces=pieces):
             thought, rest = reasoning_reader.parse_stream_chunk(piece)
             reasoning += thought or ""
             if rest:

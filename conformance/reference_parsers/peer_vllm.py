@@ -30,10 +30,17 @@ class Vllm:
         return list(self._manager.list_registered())
 
     def read(
-        self, parser: str, text: str, tools: list[Any], markers: list[str], *, streamed: bool
+        self,
+        parser: str,
+        text: str,
+        tools: list[Any],
+        markers: list[str],
+        *,
+        streamed: bool,
+        pieces: Sequence[str] = (),
     ) -> Message:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}], tools=tools)
-        tokenizer = Tokenizer(markers)
+        tokenizer = Tokenizer(markers, pieces=pieces)
         reader = self._manager.get_tool_parser(parser)(tokenizer, request.tools)
         if not streamed:
             whole = reader.extract_tool_calls(text, request)
@@ -43,10 +50,17 @@ class Vllm:
         return stream.message(stream.read())
 
     def stream(
-        self, parser: str, text: str, tools: list[Any], markers: list[str], *, size: int = 1
+        self,
+        parser: str,
+        text: str,
+        tools: list[Any],
+        markers: list[str],
+        *,
+        size: int = 1,
+        pieces: Sequence[str] = (),
     ) -> Stream:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}], tools=tools)
-        tokenizer = Tokenizer(markers, size)
+        tokenizer = Tokenizer(markers, size, pieces)
         return self._stream(
             self._manager.get_tool_parser(parser)(tokenizer, request.tools), request, tokenizer, text
         )
@@ -86,9 +100,10 @@ class Vllm:
         variables: dict[str, Any],
         *,
         streamed: bool,
+        pieces: Sequence[str] = (),
     ) -> Message:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}])
-        tokenizer = Tokenizer(markers)
+        tokenizer = Tokenizer(markers, pieces=pieces)
         reader = self._reasoning_parser(parser, tokenizer, opened, variables)
         whole = reader.extract_reasoning(text, request)
         if whole is None:  # A stub, as for calls.
@@ -107,8 +122,9 @@ class Vllm:
         variables: dict[str, Any],
         *,
         size: int = 1,
+        pieces: Sequence[str] = (),
     ) -> Stream:
-        tokenizer = Tokenizer(markers, size)
+        tokenizer = Tokenizer(markers, size, pieces)
         return self._think_stream(
             self._reasoning_parser(parser, tokenizer, opened, variables), tokenizer, text
         )
@@ -124,9 +140,10 @@ class Vllm:
         variables: dict[str, Any],
         *,
         streamed: bool,
+        pieces: Sequence[str] = (),
     ) -> Message:
         request = self._request(model="m", messages=[{"role": "user", "content": "hi"}], tools=tools)
-        tokenizer = Tokenizer(markers)
+        tokenizer = Tokenizer(markers, pieces=pieces)
         if tool == "openai":  # This parser reads the ids of gpt-oss' own tokenizer.
             raise NotImplementedError
         try:

@@ -13,7 +13,9 @@ from plumbline_conformance.reports.model import VERDICTS
 from plumbline_conformance.suite.selection import PROFILES
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides"
-TEXT = "\n".join((DOCS / f"{name}.md").read_text("utf-8") for name in ("judge", "judge-ci", "judge-more"))
+TEXT = "\n".join(
+    (DOCS / f"{name}.md").read_text("utf-8") for name in ("judge", "judge-ci", "judge-more", "vectors")
+)
 PLUGIN = (Path(__file__).parents[2] / "conformance" / "plumbline_conformance" / "pytest_plugin.py").read_text(
     "utf-8"
 )

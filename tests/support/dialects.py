@@ -127,7 +127,7 @@ class Dialect:
             or self._syntax is ArgumentSyntax.TYPED_TAGS
             or self._syntax is ArgumentSyntax.BRACES
         )
-        self.markers = sorted(Markers(tool, reasoning).texts, key=len, reverse=True)
+        self.markers = sorted(Markers(tool, reasoning).texts, key=lambda text: (-len(text), text))
         parts = [marker for marker in self.markers if len(marker) > 3]
         self.atoms = [*self.markers, *(marker[: len(marker) // 2] for marker in parts)] or ["<"]
 

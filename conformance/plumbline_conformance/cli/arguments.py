@@ -20,6 +20,7 @@ from plumbline_conformance.cli.options import (
     seconds,
     seed,
 )
+from plumbline_conformance.cli.vectors import add_vectors
 from plumbline_conformance.console.commands import COMMANDS
 from plumbline_conformance.recording.file import RESTART_WAIT, TIMEOUT, TRIALS
 from plumbline_conformance.suite.model import SEED
@@ -129,6 +130,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
         metavar="NAMES",
         help="phases of schemathesis (default: all; `coverage` sends thousands of requests)",
     )
+    add_vectors(_command(parsers, "vectors"))
     _add_bench(_command(parsers, "bench"))
     watcher = _command(parsers, "watch")
     watcher.add_argument(

@@ -1,4 +1,4 @@
-"""Test servers of the OpenAI API: check, list, explain, judge, export, matrix, diff, exact, fuzz, bench and watch.
+"""Test servers of the OpenAI API: check, list, explain, judge, export, matrix, diff, exact, fuzz, bench and others.
 
 Exit status: 0 conforming; 1 violations, a refused core request or a stale baseline; 2 the command could not run or no
 check reached a verdict; 3 the suite itself failed; 130 interrupted.
@@ -17,6 +17,7 @@ from plumbline_conformance.cli.arguments import add_commands
 from plumbline_conformance.cli.bench import bench
 from plumbline_conformance.cli.live_check import run_check
 from plumbline_conformance.cli.matrix import run_matrix
+from plumbline_conformance.cli.vectors import vectors
 from plumbline_conformance.client.target_input import (
     UnusableInput,
     capabilities_of,
@@ -88,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
             return commands.run_export(arguments.recording, arguments.har)
         case "matrix":
             return run_matrix(arguments.reports, arguments.markdown, arguments.html, console())
-        case "diff" | "exact" | "fuzz" if reason := why_unwritable({"--json": arguments.json}):
+        case "diff" | "exact" | "fuzz" | "vectors" if reason := why_unwritable({"--json": arguments.json}):
             raise UnusableInput(reason)
         case "diff":
             return _diff(arguments)
@@ -111,6 +112,8 @@ def _run(arguments: argparse.Namespace) -> int:
                 json_file=arguments.json,
                 phases=arguments.phases if arguments.schemathesis else None,
             )
+        case "vectors":
+            return vectors(arguments)
         case "bench":
             return bench(arguments)
         case "watch":

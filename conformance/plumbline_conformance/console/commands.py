@@ -45,6 +45,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "send generated requests, valid and invalid",
             "plumbline fuzz --base-url http://127.0.0.1:8000/v1 --model my-model --examples 2000",
         ),
+        "vectors": (
+            "score a parser, template engine, client or grammar by known answers",
+            "plumbline vectors --run 'python my_runner.py' parsers/hermes",
+        ),
         "bench": (
             "measure the speed of a server under load, or compare two in turn",
             "plumbline bench http://127.0.0.1:8000/v1 --concurrency 1 8 32 --html bench.html",

@@ -1,0 +1,157 @@
+"""Ask a runner all questions, and print and write its scores."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.reports.formats.text import printable
+from plumbline_conformance.vectors.compare import NotCompared, WrongAnswer
+from plumbline_conformance.vectors.questions import Question, UnreadableVectors, counts, questions
+from plumbline_conformance.vectors.runner import NoRunner, Runner
+
+__all__ = ["Difference", "Score", "Scores", "run_vectors"]
+
+_RIGHT, _WRONG, _SKIPPED = "right", "wrong", "skipped"
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One wrong answer."""
+
+    id: str
+    title: str
+    rules: list[str]
+    why: str
+
+
+class Score(msgspec.Struct, kw_only=True):
+    """How many answers of one file are right."""
+
+    suite: str
+    group: str
+    right: int = 0
+    wrong: int = 0
+    skipped: int = 0
+    law: list[int] = msgspec.field(default_factory=lambda: [0, 0])
+    """Right and wrong answers of the vectors that laws give."""
+    reason: str = ""
+    """Why questions were skipped."""
+
+
+class Scores(msgspec.Struct, kw_only=True):
+    """The result of a run; `--json` writes it."""
+
+    name: str
+    version: str
+    scores: list[Score]
+    differences: list[Difference]
+
+
+def run_vectors(
+    command: str | None,
+    folder: Path,
+    *,
+    out: Console,
+    suites: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    timeout: float = 10.0,
+    show: int = 20,
+    json_file: Path | None = None,
+) -> int:
+    """Score a runner; without one, count the vectors. Return 0 if no answer is wrong, otherwise 1.
+
+    Raises:
+        UnusableInput: there are no such vectors, or the runner cannot be asked.
+    """
+    try:
+        if command is None:
+            for suite, (files, cases) in counts(folder).items():
+                out.print(f"{suite}: {cases} vectors in {files} files", markup=False)
+            return 0
+        wanted = list(questions(folder, suites, ids))
+        if not wanted:
+            raise UnusableInput(
+                f"no vector has an id like {', '.join(ids)}. Ids look like parsers/hermes/12/whole."
+            )
+        scores = _asked(command, wanted, timeout)
+    except (UnreadableVectors, NoRunner) as error:
+        raise UnusableInput(str(error)) from None
+    if json_file is not None:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(scores), indent=1))
+    _print(scores, out, show)
+    return int(any(score.wrong for score in scores.scores))
+
+
+def _asked(command: str, wanted: Sequence[Question], timeout: float) -> Scores:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise NoRunner(f"--run: {error}") from None
+    if not words:
+        raise NoRunner("--run is empty: give the command that starts the runner.")
+    runner = Runner(words, timeout)
+    try:
+        found: dict[tuple[str, str], Score] = {}
+        differences: list[Difference] = []
+        for question in wanted:
+            score = found.setdefault(
+                (question.suite, question.group), Score(suite=question.suite, group=question.group)
+            )
+            _count(score, differences, question, runner)
+        return Scores(
+            name=runner.name, version=runner.version, scores=list(found.values()), differences=differences
+        )
+    finally:
+        runner.close()
+
+
+def _count(score: Score, differences: list[Difference], question: Question, runner: Runner) -> None:
+    answer = runner.ask(question.line)
+    try:
+        if "skipped" in answer:
+            raise NotCompared(str(answer["skipped"])[:200])
+        if "error" in answer:
+            raise WrongAnswer(f"error: {str(answer['error'])[:300]}")
+        question.check(answer)
+    except NotCompared as reason:
+        score.skipped += 1
+        score.reason = score.reason or str(reason)
+    except WrongAnswer as wrong:
+        score.wrong += 1
+        score.law[1] += question.source == "law"
+        differences.append(
+            Difference(id=question.id, title=question.title, rules=question.rules, why=str(wrong))
+        )
+    else:
+        score.right += 1
+        score.law[0] += question.source == "law"
+
+
+def _print(scores: Scores, out: Console, show: int) -> None:
+    for difference in scores.differences[:show]:
+        out.print(printable(f"{difference.id}  {difference.title}"), markup=False)
+        out.print(printable(f"    {', '.join(difference.rules)}: {difference.why}"), markup=False)
+    if len(scores.differences) > show:
+        out.print(f"… and {len(scores.differences) - show} more (--show N, --json FILE)", markup=False)
+    for score in scores.scores:
+        parts = [f"{score.right} of {score.right + score.wrong} right"] if score.right + score.wrong else []
+        parts += [f"{score.skipped} skipped ({score.reason})"] if score.skipped else []
+        out.print(printable(f"{score.suite}/{score.group}: {', '.join(parts)}"), markup=False)
+    total: Counter[str] = Counter()
+    for score in scores.scores:
+        total.update({_RIGHT: score.right, _WRONG: score.wrong, _SKIPPED: score.skipped})
+    compared = total[_RIGHT] + total[_WRONG]
+    share = f" ({total[_RIGHT] / compared:.1%})" if compared else ""
+    who = f"{scores.name} {scores.version}".strip()
+    out.print(
+        printable(
+            f"{who}: {total[_RIGHT]} of {compared} answers are right{share}, {total[_SKIPPED]} skipped"
+        ),
+        markup=False,
+    )

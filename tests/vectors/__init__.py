@@ -1,0 +1,1 @@
+"""Make the vectors of `conformance/vectors` and test our server by them."""
