@@ -77,9 +77,14 @@ def _is_refused(result: Result, core: Collection[str], lacked: Collection[str]) 
 
 
 def core_of(report: Report) -> frozenset[str]:
-    """Return the scenarios that a server must not refuse: core ones, and ones for the profile's capabilities."""
+    """Return the scenarios that a server must not refuse.
+
+    They are the core ones, those that show the profile's capabilities, and those whose capabilities are all declared.
+    """
     always = {name for name, found in SCENARIOS.items() if found.core}
-    return frozenset(always | scenarios_that_show(report.profile))
+    declared = set(report.run.options.capabilities) if report.run.options is not None else set()
+    shown = {name for name, found in SCENARIOS.items() if found.needs and declared.issuperset(found.needs)}
+    return frozenset(always | shown | scenarios_that_show(report.profile))
 
 
 def unjudged(report: Report) -> list[str]:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from plumbline_conformance.cli import main
 from plumbline_conformance.judge.verdicts import Finding
-from plumbline_conformance.recording.file import Header
+from plumbline_conformance.recording.file import Header, Options
 from plumbline_conformance.reports.baseline import Baseline, Entry
 from plumbline_conformance.reports.conclude import show
 from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
@@ -231,6 +231,20 @@ def test_what_a_profile_requires_is_shown_by_scenarios_that_need_it() -> None:
                 checks = [found for found in CHECKS.values() if found.id.startswith(f"{scenario}/")]
                 assert any(profile.has(found) for found in checks), (name, scenario)
     assert core_of(reported({}, {})) == {name for name, found in SCENARIOS.items() if found.core}
+
+
+def test_a_declared_capability_must_not_be_refused() -> None:
+    """With `--capabilities tools` the server says that it has tools, so a refusal is no choice of its own."""
+    options = Options(trials=0, concurrency=1, timeout=1.0, capabilities=["tools", "-reasoning"])
+    header = Header.of("http://h/v1", "m", options=options)
+    seen = [Transcript(scenario="chat/tool", exchanges=[])]
+    for verdict, status in (("rejected", 1), ("pass", 0)):
+        finding = Finding(check="chat/tool/shape", verdict=verdict)  # type: ignore[arg-type]
+        good = Finding(check="models/list/shape", verdict="pass")
+        report = report_of(header, seen, [finding, good], baseline=Baseline(expected={}))
+        assert status_of(report, strict=False) == status
+    assert "chat/tool" in core_of(report)
+    assert not any("reasoning" in SCENARIOS[name].needs for name in core_of(report))
 
 
 def test_a_capability_that_is_not_found_out_is_not_called_lacking(
