@@ -12,7 +12,6 @@ the file that caught the fault here, and those that differ between the two.
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import random
 import re
@@ -21,59 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+from support.source_faults import Fault, simple_faults_of
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = ("_generated", "pocket", "scripted_model", "engines/vllm", "engines/llama_cpp")
 """What is generated, trained, or needs a library that the suite runs without."""
-FLIPPED: dict[type[ast.cmpop], ast.cmpop] = {
-    ast.Eq: ast.NotEq(), ast.NotEq: ast.Eq(), ast.Lt: ast.GtE(), ast.GtE: ast.Lt(), ast.Gt: ast.LtE(),
-    ast.LtE: ast.Gt(), ast.In: ast.NotIn(), ast.NotIn: ast.In(), ast.Is: ast.IsNot(), ast.IsNot: ast.Is(),
-}  # fmt: skip
 HANGS = 1200
 """Seconds after which a fault counts as caught, because something waits for ever."""
-DROPPED = (ast.Assign, ast.AugAssign, ast.Expr, ast.Raise, ast.Continue, ast.Break, ast.Delete)
-
-
-class Fault(NamedTuple):
-    """A change of one expression or statement of a file below `src/plumbline`."""
-
-    path: str
-    node: ast.expr | ast.stmt
-    new: str
-
-    def apply(self, source: bytes) -> bytes:
-        """Return the source with the fault; positions of nodes count bytes."""
-        lines = source.splitlines(keepends=True)
-        assert self.node.end_lineno is not None
-        start = sum(map(len, lines[: self.node.lineno - 1])) + self.node.col_offset
-        end = sum(map(len, lines[: self.node.end_lineno - 1])) + (self.node.end_col_offset or 0)
-        return source[:start] + self.new.encode() + source[end:]
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.node.lineno}: {ast.unparse(self.node)!s:.70} -> {self.new:.70}"
-
-
-def faults_of(path: Path, package: Path) -> Iterator[Fault]:
-    """Yield every fault that can be put into the functions of a file."""
-    name = path.relative_to(package).as_posix()
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    for function in ast.walk(ast.parse(path.read_bytes())):
-        for node in ast.walk(function) if isinstance(function, functions) else ():
-            if isinstance(node, ast.Compare) and len(node.ops) == 1:
-                flipped = ast.Compare(node.left, [FLIPPED[type(node.ops[0])]], node.comparators)
-                yield Fault(name, node, f"({ast.unparse(flipped)})")
-            elif isinstance(node, DROPPED) and not _trivial(node):
-                yield Fault(name, node, "pass")
-
-
-def _trivial(node: ast.stmt) -> bool:
-    """Whether the statement is a docstring, or binds names that whatever follows would miss."""
-    if isinstance(node, ast.Assign):
-        return all(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def chosen(package: Path, other: Path | None, seed: int, count: int) -> list[Fault]:
@@ -83,7 +38,7 @@ def chosen(package: Path, other: Path | None, seed: int, count: int) -> list[Fau
         name = path.relative_to(package).as_posix()
         twin = other / name if other else path
         if not name.startswith(LEFT_OUT) and twin.is_file() and twin.read_bytes() == path.read_bytes():
-            for fault in faults_of(path, package):
+            for fault in simple_faults_of(path, package):
                 found[name, fault.node.lineno, fault.node.col_offset, fault.new] = fault
     return random.Random(seed).sample(list(found.values()), count)
 

@@ -2,6 +2,7 @@
 
 Then the faults that are derived from the recorded answers and the schemas (`derived/`) are judged offline. `-- --all`
 prints a line for each mutant; otherwise there is one for each rule. `-- --zoo` leaves out the derived faults.
+`-- source --seed N --count N` judges our own server with faults in its source instead (`source_mutants/`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from example_servers.good_server import KEY, MODEL, serving, transcripts
 from example_servers.reference import application
 from mutants import MUTANTS
 from mutants.named_rules import named
+from source_mutants.run import main as source_mutants
 
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.runner.run import record
@@ -29,6 +31,8 @@ ACCUSING = ("fail", "warn", "untestable")
 
 def main(arguments: list[str]) -> int:
     """Print the matrix; 0 if every mutant was caught by its checks and its rule alone, and the reference never."""
+    if arguments[:1] == ["source"]:
+        return source_mutants(arguments[1:])
     killed: dict[str, list[bool]] = defaultdict(list)
     survivors: list[str] = []
     for scenario, name, mutation, tripped in MUTANTS:
