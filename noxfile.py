@@ -267,6 +267,12 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def verify(session: nox.Session) -> None:
+    """Tell apart servers with one fault each by `plumbline verify`: all, or some with `-- template weights`."""
+    Environment(session, DEV).run("python", "conformance/own_server/verify.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def mutants(session: nox.Session) -> None:
     """Judge servers with one fault each; `-- source --seed N --count N`: our own with faults in its source."""
     script = "tests/conformance/run_mutants.py"

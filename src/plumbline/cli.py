@@ -58,7 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             case _:
                 from plumbline_conformance.cli import run_command
 
-                return run_command(arguments)
+                if arguments.command != "verify":
+                    return run_command(arguments)
+                from plumbline.dialects.raw_text import raw_text_reader
+
+                return run_command(arguments, raw_text_reader)
 
 
 class _Parser(argparse.ArgumentParser):

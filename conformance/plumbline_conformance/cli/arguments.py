@@ -31,6 +31,10 @@ _STATUSES = (
     "exit status: 0 the server conforms; 1 it broke a MUST (with --strict, a SHOULD), or the baseline names what it no "
     "longer breaks; 2 nothing could be judged; 3 a defect of the judge; 130 interrupted. "
 )
+_VERIFY_STATUSES = (
+    "exit status: 0 no figure is worse than the baseline's; 1 one is, or the temperature is ignored; 2 there are no "
+    "answers. "
+)
 
 
 def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
@@ -107,6 +111,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     add_concurrency(exact)
     add_timeout(exact, 60.0)
     exact.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
+    _add_verify(_command(parsers, "verify", _VERIFY_STATUSES))
     fuzzer = _command(parsers, "fuzz")
     fuzzer.add_argument(
         "operations",
@@ -218,6 +223,67 @@ def _add_check(parser: Parser) -> None:
         metavar="TEXT",
         help="another text to redact in everything that is written, such as a path; repeatable",
     )
+
+
+def _add_verify(parser: Parser) -> None:
+    rows = parser.add_argument_group("rows")
+    rows.add_argument(
+        "samples",
+        type=Path,
+        metavar="SAMPLES.JSONL",
+        help="requests: bodies of chat completions, one a line, as K2-Vendor-Verifier has them",
+    )
+    rows.add_argument(
+        "--baseline",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="RESULTS.JSONL",
+        help="results of the server to compare with, in its format; repeatable, for several runs",
+    )
+    rows.add_argument(
+        "--row",
+        type=positive(int),
+        action="append",
+        default=[],
+        metavar="N",
+        help="only this line; repeatable",
+    )
+    rows.add_argument(
+        "--repeats",
+        type=positive(int),
+        default=3,
+        metavar="N",
+        help="answers to each row (default 3; with one, only the number of calls can be tested)",
+    )
+    rows.add_argument(
+        "--body",
+        default="{}",
+        metavar="JSON",
+        help="further fields of every request, such as '{\"temperature\": 0.6}'",
+    )
+    server = parser.add_argument_group("server")
+    add_target(server)
+    add_concurrency(server)
+    add_timeout(server, 600.0)
+    for name, content in (("tool", "calls"), ("reasoning", "thinking")):
+        server.add_argument(
+            f"--{name}-parser",
+            default="auto",
+            metavar="NAME",
+            help=f"the dialect of the model's {content}, to read raw texts (default: by the template that the server "
+            "shows)",
+        )
+    reports = parser.add_argument_group("reports")
+    reports.add_argument(
+        "--results", type=Path, metavar="FILE", help="write the answers; the file can be a baseline later"
+    )
+    for name, content in (
+        ("json", "what was found"),
+        ("junit", "JUnit XML"),
+        ("html", "one self-contained page"),
+    ):
+        reports.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {content}")
 
 
 def _add_bench(parser: Parser) -> None:

@@ -18,6 +18,7 @@ from plumbline_conformance.cli.bench import bench
 from plumbline_conformance.cli.live_check import run_check
 from plumbline_conformance.cli.matrix import run_matrix
 from plumbline_conformance.cli.vectors import vectors
+from plumbline_conformance.cli.verify import plan_of
 from plumbline_conformance.client.target_input import (
     UnusableInput,
     capabilities_of,
@@ -36,15 +37,22 @@ from plumbline_conformance.runner.budget import Budget
 from plumbline_conformance.suite.model import Target
 from plumbline_conformance.suite.selection import Selection
 from plumbline_conformance.transcript.defects import traceback_of
+from plumbline_conformance.verify.causes import Readers
+from plumbline_conformance.verify.run import run_verify
 from plumbline_conformance.watch import run_watch
 
 __all__ = ["main", "run_command"]
 
 
-def run_command(arguments: argparse.Namespace) -> int:
-    """Run the parsed command; returns the exit status."""
+def run_command(arguments: argparse.Namespace, readers: Readers | None = None) -> int:
+    """Run the parsed command; returns the exit status.
+
+    Args:
+        arguments: the command.
+        readers: makes what reads raw texts of models, for `verify`.
+    """
     try:
-        return _run(arguments)
+        return _run(arguments, readers)
     except UnusableInput as error:
         console().print(printable(str(error)), markup=False)
         return 2
@@ -59,7 +67,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         return 3
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace, readers: Readers | None) -> int:
     match arguments.command:
         case "check":
             return run_check(
@@ -101,6 +109,16 @@ def _run(arguments: argparse.Namespace) -> int:
                 concurrency=int(arguments.concurrency),
                 patience=arguments.timeout,
                 json_file=arguments.json,
+            )
+        case "verify":
+            return run_verify(
+                _target(arguments),
+                plan_of(arguments),
+                readers,
+                out=console(),
+                json_file=arguments.json,
+                junit_file=arguments.junit,
+                html_file=arguments.html,
             )
         case "fuzz":
             return commands.run_fuzz(

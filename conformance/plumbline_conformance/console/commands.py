@@ -41,6 +41,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "test a server with a scripted checkpoint against its scripts",
             "plumbline exact .scripted --base-url http://127.0.0.1:8000/v1 --model scripted",
         ),
+        "verify": (
+            "compare a server with the results of another one that has the same model",
+            "plumbline verify rows.jsonl --baseline results.jsonl --base-url http://127.0.0.1:8000/v1 --model my-model",
+        ),
         "fuzz": (
             "send generated requests, valid and invalid",
             "plumbline fuzz --base-url http://127.0.0.1:8000/v1 --model my-model --examples 2000",

@@ -1,0 +1,249 @@
+"""Send the rows to a server, compare its answers with the baseline, and find the causes of differences."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from plumbline_conformance.client.http import sender
+from plumbline_conformance.console.terminal import INTERRUPTED
+from plumbline_conformance.recording.redaction import redacted_url
+from plumbline_conformance.reports.formats.text import printable
+from plumbline_conformance.suite.model import Request, Target
+from plumbline_conformance.transcript.answer_fold import fold
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.verify.causes import Cause, Probes, Read, Readers, limit_cause, template_cause
+from plumbline_conformance.verify.formats import html, junit, lines
+from plumbline_conformance.verify.report import Asked, Findings, findings_of
+from plumbline_conformance.verify.samples import (
+    Result,
+    Row,
+    line_of,
+    read_results,
+    read_samples,
+    result_of,
+)
+
+__all__ = ["Plan", "run_verify", "verify"]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent, and what it is compared with."""
+
+    samples: Path
+    baselines: Sequence[Path] = ()
+    numbers: frozenset[int] = frozenset()
+    """The rows to send; all if there are none."""
+    repeats: int = 3
+    body: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """Fields of every request."""
+    results: Path | None = None
+    """Where answers are written, in the format of a baseline."""
+    concurrency: int = 4
+    timeout: float = 600.0
+    tool_parser: str = "auto"
+    """The dialect of the model's calls; `auto` for the one of the template that the server shows."""
+    reasoning_parser: str = "auto"
+
+
+class _Asking:
+    """Send rows, and keep what the answers show."""
+
+    def __init__(self, target: Target, plan: Plan, file: TextIO | None) -> None:
+        self._target = target
+        self._plan = plan
+        self._file = file
+        self._turn = asyncio.Semaphore(plan.concurrency)
+
+    async def ask(self, row: Row, send: Any) -> Result:
+        """Send a row once."""
+        body = {**row.body, **self._plan.body, "model": self._target.model}
+        if body.get("stream") is True and isinstance(body.get("stream_options", {}), dict):
+            # Its last chunk has the tokens of the prompt.
+            body["stream_options"] = {**body.get("stream_options", {}), "include_usage": True}
+        async with self._turn:
+            began = time.monotonic()
+            exchange: Exchange = await send(Request(path="/chat/completions", json=body))
+            seconds = time.monotonic() - began
+        result = _result(row, exchange)
+        if self._file is not None:
+            self._file.write(line_of(row, _response(exchange), result, seconds) + "\n")
+        return result
+
+
+def _result(row: Row, exchange: Exchange) -> Result:
+    if exchange.error is not None:
+        return Result(row=row.number, error=exchange.error[:500])
+    if exchange.status != 200:
+        error = exchange.json.get("error") if isinstance(exchange.json, dict) else None
+        message = error.get("message") if isinstance(error, dict) else ""
+        return Result(row=row.number, error=f"status {exchange.status}: {message}"[:500])
+    return result_of(row, fold("chat", exchange))
+
+
+def _response(exchange: Exchange) -> Any:
+    """Return the answer as a whole chat completion, for a results file."""
+    if exchange.status != 200 or not exchange.chunks:
+        return exchange.json
+    answer = fold("chat", exchange)
+    return {
+        "object": "chat.completion",
+        "choices": [
+            {
+                "index": number,
+                "message": {
+                    "role": "assistant",
+                    "content": choice.content,
+                    "tool_calls": [
+                        {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                        for call in choice.calls
+                    ],
+                },
+                "finish_reason": choice.finish_reason,
+            }
+            for number, choice in enumerate(answer.choices)
+        ],
+        "usage": answer.usage,
+    }
+
+
+async def verify(
+    target: Target, plan: Plan, readers: Readers | None, shown: Progress | None = None
+) -> Findings:
+    """Ask a server, and judge its answers.
+
+    Args:
+        target: the server.
+        plan: what is sent.
+        readers: makes what reads raw text; without it no parser is found to be the cause.
+        shown: shows the progress.
+
+    Raises:
+        UnusableInput: a file cannot be read.
+        OSError: the results cannot be written.
+    """
+    rows = {row.number: row for row in read_samples(plan.samples)}
+    baseline: dict[int, list[Result]] = {number: [] for number in rows}
+    for path in plan.baselines:
+        for result in read_results(path, rows):
+            baseline[result.row].append(result)
+    chosen = [row for number, row in rows.items() if not plan.numbers or number in plan.numbers]
+    async with AsyncExitStack() as stack:
+        send = await stack.enter_async_context(sender(target, plan.timeout))
+        beside = msgspec.structs.replace(target, base_url=_without_version(target.base_url))
+        send_beside = await stack.enter_async_context(sender(beside, plan.timeout))
+        file = None if plan.results is None else stack.enter_context(plan.results.open("w", encoding="utf-8"))
+        asking = _Asking(target, plan, file)
+        task = None if shown is None else shown.add_task("", total=len(chosen) * plan.repeats)
+
+        async def one(row: Row) -> Result:
+            result = await asking.ask(row, send)
+            if shown is not None and task is not None:
+                shown.advance(task)
+            return result
+
+        answers = await asyncio.gather(*(one(row) for _ in range(plan.repeats) for row in chosen))
+        server: dict[int, list[Result]] = {row.number: [] for row in chosen}
+        for result in answers:
+            server[result.row].append(result)
+        asked = [
+            Asked(row, baseline[row.number], server[row.number], _command(target, plan, row))
+            for row in chosen
+        ]
+        name = redacted_url(target.base_url)
+        probes = Probes(send, send_beside, target.model, partial(_read, plan, readers), plan.body)
+        return findings_of(asked, await _causes(asked, probes, name), name)
+
+
+def _read(plan: Plan, readers: Readers | None, template: str) -> Read | None:
+    if readers is None or (plan.tool_parser == "auto" and not template):
+        return None
+    return readers(plan.tool_parser, plan.reasoning_parser, template)
+
+
+async def _causes(asked: Sequence[Asked], probes: Probes, server: str) -> list[Cause]:
+    """Find the causes of what is worse; weights are one only if no other is found."""
+    found = findings_of(asked, (), server)
+    worse = [figure for figure in found.figures if figure.verdict == "worse" and figure.name != "answered"]
+    by_row = {one.row.number: one for one in asked}
+    causes = [
+        template_cause({number: (one.baseline, one.server) for number, one in by_row.items()}),
+        limit_cause({number: (one.row, one.server) for number, one in by_row.items()}),
+        await probes.sampling([one.row for one in asked if any(not each.error for each in one.server)]),
+    ]
+    with_tools = [by_row[failure.row].row for failure in found.failures if by_row[failure.row].row.tools]
+    if worse and with_tools:
+        causes.append(await probes.parser(with_tools))
+    known = [cause for cause in causes if cause is not None]
+    if worse and not any(cause.kind != "unknown" for cause in known):
+        names = ", ".join(figure.name for figure in worse)
+        known.append(
+            Cause(
+                kind="weights",
+                says=f"Nothing else explains what is worse ({names}): the weights, their precision or their "
+                "quantisation differ, or it is another model.",
+            )
+        )
+    return known
+
+
+def _without_version(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _command(target: Target, plan: Plan, row: Row) -> str:
+    parts = ["plumbline", "verify", str(plan.samples), "--row", str(row.number)]
+    parts += ["--base-url", redacted_url(target.base_url), "--model", target.model]
+    for path in plan.baselines:
+        parts += ["--baseline", str(path)]
+    if plan.body:
+        parts += ["--body", msgspec.json.encode(dict(plan.body)).decode()]
+    return shlex.join(parts)
+
+
+def run_verify(
+    target: Target,
+    plan: Plan,
+    readers: Readers | None,
+    *,
+    out: Console,
+    json_file: Path | None = None,
+    junit_file: Path | None = None,
+    html_file: Path | None = None,
+) -> int:
+    """Verify a server, print and write what was found, and return the exit status.
+
+    Raises:
+        UnusableInput: a file cannot be read.
+    """
+    columns = (TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as shown:
+            found = asyncio.run(verify(target, plan, readers, shown))
+        for path, text in (
+            (json_file, msgspec.json.format(msgspec.json.encode(found)).decode() + "\n"),
+            (junit_file, junit(found)),
+            (html_file, html(found)),
+        ):
+            if path is not None:
+                path.write_text(text, "utf-8")
+    except KeyboardInterrupt:
+        out.print("Interrupted: there is no result.")
+        return INTERRUPTED
+    except OSError as error:
+        out.print(f"A file cannot be written: {escape(printable(str(error)))}")
+        return 2
+    for line in lines(found):
+        out.print(escape(printable(line)), highlight=False, soft_wrap=True)
+    return found.status

@@ -1,0 +1,311 @@
+"""`plumbline verify`: reads K2-Vendor-Verifier's files, and names the one thing that is wrong with a server.
+
+The server of these tests is a function from a request to an answer; `nox -s verify` has real ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from plumbline_conformance.cli import run_command
+from plumbline_conformance.cli.arguments import add_commands
+from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.suite.model import Request, Target
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.verify import run
+from plumbline_conformance.verify.formats import html, junit, lines
+from plumbline_conformance.verify.report import Findings
+from plumbline_conformance.verify.run import Plan, verify
+from plumbline_conformance.verify.samples import fits, read_results, read_samples
+
+Json = dict[str, Any]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["x"]}}}
+TEMPLATE = "a template"
+
+
+def request(number: int) -> Json:
+    """Rows with an odd number need the tool."""
+    content = f"{'call' if number % 2 else 'say'} {number}"
+    return {
+        "messages": [{"role": "user", "content": content}],
+        "tools": [TOOL],
+        "max_tokens": 50,
+        "temperature": 0,
+    }
+
+
+class Server:
+    """A right server, whose parts can be replaced.
+
+    Args:
+        parses: whether it reads the calls that its model writes.
+        prompt: adds tokens to each prompt.
+        limit: of tokens, below that of the request.
+        frozen: whether it ignores the temperature.
+        write: what the model writes to a prompt.
+        tokenizes: whether it has `/tokenize`.
+    """
+
+    def __init__(
+        self,
+        *,
+        parses: bool = True,
+        prompt: int = 0,
+        limit: int = 1000,
+        frozen: bool = False,
+        write: Callable[[str], str] | None = None,
+        tokenizes: bool = True,
+    ) -> None:
+        self.parses, self.prompt, self.limit, self.frozen = parses, prompt, limit, frozen
+        self.write = write or (
+            lambda prompt: 'CALL f {"x": 1}' if prompt.startswith("call") else f"to {prompt}"
+        )
+        self.tokenizes = tokenizes
+        self.drawn = 0
+
+    async def send(self, asked: Request) -> Exchange:
+        body = asked.json or {}
+        status, answer = self._answer(asked.path, body)
+        sent = json.dumps(body).encode()
+        found = Exchange(name="", method=asked.method, url="", request_headers={}, request_body=sent)
+        found.status = status
+        found.headers = [("content-type", "application/json")]
+        found.frames = [(0.0, json.dumps(answer).encode())]
+        return found
+
+    def _answer(self, path: str, body: Json) -> tuple[int, Any]:
+        if path == "/tokenizer_info":
+            return 200, {"chat_template": TEMPLATE}
+        if path == "/tokenize":
+            if not self.tokenizes:
+                return 404, {"error": {"message": "no such path"}}
+            return 200, {"tokens": [ord(char) for char in body["messages"][0]["content"]]}
+        if path == "/completions":
+            text = self.write("".join(map(chr, body["prompt"])))
+            return 200, {"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}
+        prompt = body["messages"][0]["content"]
+        text, calls, finish = self.write(prompt), [], "stop"
+        if not self.frozen and body.get("temperature", 1) > 1:
+            self.drawn += 1
+            text += f" {self.drawn}"
+        if self.parses and text.startswith("CALL "):
+            name, _, arguments = text.removeprefix("CALL ").partition(" ")
+            function = {"name": name, "arguments": arguments}
+            text, calls, finish = "", [{"id": "c", "type": "function", "function": function}], "tool_calls"
+        if self.limit < 50:
+            calls, finish = [], "length"
+        return 200, {
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": text, "tool_calls": calls},
+                    "finish_reason": finish,
+                }
+            ],
+            "usage": {"prompt_tokens": len(prompt) + self.prompt, "completion_tokens": min(self.limit, 9)},
+        }
+
+
+def readers(
+    tool: str, reasoning: str, template: str
+) -> Callable[[str, Sequence[Any]], list[tuple[str, str]]]:
+    """Reads what the model of these servers writes."""
+    assert (tool, reasoning, template) == ("auto", "auto", TEMPLATE)
+
+    def read(text: str, tools: Sequence[Any]) -> list[tuple[str, str]]:
+        assert tools == [TOOL]
+        name, _, arguments = text.removeprefix("CALL ").partition(" ")
+        return [(name, arguments)] if text.startswith("CALL ") else []
+
+    return read
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with requests and the results of the right server."""
+    (tmp_path / "rows.jsonl").write_text(
+        "\n".join(json.dumps(request(number)) for number in range(1, 13)), "utf-8"
+    )
+    asked = Plan(samples=tmp_path / "rows.jsonl", results=tmp_path / "baseline.jsonl", repeats=1)
+    verified(Server(), asked)
+    return tmp_path
+
+
+def verified(server: Server, plan: Plan) -> Findings:
+    class Sender:
+        async def __aenter__(self) -> Any:
+            return server.send
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "sender", lambda *_: Sender())
+        return asyncio.run(verify(Target(base_url="http://h/v1", model="m"), plan, readers))
+
+
+def plan(folder: Path, **changes: Any) -> Plan:
+    return Plan(samples=folder / "rows.jsonl", baselines=[folder / "baseline.jsonl"], **changes)
+
+
+def garbled(prompt: str) -> str:
+    return f"other {prompt}"
+
+
+@pytest.mark.parametrize(
+    ("server", "causes"),
+    [
+        (Server(), []),
+        (Server(prompt=3), ["template"]),
+        (Server(parses=False), ["parser"]),
+        (Server(limit=5), ["limit"]),
+        (Server(frozen=True), ["sampling"]),
+        (Server(write=garbled), ["weights"]),
+        (Server(write=garbled, tokenizes=False), ["unknown", "weights"]),
+        (Server(write=garbled, prompt=3), ["template"]),
+    ],
+)
+def test_a_fault_is_named_and_no_other(folder: Path, server: Server, causes: list[str]) -> None:
+    found = verified(server, plan(folder))
+    assert [cause.kind for cause in found.causes] == causes
+    assert found.status == bool(causes)
+
+
+def test_a_row_that_fails_has_what_is_wrong_and_a_command(folder: Path) -> None:
+    found = verified(Server(write=lambda _: 'CALL g {"x": 1}'), plan(folder))
+    assert {failure.row for failure in found.failures} == {*range(1, 13)}
+    assert "calls a tool that the request does not have: g" in found.failures[0].problems
+    program, command, samples, *_ = found.failures[2].command.split()
+    assert (program, command, samples) == ("plumbline", "verify", str(folder / "rows.jsonl"))
+    assert "--row 3 " in found.failures[2].command
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers(dest="command"))
+    assert parser.parse_args(found.failures[2].command.split()[1:]).row == [3]
+
+
+def test_one_row_is_asked_alone(folder: Path) -> None:
+    assert verified(Server(), plan(folder, numbers=frozenset({4}))).rows == 1
+
+
+def test_without_a_baseline_there_are_figures_and_no_verdict(folder: Path) -> None:
+    found = verified(Server(write=lambda _: "CALL f {}"), Plan(samples=folder / "rows.jsonl"))
+    figures = {figure.name: figure for figure in found.figures}
+    assert figures["schema accuracy"].value == 0
+    assert {figure.verdict for figure in found.figures} == {""}
+    assert found.status == 0
+
+
+def test_what_was_found_is_written_in_every_form(folder: Path) -> None:
+    found = verified(Server(parses=False), plan(folder))
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Findings) == found
+    cases = ElementTree.fromstring(junit(found)).findall(".//testcase")
+    assert [case.get("name") for case in cases if case.find("failure") is not None]
+    assert "cause: parser" in "\n".join(lines(found))
+    page = html(found)
+    assert "parser" in page
+    assert "http://" not in page.replace("http://h/v1", "")
+
+
+def test_results_of_the_verifier_of_kimi_are_read(tmp_path: Path) -> None:
+    """Its lines have these members; `response` is the chat completion."""
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(request(1))}\n\n{json.dumps(request(2))}\n", "utf-8")
+    response = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "kimi-k2",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [
+                        {"id": "f:0", "type": "function", "function": {"name": "f", "arguments": '{"y": 1}'}}
+                    ],
+                },
+                "finish_reason": "tool_calls",
+            }
+        ],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+    }
+    line = {
+        "data_index": 3, "request": request(2), "extra_body": {}, "response": response, "status": "success",
+        "finish_reason": "tool_calls", "tool_calls_valid": False, "last_run_at": "2026-01-01", "duration_ms": 9,
+        "hash": "0",
+    }  # fmt: skip
+    failed = {"data_index": 1, "status": "failed", "response": {"error": "timeout"}, "finish_reason": None}
+    (tmp_path / "results.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps(failed)}\n", "utf-8")
+    rows = {row.number: row for row in read_samples(tmp_path / "rows.jsonl")}
+    assert list(rows) == [1, 3]
+    found, other = read_results(tmp_path / "results.jsonl", rows)
+    assert (found.row, found.finish, found.known, found.valid, found.prompt_tokens) == (
+        3, "tool_calls", True, False, 7,
+    )  # fmt: skip
+    assert other.error == "failed"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has no requests"),
+        (b"{", "line 1: not JSON"),
+        (b'{"messages": []}\n{"prompt": ""}', "line 2: a request needs `messages`"),
+        (b"[" * 100_000, "line 1: not JSON"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_by_its_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(UnusableInput, match=message):
+        read_samples(path)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "right"),
+    [
+        ({"type": "object", "required": ["x"]}, '{"x": 1}', True),
+        ({"type": "object", "required": ["x"]}, '{"y": 1}', False),
+        ({"type": "object"}, "{", False),
+        ({"type": "object"}, "[]", False),
+        ({}, '{"x": "\\ud800"}', True),
+        ({"type": "no type"}, "{}", True),
+        ({"$ref": "http://127.0.0.1:1/schema"}, "{}", True),
+    ],
+)
+def test_arguments_are_checked_by_a_schema_that_is_one(parameters: Json, arguments: str, right: bool) -> None:
+    assert fits(parameters, arguments) == right
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--body", "[]"], "--body must be a JSON object"),
+        (["--baseline", "r.jsonl", "--results", "r.jsonl"], "--results is a baseline"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_named(
+    capsys: pytest.CaptureFixture[str], folder: Path, options: list[str], message: str
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers(dest="command"))
+    command = [
+        "verify",
+        str(folder / "rows.jsonl"),
+        "--base-url",
+        "http://127.0.0.1:1/v1",
+        "--model",
+        "m",
+        *options,
+    ]
+    assert run_command(parser.parse_args(command)) == 2
+    assert message in capsys.readouterr().out
