@@ -114,6 +114,13 @@ def tests_long(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def faults(session: nox.Session) -> None:
+    """Cause every fault of docs/reference/faults.md; `-- -k WORD` some of them."""
+    # Alone: kills and hangs of one test must not make others wait.
+    Environment(session, DEV).run("python", "tests/faults/table.py", *session.posargs, "-n", "0")
+
+
+@nox.session(venv_backend="none")
 def properties(session: nox.Session) -> None:
     """Draw new examples for all properties, for hours: 20,000 each, or PLUMBLINE_EXAMPLES=N; or of `-- PATH …`.
 

@@ -63,6 +63,18 @@ async def test_a_request_without_a_model_is_answered_by_the_default_one() -> Non
         assert (answer.status, answer.error["message"]) == (400, "you must provide a model parameter")
 
 
+async def test_a_model_with_a_dead_engine_is_loaded_again() -> None:
+    shelf = Shelf("a", "b")
+    async with serving(shelf.catalog(capacity=2)) as server:
+        for name in "ab":
+            assert text(await server.post(CHAT, body(CHAT, name))) == f"I am {name}."
+        shelf.engines["a"][0].dead = True
+        assert not server.app.models.has_died()
+        for name in "abab":
+            assert text(await server.post(CHAT, body(CHAT, name))) == f"I am {name}."
+        assert {name: len(engines) for name, engines in shelf.engines.items()} == {"a": 2, "b": 1}
+
+
 async def test_an_unknown_model_is_a_404() -> None:
     async with serving(Shelf("a", "b").catalog(default="a")) as server:
         for path in BODIES:

@@ -322,6 +322,15 @@ def test_api_servers_that_cannot_start_end_the_supervisor(tmp_path: Path) -> Non
         assert running.statuses == [1]
 
 
+def test_a_dead_engine_ends_all_api_servers(tmp_path: Path) -> None:
+    """With status 1, so that a service manager starts the server again."""
+    with supervised(tmp_path) as running:
+        wait_for(lambda: len(running.supervisor._hub._addresses) == 2, 60)
+        running.engine._closed = True
+        wait_for(lambda: running.statuses, 60)
+        assert running.statuses == [1]
+
+
 def test_an_api_server_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
     with supervised(tmp_path, shutdown_timeout=600.0) as running:
         wait_for(lambda: running.pids)

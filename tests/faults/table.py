@@ -1,0 +1,361 @@
+"""List the faults that the server survives, each with what clients see and the tests that cause it.
+
+python tests/faults/table.py docs/reference/faults.md      writes the page
+python tests/faults/table.py                               runs the tests; options of pytest may follow --
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_BLOB = "../../"
+
+
+class Fault(NamedTuple):
+    """A fault. Nothing that the server has acknowledged is lost in any of them."""
+
+    name: str
+    seen: str
+    """What clients see whose requests it hits; others notice nothing, unless this says so."""
+    recovers: str
+    """When the server is as before."""
+    tests: tuple[str, ...]
+    """Files or ids of tests."""
+    operator: str = ""
+    """What the operator can see besides: lines of the log, metrics, probes."""
+
+
+FAULTS: dict[str, tuple[Fault, ...]] = {
+    "Engine": (
+        Fault(
+            "A step raises an error",
+            "the request at fault gets a 500 or an error event; the others of its batch are computed again and get the "
+            "same tokens",
+            "at once; the requests of the batch are tried alone, one step each",
+            (
+                "tests/engines/test_trials.py",
+                "tests/faults/test_engine.py::test_a_step_that_fails_ends_one_request_and_no_other",
+            ),
+            "log with traceback; `plumbline_engine_failed_steps_total`",
+        ),
+        Fault(
+            "The thread of the engine dies, or five steps fail in a row",
+            "requests in flight get a 500 or an error event; new ones a 503 with `Retry-After: 1` meanwhile",
+            "milliseconds: the weights stay in memory, only queues and caches are new",
+            (
+                "tests/engines/test_restarts.py::test_a_thread_that_dies_is_replaced",
+                "tests/engines/test_restarts.py"
+                "::test_a_core_that_breaks_is_replaced_and_one_that_cannot_work_at_all_is_dead",
+                "tests/engines/test_restarts.py::test_requests_that_come_while_it_starts_again_are_told_to_try_again",
+                "tests/faults/test_engine.py::test_a_thread_that_dies_ends_answers_in_the_form_of_their_api",
+            ),
+            "log; `plumbline_engine_restarts_total`",
+        ),
+        Fault(
+            "A step hangs",
+            "requests in flight end with an error after three times `--stuck-after`; the next ones are answered by a "
+            "new core (llama.cpp's engine, which has one cache, counts as dead)",
+            "3 × `--stuck-after`, then milliseconds",
+            (
+                "tests/engines/test_restarts.py::test_a_step_that_hangs_is_left_alone",
+                "tests/engines/test_restarts.py::test_stopping_does_not_wait_for_a_step_that_hangs",
+                "tests/server/test_load.py::test_health_reports_a_dead_or_stuck_engine",
+            ),
+            "`/health/ready` is 503 from `--stuck-after` on; log; `plumbline_engine_restarts_total`",
+        ),
+        Fault(
+            "The engine cannot go on: a second step hangs, new cores fail as well, there is no memory for one",
+            "503 with `Retry-After: 10`, then the server ends with status 1, to be started again; with several models "
+            "only this one is unloaded, and loaded again by its next request",
+            "a start of the server",
+            (
+                "tests/engines/test_restarts.py::test_a_second_step_that_hangs_is_the_end",
+                "tests/engines/test_restarts.py::test_an_engine_that_cannot_start_again_is_dead",
+                "tests/faults/test_engine.py::test_an_engine_that_is_beyond_repair_refuses_with_a_hint",
+                "tests/server/test_listener.py::test_a_server_with_a_dead_engine_ends_so_that_it_is_started_again",
+                "tests/server/api_servers/test_api_servers.py::test_a_dead_engine_ends_all_api_servers",
+                "tests/server/test_several_models.py::test_a_model_with_a_dead_engine_is_loaded_again",
+            ),
+            "`/health/live` is 503; `plumbline_engine_alive` 0; log",
+        ),
+        Fault(
+            "The cache is out of blocks",
+            "nothing: the last request waits and goes on with the same tokens",
+            "when others have ended",
+            ("tests/engines/native/test_reproducibility.py", "tests/engines/test_request_core.py"),
+            "`vllm:num_preemptions_total`",
+        ),
+        Fault(
+            "Memory is short when a request is admitted",
+            "that request gets a 500",
+            "at once",
+            ("tests/faults/test_engine.py::test_memory_that_is_short_at_an_admission_ends_one_request",),
+            "log; `plumbline_engine_failed_steps_total`",
+        ),
+        Fault(
+            "A tokenizer or a template fails, or a template never ends",
+            "that request gets a 500; a 400 if the template refuses it, or takes more than 10 s",
+            "at once",
+            (
+                "tests/faults/test_engine.py::test_a_prompt_that_cannot_be_rendered_or_encoded_ends_one_request",
+                "tests/text/test_templates.py::test_an_endless_template_ends",
+            ),
+            "log with traceback",
+        ),
+    ),
+    "Processes": (
+        Fault(
+            "The process is stopped and goes on (SIGSTOP, a laptop that sleeps)",
+            "silence; nothing else",
+            "at once",
+            (
+                "tests/faults/test_processes.py::test_a_server_that_was_stopped_for_a_while_goes_on",
+                "tests/engines/test_restarts.py::test_an_hour_in_which_the_process_was_stopped_is_no_hang",
+            ),
+        ),
+        Fault(
+            "The engine's process of several API servers is stopped",
+            "streams end with an error event after `--stuck-after`; new requests get a 503 with `Retry-After: 1`",
+            "within a second after it goes on",
+            (
+                "tests/faults/test_processes.py::test_an_engine_process_that_is_stopped_ends_streams_and_comes_back",
+                "tests/engines/remote/test_remote.py"
+                "::test_a_host_that_sends_nothing_ends_streams_until_it_answers_again",
+            ),
+            "`/health/ready` is 503, `/health/live` 200; log",
+        ),
+        Fault(
+            "The engine's process is slow, or its readers are",
+            "nothing: the engine waits",
+            "at once",
+            ("tests/engines/remote/test_remote.py::test_a_reader_that_is_far_behind_holds_the_engine",),
+        ),
+        Fault(
+            "The first process is killed, which has the engine and the hub of claims",
+            "streams end with an error event; all API servers end, and the port is free",
+            "a start of the server",
+            (
+                "tests/faults/test_processes.py::test_a_first_process_that_is_killed_ends_streams_and_frees_its_port",
+                "tests/engines/remote/test_remote.py::test_the_end_of_the_host_ends_streams_with_an_error",
+            ),
+        ),
+        Fault(
+            "An API server is killed while it starts, or later",
+            "its own streams break off",
+            "a start of one process, 2 to 5 s; others answer meanwhile",
+            (
+                "tests/server/api_servers/test_api_servers.py"
+                "::test_a_killed_api_server_takes_only_its_own_streams_along",
+                "tests/server/api_servers/test_api_servers.py"
+                "::test_an_api_server_that_is_killed_while_it_starts_is_started_again",
+                "tests/server/api_servers/test_api_servers.py::test_api_servers_that_cannot_start_end_the_supervisor",
+            ),
+            "log",
+        ),
+        Fault(
+            "SIGKILL",
+            "streams break off; responses in the background become `failed`",
+            "a start of the server; the failed responses within 15 s",
+            (
+                "tests/faults/test_processes.py::test_a_server_that_is_killed_has_what_it_acknowledged",
+                "tests/store/test_durability.py::test_what_was_acknowledged_survives_kills",
+            ),
+        ),
+        Fault(
+            "SIGTERM; SIGINT once and twice; a closed terminal",
+            "streams have `--shutdown-timeout`, then an error event, at once after the second SIGINT; new requests get "
+            "a 503",
+            "–",
+            (
+                "tests/faults/test_processes.py::test_a_signal_ends_streams_with_an_error_event",
+                "tests/server/test_listener.py::test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest",
+                "tests/server/test_listener.py::test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event",
+                "tests/server/test_hangup.py",
+            ),
+            "`/health/ready` is 503 with `draining`; log with the number of requests",
+        ),
+        Fault(
+            "A replica is killed",
+            "its streams break off; new requests go to the others",
+            "at once",
+            ("tests/scale_out/test_replicas.py::test_a_replica_that_dies_takes_only_its_own_streams_along",),
+        ),
+    ),
+    "Store": (
+        Fault(
+            "The database is locked, may not be written, or its file is moved away",
+            "requests that store get a 503, or an error event instead of the terminal one; others are answered",
+            "at once, when the fault ends; a lock fails requests after 10 s",
+            (
+                "tests/faults/test_store.py::test_a_store_that_fails_costs_only_what_it_should_keep",
+                "tests/store/test_store_faults.py",
+            ),
+            "`/health` is `degraded`; one line when it begins and one when it ends; `plumbline_store_failing`",
+        ),
+        Fault(
+            "The disk of the database is full",
+            "what does not fit gets a 503, smaller writes are kept",
+            "at once, when there is room",
+            ("tests/store/test_store_faults.py::test_a_full_disk_fails_what_does_not_fit",),
+            "`/health` is `degraded` below 256 MiB",
+        ),
+        Fault(
+            "The file is damaged",
+            "requests that read or write the damaged part get a 503; a start is refused",
+            "restore a backup",
+            (
+                "tests/faults/test_store.py"
+                "::test_a_store_that_is_damaged_while_it_runs_is_reported_and_no_other_answer_changes",
+                "tests/store/test_store_faults.py::test_a_file_of_another_kind_is_refused_at_the_start",
+            ),
+            "log",
+        ),
+        Fault(
+            "The database is slow",
+            "requests that store wait for it, 10 s at most",
+            "at once",
+            ("tests/faults/test_store.py::test_a_slow_store_delays_only_what_it_keeps",),
+            "`plumbline_store_transaction_seconds`, `plumbline_store_pending_writes`",
+        ),
+        Fault(
+            "PostgreSQL crashes or restarts",
+            "requests that store get a 503",
+            "at once, when it is there again",
+            (
+                "tests/faults/test_store.py::test_a_database_server_that_crashes_costs_only_what_it_should_keep",
+                "tests/store/test_postgres_faults.py",
+            ),
+            "`/health` is `degraded`; log",
+        ),
+    ),
+    "Clients and the network": (
+        Fault(
+            "A client resets its connection, at any event",
+            "–",
+            "at once: its request is aborted, its blocks are free",
+            (
+                "tests/faults/test_clients.py::test_a_reset_at_any_event_changes_nothing_for_others",
+                "tests/server/test_streams.py::test_a_client_that_leaves_ends_its_request",
+            ),
+        ),
+        Fault(
+            "A client reads slowly, or not at all",
+            "its request is paused; after 5 minutes without any reading the connection is cut",
+            "at once",
+            (
+                "tests/hostile/test_slow_readers.py",
+                "tests/server/test_listener.py::test_a_client_that_does_not_read_is_given_up",
+                "tests/server/test_listener.py::test_a_client_that_reads_on_in_time_misses_nothing",
+            ),
+        ),
+        Fault(
+            "Half-open connections: a client vanishes before, within or after its request",
+            "408, or the connection is closed",
+            "`--header-timeout`, `--body-timeout`, `--idle-timeout`",
+            (
+                "tests/server/test_listener.py::test_headers_that_do_not_come_end_the_connection",
+                "tests/server/test_listener.py::test_a_body_that_brings_nothing_is_given_up",
+                "tests/server/test_listener.py::test_a_connection_that_stays_silent_after_an_answer_is_closed",
+            ),
+        ),
+        Fault(
+            "More connections than allowed, or than the process has descriptors",
+            "further connections get a 503 with `Retry-After: 1`; those that are open go on",
+            "when some are closed",
+            (
+                "tests/faults/test_clients.py::test_more_connections_than_descriptors_get_a_503",
+                "tests/server/test_listener.py::test_more_connections_than_allowed_are_turned_away",
+            ),
+            "a line at the start, and one a minute",
+        ),
+        Fault(
+            "The name server is dead or silent, for media and for MCP",
+            "a 400 that names the file, an item with an error of the MCP server, after `--media-timeout` or "
+            "10 s at most",
+            "at once",
+            (
+                "tests/faults/test_surroundings.py::test_files_of_hosts_without_an_address_are_refused_in_time",
+                "tests/faults/test_surroundings.py::test_a_dead_name_server_ends_in_an_item_with_an_error",
+            ),
+        ),
+        Fault(
+            "An MCP server is dead, dies or is silent",
+            "an item with an error, which the model reads",
+            "at once",
+            (
+                "tests/server/test_mcp.py::test_a_dead_server_ends_in_an_item_with_an_error_and_not_in_a_dead_response",
+                "tests/server/test_mcp.py::test_a_server_that_dies_after_its_list_ends_in_a_failed_call",
+                "tests/tools/test_mcp_client.py::test_a_server_that_is_silent_is_given_up",
+            ),
+        ),
+    ),
+    "The machine": (
+        Fault(
+            "The clock jumps by a day",
+            "nothing",
+            "–",
+            ("tests/faults/test_surroundings.py::test_a_clock_that_jumps_by_a_day_changes_no_answer",),
+        ),
+        Fault(
+            "The port or the socket is taken",
+            "the server does not start, and names a free one",
+            "–",
+            ("tests/server/test_start_failures.py",),
+            "one line",
+        ),
+        Fault(
+            "The disk of the log is full",
+            "nothing",
+            "at once",
+            ("tests/faults/test_processes.py::test_a_log_on_a_full_disk_stops_no_answer",),
+        ),
+    ),
+}
+
+_HEAD = """\
+# Faults
+
+What the server survives, by test. Nothing that it has acknowledged is lost in any of these faults, and streams of other
+clients stay exactly as they are, unless the table says so. `nox -s faults` causes each of them.
+`tests/faults/table.py` writes this page.
+"""
+
+
+def page() -> str:
+    """Return the page of the documentation."""
+    parts = [_HEAD]
+    for title, faults in FAULTS.items():
+        parts.append(f"\n## {title}\n")
+        parts.append(
+            "| fault | clients see | works again | the operator sees | tests |\n|---|---|---|---|---|"
+        )
+        for fault in faults:
+            files = dict.fromkeys(Path(test.partition("::")[0]) for test in fault.tests)
+            links = ", ".join(f"[{file.stem.removeprefix('test_')}]({_BLOB}{file})" for file in files)
+            parts.append(
+                f"| {fault.name} | {fault.seen} | {fault.recovers} | {fault.operator or '–'} | {links} |"
+            )
+    return "\n".join(parts) + "\n"
+
+
+def tests() -> list[str]:
+    """Return the files and ids of all tests, each once."""
+    found = dict.fromkeys(test for faults in FAULTS.values() for fault in faults for test in fault.tests)
+    return [test for test in found if "::" not in test or test.partition("::")[0] not in found]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or run the tests."""
+    if len(arguments) == 1 and arguments[0].endswith(".md"):
+        Path(arguments[0]).write_text(page(), "utf-8")
+        return 0
+    return int(pytest.main(["-m", "", *arguments, *(str(ROOT / test) for test in tests())]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

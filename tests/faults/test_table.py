@@ -1,0 +1,38 @@
+"""The table of faults names tests that exist, and its page is the one that is committed."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from .table import FAULTS, ROOT, page, tests
+
+
+def test_the_page_is_the_one_that_the_table_makes() -> None:
+    made = "python tests/faults/table.py docs/reference/faults.md"
+    assert (ROOT / "docs/reference/faults.md").read_text("utf-8") == page(), made
+
+
+@pytest.mark.parametrize("test", tests())
+def test_every_test_of_the_table_exists(test: str) -> None:
+    file, _, name = test.partition("::")
+    defined = {
+        node.name
+        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert not name or name in defined
+
+
+def test_every_test_of_this_folder_is_in_the_table() -> None:
+    for path in (ROOT / "tests/faults").glob("test_*.py"):
+        if path.name != "test_table.py":
+            defined = ast.parse(path.read_text("utf-8")).body
+            names = {getattr(node, "name", "") for node in defined}
+            here = {f"tests/faults/{path.name}::{name}" for name in names if name.startswith("test_")}
+            assert here <= set(tests())
+
+
+def test_every_fault_has_a_test() -> None:
+    assert all(fault.tests for faults in FAULTS.values() for fault in faults)
