@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -92,6 +95,36 @@ async def test_a_request_that_does_not_fit_whole_leaves_nothing_behind() -> None
             assert engine.num_running == 0
             assert await server.tasks_left() == set()
         assert engine.num_given == 0
+
+
+async def test_a_request_that_would_wait_too_long_is_a_429_at_once() -> None:
+    """HTTP-05: the engine runs one request at a time, 50 ms each; of 100 at once it admits what it can in a second."""
+    engine = tiny_engine(max_num_seqs=1)
+    engine.admission.max_queue_seconds = 1.0
+    forward = engine._core._runner.forward  # type: ignore[attr-defined]
+
+    def slow(inputs: Any) -> None:
+        time.sleep(0.01)
+        forward(inputs)
+
+    engine._core._runner.forward = slow  # type: ignore[attr-defined]
+    body = {**BODIES["/v1/chat/completions"], "max_tokens": 5, "ignore_eos": True}
+    async with serving(served(engine)) as server:
+        for _ in range(4):  # It learns from requests that wait.
+            assert {
+                answer.status
+                for answer in await asyncio.gather(
+                    *(server.post("/v1/chat/completions", body) for _ in range(2))
+                )
+            } == {200}
+        answers = await asyncio.gather(*(server.post("/v1/chat/completions", body) for _ in range(100)))
+        statuses = Counter(answer.status for answer in answers)
+        assert set(statuses) == {200, 429}
+        assert statuses[429] >= 20
+        refused = next(answer for answer in answers if answer.status == 429)
+        assert "would wait about" in refused.error["message"]
+        assert int(refused.header("retry-after") or 0) >= 1
+        assert (await server.post("/v1/chat/completions", body)).status == 200
 
 
 class SickEngine(GatedEngine):

@@ -7,6 +7,7 @@ gets the request.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Set
 from typing import Protocol
@@ -16,12 +17,17 @@ import msgspec
 from plumbline.engines.adapters import AdapterGate
 from plumbline.engines.constraints.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import EngineFullError, EngineInfo, GenerateRequest, RefusedRequestError
+from plumbline.engines.queue_time import QueueTime
 from plumbline.engines.request import PlacedImage
 
 __all__ = ["Admission", "MediaReader", "Readings"]
 
 _BUSY_SECONDS = 5
 """Seconds for `Retry-After` when too many grammars are being compiled."""
+
+
+_LONGEST_RETRY = 60
+"""Seconds for `Retry-After` of a request that would wait too long; the queue may be shorter by then."""
 
 
 class Admission:
@@ -33,6 +39,7 @@ class Admission:
         max_per_client: how many of them one client may have; 0 sets no limit.
         grammars: compiles grammars; without it, requests with a grammar are refused.
         adapters: the adapters that requests may name, if the engine has any.
+        queue: estimates how long requests wait.
     """
 
     def __init__(
@@ -43,7 +50,11 @@ class Admission:
         max_per_client: int = 0,
         grammars: GrammarCompiler | None = None,
         adapters: AdapterGate | None = None,
+        queue: QueueTime | None = None,
     ) -> None:
+        self._queue = queue or QueueTime()
+        self.max_queue_seconds = 0.0
+        """A request that would wait longer for its first token is refused; 0 refuses none."""
         self._max_in_flight = max_in_flight
         self._max_per_client = min(max_in_flight, max_per_client or max_in_flight)
         features = info.features if grammars is None else info.features | {"grammar", "banned_strings"}
@@ -63,7 +74,8 @@ class Admission:
         """Admit a request that has been checked; `leave` must follow.
 
         Raises:
-            EngineFullError: the server or this client has reached its limit of requests in flight.
+            EngineFullError: the server or this client has reached its limit of requests in flight, or the request would
+                wait too long.
             RefusedRequestError: a request with this id is in flight, or no adapter has the name that it gives.
         """
         if len(self._ids) >= self._max_in_flight:
@@ -76,13 +88,29 @@ class Admission:
             )
         if request.request_id in self._ids:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
+        self._check_wait(request.client)
+        self._queue.entered(request.request_id, request.client)
         self._ids[request.request_id] = (
             None if self._adapters is None else self._adapters.enter(request.adapter)
         )
         self._clients[request.client] += 1
 
+    def started(self, request: GenerateRequest) -> None:
+        """Note the first chunk of an admitted request."""
+        self._queue.started(request.request_id)
+
+    def _check_wait(self, client: str) -> None:
+        expected = self._queue.expected(client) if self.max_queue_seconds else 0.0
+        if expected > self.max_queue_seconds:
+            raise EngineFullError(
+                f"The request would wait about {expected:.0f} s for its first token; this server takes none that would "
+                f"wait for more than {self.max_queue_seconds:g} s.",
+                retry_after=min(_LONGEST_RETRY, math.ceil(expected - self.max_queue_seconds)),
+            )
+
     def leave(self, request: GenerateRequest) -> None:
         """Give the place of an admitted request to others."""
+        self._queue.left(request.request_id)
         entered = self._ids.pop(request.request_id, None)
         if self._adapters is not None:
             self._adapters.leave(entered)

@@ -112,14 +112,14 @@ class ThreadedEngine:
     ) -> None:
         self._core = core
         self._readings = Readings(media)
-        self._admission = Admission(
+        self.admission = Admission(
             info,
             max_in_flight=max_in_flight,
             max_per_client=max_per_client,
             grammars=grammars,
             adapters=adapters,
         )
-        self._info = self._admission.info
+        self._info = self.admission.info
         self._texts: TokenTexts | None = None
         """Made when the first request bans a text."""
         self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
@@ -178,17 +178,20 @@ class ThreadedEngine:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
         check_request(request, self._info)
         grammar, budget = request.sampling.grammar, request.sampling.thinking_budget
-        matcher = None if grammar is None else await self._admission.compile(grammar)
+        matcher = None if grammar is None else await self.admission.compile(grammar)
         if budget is not None:
             matcher = ThinkingBudgetMatcher(budget, matcher)
         if request.sampling.bad_words or request.sampling.banned_strings:
             matcher = await self._with_bans(request, matcher)
         stream = self._enter(request)
-        finished = False
+        started = finished = False
         try:
             await self._submit(request, matcher)
             while not finished:
                 chunk = await stream.get()
+                if not started:
+                    self.admission.started(request)
+                    started = True
                 finished = chunk.finish_reason is not None
                 if request.request_id in self._paused and stream.qsize() <= _UNREAD_RESUMES:
                     self._paused.discard(request.request_id)
@@ -196,7 +199,7 @@ class ThreadedEngine:
                 yield chunk
         finally:
             self._streams.pop(request.request_id, None)
-            self._admission.leave(request)
+            self.admission.leave(request)
             self._paused.discard(request.request_id)
             self._readings.forget(request.request_id)
             if not finished:
@@ -209,7 +212,7 @@ class ThreadedEngine:
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
-        await self._admission.compile(grammar)
+        await self.admission.compile(grammar)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Refuse every adapter."""
@@ -246,7 +249,7 @@ class ThreadedEngine:
         sampling, vocab_size = request.sampling, self._info.vocab_size
         if not sampling.banned_strings:
             return BanMatcher(sampling, vocab_size, inner=inner)
-        grammars = self._admission.grammars
+        grammars = self.admission.grammars
         assert grammars is not None, "checked by its feature"
         if self._texts is None:
             self._texts = await asyncio.to_thread(TokenTexts, grammars.vocabulary)
@@ -278,7 +281,7 @@ class ThreadedEngine:
 
     def _enter(self, request: GenerateRequest) -> asyncio.Queue[TokenChunk]:
         self._check_open()
-        self._admission.enter(request)
+        self.admission.enter(request)
         stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
         self._streams[request.request_id] = stream
         return stream

@@ -113,13 +113,13 @@ class VllmEngine:
             max_num_seqs=self._config.scheduler_config.max_num_seqs,
             runs_on="a GPU" if self._on_gpu else "cpu",
         )
-        self._admission = Admission(
+        self.admission = Admission(
             info,
             max_in_flight=self._config.scheduler_config.max_num_seqs + max_num_waiting,
             max_per_client=max_seqs_per_client,
             grammars=None if grammars is None else grammars(info),
         )
-        self._info = self._admission.info
+        self._info = self.admission.info
 
     @property
     def info(self) -> EngineInfo:
@@ -174,7 +174,7 @@ class VllmEngine:
         self._closed = True
         llm, self._llm, self._media = self._llm, None, None
         if llm is not None:
-            await llm.abort(list(self._admission.ids))
+            await llm.abort(list(self.admission.ids))
             await asyncio.to_thread(llm.shutdown, 30.0)
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
@@ -186,29 +186,30 @@ class VllmEngine:
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
-        await self._admission.compile(grammar)
+        await self.admission.compile(grammar)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
         sampling = request.sampling
         check_request(request, self._info)
-        matcher = None if sampling.grammar is None else await self._admission.compile(sampling.grammar)
+        matcher = None if sampling.grammar is None else await self.admission.compile(sampling.grammar)
         spec = matcher_spec(sampling, self._info.eos_token_ids)
         params = vllm_parameters(sampling, self._info.eos_token_ids, spec, on_gpu=self._on_gpu)
         self._check_alive()
-        self._admission.enter(request)
+        self.admission.enter(request)
         lora, entered = None, False
         try:
             if self._adapters is not None:
                 lora, entered = self._adapters.enter(request.adapter), True
             async for chunk in self._chunks(request, params, matcher, lora):
+                self.admission.started(request)  # Later chunks change nothing.
                 yield chunk
                 if chunk.finish_reason is not None:
                     return
         finally:
             if self._adapters is not None and entered:
                 self._adapters.leave(lora)
-            self._admission.leave(request)
+            self.admission.leave(request)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """See `plumbline.engines.port.Engine.load_adapter`."""
@@ -266,7 +267,7 @@ class VllmEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""
-        if self._llm is not None and request_id in self._admission.ids:
+        if self._llm is not None and request_id in self.admission.ids:
             task = asyncio.get_running_loop().create_task(self._llm.abort(request_id))
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
@@ -274,7 +275,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         """A snapshot of the counters of all engine cores."""
         counters = self._counters
-        in_flight = len(self._admission.ids)
+        in_flight = len(self.admission.ids)
         running = min(in_flight, sum(each.num_running for each in counters))
         idle_since = max((each.last_step for each in counters), default=0.0)
         return EngineStats(

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import torch
 
+from plumbline.engines.admission import Admission
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.native.models import UnsupportedModelError
 from plumbline.engines.port import Engine, EngineInfo
@@ -195,6 +196,25 @@ def build_engine(
         OptionError: the settings and the model do not fit.
         UnsupportedModelError, UnsupportedTokenizerError, WeightsError, LlamaCppError: the model cannot be served.
     """
+    engine = _built(choice, settings, name, tokenizer, folder, gguf)
+    engine.admission.max_queue_seconds = settings.max_queue_seconds
+    return engine
+
+
+class _WithAdmission(Engine, Protocol):
+    """An engine of this process, which admits its requests."""
+
+    admission: Admission
+
+
+def _built(
+    choice: EngineChoice,
+    settings: Settings,
+    name: str,
+    tokenizer: TextTokenizer,
+    folder: Path,
+    gguf: Path | None,
+) -> _WithAdmission:
     device = device_of(settings.device)
     if device.type == "cpu":
         # Two intra-op threads are slower than one for the small matrices of a decode step, and the event loop needs
@@ -214,7 +234,7 @@ def build_engine(
 
 def _transformers(
     settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path, device: torch.device
-) -> Engine:
+) -> _WithAdmission:
     from plumbline.engines.transformers.engine import TransformersEngine
 
     return TransformersEngine.from_folder(
@@ -233,7 +253,7 @@ def _transformers(
     )
 
 
-def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path) -> Engine:
+def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path) -> _WithAdmission:
     from plumbline.engines.vllm.configuration import read_options
     from plumbline.engines.vllm.engine import VllmEngine
 
@@ -277,7 +297,7 @@ def folder_vocabulary(folder: str, eos_token_ids: frozenset[int], vocab_size: in
     return vocabulary(TextTokenizer.from_folder(Path(folder)), eos_token_ids, vocab_size)
 
 
-def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Path) -> Engine:
+def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Path) -> _WithAdmission:
     from plumbline.engines.llama_cpp.engine import LlamaCppEngine
 
     def grammars(info: EngineInfo) -> LarkCompiler | None:

@@ -32,7 +32,6 @@ from plumbline.engines.native.models.vision import (
     read_vision,
 )
 from plumbline.engines.native.runner import ModelRunner
-from plumbline.engines.port import Engine
 from plumbline.server.loading.adapter_ranks import largest_rank
 from plumbline.server.loading.memory import device_bytes
 from plumbline.server.settings import OptionError, Settings
@@ -126,7 +125,7 @@ def build_native(
     gguf: Path | None,
     compiler: Callable[[frozenset[int], int], LarkCompiler | None],
     encode: Callable[[str], list[int]],
-) -> Engine:
+) -> NativeEngine:
     """Load the model into our engine; the caller starts it.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from plumbline.server.settings.kinds import AtLeastOne, Count, Texts
+from plumbline.server.settings.kinds import Amount, AtLeastOne, Count, Texts
 from plumbline.server.settings.options import Describe
 from plumbline.server.settings.values import read_loras, read_models
 
@@ -136,6 +136,14 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_num_waiting: Annotated[
         Count, _engine("maximum number of sequences in the queue; further requests get a 429", "N")
     ] = 1024
+    max_queue_seconds: Annotated[
+        Amount,
+        _engine(
+            "answer 429 at once to a request that would wait longer for its first token, by the speed of the last "
+            "ones; 0 lets all wait that fit the queue",
+            "SECONDS",
+        ),
+    ] = 0.0
     max_seqs_per_client: Annotated[
         Count | None,
         _engine(

@@ -1,0 +1,76 @@
+"""Estimate how long a request would wait for its first token, from how fast others get theirs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+
+__all__ = ["QueueTime"]
+
+_WINDOW = 32
+"""First tokens that the rate is measured over."""
+_LEAST = 4
+"""First tokens below which nothing is known; the estimate is 0 then, so that no request is refused for a guess."""
+_LONGEST = 3600.0
+"""Seconds; an engine that makes no progress would make the estimate endless."""
+
+
+class QueueTime:
+    """The requests that wait for their first token.
+
+    Intervals between first tokens count only while requests wait: an engine with nothing to do starts few requests, and
+    could start many. What was learned outlasts an empty queue, or each new queue would grow until it is learned again.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._waiting: dict[str, str] = {}
+        """The client of each request."""
+        self._counts: Counter[str] = Counter()
+        self._intervals: deque[float] = deque(maxlen=_WINDOW)
+        self._since = 0.0
+        """When the last request left the queue, or the queue began."""
+
+    def entered(self, request_id: str, client: str) -> None:
+        """Count a request that waits from now on."""
+        if not self._waiting:
+            self._since = self._clock()
+        self._waiting[request_id] = client
+        self._counts[client] += 1
+
+    def started(self, request_id: str) -> None:
+        """Count the first token of a request."""
+        if self._leave(request_id):
+            now = self._clock()
+            self._intervals.append(now - self._since)
+            self._since = now
+
+    def left(self, request_id: str) -> None:
+        """Forget a request that has ended; one without a first token makes room, too, but says nothing of the rate."""
+        self._leave(request_id)
+
+    def expected(self, client: str) -> float:
+        """Return the seconds that another request of a client would wait; 0 if that is not known.
+
+        Clients take turns, so a client with few requests waits for few of the others.
+        """
+        known = len(self._intervals)
+        if known < _LEAST or not self._waiting:
+            return 0.0
+        own = self._counts[client]
+        ahead = own + sum(min(count, own + 1) for other, count in self._counts.items() if other != client)
+        interval, silent = sum(self._intervals) / known, self._clock() - self._since
+        if silent > interval:
+            interval = (known * interval + silent) / (known + 1)
+        return min((ahead + 1) * interval, _LONGEST)
+
+    def _leave(self, request_id: str) -> bool:
+        client = self._waiting.pop(request_id, None)
+        if client is None:
+            return False
+        self._counts -= Counter([client])  # Without clients whose count is 0.
+        return True
