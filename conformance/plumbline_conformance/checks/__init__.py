@@ -30,11 +30,13 @@ import plumbline_conformance.checks.responses.basics
 import plumbline_conformance.checks.responses.stored.background
 import plumbline_conformance.checks.responses.stored.compaction
 import plumbline_conformance.checks.responses.stored.conversations
+import plumbline_conformance.checks.responses.stored.conversation_items
 import plumbline_conformance.checks.responses.output_options
 import plumbline_conformance.checks.responses.inputs
 import plumbline_conformance.checks.responses.stored.lifecycle
 import plumbline_conformance.checks.responses.tools
 import plumbline_conformance.checks.responses.tool_rounds
+import plumbline_conformance.checks.tool_defaults
 import plumbline_conformance.checks.responses.client_tools
 import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing

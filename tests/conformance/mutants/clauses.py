@@ -6,7 +6,9 @@ from typing import Any
 
 from mutants.basic import counted, put
 from mutants.mutations import Mutant, Mutation, again, body, chunk, chunks, events, status, without
+from plumbline_conformance.checks.common import at
 from plumbline_conformance.checks.laws import STREAM, WHOLE
+from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["CLAUSES"]
 
@@ -110,6 +112,17 @@ def unasked(page: Any) -> None:
     page["data"] = [item for item in page["data"] if item["role"] != "user"]
 
 
+def unfiltered(seen: Transcript) -> Transcript:
+    """List a completion with other metadata as well."""
+    other = at(seen, "second").json
+    return body(lambda page: page["data"].append(other), "list")(seen)
+
+
+def turned(page: Any) -> None:
+    """List the items in reverse."""
+    page["data"].reverse()
+
+
 def unlike(answer: Any) -> None:
     answer["choices"][0]["message"]["content"] = "other"
 
@@ -161,6 +174,11 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/stored", "no messages", body(put("data", []), "messages"), "messages"),
     ("chat/stored", "metadata for ever", body(put("metadata", "topic", "first"), "get_updated"), "updated"),
     ("chat/stored", "metadata and more", body(unlike, "update"), "updated"),
+    ("chat/stored-filter", "everything listed", unfiltered, "matching"),
+    ("chat/stored-filter", "nothing listed", body(put("data", []), "list"), "matching"),
+    ("chat/stored-filter", "a list without its end", body(without("last_id"), "list"), "objects"),
+    ("chat/tool-default", "tools hidden", body(counted("prompt_tokens", 1), "default"), "shown"),
+    ("responses/tool-default", "tools hidden", body(counted("input_tokens", 1), "default"), "shown"),
     ("chat/stored", "an empty list", body(put("data", []), "list"), "listed"),
     ("chat/stored", "everything is kept", status(200, "get_unkept"), "unkept objects"),
     ("chat/stored", "another one deleted", body(put("id", "chatcmpl-x"), "delete"), "deleted"),
@@ -205,6 +223,21 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
         body(without("error", "code"), "unknown"),
         "envelope",
     ),
+    (
+        "responses/conversation-items",
+        "metadata for ever",
+        body(put("metadata", "topic", "first"), "get_updated"),
+        "updated",
+    ),
+    ("responses/conversation-items", "begun at its update", body(put("created_at", 9), "update"), "updated"),
+    ("responses/conversation-items", "oldest first in any case", body(turned, "newest_first"), "order"),
+    (
+        "responses/conversation-items",
+        "a list without its end",
+        body(without("last_id"), "newest_first"),
+        "objects",
+    ),
+    ("responses/conversation-items", "no last page", body(put("has_more", True), "second_page"), "pages"),
     ("responses/background", "cancelled without its tools", body(without("tools"), "cancel"), "objects"),
     ("responses/phase", "a list without its end", body(without("last_id"), "items"), "objects"),
     ("responses/stored-stream", "stored without its tools", body(without("tools"), "get"), "get objects"),

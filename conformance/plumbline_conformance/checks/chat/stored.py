@@ -139,3 +139,43 @@ def stored_gone(seen: Transcript) -> Iterator[Problem]:
     if accepted(at(seen, "created")) and at(seen, "delete").status != 200:
         raise Inconclusive("it was not deleted; another check reports this")
     yield from refused(at(seen, "get_deleted"), 404)
+
+
+@scenario("chat/stored-filter", "A list of stored chat completions with some metadata", needs=NEEDS)
+def stored_filter(target: Target) -> Steps:
+    for name in ("first", "second"):
+        kept = chat(target, store=True, metadata={"filter": name})
+        made = yield Request(name=name, path="/chat/completions", json=kept)
+        if id_of(made) is None:
+            return
+    path = "/chat/completions?limit=100&order=desc&metadata[filter]=first"
+    yield Request(name="list", path=path, method="GET", pause=STORE_DELAY)
+
+
+@check(
+    "chat/stored-filter/matching",
+    "List only stored completions with the metadata of the query",
+    "CHAT-16",
+    request="list",
+)
+def stored_matching(seen: Transcript) -> Iterator[Problem]:
+    made = accepted(at(seen, "first")).json
+    other = id_of(accepted(at(seen, "second")))
+    page = answered(at(seen, "list")).json
+    data = page.get("data") if isinstance(page, dict) else None
+    found = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
+    names = [one.get("id") for one in found]
+    if other in names or (made["id"] not in names and page.get("has_more") is not True):
+        shown = f"{made['id']}, and not {other}"
+        yield Problem(expected=shown, actual=repr(names)[:200], pointer="data[].id")
+    listed = [_shared(one, made) for one in found if one.get("id") == made["id"]]
+    if listed and listed != [_shared(made, made)]:
+        shown = f"{_shared(made, made)!r} once"[:200]
+        yield Problem(expected=shown, actual=repr(listed)[:200], pointer="data")
+
+
+def _shared(one: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """Return what a listed completion has in common with the answer to its request."""
+    return {
+        key: without_nulls(one.get(key)) for key in ("created", "model", "choices", "usage") if key in made
+    }

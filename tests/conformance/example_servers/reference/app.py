@@ -96,10 +96,10 @@ def _route(kept: Kept, completions: Completions, scope: Any, content: bytes) -> 
     query = dict(parse_qsl(scope["query_string"].decode()))
     if path.startswith("/v1/chat/completions") and (path not in PATHS or method == "GET"):
         name, _, action = path.removeprefix("/v1/chat/completions").removeprefix("/").partition("/")
-        return completions.route(method, name, action, read_json(content))
+        return completions.route(method, name, action, read_json(content), query)
     if path.startswith("/v1/conversations"):
         name, _, action = path.removeprefix("/v1/conversations").removeprefix("/").partition("/")
-        return kept.conversations.route(method, name, action)
+        return kept.conversations.route(method, name, action, read_json(content), query)
     if path.startswith("/v1/models/"):
         return _model(unquote(path.removeprefix("/v1/models/")))
     if path.startswith("/v1/responses/") and path not in PATHS:

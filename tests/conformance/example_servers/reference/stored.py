@@ -12,13 +12,13 @@ __all__ = ["Completions", "Conversations"]
 Json = dict[str, Any]
 
 
-def _listed(data: list[Json]) -> Json:
+def _listed(data: list[Json], *, more: bool = False) -> Json:
     ends = (
         {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
         if data
         else {"first_id": None, "last_id": None}
     )
-    return {"object": "list", "data": data, **ends, "has_more": False}
+    return {"object": "list", "data": data, **ends, "has_more": more}
 
 
 class Completions:
@@ -32,10 +32,12 @@ class Completions:
         """Store an answer if the request has `store`."""
         self._kept[answer["id"]] = (body, answer)
 
-    def route(self, method: str, name: str, action: str, body: Any) -> Json:
+    def route(self, method: str, name: str, action: str, body: Any, query: dict[str, str]) -> Json:
         """Handle every operation except creation."""
         if method == "GET" and not name:
-            return _listed([answer for _, answer in self._kept.values()])
+            wanted = {key[9:-1]: value for key, value in query.items() if key.startswith("metadata[")}
+            found = [answer for _, answer in self._kept.values()]
+            return _listed([one for one in found if wanted.items() <= (one.get("metadata") or {}).items()])
         if name not in self._kept:
             raise Refused(
                 f"Completion {name} not found.", "completion_id", "completion_not_found", status=404
@@ -59,6 +61,23 @@ class Conversation:
 
     name: str
     items: list[Json] = field(default_factory=list)
+    metadata: Json = field(default_factory=dict)
+
+    @property
+    def resource(self) -> Json:
+        """Return the conversation as an answer has it."""
+        head = {"id": self.name, "object": "conversation", "created_at": 1_764_000_000}
+        return {**head, "metadata": self.metadata}
+
+    def page(self, query: dict[str, str]) -> Json:
+        """List the items, newest first by default (ST-08)."""
+        found = [_as_stored(f"in_{self.name}_{place}", item) for place, item in enumerate(self.items)]
+        if query.get("order") != "asc":
+            found.reverse()
+        names = [item["id"] for item in found]
+        found = found[names.index(query["after"]) + 1 :] if "after" in query else found
+        limit = int(query.get("limit", 20))
+        return _listed(found[:limit], more=len(found) > limit)
 
 
 class Conversations:
@@ -81,18 +100,24 @@ class Conversations:
             )
         return self._kept[name]
 
-    def route(self, method: str, name: str, action: str) -> Json:
-        """Create a conversation, list its items, or delete it."""
-        if method == "POST":
+    def route(self, method: str, name: str, action: str, body: Any, query: dict[str, str]) -> Json:
+        """Create a conversation, update it, list its items, or delete it."""
+        if method == "POST" and not name:
             self._begun += 1
             name = f"conv_{self._begun}"
-            self._kept[name] = Conversation(name)
-            return {"id": name, "object": "conversation", "created_at": 1_764_000_000, "metadata": {}}
+            given = body or {}
+            made = Conversation(name, list(given.get("items") or ()), given.get("metadata") or {})
+            self._kept[name] = made
+            return made.resource
         found = self._found(name)
         if method == "DELETE":
             del self._kept[name]
             return {"id": name, "object": "conversation.deleted", "deleted": True}
-        return _listed([_as_stored(f"in_{name}_{place}", item) for place, item in enumerate(found.items)])
+        if action == "items":
+            return found.page(query)
+        if method == "POST":
+            found.metadata = body["metadata"]
+        return found.resource
 
 
 def _as_stored(name: str, item: Json) -> Json:
