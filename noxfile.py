@@ -117,7 +117,13 @@ def tests_long(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Cause every fault of docs/reference/faults.md; `-- -k WORD` some of them."""
     # Alone: kills and hangs of one test must not make others wait.
-    Environment(session, DEV).run("python", "tests/faults/table.py", *session.posargs, "-n", "0")
+    Environment(session, DEV).run("python", "tests/faults/table.py", "-n", "0", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def soak(session: nox.Session) -> None:
+    """Saturate a server for half an hour with random faults, and look for leaks; `-- --seconds N --seed N`."""
+    Environment(session, DEV).run("python", "tests/faults/soak.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")

@@ -321,8 +321,8 @@ _HEAD = """\
 # Faults
 
 What the server survives, by test. Nothing that it has acknowledged is lost in any of these faults, and streams of other
-clients stay exactly as they are, unless the table says so. `nox -s faults` causes each of them.
-`tests/faults/table.py` writes this page.
+clients stay exactly as they are, unless the table says so. `nox -s faults` causes each of them, `nox -s soak` some at
+random for half an hour at saturation. `tests/faults/table.py` writes this page.
 """
 
 
@@ -343,7 +343,7 @@ def page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def tests() -> list[str]:
+def named_tests() -> list[str]:
     """Return the files and ids of all tests, each once."""
     found = dict.fromkeys(test for faults in FAULTS.values() for fault in faults for test in fault.tests)
     return [test for test in found if "::" not in test or test.partition("::")[0] not in found]
@@ -354,7 +354,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) == 1 and arguments[0].endswith(".md"):
         Path(arguments[0]).write_text(page(), "utf-8")
         return 0
-    return int(pytest.main(["-m", "", *arguments, *(str(ROOT / test) for test in tests())]))
+    return int(pytest.main(["-m", "", *arguments, *(str(ROOT / test) for test in named_tests())]))
 
 
 if __name__ == "__main__":
