@@ -21,9 +21,7 @@ __all__ = ["EXPECTED_FAILURES", "report", "run"]
 
 REPOSITORY = "https://github.com/openresponses/openresponses"
 BUN = "bun@1.4.5"
-EXPECTED_FAILURES: Mapping[str, str] = {
-    "image-input": "the pocket model takes text only",
-}
+EXPECTED_FAILURES: Mapping[str, str] = {}
 """Tests that fail by design, with the reason. If one passes, it is reported, so that its line is removed."""
 
 _PROGRAM = "bin/compliance-test.ts"

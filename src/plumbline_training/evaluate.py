@@ -311,6 +311,7 @@ def main(argv: list[str] | None = None) -> None:
         result = json.loads((args.model / "evaluation.json").read_text(encoding="utf-8"))
     if args.picture_cases:
         result["pictures"] = pictures.evaluate(args.model, args.picture_cases, args.seeds, args.show)
+        result["picture_seeds"] = args.seeds
     print(card_table(result))
     print(f"{time.time() - start:.0f} s")
     if args.write:

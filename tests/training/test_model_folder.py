@@ -7,12 +7,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from safetensors.torch import load_file
+from support.pocket import text_model
+from transformers import AutoProcessor, AutoTokenizer
 
 from plumbline.pocket import MODEL_DIR
+from plumbline.pocket.folder import text_weights
 from plumbline.pocket.network import Network, Shape
 from plumbline.pocket.to_gguf import gguf_name
 from plumbline_training import evaluate, tokenizer
+from plumbline_training.pictures.draw import picture
+from plumbline_training.pictures.model import IMAGE_TOKEN, TOKENS, pixels
+from plumbline_training.pictures.scene import Scenes
 
 FILES = [
     "README.md",
@@ -20,6 +26,8 @@ FILES = [
     "config.json",
     "evaluation.json",
     "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
     "model.safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -28,7 +36,7 @@ FILES = [
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32).eval()
+    return text_model()
 
 
 def test_the_folder_is_whole_and_small() -> None:
@@ -40,7 +48,24 @@ def test_the_weights_are_those_of_the_layout_and_tied() -> None:
     with safe_open(MODEL_DIR / "model.safetensors", "pt") as file:
         names = set(file.keys())
         assert {file.get_tensor(n).dtype for n in names} == {torch.bfloat16}
-    assert names == {n for n, _ in Network(Shape()).named_parameters()}
+    assert set(text_weights(MODEL_DIR)) == {n for n, _ in Network(Shape()).named_parameters()}
+    parts = ("language_model.", "vision_tower.", "multi_modal_projector.")
+    assert {name for name in names if name.startswith(parts)} == names
+
+
+def test_the_eyes_are_small() -> None:
+    weights = load_file(MODEL_DIR / "model.safetensors")
+    size = sum(w.numel() for name, w in weights.items() if not name.startswith("language_model."))
+    assert size <= 1_000_000
+
+
+def test_the_processor_gives_the_pixels_of_training() -> None:
+    processor = AutoProcessor.from_pretrained(MODEL_DIR)
+    scenes = Scenes(random.Random(1), "eval")
+    images = [picture(scenes.any(), scenes.rng).image for _ in range(4)]
+    found = processor(images=[[each] for each in images], text=[IMAGE_TOKEN] * 4, return_tensors="pt")
+    torch.testing.assert_close(found["pixel_values"], pixels(images), atol=1e-5, rtol=0)
+    assert found["input_ids"].shape == (4, TOKENS)
 
 
 def test_size_and_context(model: Any) -> None:
