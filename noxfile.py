@@ -279,6 +279,14 @@ def fuzz(session: nox.Session) -> None:
     Environment(session, DEV).run("python", "conformance/own_server/fuzz.py", *session.posargs)
 
 
+@nox.session(name="client-cases", venv_backend="none")
+def client_cases(session: nox.Session) -> None:
+    """Hold clients of others against every legal answer: all, or `-- NAME…`; `-- --write` writes the docs."""
+    Environment(session, DEV).run(
+        "python", "tests/clients/judge.py", *session.posargs, PYTHONPATH=f"tests{os.pathsep}conformance"
+    )
+
+
 @nox.session(venv_backend="none")
 def verify(session: nox.Session) -> None:
     """Tell apart servers with one fault each by `plumbline verify`: all, or some with `-- template weights`."""

@@ -71,7 +71,7 @@ def _result(client: Client, base_url: str) -> str:
     """Install a client and run its program; return how that went, in a few words."""
     folder = (ENVIRONMENTS / client.name).absolute()
     try:
-        _install(client, folder)
+        install(client, folder)
     except subprocess.CalledProcessError:
         return "could not be installed"
     variables = {
@@ -104,7 +104,7 @@ def _result(client: Client, base_url: str) -> str:
     return "works" if ended.returncode == 0 else f"failed after {time.monotonic() - began:.0f} s"
 
 
-def _install(client: Client, folder: Path) -> None:
+def install(client: Client, folder: Path) -> None:
     """Install the packages of a client, unless exactly these are there."""
     stamp = folder / "installed.txt"
     wanted = "\n".join(client.packages)

@@ -35,6 +35,10 @@ _VERIFY_STATUSES = (
     "exit status: 0 no figure is worse than the baseline's; 1 one is, or the temperature is ignored; 2 there are no "
     "answers. "
 )
+_CLIENT_STATUSES = (
+    "exit status: 0 no case breaks the client; 1 some do; 2 the program fails without a variation, or asks for "
+    "nothing. "
+)
 
 
 def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
@@ -112,6 +116,7 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     add_timeout(exact, 60.0)
     exact.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
     _add_verify(_command(parsers, "verify", _VERIFY_STATUSES))
+    _add_client(_command(parsers, "client", _CLIENT_STATUSES))
     fuzzer = _command(parsers, "fuzz")
     fuzzer.add_argument(
         "operations",
@@ -284,6 +289,31 @@ def _add_verify(parser: Parser) -> None:
         ("html", "one self-contained page"),
     ):
         reports.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {content}")
+
+
+def _add_client(parser: Parser) -> None:
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="PROGRAM",
+        help="the program and its arguments: it asks OPENAI_BASE_URL, and exits with an error if what it reads is not "
+        "PLUMBLINE_EXPECTED; without one, only listen",
+    )
+    parser.add_argument("--list", action="store_true", help="list the cases")
+    parser.add_argument(
+        "--case", action="append", default=[], metavar="NAME", help="only this case; repeatable"
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="run the program once: it takes the cases from PLUMBLINE_CASES, and posts each outcome",
+    )
+    parser.add_argument(
+        "--jobs", type=positive(int), default=2, metavar="N", help="programs at a time (default 2)"
+    )
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="port (default: a free one)")
+    add_timeout(parser, 60.0)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes")
 
 
 def _add_bench(parser: Parser) -> None:

@@ -15,6 +15,7 @@ import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import commands
 from plumbline_conformance.cli.arguments import add_commands
 from plumbline_conformance.cli.bench import bench
+from plumbline_conformance.cli.client import client
 from plumbline_conformance.cli.live_check import run_check
 from plumbline_conformance.cli.matrix import run_matrix
 from plumbline_conformance.cli.vectors import vectors
@@ -120,6 +121,8 @@ def _run(arguments: argparse.Namespace, readers: Readers | None) -> int:
                 junit_file=arguments.junit,
                 html_file=arguments.html,
             )
+        case "client":
+            return client(arguments)
         case "fuzz":
             return commands.run_fuzz(
                 _target(arguments),

@@ -45,6 +45,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "compare a server with the results of another one that has the same model",
             "plumbline verify rows.jsonl --baseline results.jsonl --base-url http://127.0.0.1:8000/v1 --model my-model",
         ),
+        "client": (
+            "test a client: answer it in every legal way",
+            "plumbline client python my_client.py",
+        ),
         "fuzz": (
             "send generated requests, valid and invalid",
             "plumbline fuzz --base-url http://127.0.0.1:8000/v1 --model my-model --examples 2000",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pytest
 from example_servers.good_server import transcripts
-from example_servers.legal_variations import VARIATIONS, Variation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutants.mutations import changed
@@ -19,6 +18,8 @@ from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.variations.formats import FORMATS as VARIATIONS
+from plumbline_conformance.variations.formats import Variation
 
 NAMES = [f"{one.allowed_by}: {one.name}" for one in VARIATIONS]
 LINE_ENDS = ("carriage returns and line feeds", "carriage returns", "mixed line ends")

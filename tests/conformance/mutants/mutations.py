@@ -9,6 +9,7 @@ from copy import deepcopy
 from typing import Any
 
 from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.variations.formats import changed, with_body
 
 __all__ = [
     "FIRST",
@@ -40,12 +41,6 @@ Event = tuple[str | None, Any]
 """(name, JSON or `[DONE]`)."""
 
 
-def changed(exchange: Exchange, **changed: Any) -> Exchange:
-    """Return the exchange without values cached from the old bytes."""
-    kept = {name: getattr(exchange, name) for name in exchange.__struct_fields__}
-    return Exchange(**{**kept, **changed})
-
-
 def each(request: str | None, change: Callable[[Exchange], Exchange]) -> Mutation:
     """Change the exchange of a request, by its name; that of the first or last one; or all, for None."""
 
@@ -58,10 +53,6 @@ def each(request: str | None, change: Callable[[Exchange], Exchange]) -> Mutatio
         return Transcript(scenario=seen.scenario, exchanges=found)
 
     return mutate
-
-
-def with_body(exchange: Exchange, content: bytes) -> Exchange:
-    return changed(exchange, frames=[(0.0, content)])
 
 
 def status(value: int, request: str | None = LAST) -> Mutation:

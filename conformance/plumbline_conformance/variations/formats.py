@@ -1,6 +1,7 @@
 """List what the formats allow a server to do differently: SSE (WHATWG), HTTP (RFC 9110, 9112) and JSON (RFC 8259).
 
-Each row changes the bytes of an answer, never its meaning. No check may fail because of one.
+Each row changes the bytes of an answer, never its meaning. No check of the judge may fail because of one, and no client
+may break.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
-from mutants.mutations import changed, with_body
 
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["VARIATIONS", "Variation"]
+__all__ = ["FORMATS", "Change", "Variation", "changed", "is_stream", "with_body"]
 
 Change = Callable[[Exchange], Exchange]
 
@@ -30,13 +30,25 @@ class Variation(msgspec.Struct, frozen=True):
     """Rules of level SHOULD that name it, because it breaks real clients."""
 
 
-def _is_stream(exchange: Exchange) -> bool:
+def changed(exchange: Exchange, **changed: Any) -> Exchange:
+    """Return the exchange with other members, and without values cached from the old bytes."""
+    kept = {name: getattr(exchange, name) for name in exchange.__struct_fields__}
+    return Exchange(**{**kept, **changed})
+
+
+def with_body(exchange: Exchange, content: bytes) -> Exchange:
+    """Return the exchange with this body, in one read."""
+    return changed(exchange, frames=[(0.0, content)])
+
+
+def is_stream(exchange: Exchange) -> bool:
+    """Return whether an answer is a stream of events."""
     return b"data: " in exchange.body and "event-stream" in (exchange.header("content-type") or "")
 
 
 def _stream(change: Callable[[bytes], bytes]) -> Change:
     """Change the bytes of a stream; other answers stay as they are."""
-    return lambda e: _cut_like(e, change(e.body)) if _is_stream(e) else e
+    return lambda e: _cut_like(e, change(e.body)) if is_stream(e) else e
 
 
 def _cut_like(exchange: Exchange, content: bytes) -> Exchange:
@@ -86,7 +98,7 @@ def _json(write: Callable[[Any], str]) -> Change:
     def change(exchange: Exchange) -> Exchange:
         if exchange.method == "WEBSOCKET":
             return changed(exchange, frames=[(at, rewritten(frame)) for at, frame in exchange.frames])
-        if _is_stream(exchange):
+        if is_stream(exchange):
             return _cut_like(exchange, _lines(exchange.body, line))
         return with_body(exchange, rewritten(exchange.body)) if exchange.body else exchange
 
@@ -196,7 +208,7 @@ def _empty_frames(exchange: Exchange) -> Exchange:
 
 
 SSE, HTTP, JSON = "WHATWG HTML 9.2", "RFC 9110/9112", "RFC 8259"
-VARIATIONS: list[Variation] = [
+FORMATS: tuple[Variation, ...] = (
     Variation(
         SSE, "carriage returns and line feeds", _stream(lambda b: b.replace(b"\n", b"\r\n")), ("SSE-02",)
     ),
@@ -250,4 +262,4 @@ VARIATIONS: list[Variation] = [
     Variation(JSON, "integers with a point", _json(_numbers(lambda digits: f"{digits}.0"))),
     Variation(JSON, "integers with an exponent", _json(_numbers(lambda digits: f"{digits}e0"))),
     Variation(JSON, "integers with a shifted exponent", _json(_numbers(_shifted))),
-]
+)

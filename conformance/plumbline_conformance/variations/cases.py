@@ -1,0 +1,84 @@
+"""List every case: the variations of formats and contract, those of the connection, and answers that fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from plumbline_conformance.variations.contract import CONTRACT
+from plumbline_conformance.variations.formats import FORMATS, Change
+
+__all__ = ["CASES", "PLAIN", "Case", "Sending"]
+
+
+class Sending(msgspec.Struct, frozen=True, kw_only=True):
+    """How an answer is sent over its connection."""
+
+    framing: str = "chunked"
+    """`chunked`, `length`, or `close`: the end of the connection is that of the answer (RFC 9112, 6.3)."""
+    before: bytes = b""
+    """Bytes before the answer: an interim response."""
+    extension: bytes = b""
+    """An extension of every chunk (RFC 9112, 7.1.1)."""
+    trailer: bytes = b""
+    """Fields after the last chunk (RFC 9112, 7.1.2)."""
+    wait: float = 0.0
+    """Seconds before the answer."""
+    between: float = 0.0
+    """Seconds between two pieces."""
+    fails: str = ""
+    """What ends the answer: `event` for an error event, `status` for status 500, `cut` for a lost connection."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One legal way to answer."""
+
+    allowed_by: str
+    name: str
+    change: Change
+    sending: Sending = Sending()
+
+    @property
+    def slug(self) -> str:
+        """The name as it stands in a URL."""
+        return re.sub(r"[^a-z0-9]+", "-", f"{self.group} {self.name}".lower()).strip("-")
+
+    @property
+    def group(self) -> str:
+        """The kind of the variation, in a word."""
+        known = {"WHATWG HTML 9.2": "sse", "RFC 9110/9112": "http", "RFC 8259": "json"}
+        return known.get(self.allowed_by, "contract")
+
+    @property
+    def fails(self) -> bool:
+        """Whether the client must report an error."""
+        return bool(self.sending.fails)
+
+
+HTTP = "RFC 9110/9112"
+_CONNECTION: Sequence[tuple[str, Sending]] = (
+    ("a body with its length", Sending(framing="length")),
+    ("a body that ends with the connection", Sending(framing="close")),
+    ("an interim response", Sending(before=b"HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\n\r\n")),
+    ("extensions of chunks", Sending(extension=b';name="a value"')),
+    ("fields after the body", Sending(trailer=b"x-checksum: 0\r\n")),
+    ("a slow start", Sending(wait=1.5)),
+    ("pauses between pieces", Sending(between=0.02)),
+)
+_FAILURES: Sequence[tuple[str, str, Sending]] = (
+    ("OpenAI's API", "an error event in a stream of status 200", Sending(fails="event")),
+    ("OpenAI's API", "status 500", Sending(fails="status")),
+    (HTTP, "a connection that is lost", Sending(fails="cut")),
+)
+
+
+PLAIN = Case("OpenAI's API", "no variation", lambda exchange: exchange)
+CASES: tuple[Case, ...] = (
+    PLAIN,
+    *(Case(one.allowed_by, one.name, one.change) for one in (*FORMATS, *CONTRACT)),
+    *(Case(HTTP, name, PLAIN.change, sending) for name, sending in _CONNECTION),
+    *(Case(allowed_by, name, PLAIN.change, sending) for allowed_by, name, sending in _FAILURES),
+)
+"""All cases; the first changes nothing."""

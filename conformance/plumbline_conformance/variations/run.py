@@ -1,0 +1,186 @@
+"""Run a client's program for every case, and report which ones break it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from plumbline_conformance.console.terminal import INTERRUPTED
+from plumbline_conformance.reports.formats.text import printable
+from plumbline_conformance.variations.cases import CASES, Case
+from plumbline_conformance.variations.http import Server, serving
+from plumbline_conformance.variations.script import EXPECTED, MODEL
+
+__all__ = ["Outcome", "Plan", "chosen", "markdown", "run_client"]
+
+_KEY = "sk-none"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a client did in one case."""
+
+    case: str
+    name: str
+    allowed_by: str
+    error: str
+    """Why it is broken; empty if it is not."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is run."""
+
+    command: Sequence[str]
+    """The program; without one the server only listens, until an interrupt."""
+    cases: Sequence[Case] = CASES
+    once: bool = False
+    """Whether the program takes all cases itself, and posts its outcomes."""
+    jobs: int = 2
+    timeout: float = 60.0
+    port: int = 0
+
+
+def chosen(names: Sequence[str]) -> list[Case]:
+    """Return the cases of these names, and the one without a variation first; all if there are no names.
+
+    Raises:
+        LookupError: there is no such case.
+    """
+    known = {case.slug: case for case in CASES}
+    for name in names:
+        if name not in known:
+            raise LookupError(f"there is no case {name}: --list shows them")
+    return list(dict.fromkeys([CASES[0], *(known[name] for name in names)])) if names else list(CASES)
+
+
+def run_client(plan: Plan, out: Console, json_file: Path | None = None) -> int:
+    """Run the program, print and write the outcomes.
+
+    Returns:
+        The exit status: 0 if no case breaks the client, 1 if some do, 2 if the program fails without a variation, or
+        has asked for nothing.
+    """
+    try:
+        found = asyncio.run(_outcomes(plan, out))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OSError as error:
+        out.print(escape(printable(f"The program cannot be run: {error}")))
+        return 2
+    if found is None:
+        return 2
+    broken = [one for one in found if one.error]
+    for one in broken:
+        out.print(
+            escape(printable(f"  {one.name} ({one.allowed_by}): {one.error}")),
+            highlight=False,
+            soft_wrap=True,
+        )
+    out.print(f"{len(found)} cases, {len(broken)} of them break the client", highlight=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps(msgspec.to_builtins(found), indent=1) + "\n", "utf-8")
+    return int(bool(broken))
+
+
+async def _outcomes(plan: Plan, out: Console) -> list[Outcome] | None:
+    async with serving(plan.port) as server:
+        if not plan.command:
+            out.print(f"Listening on {server.root}. The cases: {server.root}/cases", highlight=False)
+            await asyncio.Event().wait()
+        first, *others = plan.cases
+        if plan.once:
+            said = await _program(plan, server, first)
+            if not server.outcomes:
+                out.print(
+                    f"The program has posted no outcome: {escape(printable(said or 'it ended with 0'))}"
+                )
+                return None
+            if why := server.outcomes.get(first.slug):
+                out.print(f"The program fails without a variation: {escape(printable(why))}")
+                return None
+            lost = said or "the program posted no outcome"
+            return [_outcome(case, server.outcomes.get(case.slug, lost)) for case in plan.cases]
+        if why := await _program(plan, server, first):
+            out.print(f"The program fails without a variation: {escape(printable(why))}")
+            return None
+        if not server.asked:
+            out.print("The program has asked for nothing: let it use OPENAI_BASE_URL.")
+            return None
+        turn = asyncio.Semaphore(plan.jobs)
+
+        async def one(case: Case) -> Outcome:
+            async with turn:
+                return _outcome(case, await _program(plan, server, case))
+
+        return [_outcome(first, ""), *await asyncio.gather(*map(one, others))]
+
+
+def _outcome(case: Case, error: str) -> Outcome:
+    return Outcome(case.slug, case.name, case.allowed_by, error)
+
+
+async def _program(plan: Plan, server: Server, case: Case) -> str:
+    """Run the program for a case; return why it fails, in one line."""
+    variables = {
+        **os.environ,
+        "OPENAI_BASE_URL": server.url(case),
+        "OPENAI_API_KEY": _KEY,
+        "ANTHROPIC_BASE_URL": server.url(case).removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": _KEY,
+        "PLUMBLINE_MODEL": MODEL,
+        "PLUMBLINE_EXPECTED": json.dumps({**EXPECTED, "error": case.fails}),
+        "PLUMBLINE_CASES": f"{server.root}/cases",
+    }
+    process = await asyncio.create_subprocess_exec(
+        *plan.command, env=variables, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        printed, _ = await asyncio.wait_for(process.communicate(), plan.timeout)
+    except TimeoutError:
+        return f"it did not end in {plan.timeout:g} s"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if posted := server.outcomes.get(case.slug):
+        return posted
+    lines = printed.decode("utf-8", "replace").strip().splitlines()
+    return (
+        ""
+        if process.returncode == 0
+        else f"{lines[-1] if lines else 'no words'} (status {process.returncode})"
+    )
+
+
+def markdown(found: Sequence[tuple[str, Sequence[Outcome]]]) -> str:
+    """Return a table of the cases that break a client, with a column for each client."""
+    errors = {name: {one.case: one.error for one in outcomes} for name, outcomes in found}
+    cases = {one.case: one for _, outcomes in found for one in outcomes}
+    rows = [
+        f"| {one.name} | {one.allowed_by} | "
+        + " | ".join(_cell(errors[name].get(case)) for name, _ in found)
+        + " |"
+        for case, one in cases.items()
+        if any(errors[name].get(case) for name, _ in found)
+    ]
+    whole = " | ".join(
+        f"{sum(not one.error for one in outcomes)} of {len(outcomes)}" for _, outcomes in found
+    )
+    head = [
+        f"| case | allowed by | {' | '.join(name for name, _ in found)} |",
+        f"|---|---|{'---|' * len(found)}",
+        f"| all cases |  | {whole} |",
+    ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def _cell(error: str | None) -> str:
+    if error is None:
+        return "—"
+    return "breaks" if error else "reads"

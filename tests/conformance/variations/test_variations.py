@@ -1,0 +1,203 @@
+"""Legal ways to answer a client: each changes an answer, and none changes what it says.
+
+- Every variation leaves the text, the calls and the counts of the scripted answers, as the judge folds them.
+- Every variation changes something in some answer; the answers without one match the contract.
+- Over HTTP, a client that reads as RFC 9112 says gets the same content in every case, and an error in those that fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from plumbline_conformance.cli import run_command
+from plumbline_conformance.cli.arguments import add_commands
+from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.transcript.answer_fold import Surface, fold
+from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.variations.cases import CASES, PLAIN, Case
+from plumbline_conformance.variations.http import Server, scripted_exchange, serving
+from plumbline_conformance.variations.script import ARGUMENTS, TEXT, TOOL, answer
+
+Json = dict[str, Any]
+PATHS: dict[Surface, str] = {
+    "chat": "/chat/completions",
+    "completions": "/completions",
+    "responses": "/responses",
+}
+SAYS = [case for case in CASES if not case.fails]
+
+
+def requests() -> Iterator[tuple[str, Json]]:
+    for path in [*PATHS.values(), "/messages"]:
+        for tools in (None, [{"type": "function"}]):
+            for stream in (False, True):
+                if path != "/completions" or tools is None:
+                    yield path, {"stream": stream, "tools": tools, "stream_options": {"include_usage": True}}
+
+
+def exchange(path: str, body: Json) -> Exchange:
+    found = scripted_exchange("POST", path, json.dumps(body).encode())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("case", SAYS, ids=lambda case: case.slug)
+def test_a_variation_says_the_same(case: Case) -> None:
+    for surface, path in PATHS.items():
+        for asked, body in requests():
+            if asked != path:
+                continue
+            found = fold(surface, case.change(exchange(path, body)))
+            (choice,) = found.choices
+            said = [(call.name, json.loads(call.arguments)) for call in choice.calls]
+            assert (choice.content, said) == (("", [(TOOL, ARGUMENTS)]) if body["tools"] else (TEXT, [])), (
+                path
+            )
+            if surface != "completions" or not body["stream"]:
+                names = ("input", "output") if surface == "responses" else ("prompt", "completion")
+                assert [found.usage[f"{name}_tokens"] for name in names] == [11, 7]
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.change is not PLAIN.change], ids=lambda case: case.slug
+)
+def test_a_variation_changes_something(case: Case) -> None:
+    originals = [exchange(path, body) for path, body in requests()]
+    assert any(
+        (varied.frames, varied.headers) != (old.frames, old.headers)
+        for old, varied in ((old, case.change(old)) for old in originals)
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "whole", "event"),
+    [
+        ("/chat/completions", "CreateChatCompletionResponse", "CreateChatCompletionStreamResponse"),
+        ("/completions", "CreateCompletionResponse", "CreateCompletionStreamResponse"),
+        ("/responses", "Response", "ResponseStreamEvent"),
+        ("/messages", "CreateMessageResponse", "MessageStreamEvent"),
+    ],
+)
+def test_the_script_matches_the_contract(path: str, whole: str, event: str) -> None:
+    for asked, body in requests():
+        if asked == path:
+            found = answer(path, body)
+            values = (
+                [value for _, value in found if value != "[DONE]"] if isinstance(found, list) else [found]
+            )
+            name = event if isinstance(found, list) else whole
+            assert [problem for value in values for problem in violations(name, value)] == []
+
+
+def test_every_case_has_a_name_of_its_own() -> None:
+    assert len({case.slug for case in CASES}) == len(CASES)
+
+
+async def read(server: Server, case: Case) -> str:
+    """The text of a streamed chat completion, by a client that reads events as WHATWG says."""
+    body = {"stream": True, "messages": []}
+    async with httpx.AsyncClient(timeout=10) as client:
+        found = await client.post(f"{server.url(case)}/chat/completions", json=body)
+    assert found.status_code == 200
+    seen = exchange("/chat/completions", body)
+    seen.frames = [(0.0, found.content)]
+    return fold("chat", seen).choices[0].content
+
+
+async def test_a_client_reads_every_case_over_http() -> None:
+    quick = [case for case in SAYS if not case.sending.wait]
+    async with serving() as server:
+        texts = await asyncio.gather(*(read(server, case) for case in quick))
+    assert {case.slug: text for case, text in zip(quick, texts, strict=True) if text != TEXT} == {}
+    assert set(server.asked) == {case.slug for case in quick}
+
+
+async def test_a_case_that_fails_is_an_error_over_http() -> None:
+    async with serving() as server:
+        for case in CASES:
+            if case.sending.fails == "cut":
+                with pytest.raises(httpx.RemoteProtocolError):
+                    await read(server, case)
+            elif case.sending.fails == "status":
+                with pytest.raises(AssertionError):
+                    await read(server, case)
+            elif case.sending.fails:
+                assert await read(server, case) != TEXT
+
+
+@pytest.mark.parametrize(
+    "raw", [b"GET\r\n\r\n", b"POST /x HTTP/1.1\r\ncontent-length: -5\r\n\r\n", b"\0" * 99, b""]
+)
+async def test_a_request_that_is_none_ends_its_connection_alone(raw: bytes) -> None:
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(raw)
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        assert await read(server, PLAIN) == TEXT
+
+
+PROGRAM = """
+import json, os, urllib.request
+expected = json.loads(os.environ["PLUMBLINE_EXPECTED"])
+body = json.dumps({"messages": []}).encode()
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+answer = urllib.request.urlopen(urllib.request.Request(url, body))
+assert answer.headers["content-type"] == "application/json", answer.headers["content-type"]
+assert json.load(answer)["choices"][0]["message"]["content"] == expected["text"]
+"""
+
+
+def run(tmp_path: Path, program: str, *options: str) -> tuple[int, list[Json]]:
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers(dest="command"))
+    file = tmp_path / "program.py"
+    file.write_text(program, "utf-8")
+    out = tmp_path / "out.json"
+    given = ["client", *options, "--json", str(out), sys.executable, str(file)]
+    status = run_command(parser.parse_args(given))
+    return status, json.loads(out.read_text("utf-8")) if out.exists() else []
+
+
+def test_a_program_is_run_for_each_case(tmp_path: Path) -> None:
+    names = ["--case", "http-a-charset", "--case", "json-escapes"]
+    status, found = run(tmp_path, PROGRAM, *names)
+    assert status == 1
+    assert [(one["case"], bool(one["error"])) for one in found] == [
+        (PLAIN.slug, False), ("http-a-charset", True), ("json-escapes", False),
+    ]  # fmt: skip
+    assert "application/json; charset=utf-8" in found[1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [("raise SystemExit('broken')", "fails without a variation: broken"), ("", "has asked for nothing")],
+)
+def test_a_program_that_shows_nothing_has_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], program: str, words: str
+) -> None:
+    assert run(tmp_path, program) == (2, [])
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_program_may_take_all_cases_itself(tmp_path: Path) -> None:
+    taking = """
+import json, os, urllib.request
+for case in json.load(urllib.request.urlopen(os.environ["PLUMBLINE_CASES"])):
+    said = json.dumps({"ok": "sse" not in case["name"], "error": "no events"}).encode()
+    urllib.request.urlopen(urllib.request.Request(case["outcome_url"], said))
+"""
+    status, found = run(tmp_path, taking, "--once")
+    assert status == 1
+    assert {one["error"] for one in found if one["case"].startswith("sse")} == {"no events"}
+    assert {one["error"] for one in found if not one["case"].startswith("sse")} == {""}
