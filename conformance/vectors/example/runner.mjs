@@ -1,15 +1,11 @@
 // An example runner for `plumbline vectors`: streams of chat completions, and the parser of one dialect, hermes.
 //
 //     plumbline vectors --run "node conformance/vectors/example/runner.mjs" streams/chat parsers/hermes
-//
-// It reads one JSON object a line and answers with one (conformance/vectors/README.md).
 import { createInterface } from "node:readline";
-
 const SECTION = /<tool_call>\s*(\{[\s\S]*?\})\s*<\/tool_call>/g;
 
 function parse({ pieces, opened, tools }) {
-  let text = opened + pieces.join("");
-  let reasoning = "";
+  let [text, reasoning] = [opened + pieces.join(""), ""];
   const end = text.indexOf("</think>");
   if (text.trimStart().startsWith("<think>")) {
     reasoning = text.slice(text.indexOf("<think>") + 7, end < 0 ? undefined : end);
@@ -19,8 +15,7 @@ function parse({ pieces, opened, tools }) {
   const content = text.replace(SECTION, (section, json) => {
     try {
       const { name, arguments: given = {} } = JSON.parse(json);
-      const known = tools.some((tool) => tool.function.name === name);
-      if (!known || typeof given !== "object") return section;
+      if (typeof given !== "object" || !tools.some((tool) => tool.function.name === name)) return section;
       // The text of the arguments, because numbers of JavaScript are not precise enough.
       const at = json.indexOf("{", 1);
       calls.push({ name, arguments: at < 0 ? "{}" : json.slice(at, json.lastIndexOf("}")).trim() });
