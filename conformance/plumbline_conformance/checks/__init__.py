@@ -34,6 +34,7 @@ import plumbline_conformance.checks.responses.stored.conversation_items
 import plumbline_conformance.checks.responses.output_options
 import plumbline_conformance.checks.responses.inputs
 import plumbline_conformance.checks.responses.stored.lifecycle
+import plumbline_conformance.checks.responses.stored.continuation
 import plumbline_conformance.checks.responses.tools
 import plumbline_conformance.checks.responses.tool_rounds
 import plumbline_conformance.checks.tool_defaults

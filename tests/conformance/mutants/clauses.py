@@ -210,6 +210,12 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ),
     ("responses/item-forms", "no phases", status(422, "with_phase"), "with-phase"),
     ("responses/item-forms", "no custom calls", status(400, "custom_call"), "custom-call"),
+    (
+        "responses/same-history",
+        "the answer forgotten",
+        body(counted("input_tokens", 8), "continued"),
+        "same-prompt",
+    ),
     ("responses/item-reference", "forgotten", body(counted("input_tokens", 6), "with_reference"), "resolved"),
     ("responses/conversation", "nameless", body(without("conversation"), "by_id"), "echo"),
     ("responses/conversation", "another one", body(put("conversation", "id", "conv_9"), "by_object"), "echo"),
