@@ -22,6 +22,7 @@ from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.formats.text import failure_lines, printable, scores
 from plumbline_conformance.reports.guard import render_all
 from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
+from plumbline_conformance.reports.repairs import repair_lines
 from plumbline_conformance.reports.standing import UNASKED, lacking, status_of, unjudged
 from plumbline_conformance.suite.model import DIED, MUTE, SCENARIOS, UNKNOWN
 from plumbline_conformance.transcript.model import Transcript
@@ -198,6 +199,8 @@ def show(console: Console, report: Report) -> None:
         console.print(
             f"[red]stale[/] {escape(printable(name))}  The baseline lists this violation, but it no longer occurs."
         )
+    for line in repair_lines(report):
+        console.print(escape(printable(line)), highlight=False)
     console.print(f"checks that pass, of those with a verdict: {scores(report)}")
     summary = ", ".join(f"{report.counts[name]} {name}" for name in VERDICTS if report.counts[name])
     accepted = sum(result.expected is not None for result in report.results)

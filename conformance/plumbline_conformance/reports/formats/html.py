@@ -16,6 +16,7 @@ import msgspec
 from plumbline_conformance.recording.file import Options
 from plumbline_conformance.reports.formats.text import by_rule, command_of, place_of, scores
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
+from plumbline_conformance.reports.repairs import repair_lines
 from plumbline_conformance.reports.standing import headline, lacking, status_of
 from plumbline_conformance.reports.timeline import Moment
 from plumbline_conformance.suite.model import SEED
@@ -77,6 +78,7 @@ def html(report: Report) -> str:
             for name in report.stale
         ),
         *(f'<p class="v fail">{safe(sentence)}</p>' for sentence in lacking(report)),
+        *(f"<p>{safe(line)}</p>" for line in repair_lines(report)),
         "<dl>",
         *(f"<dt>{name}</dt><dd>{safe(value)}</dd>" for name, value in facts.items() if value),
         "</dl>",

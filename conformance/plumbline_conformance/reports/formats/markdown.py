@@ -14,6 +14,7 @@ from plumbline_conformance.reports.formats.text import (
     scores,
 )
 from plumbline_conformance.reports.model import VERDICTS, Report, Result
+from plumbline_conformance.reports.repairs import repair_lines
 from plumbline_conformance.reports.standing import lacking
 
 __all__ = ["MARKS", "cell", "code", "markdown"]
@@ -50,6 +51,7 @@ def markdown(report: Report) -> str:
     lines += ["", f"Checks that pass, of those with a verdict: {scores(report)}.", ""]
     lines += [f"- {code(name)} is in the baseline and no longer broken: remove it." for name in report.stale]
     lines += [f"- {cell(sentence)}" for sentence in lacking(report)]
+    lines += [f"- {cell(line)}" for line in repair_lines(report)]
     for result in report.results:
         if result.verdict != "pass":
             lines += _failure(report, result)

@@ -1,0 +1,64 @@
+"""Choose the rules whose repair would turn most checks green."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from plumbline_conformance.reports.model import Report
+
+__all__ = ["Repair", "repair_lines", "repairs"]
+
+_BROKEN = ("fail", "flaky")
+_FEWEST = 4
+"""Failing checks that a report must have before it says where to begin."""
+
+
+class Repair(msgspec.Struct, frozen=True):
+    """A rule to keep."""
+
+    rule: str
+    sentence: str
+    checks: list[str]
+    """The checks that pass once this rule is kept and those of the repairs before it."""
+
+
+def repairs(report: Report, most: int = 3) -> list[Repair]:
+    """Return the repairs in their order: each time the rule that turns most of the remaining checks green.
+
+    A check turns green when every rule that its problems name is kept. Where no single rule turns any green, the one
+    that most of them break comes next.
+    """
+    left = {
+        result.check: set(result.rules_to_show)
+        for result in report.results
+        if result.verdict in _BROKEN and result.expected is None
+    }
+    sentences = {rule: known.sentence for rule, known in report.rules.items()}
+    found: list[Repair] = []
+    while left and len(found) < most:
+        alone = Counter(next(iter(rules)) for rules in left.values() if len(rules) == 1)
+        counts = alone or Counter(rule for rules in left.values() for rule in rules)
+        if not counts:
+            break
+        rule = min(counts, key=lambda name: (-counts[name], name))
+        for rules in left.values():
+            rules.discard(rule)
+        green = [check for check, rules in left.items() if not rules]
+        for check in green:
+            del left[check]
+        found.append(Repair(rule, sentences.get(rule, ""), green))
+    return found
+
+
+def repair_lines(report: Report) -> list[str]:
+    """Return what to repair first, a line for each rule; nothing where only a few checks fail."""
+    broken = sum(result.verdict in _BROKEN and result.expected is None for result in report.results)
+    if broken < _FEWEST:
+        return []
+    return [
+        f"{len(one.checks)} of {broken} failing checks pass with {one.rule} kept{' as well' if number else ''}: "
+        f"{one.sentence}"
+        for number, one in enumerate(repairs(report))
+    ]

@@ -1,0 +1,47 @@
+"""What to repair first: the greedy order turns as many checks green at each step as any rule can."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline_conformance.recording.file import Header
+from plumbline_conformance.reports.model import Report, Result, Rule
+from plumbline_conformance.reports.repairs import repair_lines, repairs
+
+RULES = ("CHAT-01", "CHAT-02", "SSE-01", "R-01")
+broken = st.lists(st.sets(st.sampled_from(RULES), min_size=1).map(sorted), max_size=9)
+
+
+def report(checks: list[list[str]], expected: str | None = None) -> Report:
+    results = [
+        Result(check=f"chat/a/{n}", title="t", level="MUST", rules=rules, verdict="fail", expected=expected)
+        for n, rules in enumerate(checks)
+    ]
+    known = {rule: Rule(id=rule, level="MUST", sentence=f"Keep {rule}.") for rule in RULES}
+    header = Header(base_url="http://h/v1", model="m", started="")
+    return Report(run=header, results=results, rules=known, scenarios={}, evidence={})
+
+
+@given(broken)
+def test_repairs_turn_green_what_they_say(checks: list[list[str]]) -> None:
+    kept: set[str] = set()
+    green: set[str] = set()
+    for one in repairs(report(checks), most=9):
+        best = max(sum(set(rules) <= kept | {rule} for rules in checks) for rule in RULES if rule not in kept)
+        kept.add(one.rule)
+        now = {f"chat/a/{n}" for n, rules in enumerate(checks) if set(rules) <= kept}
+        assert set(one.checks) == now - green
+        # Where no rule turns any green, the most frequent one is next.
+        assert len(now) == best
+        green = now
+    assert green == {f"chat/a/{n}" for n in range(len(checks))}
+
+
+def test_a_few_failures_need_no_order() -> None:
+    assert repair_lines(report([["CHAT-01"]] * 3)) == []
+    assert repair_lines(report([["CHAT-01"]] * 9, expected="known")) == []
+    assert repair_lines(report([["CHAT-01"]] * 3 + [["SSE-01"]])) == [
+        "3 of 4 failing checks pass with CHAT-01 kept: Keep CHAT-01.",
+        "1 of 4 failing checks pass with SSE-01 kept as well: Keep SSE-01.",
+    ]
