@@ -62,6 +62,11 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     rejudger = _command(parsers, "judge", _STATUSES)
     rejudger.add_argument("recording", type=Path, metavar="RUN.JSONL", help="a recording of `check --record`")
     add_selection(rejudger)
+    rejudger.add_argument(
+        "--submission",
+        action="store_true",
+        help="say instead what is missing before the recording can be a row of the table of servers",
+    )
     add_clients(rejudger)
     add_outputs(rejudger)
     exporter = _command(parsers, "export")

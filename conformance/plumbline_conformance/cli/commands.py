@@ -25,6 +25,7 @@ from plumbline_conformance.reports.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.reports.conclude import Outputs, conclude
 from plumbline_conformance.reports.formats.har import har
 from plumbline_conformance.reports.formats.text import printable
+from plumbline_conformance.reports.submission import problems
 from plumbline_conformance.suite.clauses import clauses_of
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.coverage import as_markdown, manifest
@@ -76,6 +77,21 @@ def run_judge(path: Path, selection: Selection, outputs: Outputs, sdk: Sequence[
     findings += findings_of_clients(sdk, [seen for seen in transcripts if seen.scenario in looked])
     profile = _profile_of(found.header, selection)
     return conclude(out, outputs, found.header, transcripts, findings, baseline=baseline, profile=profile)
+
+
+def run_submission(path: Path) -> int:
+    """Print what is missing before a recording can be a row of the table; return 1 if anything is."""
+    out = console()
+    try:
+        found = read_recording(path)
+    except (UnreadableRecording, OSError) as error:
+        return cannot(out, str(error))
+    missing = list(dict.fromkeys(problems(path, found)))
+    for sentence in missing:
+        out.print(printable(sentence), markup=False, soft_wrap=True)
+    if not missing:
+        out.print(f"The recording of {printable(found.header.server)} can be taken.", markup=False)
+    return int(bool(missing))
 
 
 def _in_order(out: Console, recorded: Sequence[Transcript]) -> list[Transcript]:

@@ -90,6 +90,8 @@ def _run(arguments: argparse.Namespace, readers: Readers | None) -> int:
             return _list(arguments)
         case "explain":
             return commands.run_explain(arguments.names)
+        case "judge" if arguments.submission:
+            return commands.run_submission(arguments.recording)
         case "judge":
             return commands.run_judge(
                 arguments.recording, _selection(arguments), _outputs(arguments), clients_of(arguments.sdk)
