@@ -17,7 +17,7 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 
 NAMES = ("models/list", "chat/text")
 OPTIONS = Options(trials=0, concurrency=1, timeout=1.0)
-RECORDED = Path(__file__).parents[3] / "conformance" / "recordings" / "plumbline.jsonl.gz"
+RECORDED = Path(__file__).parents[3] / "conformance" / "recordings" / "mlx-lm.jsonl.gz"
 
 
 def exchange(**changes: object) -> Exchange:
@@ -101,6 +101,6 @@ def test_a_large_recording_is_refused(file: Path) -> None:
 
 def test_the_command_answers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["judge", str(RECORDED), "--submission"]) == 1
-    assert "It does not name the server" in capsys.readouterr().out
+    assert "scenarios of this suite" in capsys.readouterr().out
     (tmp_path / "none.jsonl").write_text("{", "utf-8")
     assert main(["judge", str(tmp_path / "none.jsonl"), "--submission"]) == 2
