@@ -121,9 +121,9 @@ FAULTS = {
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that gives up after a second instead of ten."""
+    """A store that gives up after five seconds instead of ten."""
     monkeypatch.setattr(
-        "plumbline.server.loading.storage.open_store", lambda *arguments: open_store(*arguments, timeout=1.0)
+        "plumbline.server.loading.storage.open_store", lambda *arguments: open_store(*arguments, timeout=5.0)
     )
 
 

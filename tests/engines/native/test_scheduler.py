@@ -4,6 +4,7 @@
 - Every request computes each of its positions exactly once, unless it is preempted.
 - While there is work, a plan is never empty.
 - Requests run in order of (priority, arrival).
+- A short prompt does not wait until a long one is computed, and the long one keeps half of each step.
 - All blocks are free once every request has ended.
 """
 
@@ -32,7 +33,9 @@ configs = st.builds(
 )
 
 
-def request(number: int, prompt: int, output: int, priority: int) -> RequestState:
+def request(
+    number: int, prompt: int, output: int, priority: int, max_model_len: int = MAX_LEN
+) -> RequestState:
     return RequestState(
         GenerateRequest(
             request_id=str(number),
@@ -42,7 +45,7 @@ def request(number: int, prompt: int, output: int, priority: int) -> RequestStat
         ),
         arrival=number,
         eos_token_ids=frozenset(),
-        max_model_len=MAX_LEN,
+        max_model_len=max_model_len,
     )
 
 
@@ -96,6 +99,37 @@ def test_every_position_is_computed_once_unless_preempted(
     for state in states:
         # The last token is drawn, and not computed any more.
         assert computed[state.request.request_id] == state.num_tokens - 1
+
+
+@given(
+    longest=st.integers(300, 1000),
+    shorts=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 64)), min_size=1, max_size=10),
+)
+def test_a_short_prompt_does_not_wait_for_a_long_one_which_keeps_half_of_each_step(
+    longest: int, shorts: list[tuple[int, int]]
+) -> None:
+    config = EngineConfig(max_model_len=1024, num_blocks=512, max_num_seqs=64, max_num_batched_tokens=128)
+    scheduler = Scheduler(config)
+    long = request(0, longest, 1, 0, 1024)
+    scheduler.add(long)
+    steps, begun, ended = 0, {}, {}
+    while scheduler.has_work:
+        for number, (at, prompt) in enumerate(shorts, 1):
+            if at == steps:
+                begun[number] = steps
+                scheduler.add(request(number, prompt, 1, 0, 1024))
+        plan = scheduler.plan()
+        of_long = sum(entry.count for entry in plan.entries if entry.state is long)
+        left = 0 if long.finish_reason else longest - long.num_computed_tokens
+        assert of_long >= min(64, left)
+        assert plan.num_tokens == 128 or not scheduler.waiting
+        for entry in plan.entries:
+            if entry.draws:
+                ended[int(entry.state.request.request_id)] = steps
+        finish_step(scheduler, plan)
+        steps += 1
+    # At most ten short prompts of 64 tokens are before one of them, and each step computes as many.
+    assert all(ended[number] - begun[number] <= 11 for number in begun)
 
 
 @given(workloads)

@@ -5,6 +5,7 @@ A step spends its budget in this order:
 1. decodes: requests that need exactly one token, so that a long prompt never stalls a stream; with few of them, tokens
    that are proposed to follow are verified as well (`speculation.py`);
 2. chunks: requests that need more (prefill, recomputation after a preemption), as far as the time allows (`pace.py`);
+   beside a prompt that takes longer than half of it, up to half is kept for prompts that fit;
 3. admissions: waiting requests in order of (priority, arrival), from the client with the fewest running ones first.
 
 A request is admitted while the predicted peak of used blocks fits the pool (LightLLM's estimate, ASPLOS 2025). When the
@@ -28,6 +29,8 @@ __all__ = ["Scheduled", "Scheduler", "StepPlan"]
 
 _OUTPUT_AVERAGE_WEIGHT = 0.05
 """Weight of a finished request in the moving average of output lengths: about the last 20 requests count."""
+_LOOKED_AT = 32
+"""Waiting requests among which short prompts are looked for."""
 _OUTPUT_SAFETY = 1.5
 """Admission expects outputs this many times as long as the average, because a preemption costs a recomputation."""
 
@@ -77,6 +80,10 @@ class Scheduler(RequestQueues):
         self.pool = BlockPool(
             config.num_blocks, config.block_size, enable_caching=config.enable_prefix_caching
         )
+        self._half = 0
+        """Tokens that half of a step computes; a prompt that needs more is long."""
+        self._kept = 0
+        """Tokens of the step that long prompts leave to short ones."""
         self._mean_output = float(config.expected_output_len)
         self._lacked_blocks = False
 
@@ -103,6 +110,7 @@ class Scheduler(RequestQueues):
         num_decodes = len(entries)
         entries += speculating
         self._units, self._scores, self._has_prompts = 0.0, False, False
+        self._keep_for_short(budget, streams=bool(entries))
         budget = self._plan_chunks(entries, preempted, budget)
         if not preempted:
             budget = self._admit(entries, budget)
@@ -207,6 +215,33 @@ class Scheduler(RequestQueues):
         if self.speculator is not None:
             self.speculator.forget(state)
 
+    def _keep_for_short(self, budget: int, *, streams: bool) -> None:
+        """Keep tokens of the step for short prompts, which would else wait until a long one is computed."""
+        self._half = budget // 2
+        if self._pace is not None:
+            self._half = min(self._half, self._pace.tokens(0, self._pace.allowance(streams, False) / 2))
+        self._kept = 0
+        if any(_missing(state) > max(self._half, 1) for state in self.running):
+            short = [state for state in self.running if 1 < _missing(state) <= self._half]
+            if len(self.running) < self.config.max_num_seqs and not self._lacked_blocks:
+                short += self._short_waiting()
+            self._kept = min(self._half, sum(map(_missing, short)))
+
+    def _short_waiting(self) -> list[RequestState]:
+        """Return waiting requests with short prompts, of no later priority than any that runs."""
+        last = self.running[-1].request.priority if self.running else 0
+        looked_at = self.waiting[:_LOOKED_AT]
+        return [
+            state for state in looked_at if _missing(state) <= self._half and state.request.priority <= last
+        ]
+
+    def _candidate(self) -> RequestState:
+        """Return the waiting request to admit next; only a short one gets what is kept for short ones."""
+        state = self.waiting[fairest(self.waiting, self.running)]
+        if self._kept and _missing(state) > self._half and (short := self._short_waiting()):
+            return short[fairest(short, self.running)]
+        return state
+
     def _plan_chunks(self, entries: list[Scheduled], preempted: list[RequestState], budget: int) -> int:
         """Give chunks to requests that need more than one token; returns the budget left.
 
@@ -236,7 +271,7 @@ class Scheduler(RequestQueues):
         """Move waiting requests to running while they fit; returns the budget left."""
         self._lacked_blocks = False
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
-            state = self.waiting[fairest(self.waiting, self.running)]
+            state = self._candidate()
             # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
             hit: tuple[list[int], list[bytes]] = ([], [])
             if state.prompt_logprobs is None:
@@ -269,9 +304,11 @@ class Scheduler(RequestQueues):
 
         An image that must be whole is not cut. The first prompt of a step may exceed the budget for one.
         """
-        count = min(state.num_tokens - start, budget)
+        needed = state.num_tokens - start
+        kept = self._kept if needed > self._half else 0
+        count = min(needed, budget - kept)
         if self._pace is not None:
-            count = self._in_time(self._pace, state, start, count, entries)
+            count = self._in_time(self._pace, state, start, count, entries, kept)
         for image in state.images:
             if count and image.whole and image.start < start + count < image.end:
                 if image.start > start:
@@ -281,20 +318,22 @@ class Scheduler(RequestQueues):
         return count
 
     def _in_time(
-        self, pace: Pace, state: RequestState, start: int, count: int, entries: list[Scheduled]
+        self, pace: Pace, state: RequestState, start: int, count: int, entries: list[Scheduled], kept: int
     ) -> int:
-        """Return how many of `count` prompt tokens the step has time for."""
+        """Return how many of `count` prompt tokens the step has time for, if it keeps time for `kept` others."""
         streams = (
             bool(entries) and entries[0].count == 1 + len(entries[0].proposal.tokens) and entries[0].draws
         )
         scores = self._scores or state.prompt_logprobs is not None
-        left = pace.allowance(streams, scores) - self._units
+        left = pace.allowance(streams, scores) - self._units - (pace.cost(0, kept) if kept else 0.0)
         if left <= 0 and self._units > 0:
             return 0
         return min(count, pace.tokens(start, max(left, 0.0)))
 
     def _spend(self, state: RequestState, start: int, count: int) -> None:
         self._has_prompts = True
+        if state.num_tokens - start <= self._half:
+            self._kept = max(0, self._kept - count)
         if self._pace is not None:
             self._units += self._pace.cost(start, count)
         self._scores = self._scores or state.prompt_logprobs is not None
@@ -341,6 +380,11 @@ class Scheduler(RequestQueues):
         state.block_ids = []
         state.block_hashes = []
         state.num_computed_tokens = 0
+
+
+def _missing(state: RequestState) -> int:
+    """Return how many tokens of a request are not computed."""
+    return state.num_tokens - state.num_computed_tokens
 
 
 def _adapter(state: RequestState) -> int:
