@@ -23,16 +23,7 @@ from environment import run as run_with_other_parsers  # noqa: E402
 
 from benchmarks import quantization, structured_output  # noqa: E402
 from benchmarks.environment import environment  # noqa: E402
-from benchmarks.serving import (  # noqa: E402
-    api_servers,
-    gguf,
-    native,
-    overload,
-    startup,
-    store,
-    streams,
-    vllm_engine,
-)
+from benchmarks.serving import api_servers, gguf, native, startup, store, streams, vllm_engine  # noqa: E402
 from benchmarks.serving import peers as serving  # noqa: E402
 from benchmarks.serving.processes import available  # noqa: E402
 
@@ -49,7 +40,6 @@ PARTS = (
     "streams",
     "api_servers",
     "store",
-    "overload",
     "vllm_engine",
     "native",
     "gguf",
@@ -134,16 +124,6 @@ COLUMNS = {
         "ratio": "ratio",
     },
     "store": {"name": "what", "median_ms": "median ms", "p99_ms": "p99", "count": "measured"},
-    "overload": {
-        "max_queue_seconds": "--max-queue-seconds",
-        "load": "load",
-        "good_tokens_per_second": "good tokens/s",
-        "ratio": "of the peak",
-        "answers_per_second": "answers/s",
-        "refused": "refused",
-        "ttft_ms": "TTFT ms",
-        "ttft_ms_p99": "p99",
-    },
     "serving": {
         "server": "server",
         "concurrency": "concurrency",
@@ -214,8 +194,6 @@ def main() -> None:
         result["api_servers"] = api_servers.measure()
     if "store" in parts:
         result["store"] = store.measure()
-    if "overload" in parts:
-        result["overload"] = overload.measure(options.model)
     measure_beside_engines(parts, options.rounds, result)
     if "quantization" in parts:
         result["quantization"] = quantization.measure()
