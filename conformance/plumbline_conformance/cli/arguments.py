@@ -8,6 +8,7 @@ from pathlib import Path
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.bench.dialects import APIS
+from plumbline_conformance.cli.client import CLIENT_STATUSES, add_client
 from plumbline_conformance.cli.options import (
     Parser,
     add_clients,
@@ -21,6 +22,7 @@ from plumbline_conformance.cli.options import (
     seed,
 )
 from plumbline_conformance.cli.vectors import add_vectors
+from plumbline_conformance.cli.verify import VERIFY_STATUSES, add_verify
 from plumbline_conformance.console.commands import COMMANDS
 from plumbline_conformance.recording.file import RESTART_WAIT, TIMEOUT, TRIALS
 from plumbline_conformance.suite.model import SEED
@@ -30,14 +32,6 @@ __all__ = ["add_commands"]
 _STATUSES = (
     "exit status: 0 the server conforms; 1 it broke a MUST (with --strict, a SHOULD), or the baseline names what it no "
     "longer breaks; 2 nothing could be judged; 3 a defect of the judge; 130 interrupted. "
-)
-_VERIFY_STATUSES = (
-    "exit status: 0 no figure is worse than the baseline's; 1 one is, or the temperature is ignored; 2 there are no "
-    "answers. "
-)
-_CLIENT_STATUSES = (
-    "exit status: 0 no case breaks the client; 1 some do; 2 the program fails without a variation, or asks for "
-    "nothing. "
 )
 
 
@@ -120,8 +114,8 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
     add_concurrency(exact)
     add_timeout(exact, 60.0)
     exact.add_argument("--json", type=Path, metavar="FILE", help="write the differences")
-    _add_verify(_command(parsers, "verify", _VERIFY_STATUSES))
-    _add_client(_command(parsers, "client", _CLIENT_STATUSES))
+    add_verify(_command(parsers, "verify", VERIFY_STATUSES))
+    add_client(_command(parsers, "client", CLIENT_STATUSES))
     fuzzer = _command(parsers, "fuzz")
     fuzzer.add_argument(
         "operations",
@@ -233,92 +227,6 @@ def _add_check(parser: Parser) -> None:
         metavar="TEXT",
         help="another text to redact in everything that is written, such as a path; repeatable",
     )
-
-
-def _add_verify(parser: Parser) -> None:
-    rows = parser.add_argument_group("rows")
-    rows.add_argument(
-        "samples",
-        type=Path,
-        metavar="SAMPLES.JSONL",
-        help="requests: bodies of chat completions, one a line, as K2-Vendor-Verifier has them",
-    )
-    rows.add_argument(
-        "--baseline",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="RESULTS.JSONL",
-        help="results of the server to compare with, in its format; repeatable, for several runs",
-    )
-    rows.add_argument(
-        "--row",
-        type=positive(int),
-        action="append",
-        default=[],
-        metavar="N",
-        help="only this line; repeatable",
-    )
-    rows.add_argument(
-        "--repeats",
-        type=positive(int),
-        default=3,
-        metavar="N",
-        help="answers to each row (default 3; with one, only the number of calls can be tested)",
-    )
-    rows.add_argument(
-        "--body",
-        default="{}",
-        metavar="JSON",
-        help="further fields of every request, such as '{\"temperature\": 0.6}'",
-    )
-    server = parser.add_argument_group("server")
-    add_target(server)
-    add_concurrency(server)
-    add_timeout(server, 600.0)
-    for name, content in (("tool", "calls"), ("reasoning", "thinking")):
-        server.add_argument(
-            f"--{name}-parser",
-            default="auto",
-            metavar="NAME",
-            help=f"the dialect of the model's {content}, to read raw texts (default: by the template that the server "
-            "shows)",
-        )
-    reports = parser.add_argument_group("reports")
-    reports.add_argument(
-        "--results", type=Path, metavar="FILE", help="write the answers; the file can be a baseline later"
-    )
-    for name, content in (
-        ("json", "what was found"),
-        ("junit", "JUnit XML"),
-        ("html", "one self-contained page"),
-    ):
-        reports.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {content}")
-
-
-def _add_client(parser: Parser) -> None:
-    parser.add_argument(
-        "program",
-        nargs=argparse.REMAINDER,
-        metavar="PROGRAM",
-        help="the program and its arguments: it asks OPENAI_BASE_URL, and exits with an error if what it reads is not "
-        "PLUMBLINE_EXPECTED; without one, only listen",
-    )
-    parser.add_argument("--list", action="store_true", help="list the cases")
-    parser.add_argument(
-        "--case", action="append", default=[], metavar="NAME", help="only this case; repeatable"
-    )
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="run the program once: it takes the cases from PLUMBLINE_CASES, and posts each outcome",
-    )
-    parser.add_argument(
-        "--jobs", type=positive(int), default=2, metavar="N", help="programs at a time (default 2)"
-    )
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="port (default: a free one)")
-    add_timeout(parser, 60.0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes")
 
 
 def _add_bench(parser: Parser) -> None:
