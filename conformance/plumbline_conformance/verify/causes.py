@@ -14,9 +14,9 @@ import msgspec
 from plumbline_conformance.suite.model import Request
 from plumbline_conformance.transcript.answer_fold import fold
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.verify.samples import Result, Row, result_of
+from plumbline_conformance.verify.samples import Result, Row, fits, result_of
 
-__all__ = ["Cause", "Parsed", "Probes", "Read", "Readers", "failing", "limit_cause", "template_cause"]
+__all__ = ["Cause", "Parsed", "Probes", "Read", "Readers", "Send", "failing", "limit_cause", "template_cause"]
 
 Kind = Literal["template", "limit", "parser", "sampling", "weights", "unknown"]
 Send = Callable[[Request], Awaitable[Exchange]]
@@ -251,9 +251,11 @@ def failing(row: Row, baseline: Sequence[Result], server: Sequence[Result]) -> I
         if one.error:
             yield f"failed: {one.error}"
         elif not one.known:
-            yield f"calls a tool that the request does not have: {', '.join(name for name, _ in one.calls)}"
+            names = ", ".join(name for name, _ in one.calls if name not in row.tools)
+            yield f"calls a tool that the request does not have: {names[:_SHOWN]}"
         elif not one.valid:
-            yield f"the arguments do not match the schema: {one.calls[0][1][:_SHOWN]}"
+            wrong = next(text for name, text in one.calls if not fits(row.tools[name], text))
+            yield f"the arguments do not match the schema: {wrong[:_SHOWN]}"
     wanted = [one.triggers for one in baseline if not one.error]
     found = [one.triggers for one in server if not one.error]
     if wanted and found and len({*wanted}) == 1 and not any(one == wanted[0] for one in found):

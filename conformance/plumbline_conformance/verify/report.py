@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.verify.causes import Cause, failing
 from plumbline_conformance.verify.samples import Result, Row
 from plumbline_conformance.verify.statistics import Share, fisher, share, triggers
@@ -70,7 +71,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def status(self) -> int:
         """The exit status: 1 if a figure is worse than the baseline's or the sampling is wrong, 2 without answers."""
-        if not any(figure.of for figure in self.figures):
+        if not self.figures[0].value:
             return 2
         wrong = any(figure.verdict == "worse" for figure in self.figures)
         return int(wrong or any(cause.kind == "sampling" for cause in self.causes))
@@ -78,7 +79,9 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 
 def findings_of(asked: Sequence[Asked], causes: Sequence[Cause], server: str) -> Findings:
     """Judge the answers."""
-    figures = [_answered(asked), _triggers(asked), *_calls(asked), _prompts(asked), _starts(asked)]
+    # The same rows on both sides: a baseline may have results for a part of them.
+    compared = [one for one in asked if one.baseline] or asked
+    figures = [_answered(compared), _triggers(asked), *_calls(compared), _prompts(asked), _starts(asked)]
     return Findings(
         server=server,
         rows=len(asked),
@@ -89,7 +92,7 @@ def findings_of(asked: Sequence[Asked], causes: Sequence[Cause], server: str) ->
         failures=[
             Failure(one.row.number, problems, one.command)
             for one in asked
-            if (problems := list(dict.fromkeys(failing(one.row, one.baseline, one.server))))
+            if (problems := [*dict.fromkeys(map(printable, failing(one.row, one.baseline, one.server)))])
         ],
     )
 
@@ -149,7 +152,7 @@ def _calls(asked: Sequence[Asked]) -> list[Figure]:
     server, baseline = calling([one.server for one in asked]), calling([one.baseline for one in asked])
     rights: tuple[tuple[str, Callable[[Result], bool]], ...] = (
         ("known names", lambda one: one.known),
-        ("schema accuracy", lambda one: one.known and one.valid),
+        ("schema accuracy", lambda one: bool(one.calls) and one.known and one.valid),
     )
     return [
         _figure(
@@ -216,15 +219,16 @@ def start_of(result: Result) -> str:
 
 def _finish_reasons(asked: Sequence[Asked]) -> dict[str, dict[str, int]]:
     pairs = Counter(
-        (wanted.finish or "failed", found.finish or "failed")
-        for one in asked
-        for wanted in one.baseline
-        for found in one.server
+        (_finish(wanted), _finish(found)) for one in asked for wanted in one.baseline for found in one.server
     )
     table: dict[str, dict[str, int]] = {}
     for (wanted, found), count in sorted(pairs.items()):
         table.setdefault(wanted, {})[found] = count
     return table
+
+
+def _finish(result: Result) -> str:
+    return printable(result.finish[:_START]) or "failed"
 
 
 def percent(value: float | None) -> str:

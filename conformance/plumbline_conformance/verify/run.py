@@ -18,12 +18,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from plumbline_conformance.client.http import sender
 from plumbline_conformance.console.terminal import INTERRUPTED
-from plumbline_conformance.recording.redaction import redacted_url
+from plumbline_conformance.recording.redaction import redacted_exchange, redacted_url
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.suite.model import Request, Target
 from plumbline_conformance.transcript.answer_fold import fold
 from plumbline_conformance.transcript.model import Exchange
-from plumbline_conformance.verify.causes import Cause, Probes, Read, Readers, limit_cause, template_cause
+from plumbline_conformance.verify.causes import (
+    Cause,
+    Probes,
+    Read,
+    Readers,
+    Send,
+    limit_cause,
+    template_cause,
+)
 from plumbline_conformance.verify.formats import html, junit, lines
 from plumbline_conformance.verify.report import Asked, Findings, findings_of
 from plumbline_conformance.verify.samples import (
@@ -55,6 +63,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tool_parser: str = "auto"
     """The dialect of the model's calls; `auto` for the one of the template that the server shows."""
     reasoning_parser: str = "auto"
+
+
+def _redacted(target: Target, send: Send) -> Send:
+    """Redact the credentials that servers repeat in their answers, because answers are written to files."""
+    secrets = [target.api_key] if target.api_key else []
+
+    async def sent(request: Request) -> Exchange:
+        return redacted_exchange(await send(request), secrets)
+
+    return sent
 
 
 class _Asking:
@@ -140,9 +158,9 @@ async def verify(
             baseline[result.row].append(result)
     chosen = [row for number, row in rows.items() if not plan.numbers or number in plan.numbers]
     async with AsyncExitStack() as stack:
-        send = await stack.enter_async_context(sender(target, plan.timeout))
+        send = _redacted(target, await stack.enter_async_context(sender(target, plan.timeout)))
         beside = msgspec.structs.replace(target, base_url=_without_version(target.base_url))
-        send_beside = await stack.enter_async_context(sender(beside, plan.timeout))
+        send_beside = _redacted(beside, await stack.enter_async_context(sender(beside, plan.timeout)))
         file = None if plan.results is None else stack.enter_context(plan.results.open("w", encoding="utf-8"))
         asking = _Asking(target, plan, file)
         task = None if shown is None else shown.add_task("", total=len(chosen) * plan.repeats)

@@ -81,6 +81,8 @@ def read_samples(path: Path) -> list[Row]:
             raise UnusableInput(
                 f"{path}, line {number}: a request needs `messages`, as chat completions have"
             )
+        if not isinstance(value.get("tools"), list | None):
+            raise UnusableInput(f"{path}, line {number}: `tools` is not a list")
         rows.append(Row(number, value))
     if not rows:
         raise UnusableInput(f"{path} has no requests")
@@ -131,6 +133,7 @@ def result_of(row: Row, answer: Answer) -> Result:
 
 def line_of(row: Row, response: Any, result: Result, seconds: float) -> str:
     """Return a result as a line of a results file, which can be a baseline later."""
+    # Non-ASCII is escaped, because halves of surrogate pairs cannot be written as UTF-8.
     return json.dumps(
         {
             "data_index": row.number,
@@ -141,8 +144,7 @@ def line_of(row: Row, response: Any, result: Result, seconds: float) -> str:
             "finish_reason": result.finish or None,
             "tool_calls_valid": result.known and result.valid if result.triggers else None,
             "duration_ms": round(seconds * 1000),
-        },
-        ensure_ascii=False,
+        }
     )
 
 

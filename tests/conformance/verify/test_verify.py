@@ -20,16 +20,19 @@ from plumbline_conformance.cli import run_command
 from plumbline_conformance.cli.arguments import add_commands
 from plumbline_conformance.client.target_input import UnusableInput
 from plumbline_conformance.suite.model import Request, Target
+from plumbline_conformance.transcript.answer_fold import fold_whole
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.verify import run
+from plumbline_conformance.verify.causes import failing
 from plumbline_conformance.verify.formats import html, junit, lines
 from plumbline_conformance.verify.report import Findings
 from plumbline_conformance.verify.run import Plan, verify
-from plumbline_conformance.verify.samples import fits, read_results, read_samples
+from plumbline_conformance.verify.samples import Row, fits, read_results, read_samples, result_of
 
 Json = dict[str, Any]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["x"]}}}
 TEMPLATE = "a template"
+KEY = "sk-0123456789abcdef"
 
 
 def request(number: int) -> Json:
@@ -115,6 +118,13 @@ class Server:
         }
 
 
+class Refusing(Server):
+    """Answers every request with an error that repeats the key."""
+
+    def _answer(self, path: str, body: Json) -> tuple[int, Any]:
+        return 401, {"error": {"message": f"no key like {KEY}"}}
+
+
 def readers(
     tool: str, reasoning: str, template: str
 ) -> Callable[[str, Sequence[Any]], list[tuple[str, str]]]:
@@ -150,7 +160,7 @@ def verified(server: Server, plan: Plan) -> Findings:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "sender", lambda *_: Sender())
-        return asyncio.run(verify(Target(base_url="http://h/v1", model="m"), plan, readers))
+        return asyncio.run(verify(Target(base_url="http://h/v1", model="m", api_key=KEY), plan, readers))
 
 
 def plan(folder: Path, **changes: Any) -> Plan:
@@ -202,6 +212,58 @@ def test_without_a_baseline_there_are_figures_and_no_verdict(folder: Path) -> No
     assert figures["schema accuracy"].value == 0
     assert {figure.verdict for figure in found.figures} == {""}
     assert found.status == 0
+
+
+def test_without_an_answer_the_status_is_2(folder: Path) -> None:
+    assert verified(Refusing(), Plan(samples=folder / "rows.jsonl")).status == 2
+    assert verified(Refusing(), plan(folder)).status == 2
+
+
+def test_a_key_that_the_server_repeats_is_in_no_file(folder: Path) -> None:
+    asked = plan(folder, results=folder / "results.jsonl")
+    found = verified(Refusing(), asked)
+    written = (folder / "results.jsonl").read_text("utf-8") + msgspec.json.encode(found).decode()
+    assert "no key like sha256:" in written
+    assert KEY not in written
+
+
+def test_half_a_surrogate_pair_is_written(folder: Path) -> None:
+    asked = plan(folder, results=folder / "results.jsonl")
+    found = verified(Server(write=lambda _: 'CALL \ud83d {"x": "\ud83d"}'), asked)
+    assert "the request does not have: \\ud83d" in found.failures[0].problems[0]
+    assert html(found).encode()
+    assert msgspec.json.encode(found)
+    rows = {row.number: row for row in read_samples(folder / "rows.jsonl")}
+    assert {one.calls for one in read_results(folder / "results.jsonl", rows)} == {
+        (("\ud83d", '{"x": "\ud83d"}'),)
+    }
+
+
+def test_rows_without_a_baseline_are_not_compared(folder: Path) -> None:
+    first = (folder / "baseline.jsonl").read_text("utf-8").splitlines()[0]
+    (folder / "baseline.jsonl").write_text(first, "utf-8")
+    broken = Server(write=lambda prompt: 'CALL f {"x": 1}' if prompt == "call 1" else "CALL f {}")
+    figures = {figure.name: figure for figure in verified(broken, plan(folder)).figures}
+    assert (figures["schema accuracy"].of, figures["schema accuracy"].value) == (3, 1.0)
+
+
+def test_the_call_that_is_wrong_is_shown() -> None:
+    row = Row(1, request(1))
+    answer = {
+        "choices": [
+            {
+                "index": 0,
+                "message": {"content": None, "tool_calls": [called('{"x": 1}'), called('{"y": 2}')]},
+                "finish_reason": "tool_calls",
+            }
+        ]
+    }
+    result = result_of(row, fold_whole("chat", answer))
+    assert list(failing(row, [], [result])) == ['the arguments do not match the schema: {"y": 2}']
+
+
+def called(arguments: str) -> Json:
+    return {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
 
 
 def test_what_was_found_is_written_in_every_form(folder: Path) -> None:
@@ -261,6 +323,7 @@ def test_results_of_the_verifier_of_kimi_are_read(tmp_path: Path) -> None:
         (b"{", "line 1: not JSON"),
         (b'{"messages": []}\n{"prompt": ""}', "line 2: a request needs `messages`"),
         (b"[" * 100_000, "line 1: not JSON"),
+        (b'{"messages": [], "tools": 5}', "line 1: `tools` is not a list"),
     ],
 )
 def test_a_file_that_is_none_is_refused_by_its_line(tmp_path: Path, content: bytes, message: str) -> None:
