@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plumbline_conformance.cli.options import Parser, add_timeout, positive
 from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import console
 from plumbline_conformance.variations.cases import CASES
 from plumbline_conformance.variations.run import Plan, chosen, run_client
@@ -61,6 +62,8 @@ def client(arguments: argparse.Namespace) -> int:
         cases = chosen(arguments.case)
     except LookupError as error:
         raise UnusableInput(f"--case: {error.args[0]}") from None
+    if reason := why_unwritable({"--json": arguments.json}, {}):
+        raise UnusableInput(reason)
     # `--` may stand before the program.
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
     plan = Plan(

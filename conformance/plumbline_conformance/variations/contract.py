@@ -32,6 +32,9 @@ def _read(exchange: Exchange) -> list[Event]:
 
 def _write(exchange: Exchange, events: list[Event]) -> Exchange:
     frames = []
+    for place, (_, value) in enumerate(events):
+        if isinstance(value, dict) and "sequence_number" in value:
+            value["sequence_number"] = place
     for name, value in events:
         data = value if value == "[DONE]" else json.dumps(value)
         frames.append(
@@ -67,26 +70,24 @@ def _values(change: Callable[[Any], Any], path: str = "") -> Change:
     return apply
 
 
+_OF_USER = ("metadata", "input")
+"""Members whose objects are the client's, or the model's: the arguments of a call."""
+
+
 def _within(value: Any, change: Callable[[Json], Json]) -> Any:
-    """Change every object within a value, the innermost first."""
+    """Change every object of the API within a value, the innermost first."""
     match value:
         case dict():
-            return change({key: _within(member, change) for key, member in value.items()})
+            return change(
+                {key: member if key in _OF_USER else _within(member, change) for key, member in value.items()}
+            )
         case list():
             return [_within(member, change) for member in value]
     return value
 
 
 def _everywhere(change: Callable[[Json], Json]) -> Change:
-    def each(value: Any) -> Any:
-        return _within(value, lambda found: found if _is_of_user(found) else change(found))
-
-    return _values(each)
-
-
-def _is_of_user(value: Json) -> bool:
-    """Whether an object is a part of a tool's arguments, which are the model's."""
-    return bool({"city", "unit"} & set(value))
+    return _values(lambda value: _within(value, change))
 
 
 def _strings(names: Collection[str], change: Callable[[str], str]) -> Change:
@@ -121,15 +122,9 @@ def _nulls(found: Json) -> Json:
 
 def _without_nulls(found: Json) -> Json:
     """Leave out members that are null and need not be there."""
-    optional = {
-        "refusal",
-        "logprobs",
-        "instructions",
-        "max_output_tokens",
-        "previous_response_id",
-        "user",
-        "citations",
-    }
+    optional = {"user", "citations"}
+    if "delta" in found and "index" in found and "type" not in found:  # A choice of a chunk.
+        optional |= {"logprobs"}
     return {key: value for key, value in found.items() if value is not None or key not in optional}
 
 
@@ -246,9 +241,6 @@ def _unknown_events(events: list[Event]) -> list[Event]:
         if number == 0 and name is not None:
             kind = "ping" if name == "message_start" else "response.vendor.progress"
             found.append((kind, {"type": kind, "sequence_number": 1, "percent": 10}))
-    for place, (_, value) in enumerate(found):
-        if isinstance(value, dict) and "sequence_number" in value:
-            value["sequence_number"] = place
     return found
 
 

@@ -40,6 +40,7 @@ class Server:
         self.asked: dict[str, int] = {}
         self.port = 0
         self._cases = {case.slug: case for case in CASES}
+        self._connections: set[asyncio.Task[None]] = set()
 
     @property
     def root(self) -> str:
@@ -52,10 +53,29 @@ class Server:
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
-        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-            while await self._one(reader, writer):
-                pass
-        writer.close()
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            with suppress(
+                ConnectionError,
+                asyncio.IncompleteReadError,
+                asyncio.LimitOverrunError,
+                asyncio.CancelledError,  # The server ends; asyncio would print the error of a cancelled handler.
+                ValueError,
+            ):
+                while await self._one(reader, writer):
+                    pass
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def close(self) -> None:
+        """End the connections that are open."""
+        tasks = list(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; return whether another one may come on the connection."""
@@ -81,14 +101,14 @@ class Server:
         if path == "outcome":
             said = load_json(body)
             right = isinstance(said, dict) and said.get("ok") is True
-            self.outcomes[slug] = (
-                "" if right else str(said.get("error") if isinstance(said, dict) else said)[:500]
-            )
+            why = said.get("error") if isinstance(said, dict) else None
+            self.outcomes[slug] = "" if right else str(why or "the program gave no error")[:500]
             writer.write(_whole(200, {}))
             await writer.drain()
             return True
         self.asked[slug] = self.asked.get(slug, 0) + 1
-        return await _answered(writer, case, method, path.removeprefix("v1"), body)
+        kept = await _answered(writer, case, method, path.removeprefix("v1"), body)
+        return kept and "close" not in headers.get("connection", "").lower()
 
     def _list(self) -> list[dict[str, Any]]:
         return [
@@ -104,8 +124,11 @@ class Server:
 
 async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
     if "chunked" in headers.get("transfer-encoding", "").lower():
-        parts = []
+        parts, total = [], 0
         while size := int((await reader.readline()).partition(b";")[0], 16):
+            total += size
+            if not 0 < size <= total <= _MOST_BODY:
+                raise ValueError(total)
             parts.append(await reader.readexactly(size))
             await reader.readline()
         while (await reader.readline()).strip():
@@ -171,7 +194,7 @@ async def _answered(writer: asyncio.StreamWriter, case: Case, method: str, path:
             writer.write(_whole(500, _ERROR))
             await writer.drain()
             return True
-        pieces.append(_error_event(path))
+        pieces.append(_error_event(path, len(pieces)))
     await asyncio.sleep(sending.wait)
     framing = "chunked" if sending.fails == "cut" else sending.framing
     head = [f"HTTP/1.1 {varied.status} OK", *(f"{name}: {value}" for name, value in varied.headers)]
@@ -198,12 +221,12 @@ async def _answered(writer: asyncio.StreamWriter, case: Case, method: str, path:
     return framing != "close"
 
 
-def _error_event(path: str) -> bytes:
+def _error_event(path: str, number: int) -> bytes:
     """Return the event by which a stream of this API fails."""
     if path == "/responses":
         said = {
             "type": "error",
-            "sequence_number": 9,
+            "sequence_number": number,
             "code": "server_error",
             "message": "The engine failed.",
         }
@@ -221,4 +244,7 @@ async def serving(port: int = 0) -> AsyncIterator[Server]:
     server = await asyncio.start_server(found.connected, "127.0.0.1", port, limit=_MOST_HEAD)
     found.port = server.sockets[0].getsockname()[1]
     async with server:
-        yield found
+        try:
+            yield found
+        finally:
+            await found.close()

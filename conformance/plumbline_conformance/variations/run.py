@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from plumbline_conformance.client.target_input import UnusableInput
 from plumbline_conformance.console.terminal import INTERRUPTED
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.variations.cases import CASES, Case
@@ -21,6 +24,11 @@ from plumbline_conformance.variations.script import EXPECTED, MODEL
 __all__ = ["Outcome", "Plan", "chosen", "markdown", "run_client"]
 
 _KEY = "sk-none"
+_MOST_PRINTED = 64 * 1024
+"""Bytes that are kept of what a program prints."""
+_MOST_SHOWN = 500
+_PATIENCE = 2.0
+"""Seconds for the last words of a program that has ended."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -65,14 +73,14 @@ def run_client(plan: Plan, out: Console, json_file: Path | None = None) -> int:
     Returns:
         The exit status: 0 if no case breaks the client, 1 if some do, 2 if the program fails without a variation, or
         has asked for nothing.
+
+    Raises:
+        UnusableInput: the port or the program cannot be used.
     """
     try:
         found = asyncio.run(_outcomes(plan, out))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except OSError as error:
-        out.print(escape(printable(f"The program cannot be run: {error}")))
-        return 2
     if found is None:
         return 2
     broken = [one for one in found if one.error]
@@ -89,7 +97,7 @@ def run_client(plan: Plan, out: Console, json_file: Path | None = None) -> int:
 
 
 async def _outcomes(plan: Plan, out: Console) -> list[Outcome] | None:
-    async with serving(plan.port) as server:
+    async with _listening(plan.port) as server:
         if not plan.command:
             out.print(f"Listening on {server.root}. The cases: {server.root}/cases", highlight=False)
             await asyncio.Event().wait()
@@ -121,6 +129,16 @@ async def _outcomes(plan: Plan, out: Console) -> list[Outcome] | None:
         return [_outcome(first, ""), *await asyncio.gather(*map(one, others))]
 
 
+@asynccontextmanager
+async def _listening(port: int) -> AsyncIterator[Server]:
+    async with AsyncExitStack() as stack:
+        try:
+            server = await stack.enter_async_context(serving(port))
+        except (OSError, OverflowError) as error:
+            raise UnusableInput(f"Port {port} cannot be used: {error}") from None
+        yield server
+
+
 def _outcome(case: Case, error: str) -> Outcome:
     return Outcome(case.slug, case.name, case.allowed_by, error)
 
@@ -137,25 +155,45 @@ async def _program(plan: Plan, server: Server, case: Case) -> str:
         "PLUMBLINE_EXPECTED": json.dumps({**EXPECTED, "error": case.fails}),
         "PLUMBLINE_CASES": f"{server.root}/cases",
     }
-    process = await asyncio.create_subprocess_exec(
-        *plan.command, env=variables, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
     try:
-        printed, _ = await asyncio.wait_for(process.communicate(), plan.timeout)
+        process = await asyncio.create_subprocess_exec(
+            *plan.command,
+            env=variables,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UnusableInput(f"The program cannot be run: {error}") from None
+    assert process.stdout is not None
+    printed = bytearray()
+    reading = asyncio.create_task(_read(process.stdout, printed))
+    try:
+        await asyncio.wait_for(process.wait(), plan.timeout)
     except TimeoutError:
         return f"it did not end in {plan.timeout:g} s"
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        with suppress(ProcessLookupError):  # Its children, too.
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        with suppress(TimeoutError):  # A child in a session of its own may keep the pipe.
+            await asyncio.wait_for(reading, _PATIENCE)
     if posted := server.outcomes.get(case.slug):
         return posted
     lines = printed.decode("utf-8", "replace").strip().splitlines()
     return (
         ""
         if process.returncode == 0
-        else f"{lines[-1] if lines else 'no words'} (status {process.returncode})"
+        else f"{lines[-1][:_MOST_SHOWN] if lines else 'no words'} (status {process.returncode})"
     )
+
+
+async def _read(stream: asyncio.StreamReader, last: bytearray) -> None:
+    """Read all that a program prints, and keep the last bytes."""
+    while read := await stream.read(_MOST_PRINTED):
+        last += read
+        del last[:-_MOST_PRINTED]
 
 
 def markdown(found: Sequence[tuple[str, Sequence[Outcome]]]) -> str:

@@ -56,7 +56,8 @@ def answer(path: str, body: Any) -> Json | list[Event] | None:
 
 
 def _has_result(body: Json) -> bool:
-    items = [*(body.get("messages") or []), *(body["input"] if isinstance(body.get("input"), list) else [])]
+    lists = [body.get(name) for name in ("messages", "input")]
+    items = [item for found in lists if isinstance(found, list) for item in found]
     return any(
         isinstance(item, dict)
         and (

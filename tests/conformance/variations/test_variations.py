@@ -1,7 +1,7 @@
 """Legal ways to answer a client: each changes an answer, and none changes what it says.
 
 - Every variation leaves the text, the calls and the counts of the scripted answers, as the judge folds them.
-- Every variation changes something in some answer; the answers without one match the contract.
+- Every variation changes something in some answer; every answer matches the contract, with or without one.
 - Over HTTP, a client that reads as RFC 9112 says gets the same content in every case, and an error in those that fail.
 """
 
@@ -23,9 +23,10 @@ from plumbline_conformance.cli.arguments import add_commands
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.answer_fold import Surface, fold
 from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.sse import parse_events
 from plumbline_conformance.variations.cases import CASES, PLAIN, Case
 from plumbline_conformance.variations.http import Server, scripted_exchange, serving
-from plumbline_conformance.variations.script import ARGUMENTS, TEXT, TOOL, answer
+from plumbline_conformance.variations.script import ARGUMENTS, TEXT, TOOL
 
 Json = dict[str, Any]
 PATHS: dict[Surface, str] = {
@@ -42,6 +43,12 @@ def requests() -> Iterator[tuple[str, Json]]:
             for stream in (False, True):
                 if path != "/completions" or tools is None:
                     yield path, {"stream": stream, "tools": tools, "stream_options": {"include_usage": True}}
+
+
+def sse_json(content: bytes) -> list[Json]:
+    """The JSON of the events of a stream."""
+    found = [event.json for event in parse_events(content)]
+    return [one for one in found if isinstance(one, dict)]
 
 
 def exchange(path: str, body: Json) -> Exchange:
@@ -78,24 +85,35 @@ def test_a_variation_changes_something(case: Case) -> None:
     )
 
 
+SCHEMAS = {
+    "/chat/completions": ("CreateChatCompletionResponse", "CreateChatCompletionStreamResponse"),
+    "/completions": ("CreateCompletionResponse", "CreateCompletionStreamResponse"),
+    "/responses": ("Response", "ResponseStreamEvent"),
+    "/messages": ("CreateMessageResponse", "MessageStreamEvent"),
+}
+NO_SCHEMA = "contract-unknown-events"
+"""A client has to pass over events of later versions, which no schema of today has."""
+
+
 @pytest.mark.parametrize(
-    ("path", "whole", "event"),
-    [
-        ("/chat/completions", "CreateChatCompletionResponse", "CreateChatCompletionStreamResponse"),
-        ("/completions", "CreateCompletionResponse", "CreateCompletionStreamResponse"),
-        ("/responses", "Response", "ResponseStreamEvent"),
-        ("/messages", "CreateMessageResponse", "MessageStreamEvent"),
-    ],
+    "case", [case for case in SAYS if case.slug != NO_SCHEMA], ids=lambda case: case.slug
 )
-def test_the_script_matches_the_contract(path: str, whole: str, event: str) -> None:
-    for asked, body in requests():
-        if asked == path:
-            found = answer(path, body)
-            values = (
-                [value for _, value in found if value != "[DONE]"] if isinstance(found, list) else [found]
-            )
-            name = event if isinstance(found, list) else whole
-            assert [problem for value in values for problem in violations(name, value)] == []
+def test_every_answer_matches_the_contract(case: Case) -> None:
+    for path, body in requests():
+        whole, event = SCHEMAS[path]
+        found = case.change(exchange(path, body))
+        events = sse_json(found.body) if body["stream"] else [found.json]
+        assert [
+            problem for one in events for problem in violations(event if body["stream"] else whole, one)
+        ] == []
+
+
+@pytest.mark.parametrize("case", SAYS, ids=lambda case: case.slug)
+def test_events_are_numbered_in_order(case: Case) -> None:
+    for path, body in requests():
+        if path == "/responses" and body["stream"]:
+            numbers = [one["sequence_number"] for one in sse_json(case.change(exchange(path, body)).body)]
+            assert numbers == [*range(len(numbers))]
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
@@ -147,6 +165,45 @@ async def test_a_request_that_is_none_ends_its_connection_alone(raw: bytes) -> N
         assert await read(server, PLAIN) == TEXT
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": 5, "tools": [1]},
+        {"messages": {"a": 1}, "tools": [1]},
+        {"messages": [{"content": {"x": 1}}], "tools": [1]},
+        {"stream": True, "stream_options": 3},
+        [1],
+    ],
+)
+async def test_a_request_of_another_form_is_answered(body: Any) -> None:
+    async with serving() as server, httpx.AsyncClient(timeout=5) as client:
+        assert (await client.post(f"{server.url(PLAIN)}/chat/completions", json=body)).status_code == 200
+
+
+async def test_a_connection_that_the_client_wants_closed_is_closed() -> None:
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(f"GET /{PLAIN.slug}/v1/models HTTP/1.1\r\nconnection: close\r\n\r\n".encode())
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_the_server_ends_while_a_client_keeps_its_connection() -> None:
+    async with asyncio.timeout(5):
+        async with serving() as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(f"GET /{PLAIN.slug}/v1/models HTTP/1.1\r\n\r\n".encode())
+            await reader.readuntil(b"}")
+        await reader.read()
+        writer.close()
+
+
+async def test_an_outcome_without_words_is_a_failure() -> None:
+    async with serving() as server, httpx.AsyncClient(timeout=5) as client:
+        await client.post(f"{server.root}/{PLAIN.slug}/outcome", json={"ok": False, "error": ""})
+    assert server.outcomes == {PLAIN.slug: "the program gave no error"}
+
+
 PROGRAM = """
 import json, os, urllib.request
 expected = json.loads(os.environ["PLUMBLINE_EXPECTED"])
@@ -164,7 +221,7 @@ def run(tmp_path: Path, program: str, *options: str) -> tuple[int, list[Json]]:
     file = tmp_path / "program.py"
     file.write_text(program, "utf-8")
     out = tmp_path / "out.json"
-    given = ["client", *options, "--json", str(out), sys.executable, str(file)]
+    given = ["client", "--json", str(out), *options, sys.executable, str(file)]
     status = run_command(parser.parse_args(given))
     return status, json.loads(out.read_text("utf-8")) if out.exists() else []
 
@@ -181,12 +238,35 @@ def test_a_program_is_run_for_each_case(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("program", "words"),
-    [("raise SystemExit('broken')", "fails without a variation: broken"), ("", "has asked for nothing")],
+    [
+        ("raise SystemExit('broken')", "fails without a variation: broken"),
+        ("", "has asked for nothing"),
+        # More than is kept of what a program prints.
+        ("print('x' * 300_000); raise SystemExit(3)", "x (status 3)"),
+        (
+            "import subprocess; subprocess.Popen(['sleep', '30']); raise SystemExit('left a child')",
+            "left a child",
+        ),
+    ],
 )
 def test_a_program_that_shows_nothing_has_no_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], program: str, words: str
 ) -> None:
     assert run(tmp_path, program) == (2, [])
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--port", "99999"], "Port 99999 cannot be used"),
+        (["--json", "/no/such/folder/x.json"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert run(tmp_path, PROGRAM, *options) == (2, [])
     assert words in " ".join(capsys.readouterr().out.split())
 
 
