@@ -161,8 +161,10 @@ def stored_filter(target: Target) -> Steps:
 def stored_matching(seen: Transcript) -> Iterator[Problem]:
     made = accepted(at(seen, "first")).json
     other = id_of(accepted(at(seen, "second")))
-    page = answered(at(seen, "list")).json
-    data = page.get("data") if isinstance(page, dict) else None
+    page = accepted(at(seen, "list")).json
+    if not isinstance(page, dict):
+        raise Inconclusive("the list is not an object; another check reports this")
+    data = page.get("data")
     found = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
     names = [one.get("id") for one in found]
     if other in names or (made["id"] not in names and page.get("has_more") is not True):
