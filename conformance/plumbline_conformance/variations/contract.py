@@ -209,18 +209,6 @@ def _empty_deltas(events: list[Event]) -> list[Event]:
     return found
 
 
-def _each_role(events: list[Event]) -> list[Event]:
-    """Give every delta its role."""
-
-    def with_role(value: Any) -> Any:
-        if not isinstance(value, dict) or not value.get("choices"):
-            return value
-        choice = value["choices"][0]
-        return {**value, "choices": [{**choice, "delta": {"role": "assistant", **choice["delta"]}}]}
-
-    return [(name, with_role(value)) for name, value in events]
-
-
 def _thinking(events: list[Event]) -> list[Event]:
     """Think before the text, in the field that reasoning models of others have."""
     first = next((value for _, value in events if isinstance(value, dict) and value.get("choices")), None)
@@ -234,12 +222,12 @@ def _thinking(events: list[Event]) -> list[Event]:
 
 
 def _unknown_events(events: list[Event]) -> list[Event]:
-    """Put events of a type that does not exist yet between the others."""
+    """Put events of a type of the server's own between the others; Open Responses has a prefix for these."""
     found: list[Event] = []
     for number, (name, value) in enumerate(events):
         found.append((name, value))
         if number == 0 and name is not None:
-            kind = "ping" if name == "message_start" else "response.vendor.progress"
+            kind = "ping" if name == "message_start" else "vendor:progress"
             found.append((kind, {"type": kind, "sequence_number": 1, "percent": 10}))
     return found
 
@@ -261,7 +249,8 @@ def _last_with_finish(events: list[Event]) -> list[Event]:
 
 
 def _longer(text: str) -> str:
-    return text + "x" * 240
+    """Return an id of 64 characters, the most that a call may have."""
+    return text.ljust(64, "x")
 
 
 SCHEMA = "OpenAI's schemas"
@@ -275,7 +264,6 @@ CONTRACT: tuple[Variation, ...] = (
     Variation(SCHEMA, "everything in one delta", _deltas(lambda text: [text])),
     Variation(SCHEMA, "empty pieces", _deltas(lambda text: ["", *text.partition(" "), ""])),
     Variation(SCHEMA, "empty deltas", _events(_empty_deltas, CHAT)),
-    Variation(SCHEMA, "a role in every delta", _events(_each_role, CHAT)),
     Variation(SCHEMA, "a finish reason with the last text", _events(_last_with_finish, CHAT)),
     Variation("DeepSeek's API", "thinking before the text", _events(_thinking, CHAT)),
     Variation(SCHEMA, "long ids", _strings(_IDS, _longer)),

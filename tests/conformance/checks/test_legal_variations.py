@@ -2,10 +2,13 @@
 
 - Every variation of the table leaves every verdict of every scenario, but for warnings that the table names.
 - A variation changes something, so that the test shows something.
+- What clients are judged by breaks no rule either.
 - Where a refusal may be 400, it may be 422.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from example_servers.good_server import transcripts
@@ -18,6 +21,7 @@ from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 from plumbline_conformance.transcript.model import Transcript
+from plumbline_conformance.variations.contract import CONTRACT
 from plumbline_conformance.variations.formats import FORMATS as VARIATIONS
 from plumbline_conformance.variations.formats import Variation
 
@@ -33,7 +37,7 @@ def varied(scenario: str, *variations: Variation) -> Transcript:
     return Transcript(scenario=scenario, exchanges=exchanges)
 
 
-def accused(seen: Transcript, warns: tuple[str, ...]) -> dict[str, object]:
+def accused(seen: Transcript, warns: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
     """Return the findings that are neither a pass nor a warning of these rules."""
     return {
         finding.check: (finding.verdict, finding.reason, finding.problems[:2])
@@ -49,6 +53,25 @@ def test_what_a_format_allows_breaks_no_rule(variation: Variation) -> None:
     }
 
     assert wrong == {}
+
+
+REPEATS = "ids of one character"
+"""In a scenario of several answers their ids become equal, which no server may send."""
+
+
+@pytest.mark.parametrize(
+    "variation", [one for one in CONTRACT if one.name != REPEATS], ids=lambda variation: variation.name
+)
+def test_what_clients_are_judged_by_breaks_no_rule(variation: Variation) -> None:
+    scenarios = ("chat/text", "chat/tools", "completions/text", "responses/tool", "messages/text")
+    fails = {
+        check: found
+        for name in scenarios
+        for check, found in accused(varied(name, variation), ()).items()
+        if found[0] == "fail"
+    }
+
+    assert fails == {}
 
 
 @pytest.mark.parametrize("variation", VARIATIONS, ids=NAMES)
