@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,10 +23,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, StatusCode
 from support.asgi import Server, serving
-from support.models import answer_with, scripted, served
+from support.models import answer_with, scripted, served, text_chunks
 
+from plumbline.engines.port import Engine, GenerateRequest, TokenChunk
 from plumbline.server.observe import traces
 from plumbline.server.settings import Settings
 from plumbline.server.settings.options import OptionError
@@ -51,9 +52,11 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[ReadableSpan, .
 
 
 @asynccontextmanager
-async def traced(**changes: Any) -> AsyncGenerator[Server, None]:
+async def traced(engine: Engine | None = None, **changes: Any) -> AsyncGenerator[Server, None]:
     async with serving(
-        served(scripted(answer_with(ANSWER))), otlp_traces_endpoint="http://127.0.0.1:1/v1/traces", **changes
+        served(engine or scripted(answer_with(ANSWER))),
+        otlp_traces_endpoint="http://127.0.0.1:1/v1/traces",
+        **changes,
     ) as server:
         yield server
 
@@ -144,6 +147,50 @@ async def test_an_error_has_its_code(
     assert (root.name, root.attributes["http.response.status_code"]) == (name, status)
     code = answer.error["code"] or answer.error["type"]
     assert root.attributes["error.type"] == code
+
+
+def breaks(request: GenerateRequest) -> Iterable[TokenChunk]:
+    yield from list(text_chunks(request, ANSWER))[:2]
+    yield TokenChunk(finish_reason="error", error="a planted secret")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_fails_is_marked(
+    spans: Callable[[], tuple[ReadableSpan, ...]], stream: bool
+) -> None:
+    async with traced(scripted(breaks)) as server:
+        await server.post(CHAT, {**BODY, "stream": stream})
+    (answer,) = named(spans(), "chat test-model")
+    assert answer.attributes is not None
+    assert answer.attributes["error.type"] == "GenerationError"
+    assert answer.status.status_code is StatusCode.ERROR
+    assert "planted" not in "".join(span.to_json() for span in spans())
+
+
+async def test_a_store_that_fails_is_marked_without_its_message(
+    spans: Callable[[], tuple[ReadableSpan, ...]],
+) -> None:
+    """Law 3: databases quote what was to be stored."""
+    found = traces.Tracing.to("").begin(
+        {"type": "http", "path": "/v1/responses", "method": "POST", "headers": []}
+    )
+    with pytest.raises(ValueError, match="planted"), found.storing("save_response"):
+        raise ValueError("a planted secret")
+    (span,) = spans()
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == "ValueError"
+    assert span.status.status_code is StatusCode.ERROR
+    assert "planted" not in span.to_json()
+
+
+async def test_a_method_of_the_clients_own_makes_no_name(
+    spans: Callable[[], tuple[ReadableSpan, ...]],
+) -> None:
+    async with traced() as server:
+        await server.request("BREW", "/nowhere", None)
+    (root,) = spans()
+    assert root.attributes is not None
+    assert (root.name, root.attributes["http.request.method"]) == ("HTTP", "_OTHER")
 
 
 async def test_nothing_that_was_said_is_in_a_span(spans: Callable[[], tuple[ReadableSpan, ...]]) -> None:

@@ -24,3 +24,5 @@ class AnswerRecord:
     """The times of each choice, in the order in which they ended."""
     finishes: list[Finish] = field(default_factory=list)
     """How each choice ended, in the same order; those that failed or whose client left have none."""
+    error: str = ""
+    """The class of the exception that ended the answer, if one did."""

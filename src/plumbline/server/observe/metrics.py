@@ -220,6 +220,9 @@ class ModelMetrics:
                             self._between.observe(now - last[index])
                         last[index] = now
                     yield index, event
+        except Exception as error:
+            record.error = type(error).__name__
+            raise
         finally:
             self._ended(record)
 

@@ -39,6 +39,10 @@ CURRENT: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)
 _PATIENCE = 3.0
 """Seconds for one export, and for the last one when the server stops."""
 _LONGEST_PATH = 200
+_METHODS = frozenset(
+    {"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"}
+)
+"""Methods that the HTTP conventions know; others are `_OTHER`, so that clients cannot make up names of spans."""
 _SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
 """Parameters that the GenAI conventions have an attribute for."""
 
@@ -75,9 +79,10 @@ class Tracing:
         route = route_of(scope["path"])
         if scope["type"] != "http":
             return RequestTrace(self._tracer, context, route, None)
-        method = scope["method"]
+        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+        verb = "HTTP" if method == "_OTHER" else method
         span = self._tracer.start_span(
-            method if route == OTHER else f"{method} {route}",
+            verb if route == OTHER else f"{verb} {route}",
             context,
             SpanKind.SERVER,
             {
@@ -132,6 +137,8 @@ class RequestTrace:
         for phases in record.phases:
             for name, times in _times(phases):
                 self._phase(name, times, context)
+        if record.error:
+            _fail(span, record.error)
         span.end(self._epoch(time.perf_counter()))
 
     def _phase(self, name: str, times: tuple[float, float], context: Context) -> None:
@@ -146,8 +153,13 @@ class RequestTrace:
         """Add the span of an operation of the store, which an exception marks as failed."""
         attributes = {"db.operation.name": operation}
         span = self._tracer.start_span(f"store {operation}", self._context, SpanKind.CLIENT, attributes)
-        with trace.use_span(span, end_on_exit=True, record_exception=False):
-            yield
+        # The message of an exception is left out: a database may quote what was to be stored.
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            try:
+                yield
+            except Exception as error:
+                _fail(span, type(error).__name__)
+                raise
 
     def end(self, status: int, error: str | None) -> None:
         """End the server span.
@@ -164,6 +176,11 @@ class RequestTrace:
         if status >= 500 or (error is not None and status < 400):
             self._span.set_status(StatusCode.ERROR)
         self._span.end()
+
+
+def _fail(span: Span, error: str) -> None:
+    span.set_attribute("error.type", error)
+    span.set_status(StatusCode.ERROR)
 
 
 def _times(phases: Phases) -> Iterator[tuple[str, tuple[float, float]]]:
