@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from plumbline_conformance.client.http import sender
+from plumbline_conformance.client.target_input import UnusableInput
 from plumbline_conformance.console.terminal import INTERRUPTED
 from plumbline_conformance.recording.redaction import redacted_exchange, redacted_url
 from plumbline_conformance.reports.formats.text import printable
@@ -148,9 +149,14 @@ async def verify(
         shown: shows the progress.
 
     Raises:
-        UnusableInput: a file cannot be read.
+        UnusableInput: a file cannot be read, or no dialect has the name of a parser.
         OSError: the results cannot be written.
     """
+    if readers is not None:
+        try:  # A wrong name would else be found after all rows were asked.
+            readers(plan.tool_parser, plan.reasoning_parser, "")
+        except ValueError as error:
+            raise UnusableInput(str(error)) from None
     rows = {row.number: row for row in read_samples(plan.samples)}
     baseline: dict[int, list[Result]] = {number: [] for number in rows}
     for path in plan.baselines:

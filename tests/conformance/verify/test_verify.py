@@ -129,7 +129,8 @@ def readers(
     tool: str, reasoning: str, template: str
 ) -> Callable[[str, Sequence[Any]], list[tuple[str, str]]]:
     """Reads what the model of these servers writes."""
-    assert (tool, reasoning, template) == ("auto", "auto", TEMPLATE)
+    assert (tool, reasoning) == ("auto", "auto")
+    assert template in ("", TEMPLATE)
 
     def read(text: str, tools: Sequence[Any]) -> list[tuple[str, str]]:
         assert tools == [TOOL]
@@ -237,6 +238,15 @@ def test_half_a_surrogate_pair_is_written(folder: Path) -> None:
     assert {one.calls for one in read_results(folder / "results.jsonl", rows)} == {
         (("\ud83d", '{"x": "\ud83d"}'),)
     }
+
+
+def test_a_parser_that_does_not_exist_is_refused_before_a_row_is_sent(folder: Path) -> None:
+    def refuse(*_: str) -> None:
+        raise ValueError("--tool-parser must be one of these")
+
+    asked = plan(folder)
+    with pytest.raises(UnusableInput, match="--tool-parser must be one of these"):
+        asyncio.run(verify(Target(base_url="http://h/v1", model="m"), asked, refuse))
 
 
 def test_rows_without_a_baseline_are_not_compared(folder: Path) -> None:
