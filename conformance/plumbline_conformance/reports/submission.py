@@ -17,8 +17,8 @@ __all__ = ["problems"]
 _MOST_BYTES = 1024 * 1024
 _VERSIONED = re.compile(r"\S.* v?\d.*")
 _PRIVATE = {
-    "a key": re.compile(rb"\b(?:sk-[\w-]{20,}|hf_\w{20,}|gh[pousr]_\w{20,}|AKIA[0-9A-Z]{16})"),
-    "a path of a person": re.compile(rb"(?:/home/|/Users/|/root/|[A-Z]:\\\\?Users\\)[\w.-]+"),
+    "a key": re.compile(rb"\b(?:sk-[\w-]{20,}|hf_\w{20,}|gh[pousr]_\w{20,}|AKIA[0-9A-Z]{16}|AIza[\w-]{35})"),
+    "a path of a person": re.compile(rb"(?:/home/|/Users/|/root/|[A-Z]:\\{1,2}Users\\{1,2})[\w.-]+"),
     "an e-mail address": re.compile(rb"\b[\w.+-]+@(?!example\.)[\w-]+\.[a-z]{2,}\b"),
 }
 

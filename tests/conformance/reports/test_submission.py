@@ -85,6 +85,8 @@ def test_what_a_recording_lacks_is_one_sentence(
     [
         (exchange(frames=[(0.0, b'{"key": "sk-' + b"a1" * 20 + b'"}')]), "a key in its answer"),
         (exchange(request_body=b"/home/ada/model"), "a path of a person in its request"),
+        (exchange(request_body=b'{"a": "C:\\\\Users\\\\ada"}'), "a path of a person in its request"),
+        (exchange(request_body=b"AIza" + b"a1_-x" * 7), "a key in its request"),
         (exchange(headers=[("x-owner", "ada@company.org")]), "an e-mail address in its headers"),
         (exchange(url="http://h/v1?user=ada@company.org"), "an e-mail address in its address"),
     ],
