@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from plumbline._generated import OPERATIONS
 from plumbline.server.limits.draining import PROBES
 from plumbline.server.limits.keys import KeyRing
-from plumbline.server.middleware.front import _DRAIN_LIMIT, Front, _label
+from plumbline.server.middleware.front import _DRAIN_LIMIT, Front
+from plumbline.server.observe.routes import route_of
 from plumbline.server.streams import close_with_request
 from plumbline.wire.errors import ApiError
 
@@ -138,7 +139,7 @@ def test_an_operation_is_counted_by_its_template(operation: Any, first: str, sec
     for value in (first, f"{first}/{second}" if "{model}" in operation.path else second):
         path = re.sub(r"\{\w+\}", lambda _, value=value: value, operation.path)
         if path == operation.path or path not in fixed:
-            assert _label(path) == label
+            assert route_of(path) == label
 
 
 @given(st.text() | st.lists(st.sampled_from(["v1", "models", "responses", "x", "cancel", ""])).map("/".join))
@@ -146,7 +147,7 @@ def test_a_path_that_is_no_operation_makes_no_time_series(path: str) -> None:
     """Law 2: the labels that clients can cause are those of the contract."""
     templates = {re.sub(r"\{\w+\}", "{id}", op.path) for op in OPERATIONS}
 
-    assert _label(path) in templates | {"other"}
+    assert route_of(path) in templates | {"other"}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_a_path_that_is_no_operation_makes_no_time_series(path: str) -> None:
 )
 def test_an_unknown_path_is_counted_as_other(path: str) -> None:
     """Law 2."""
-    assert _label(path) == "other"
+    assert route_of(path) == "other"
 
 
 # Keys

@@ -246,7 +246,7 @@ def test_a_grammar_that_waits_too_long_for_its_compiler_is_a_429(
         raise CompilersBusyError("Too many are being compiled.")
 
     engine: Any = tiny_engine()
-    monkeypatch.setattr(engine._admission.grammars, "compile", compile_nothing)
+    monkeypatch.setattr(engine.admission.grammars, "compile", compile_nothing)
 
     async def scenario(server: Server) -> None:
         changes = {"structured_outputs": {"json": SCHEMA}, "stream": stream}

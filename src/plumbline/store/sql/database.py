@@ -191,6 +191,10 @@ class Database:
 
         def run() -> T:
             with engine.connect() as connection, connection.begin() as transaction:
+                if write:
+                    # With the lock from the start: a write that finds nothing to change must fail as the others do
+                    # while somebody else has it, and one that reads first must not see an older state.
+                    connection.execute(sa.text("BEGIN IMMEDIATE"))
                 found = work(connection)
                 if write:
                     self._check_file()
@@ -225,10 +229,8 @@ class Database:
         cursor.close()
 
     def _upgrade(self, connection: sa.Connection) -> None:
-        # If several servers start at once, one creates the tables and the others wait.
-        if self.is_sqlite:
-            connection.execute(sa.text("BEGIN IMMEDIATE"))
-        else:
+        # If several servers start at once, one creates the tables and the others wait, with SQLite for its lock.
+        if not self.is_sqlite:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
         if _revision(connection) != HEAD:
             _migrate(connection)
