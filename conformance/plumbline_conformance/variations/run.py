@@ -170,7 +170,7 @@ async def _program(plan: Plan, server: Server, case: Case) -> str:
     printed = bytearray()
     reading = asyncio.create_task(_read(process.stdout, printed))
     try:
-        await asyncio.wait_for(process.wait(), plan.timeout)
+        await asyncio.wait_for(_ended(process), plan.timeout)
     except TimeoutError:
         return f"it did not end in {plan.timeout:g} s"
     finally:
@@ -187,6 +187,12 @@ async def _program(plan: Plan, server: Server, case: Case) -> str:
         if process.returncode == 0
         else f"{lines[-1][:_MOST_SHOWN] if lines else 'no words'} (status {process.returncode})"
     )
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Return when a program has ended. `wait` also waits for its pipe, which a child that it leaves keeps open."""
+    while process.returncode is None:  # noqa: ASYNC110 - nothing tells of the end before `wait` does
+        await asyncio.sleep(0.02)
 
 
 async def _read(stream: asyncio.StreamReader, last: bytearray) -> None:
