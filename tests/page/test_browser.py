@@ -331,8 +331,8 @@ def test_pictures_go_to_a_model_that_reads_them(visit: Any) -> None:
         assert page.locator(".message.user img").count() == 1
 
 
-def test_a_model_that_reads_no_pictures_says_so(visit: Any, pocket: Live) -> None:
-    page = visit(pocket).open()
+def test_a_model_that_reads_no_pictures_says_so(visit: Any, slow: Live) -> None:
+    page = visit(slow).open()
     assert page.locator("#attach").is_hidden()
     page.evaluate("""() => {
         const data = new DataTransfer();
@@ -501,7 +501,7 @@ def test_a_violation_is_marked_at_its_event(visit: Any, pocket: Live) -> None:
     assert "violation" in verdict(page)
     assert page.inner_text(".event:first-child .mark") == "CS-02"
     page.click(".event:first-child summary")
-    assert "Expected role assistant" in page.inner_text(".event:first-child .raw")
+    page.wait_for_selector(".event:first-child .raw:has-text('Expected role assistant')")
 
 
 def test_a_violation_is_marked_while_the_stream_runs(visit: Any, slow: Live) -> None:
