@@ -27,7 +27,7 @@ from support.bodies import BODIES
 from support.models import GatedEngine, answer_with, scripted, scripted_info, served, until
 
 from plumbline.engines.port import EngineStats
-from plumbline.events import ChoiceEvent, Finish, TextDelta, Usage
+from plumbline.events import ChoiceEvent, Finish, Progress, TextDelta, Usage
 from plumbline.road.phases import Phases
 from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.server.observe.metrics import CONTENT_TYPE, Metrics
@@ -230,6 +230,13 @@ def test_events_pass_unchanged_and_are_timed(events: list[ChoiceEvent]) -> None:
     assert value(found, "plumbline_request_generation_tokens_sum") == deltas.total()
     # The prompt is counted once, however many choices there are.
     assert value(found, "plumbline_request_prompt_tokens_sum") == 10
+
+
+def test_a_report_of_progress_is_no_delta() -> None:
+    made = metrics()
+    deltas: list[ChoiceEvent] = [(0, event) for n in (1, 2) for event in (Progress(n), TextDelta("a"))]
+    observe(made, deltas)
+    assert value(scrape(made.render()), "plumbline_inter_token_latency_seconds_count") == 1
 
 
 async def test_a_stream_that_is_left_closes_its_source() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import msgspec
 
@@ -11,6 +10,7 @@ from plumbline_conformance.bench import Plan, run_bench
 from plumbline_conformance.bench.load import Load
 from plumbline_conformance.bench.prompts import lengths_of, read_prompts
 from plumbline_conformance.bench.summary import bounds_of
+from plumbline_conformance.cli.common import fields_of
 from plumbline_conformance.client.target_input import UnusableInput, headers_of, target_of
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import console
@@ -50,7 +50,7 @@ def bench(arguments: argparse.Namespace) -> int:
         answers=answers,
         given=None if arguments.prompts is None else read_prompts(arguments.prompts),
         bounds=bounds_of(arguments.goodput),
-        fields=_fields(arguments.body),
+        fields=fields_of(arguments.body),
         seed=arguments.seed,
         timeout=arguments.timeout,
     )
@@ -78,10 +78,3 @@ def _loads(arguments: argparse.Namespace) -> list[Load]:
     if arguments.rate:
         return [Load(rate=rate) for rate in arguments.rate]
     return [Load(concurrency=int(number)) for number in arguments.concurrency]
-
-
-def _fields(text: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError):
-        raise UnusableInput(f"--body: {text[:80]!r} is not a JSON object.") from None

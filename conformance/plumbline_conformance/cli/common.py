@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from plumbline_conformance.client.target_input import UnusableInput
 from plumbline_conformance.judge.redacted_findings import redact_findings
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.redaction import redacted
@@ -16,7 +19,7 @@ from plumbline_conformance.suite.aliases import notes
 from plumbline_conformance.transcript.defects import summary_of, traceback_of
 from plumbline_conformance.transcript.model import Transcript
 
-__all__ = ["cannot", "findings_of_clients", "note", "why_no_client"]
+__all__ = ["cannot", "fields_of", "findings_of_clients", "note", "why_no_client"]
 
 
 def why_no_client(clients: Sequence[str]) -> str | None:
@@ -57,3 +60,15 @@ def cannot(out: Console, why: str) -> int:
     """Print why a command cannot run, and return its exit status."""
     out.print(escape(printable(why)))
     return 2
+
+
+def fields_of(text: str) -> dict[str, Any]:
+    """Read the JSON object of `--body`.
+
+    Raises:
+        UnusableInput: it is none.
+    """
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError):
+        raise UnusableInput(f"--body: {text[:80]!r} is not a JSON object.") from None

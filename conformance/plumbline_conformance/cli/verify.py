@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import msgspec
-
+from plumbline_conformance.cli.common import fields_of
 from plumbline_conformance.cli.options import Parser, add_concurrency, add_target, add_timeout, positive
 from plumbline_conformance.client.target_input import UnusableInput
 from plumbline_conformance.console.output_files import why_unwritable
@@ -94,18 +93,12 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         raise UnusableInput(reason)
     if arguments.results in arguments.baseline:
         raise UnusableInput("--results is a baseline: give another file, because it is written anew.")
-    try:
-        body = msgspec.json.decode(arguments.body)
-    except msgspec.DecodeError:
-        body = None
-    if not isinstance(body, dict):
-        raise UnusableInput("--body must be a JSON object.")
     return Plan(
         samples=arguments.samples,
         baselines=arguments.baseline,
         numbers=frozenset(map(int, arguments.row)),
         repeats=int(arguments.repeats),
-        body=body,
+        body=fields_of(arguments.body),
         results=arguments.results,
         concurrency=int(arguments.concurrency),
         timeout=arguments.timeout,

@@ -362,7 +362,7 @@ def test_arguments_are_checked_by_a_schema_that_is_one(parameters: Json, argumen
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--body", "[]"], "--body must be a JSON object"),
+        (["--body", "[]"], "is not a JSON object"),
         (["--baseline", "r.jsonl", "--results", "r.jsonl"], "--results is a baseline"),
     ],
 )

@@ -27,7 +27,7 @@ from prometheus_client.samples import Sample
 
 from plumbline import __version__
 from plumbline.engines.port import Engine, EngineStats
-from plumbline.events import ChoiceEvent, Finish
+from plumbline.events import ChoiceEvent, Finish, Progress
 from plumbline.server.observe.answer_record import AnswerRecord
 from plumbline.store.interface import Store
 
@@ -212,7 +212,7 @@ class ModelMetrics:
                 async for index, event in source:
                     if isinstance(event, Finish):
                         self._finished(index, event, record)
-                    else:
+                    elif not isinstance(event, Progress):  # It comes with a delta, which is timed.
                         now = time.perf_counter()
                         if not last:
                             self._first_token.observe(now - record.call.arrived)
