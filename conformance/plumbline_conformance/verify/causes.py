@@ -248,19 +248,24 @@ def _body(row: Row, model: str, changes: Mapping[str, Any]) -> Json:
 def failing(row: Row, baseline: Sequence[Result], server: Sequence[Result]) -> Iterator[str]:
     """Say what is wrong with the answers to a row."""
     for one in server:
-        if one.error:
-            yield f"failed: {one.error}"
-        elif not one.known:
-            names = ", ".join(name for name, _ in one.calls if name not in row.tools)
-            yield f"calls a tool that the request does not have: {names[:_SHOWN]}"
-        elif not one.valid:
-            wrong = next(text for name, text in one.calls if not fits(row.tools[name], text))
-            yield f"the arguments do not match the schema: {wrong[:_SHOWN]}"
+        yield from _wrong(row, one)
     wanted = [one.triggers for one in baseline if not one.error]
     found = [one.triggers for one in server if not one.error]
-    if wanted and found and len({*wanted}) == 1 and not any(one == wanted[0] for one in found):
+    if wanted and found and len({*wanted}) == 1 and wanted[0] not in found:
         yield (
             "calls no tool, and the baseline does" if wanted[0] else "calls a tool, and the baseline does not"
         )
     if row.tools and any(one.finish == "tool_calls" and not one.calls for one in server):
         yield "ends with `tool_calls`, and has none"
+
+
+def _wrong(row: Row, one: Result) -> Iterator[str]:
+    """Say what is wrong with one answer by itself."""
+    if one.error:
+        yield f"failed: {one.error}"
+    elif not one.known:
+        names = ", ".join(name for name, _ in one.calls if name not in row.tools)
+        yield f"calls a tool that the request does not have: {names[:_SHOWN]}"
+    elif not one.valid:
+        wrong = next(text for name, text in one.calls if not fits(row.tools[name], text))
+        yield f"the arguments do not match the schema: {wrong[:_SHOWN]}"
