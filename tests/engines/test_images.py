@@ -298,7 +298,7 @@ def test_a_paused_request_reads_its_images_again(folder: Path, pauses: list[int]
     pieces = [part if isinstance(part, str) else items.pop(0) for part in parts]
     prompt = ChatPrompt(messages=(Message(role="user", content="", parts=tuple(pieces)),))
     found = asyncio.run(prompt_tokens(engine, model.renderer, prompt, 1024))
-    core = engine._core  # type: ignore[attr-defined]
+    core = engine._keeper.core  # type: ignore[attr-defined]
     core.add(
         GenerateRequest(
             request_id="r",

@@ -23,7 +23,7 @@ from plumbline.engines.llama_cpp.core import LlamaCppCore
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import NullRunner
 from plumbline.engines.port import EngineInfo, FinishReason, GenerateRequest, SamplingParams, TokenChunk
-from plumbline.engines.request_core import RequestCore
+from plumbline.engines.threaded.request_core import RequestCore
 from plumbline.engines.transformers.core import TransformersCore
 
 from .conftest import config

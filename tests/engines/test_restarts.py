@@ -55,7 +55,7 @@ async def test_a_thread_that_dies_is_replaced(model: Transformer, monkeypatch: p
         whole = tokens(await collect(engine, request("whole")))
         with monkeypatch.context() as patch:
             first, *others = await in_flight(engine, 3, patch)
-            patch.setattr(engine._core.scheduler, "check_integrity", broken)
+            patch.setattr(engine._keeper.core.scheduler, "check_integrity", broken)
             engine.abort("in flight 0")
             for task in others:
                 assert (await task)[-1].error == "The engine has failed."
@@ -70,7 +70,7 @@ async def test_a_core_that_breaks_is_replaced_and_one_that_cannot_work_at_all_is
 ) -> None:
     async with running(model) as engine:
         with monkeypatch.context() as patch:
-            patch.setattr(engine._core._runner, "forward", broken)  # type: ignore[attr-defined]
+            patch.setattr(engine._keeper.core._runner, "forward", broken)  # type: ignore[attr-defined]
             for index in range(5):
                 assert (await collect(engine, request(str(index))))[-1].finish_reason == "error"
         await until(lambda: engine.stats().num_restarts == 1)
@@ -146,7 +146,7 @@ async def test_a_second_step_that_hangs_is_the_end(
 async def test_requests_that_come_while_it_starts_again_are_told_to_try_again(
     model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plumbline.engines.core_thread._FATAL_FAILURES", 1)
+    monkeypatch.setattr("plumbline.engines.threaded.core_thread._FATAL_FAILURES", 1)
     ready, renewed = threading.Event(), ModelRunner.renewed
 
     def slowly(runner: ModelRunner, **options: Any) -> ModelRunner:
@@ -159,7 +159,7 @@ async def test_requests_that_come_while_it_starts_again_are_told_to_try_again(
             patch.setattr(ModelRunner, "forward", broken)
             assert (await collect(engine, request("x")))[-1].finish_reason == "error"
         try:
-            await until(lambda: engine._restarting is not None)
+            await until(lambda: engine._keeper.restarting is not None)
             with pytest.raises(EngineClosedError, match="again") as refused:
                 await collect(engine, request("y"))
             assert refused.value.retry_after == 1
@@ -174,7 +174,7 @@ async def test_an_engine_that_cannot_start_again_is_dead(
     model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For instance because the memory for a second cache is not there."""
-    monkeypatch.setattr("plumbline.engines.core_thread._FATAL_FAILURES", 1)
+    monkeypatch.setattr("plumbline.engines.threaded.core_thread._FATAL_FAILURES", 1)
     async with running(model) as engine:
         monkeypatch.setattr(EngineCore, "_step", broken)
         monkeypatch.setattr(ModelRunner, "renewed", broken)
@@ -185,7 +185,7 @@ async def test_an_engine_that_cannot_start_again_is_dead(
 async def test_stopping_does_not_wait_for_a_step_that_hangs(
     model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plumbline.engines.threaded._LAST_STEP", 0.05)
+    monkeypatch.setattr("plumbline.engines.threaded.core_keeper._LAST_STEP", 0.05)
     hanging = Hanging(monkeypatch)
     try:
         async with running(model) as engine:
@@ -207,7 +207,7 @@ def test_an_hour_in_which_the_process_was_stopped_is_no_hang(
             hanging = Hanging(monkeypatch)
             task = asyncio.ensure_future(collect(engine, request("x", max_tokens=3)))
             await until(lambda: hanging.num_hanging == 1)
-            thread = engine._thread
+            thread = engine._keeper.thread
             assert thread is not None
             assert thread.busy_since is not None
             thread.busy_since -= 3600.0

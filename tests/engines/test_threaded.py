@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from plumbline.engines import threaded
+from plumbline.engines.threaded import engine as threaded
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.runner import ModelRunner
@@ -162,7 +162,7 @@ def test_what_would_break_a_step_is_refused_before_it(
 def test_one_failed_step_fails_its_requests_only(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with running(model) as engine:
-            runner = engine._core._runner
+            runner = engine._keeper.core._runner
 
             def broken(*_: Any) -> None:
                 raise RuntimeError("out of luck")

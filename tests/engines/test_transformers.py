@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from plumbline.engines import threaded
+from plumbline.engines.threaded import engine as threaded
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
@@ -71,7 +71,7 @@ def tokens(chunks: list[TokenChunk]) -> list[int]:
 
 def _hf_model(engine: TransformersEngine) -> Any:
     """The transformers model inside, for tests that replace a part of it."""
-    return engine._core._model  # type: ignore[attr-defined]
+    return engine._keeper.core._model  # type: ignore[attr-defined]
 
 
 Scenario = Callable[[TransformersEngine], Coroutine[Any, Any, None]]

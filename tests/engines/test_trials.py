@@ -19,7 +19,7 @@ from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import FinishReason, GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
-from plumbline.engines.request_core import RequestCore
+from plumbline.engines.threaded.request_core import RequestCore
 
 from .conftest import config, tiny_model
 from .llama_cpp.test_core import make_cache

@@ -157,7 +157,7 @@ async def test_a_thread_that_dies_ends_answers_in_the_form_of_their_api(
 async def test_an_engine_that_is_beyond_repair_refuses_with_a_hint(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plumbline.engines.core_thread._FATAL_FAILURES", 1)
+    monkeypatch.setattr("plumbline.engines.threaded.core_thread._FATAL_FAILURES", 1)
     monkeypatch.setattr(ModelRunner, "forward", lambda *_: 1 / 0)
     monkeypatch.setattr(ModelRunner, "renewed", lambda *_, **__: 1 / 0)
     engine = tiny_engine()

@@ -101,13 +101,13 @@ async def test_a_request_that_would_wait_too_long_is_a_429_at_once() -> None:
     """HTTP-05: the engine runs one request at a time, 50 ms each; of 100 at once it admits what it can in a second."""
     engine = tiny_engine(max_num_seqs=1)
     engine.admission.max_queue_seconds = 1.0
-    forward = engine._core._runner.forward  # type: ignore[attr-defined]
+    forward = engine._keeper.core._runner.forward  # type: ignore[attr-defined]
 
     def slow(inputs: Any) -> None:
         time.sleep(0.01)
         forward(inputs)
 
-    engine._core._runner.forward = slow  # type: ignore[attr-defined]
+    engine._keeper.core._runner.forward = slow  # type: ignore[attr-defined]
     body = {**BODIES["/v1/chat/completions"], "max_tokens": 5, "ignore_eos": True}
     async with serving(served(engine)) as server:
         for _ in range(4):  # It learns from requests that wait.

@@ -24,12 +24,12 @@ from plumbline.engines.llama_cpp.pool import Pool
 from plumbline.engines.llama_cpp.shape import Shape, Shapes
 from plumbline.engines.llama_cpp.streams import Streams
 from plumbline.engines.request import RequestState
-from plumbline.engines.request_core import RequestCore
-from plumbline.engines.request_queues import RequestQueues
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import MaskWorker
 from plumbline.engines.sampling.rows import SamplingRows
 from plumbline.engines.sampling.sampler import Sampler
+from plumbline.engines.threaded.request_core import RequestCore
+from plumbline.engines.threaded.request_queues import RequestQueues
 
 __all__ = ["LlamaCppCore"]
 

@@ -11,7 +11,7 @@ from plumbline.engines.llama_cpp.core import LlamaCppCore
 from plumbline.engines.llama_cpp.library import Library
 from plumbline.engines.llama_cpp.options import LlamaCppError, read_options
 from plumbline.engines.port import EngineInfo
-from plumbline.engines.threaded import FEATURES, ThreadedEngine
+from plumbline.engines.threaded.engine import FEATURES, ThreadedEngine
 
 __all__ = ["LlamaCppEngine", "LlamaCppError"]
 

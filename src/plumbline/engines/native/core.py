@@ -1,7 +1,7 @@
 """Run the steps of the native engine: schedule, forward, sample, return chunks.
 
 The core is synchronous, so tests drive it directly. Its clock decides only how prompts are cut into steps (`pace.py`).
-`plumbline.engines.threaded` runs it on a thread.
+`plumbline.engines.threaded.engine` runs it on a thread.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from plumbline.engines.native.slots import Slots
 from plumbline.engines.native.speculation import Speculator
 from plumbline.engines.port import GenerateRequest, TokenLogprob
 from plumbline.engines.request import PlacedAdapter, PlacedImage, RequestState
-from plumbline.engines.request_core import RequestCore
 from plumbline.engines.sampling.masks import MaskWorker
+from plumbline.engines.threaded.request_core import RequestCore
 
 __all__ = ["EngineCore"]
 

@@ -15,7 +15,7 @@ from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.runner import Runner
 from plumbline.engines.port import EngineInfo, MediaPrompt
-from plumbline.engines.threaded import FEATURES, ThreadedEngine
+from plumbline.engines.threaded.engine import FEATURES, ThreadedEngine
 
 __all__ = ["NativeEngine"]
 

@@ -23,7 +23,7 @@ from plumbline.engines.native.kv_blocks import BlockPool, block_content, root_ha
 from plumbline.engines.native.pace import Pace
 from plumbline.engines.native.speculation import MOST_SPECULATING, NOTHING, Proposal, Speculator
 from plumbline.engines.request import RequestState
-from plumbline.engines.request_queues import RequestQueues
+from plumbline.engines.threaded.request_queues import RequestQueues
 
 __all__ = ["Scheduled", "Scheduler", "StepPlan"]
 

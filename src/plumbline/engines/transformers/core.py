@@ -17,9 +17,9 @@ from torch import Tensor
 from plumbline.engines.fairness import fairest
 from plumbline.engines.port import EngineInfo, TokenChunk, TokenLogprob
 from plumbline.engines.request import RequestState
-from plumbline.engines.request_core import RequestCore
-from plumbline.engines.request_queues import RequestQueues
 from plumbline.engines.sampling.logprobs import logprob_rows
+from plumbline.engines.threaded.request_core import RequestCore
+from plumbline.engines.threaded.request_queues import RequestQueues
 from plumbline.engines.transformers.draw import draw, prompt_logprobs
 from plumbline.engines.transformers.padded_batch import PaddedBatch, token_bytes
 from plumbline.engines.transformers.vision import MediaReader

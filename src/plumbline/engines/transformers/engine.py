@@ -13,7 +13,7 @@ import torch
 from plumbline.engines.checks import check_media
 from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.port import EngineInfo, MediaPrompt
-from plumbline.engines.threaded import FEATURES, ThreadedEngine
+from plumbline.engines.threaded.engine import FEATURES, ThreadedEngine
 from plumbline.engines.transformers.core import TransformersCore
 from plumbline.engines.transformers.loading import load_hf_model
 from plumbline.engines.transformers.vision import MediaReader

@@ -1,22 +1,15 @@
-"""Serve a synchronous engine core through the asyncio port, and start a new core when one breaks or hangs.
+"""Serve a synchronous engine core through the asyncio port.
 
 The thread of the core (`core_thread.py`) and the event loop meet in two places only: an inbox that takes requests,
 aborts and changes of adapters at any time, and one `call_soon_threadsafe` per step that delivers all chunks of that
-step. The event loop never waits for a step.
-
-When the thread dies, or does not end a step in time, the requests in flight end with an error, and a new core with the
-same weights goes on. The engine reports itself dead when there can be no new core, or when several fail in a row.
+step. The event loop never waits for a step. A core that breaks or hangs is replaced (`core_keeper.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import sys
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +21,6 @@ from plumbline.engines.checks import check_media, check_request, no_adapters
 from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
 from plumbline.engines.constraints.grammar import GrammarCompiler, Matcher
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
-from plumbline.engines.core_thread import CoreThread, Message, Reading, Submission, Work
 from plumbline.engines.features import CHAIN_FEATURES
 from plumbline.engines.port import (
     EngineClosedError,
@@ -38,11 +30,11 @@ from plumbline.engines.port import (
     MediaPrompt,
     TokenChunk,
 )
-from plumbline.engines.request_core import Output, RequestCore
+from plumbline.engines.threaded.core_keeper import CoreKeeper, settle
+from plumbline.engines.threaded.core_thread import Reading, Submission, Work
+from plumbline.engines.threaded.request_core import Output, RequestCore
 
 __all__ = ["FEATURES", "ThreadedEngine"]
-
-_log = logging.getLogger("plumbline.engines")
 
 FEATURES = frozenset(
     {
@@ -70,16 +62,6 @@ _UNREAD_PAUSES = 512
 """Unread chunks at which a request is paused, so that an answer that no client reads costs no more steps."""
 _UNREAD_RESUMES = 64
 """Unread chunks at which a paused request goes on. Far fewer, because going on may cost a recomputation."""
-_MOST_RESTARTS = 3
-"""New cores in a row that do not finish a step, after which the engine is dead."""
-_HANGS = 3.0
-"""A step hangs when it takes this many times the seconds after which the engine counts as stuck."""
-_LONGEST_LOOK = 1.0
-"""Seconds between two looks at the thread."""
-_LAST_STEP = 30.0
-"""Seconds that `stop` waits for the step that runs."""
-_DEAD_RETRY = 10
-"""Seconds for `Retry-After` when only a new process helps."""
 
 Result = TypeVar("Result")
 
@@ -110,7 +92,6 @@ class ThreadedEngine:
         media: MediaReader | None = None,
         stuck_after: float = 120.0,
     ) -> None:
-        self._core = core
         self._readings = Readings(media)
         self.admission = Admission(
             info,
@@ -126,20 +107,14 @@ class ThreadedEngine:
         self._works: set[asyncio.Future[Any]] = set()
         """Functions that the thread has not called yet."""
         self._paused: set[str] = set()
-        self._thread: CoreThread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
-        self._failed: str | None = None
-        """Why the engine is dead."""
-        self._restarting: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._hangs_after = _HANGS * stuck_after
-        self._abandoned: list[CoreThread] = []
-        """Threads that were in a step that did not end; they may still use their core."""
-        self._num_restarts = 0
-        self._restarts_in_vain = 0
-        self._failed_steps = 0
-        """Of earlier threads."""
+        self._keeper = CoreKeeper(
+            core,
+            info.name,
+            stuck_after=stuck_after,
+            renew=self._renew,
+            deliver=self._deliver,
+            failed=self._fail_streams,
+        )
 
     @property
     def info(self) -> EngineInfo:
@@ -148,26 +123,14 @@ class ThreadedEngine:
 
     async def start(self) -> None:
         """Start the engine thread. The model is loaded already; a first request warms it up."""
-        self._loop = asyncio.get_running_loop()
         # The engine thread and the event loop share the interpreter lock. With the default of 5 ms a busy event loop
         # could delay the engine by several steps.
         sys.setswitchinterval(min(sys.getswitchinterval(), 0.0005))
-        self._thread = self._start_thread(self._core)
-        self._watching = asyncio.create_task(self._watch())
+        self._keeper.start()
 
     async def stop(self) -> None:
         """End the thread after its current step; requests in flight get an abort. Idempotent."""
-        self._closed = True
-        for task in (self._watching, self._restarting):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.put(None)
-            if not await asyncio.to_thread(thread.join, _LAST_STEP):
-                _log.error("the engine is stopped while a step still runs")
-                self._abandon(thread)
+        await self._keeper.stop()
         for stream in self._streams.values():
             stream.put_nowait(TokenChunk(finish_reason="abort"))
         self._streams.clear()
@@ -195,7 +158,7 @@ class ThreadedEngine:
                 finished = chunk.finish_reason is not None
                 if request.request_id in self._paused and stream.qsize() <= _UNREAD_RESUMES:
                     self._paused.discard(request.request_id)
-                    self._put(Reading(request.request_id, keeps_up=True))
+                    self._keeper.put(Reading(request.request_id, keeps_up=True))
                 yield chunk
         finally:
             self._streams.pop(request.request_id, None)
@@ -203,7 +166,7 @@ class ThreadedEngine:
             self._paused.discard(request.request_id)
             self._readings.forget(request.request_id)
             if not finished:
-                self._put(request.request_id)
+                self._keeper.put(request.request_id)
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
         """See `plumbline.engines.port.Engine.expand`. Engines that take media override it."""
@@ -226,23 +189,12 @@ class ThreadedEngine:
         if self._readings.end(request_id):
             self._streams[request_id].put_nowait(TokenChunk(finish_reason="abort"))
         else:
-            self._put(request_id)
+            self._keeper.put(request_id)
 
     def stats(self) -> EngineStats:
         """A snapshot. The numbers are read without a lock: each is right, but they may be one step apart."""
-        thread = self._thread
-        busy_since = None if thread is None else thread.busy_since
-        counted = self._core.stats()
-        return msgspec.structs.replace(
-            counted,
-            alive=self._failed is None and thread is not None,
-            seconds_since_step=0.0 if busy_since is None else max(0.0, time.monotonic() - busy_since),
-            num_waiting=counted.num_waiting
-            + (0 if thread is None else thread.num_unread)
-            + len(self._readings),
-            num_failed_steps=self._failed_steps + (0 if thread is None else thread.num_failed),
-            num_restarts=self._num_restarts,
-        )
+        counted = self._keeper.stats()
+        return msgspec.structs.replace(counted, num_waiting=counted.num_waiting + len(self._readings))
 
     async def _with_bans(self, request: GenerateRequest, inner: Matcher | None) -> Matcher:
         """Return a matcher with the bans of a request. Texts are searched for in a thread."""
@@ -262,25 +214,17 @@ class ThreadedEngine:
             EngineClosedError: the engine ends before.
             Exception: the function raised it.
         """
-        self._check_open()
+        self._keeper.check_open()
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._works.add(result)
-        self._put(Work(function, result))
+        self._keeper.put(Work(function, result))
         try:
             return await result
         finally:
             self._works.discard(result)
 
-    def _check_open(self) -> None:
-        if self._closed or self._thread is None:
-            raise EngineClosedError("The engine is shutting down.")
-        if self._failed is not None:
-            raise EngineClosedError(f"The engine has failed: {self._failed}", _DEAD_RETRY)
-        if self._restarting is not None:
-            raise EngineClosedError("The engine starts again after a failure. Send the request again.")
-
     def _enter(self, request: GenerateRequest) -> asyncio.Queue[TokenChunk]:
-        self._check_open()
+        self._keeper.check_open()
         self.admission.enter(request)
         stream: asyncio.Queue[TokenChunk] = asyncio.Queue()
         self._streams[request.request_id] = stream
@@ -290,95 +234,12 @@ class ThreadedEngine:
         """Hand a request to the thread once its files are read, unless it has ended before."""
         images = await self._readings.read(request)
         if images is not None and request.request_id in self._streams:
-            self._put(Submission(request, matcher, images))
-
-    def _put(self, message: Message) -> None:
-        """Hand a message to the thread; without one nothing is left to abort or to pause."""
-        if self._thread is not None:
-            self._thread.put(message)
-
-    def _start_thread(self, core: RequestCore) -> CoreThread:
-        thread = CoreThread(
-            core,
-            f"{self._info.name}-engine",
-            deliver=lambda outputs: self._call_loop(self._deliver, thread, outputs),
-            settle=partial(self._call_loop, _settle),
-            ended=lambda reason: self._call_loop(self._thread_ended, thread, reason),
-        )
-        thread.start()
-        return thread
-
-    # Watching the thread
-
-    async def _watch(self) -> None:
-        """Abandon a thread that hangs in a step.
-
-        Looks are counted rather than seconds: a process that was stopped for an hour has not hung for an hour.
-        """
-        look = min(_LONGEST_LOOK, self._hangs_after / 10)
-        looks, seen = 0, None
-        while True:
-            await asyncio.sleep(look)
-            thread = self._thread
-            mark = None if thread is None else thread.busy_since
-            looks = looks + 1 if mark is not None and mark == seen else 0
-            seen = mark
-            if thread is not None and looks * look >= self._hangs_after:
-                self._abandon(thread)
-                self._thread_ended(thread, f"a step did not end within {self._hangs_after:.0f} s")
-
-    def _abandon(self, thread: CoreThread) -> None:
-        thread.abandon()
-        self._abandoned.append(thread)
-
-    def _thread_ended(self, thread: CoreThread, reason: str) -> None:
-        """Fail the requests in flight, and start a new core."""
-        if (
-            thread is not self._thread
-            or self._closed
-            or self._failed is not None
-            or self._restarting is not None
-        ):
-            return
-        self._failed_steps += thread.num_failed
-        thread.num_failed = 0
-        thread.busy_since = None
-        self._fail_streams()
-        self._restarts_in_vain = 0 if thread.num_finished else self._restarts_in_vain + 1
-        self._abandoned = [each for each in self._abandoned if each.is_alive]
-        if self._restarts_in_vain > _MOST_RESTARTS:
-            self._die(f"{reason}, and so did {_MOST_RESTARTS} cores after it")
-        elif len(self._abandoned) > 1:
-            self._die(f"{reason}, for the second time")
-        else:
-            _log.error("the engine starts again: %s", reason)
-            self._restarting = asyncio.create_task(self._restart(thread, reason))
-
-    async def _restart(self, thread: CoreThread, reason: str) -> None:
-        try:
-            core = await asyncio.to_thread(self._renew, abandoned=thread in self._abandoned)
-            if core is None:
-                self._die(f"{reason}, and the {self._info.name} engine cannot start again in this process")
-            else:
-                self._core = core
-                self._thread = self._start_thread(core)
-                self._num_restarts += 1
-                _log.warning("the engine has started again")
-        except Exception as error:
-            _log.exception("the engine could not start again")
-            self._die(f"{reason}, and a new start failed with {type(error).__name__}")
-        finally:
-            self._restarting = None
-
-    def _die(self, reason: str) -> None:
-        """Refuse all requests from here on: only a new process helps."""
-        self._failed = reason
-        _log.error("the engine has failed: %s; the server must be restarted", reason)
+            self._keeper.put(Submission(request, matcher, images))
 
     @property
     def has_hanging_thread(self) -> bool:
         """Whether a thread is in a step that did not end."""
-        return any(thread.is_alive for thread in self._abandoned)
+        return self._keeper.has_hanging_thread
 
     def _renew(self, *, abandoned: bool) -> RequestCore | None:
         """Return a new core with the same weights; None if that is not possible.
@@ -387,13 +248,6 @@ class ThreadedEngine:
             abandoned: whether a thread may still use the memory of the present core.
         """
         return None
-
-    def _call_loop(self, function: Callable[..., None], *arguments: object) -> None:
-        loop = self._loop
-        if loop is not None:
-            # A closed event loop raises; no client reads any more then.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(function, *arguments)
 
     def _fail_streams(self) -> None:
         """Fail every stream after the thread ended; from here on `_submit` refuses, so these are all that wait."""
@@ -406,12 +260,10 @@ class ThreadedEngine:
     def _fail_works(self) -> None:
         """Fail what the thread did not call before it ended."""
         for result in self._works:
-            _settle(result, None, EngineClosedError("The engine has stopped."))
+            settle(result, None, EngineClosedError("The engine has stopped."))
 
-    def _deliver(self, thread: CoreThread, outputs: list[Output]) -> None:
-        """Put each chunk into its stream, on the event loop; closed streams are no longer in the table."""
-        if thread is not self._thread:
-            return
+    def _deliver(self, outputs: list[Output]) -> None:
+        """Put each chunk into its stream; closed streams are no longer in the table."""
         for request_id, chunk in outputs:
             stream = self._streams.get(request_id)
             if stream is None:
@@ -419,14 +271,4 @@ class ThreadedEngine:
             stream.put_nowait(chunk)
             if stream.qsize() >= _UNREAD_PAUSES and request_id not in self._paused:
                 self._paused.add(request_id)
-                self._put(Reading(request_id, keeps_up=False))
-
-
-def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
-    """Give a future its result, unless nothing waits for it any more."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+                self._keeper.put(Reading(request_id, keeps_up=False))

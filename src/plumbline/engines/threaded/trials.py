@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plumbline.engines.request import RequestState
-from plumbline.engines.request_queues import RequestQueues
+from plumbline.engines.threaded.request_queues import RequestQueues
 
 __all__ = ["Trials"]
 

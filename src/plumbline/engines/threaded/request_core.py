@@ -17,8 +17,8 @@ from collections.abc import Collection
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.request import PlacedImage, RequestState
-from plumbline.engines.request_queues import RequestQueues
-from plumbline.engines.trials import Trials
+from plumbline.engines.threaded.request_queues import RequestQueues
+from plumbline.engines.threaded.trials import Trials
 
 __all__ = ["Output", "RequestCore"]
 

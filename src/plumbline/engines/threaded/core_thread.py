@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.port import GenerateRequest
 from plumbline.engines.request import PlacedImage
-from plumbline.engines.request_core import Output, RequestCore
+from plumbline.engines.threaded.request_core import Output, RequestCore
 
 __all__ = ["CoreThread", "Message", "Reading", "Submission", "Work"]
 

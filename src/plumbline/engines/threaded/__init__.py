@@ -1,0 +1,1 @@
+"""Serve an engine core that steps synchronously: its requests, its thread, and what replaces it when it breaks."""
