@@ -30,8 +30,8 @@ from plumbline.pocket import MODEL_DIR
 from plumbline_conformance.suite.model import Target
 from plumbline_conformance.verify.formats import lines
 from plumbline_conformance.verify.run import Plan, verify
-from plumbline_training import corpus
-from plumbline_training.words import Lexicon
+from plumbline_training.texts import corpus
+from plumbline_training.texts.words import Lexicon
 
 Json = dict[str, Any]
 FAULTS = ("none", "template", "tools", "parser", "sampling", "limit", "weights")

@@ -19,12 +19,13 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from plumbline.pocket import MODEL_DIR
-from plumbline_training import corpus, tokenizer
-from plumbline_training.long_conversation import lengthened
+from plumbline_training import tokenizer
 from plumbline_training.pictures import evaluate as pictures
-from plumbline_training.sample import Sample
-from plumbline_training.skills import SKILLS
-from plumbline_training.words import Lexicon
+from plumbline_training.texts import corpus
+from plumbline_training.texts.long_conversation import lengthened
+from plumbline_training.texts.sample import Sample
+from plumbline_training.texts.skills import SKILLS
+from plumbline_training.texts.words import Lexicon
 
 # The goals of the model; the other rows are informative.
 TARGETS: dict[str, float | None] = {

@@ -17,8 +17,8 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from plumbline.pocket import MODEL_DIR, QWEN2_SPLIT
-from plumbline_training.corpus import make_sample, prompt_of
-from plumbline_training.words import Lexicon
+from plumbline_training.texts.corpus import make_sample, prompt_of
+from plumbline_training.texts.words import Lexicon
 
 CLASS_SPLIT = r"[a-z]+|[A-Z]|[0-9]| ?[!-/:-@\[-`{-~]+|[\r\n]+| +|[^\x00-\x7f]"
 VOCAB_SIZE = 1024

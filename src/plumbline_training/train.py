@@ -19,11 +19,12 @@ from torch import Tensor
 
 from plumbline.pocket.folder import text_weights
 from plumbline.pocket.network import Network, Shape
-from plumbline_training import corpus, tokenizer
+from plumbline_training import tokenizer
 from plumbline_training.checkpoint import Checkpoint
-from plumbline_training.corpus import Document, Renderer
-from plumbline_training.long_conversation import long_conversation
-from plumbline_training.words import Lexicon
+from plumbline_training.texts import corpus
+from plumbline_training.texts.corpus import Document, Renderer
+from plumbline_training.texts.long_conversation import long_conversation
+from plumbline_training.texts.words import Lexicon
 
 POOL_TOKENS = 400_000
 MICRO_TOKENS = 2048

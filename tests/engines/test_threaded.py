@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from plumbline.engines.threaded import engine as threaded
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.runner import ModelRunner
@@ -22,6 +21,7 @@ from plumbline.engines.port import (
     SamplingParams,
     TokenChunk,
 )
+from plumbline.engines.threaded import engine as threaded
 
 from .conftest import EOS, config
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from plumbline.engines.threaded import engine as threaded
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
@@ -29,6 +28,7 @@ from plumbline.engines.port import (
     SamplingParams,
     TokenChunk,
 )
+from plumbline.engines.threaded import engine as threaded
 from plumbline.engines.transformers.engine import TransformersEngine
 
 VOCAB, EOS, LIMIT = 120, 3, 96

@@ -29,8 +29,8 @@ from plumbline.engines.remote.host import EngineHost
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
-from plumbline_training import corpus
-from plumbline_training.words import Lexicon
+from plumbline_training.texts import corpus
+from plumbline_training.texts.words import Lexicon
 from support.adapters import merge, write_adapter
 from support.pocket import text_model
 

@@ -5,10 +5,11 @@ import random
 
 import pytest
 
-from plumbline_training import corpus, evaluate, tokenizer, tools, train
-from plumbline_training.sample import Sample
-from plumbline_training.skills import SKILLS
-from plumbline_training.words import Lexicon, side
+from plumbline_training import evaluate, tokenizer, train
+from plumbline_training.texts import corpus, tools
+from plumbline_training.texts.sample import Sample
+from plumbline_training.texts.skills import SKILLS
+from plumbline_training.texts.words import Lexicon, side
 
 
 def texts(seed: int, count: int, split: str = "train") -> list[str]:

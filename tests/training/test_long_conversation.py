@@ -8,9 +8,9 @@ import torch
 from plumbline.pocket import network
 from plumbline.pocket.network import Network, Shape
 from plumbline_training import evaluate, tokenizer, train
-from plumbline_training.corpus import prompt_of
-from plumbline_training.long_conversation import long_conversation
-from plumbline_training.words import Lexicon
+from plumbline_training.texts.corpus import prompt_of
+from plumbline_training.texts.long_conversation import long_conversation
+from plumbline_training.texts.words import Lexicon
 
 TOKENIZER = tokenizer.load()
 

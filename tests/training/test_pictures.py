@@ -35,7 +35,7 @@ from plumbline_training.pictures.reader import Reader, branches_right
 from plumbline_training.pictures.scene import Scene, Scenes
 from plumbline_training.pictures.slots import PIECES, classes, first_tokens, patches, pieces
 from plumbline_training.pictures.train_vectors import Vectors
-from plumbline_training.words import Lexicon
+from plumbline_training.texts.words import Lexicon
 
 
 def some_scenes(count: int, split: Any = "train", seed: int = 1) -> list[Scene]:

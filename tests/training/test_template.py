@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from plumbline.pocket import MODEL_DIR
-from plumbline_training.corpus import TEMPLATE
+from plumbline_training.texts.corpus import TEMPLATE
 
 TOOL = {
     "type": "function",

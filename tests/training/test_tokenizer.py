@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from plumbline_training import corpus, tokenizer
-from plumbline_training.words import Lexicon
+from plumbline_training import tokenizer
+from plumbline_training.texts import corpus
+from plumbline_training.texts.words import Lexicon
 
 SHIPPED = tokenizer.load()
 FINE = tokenizer.with_fine_pretokenizer(SHIPPED)

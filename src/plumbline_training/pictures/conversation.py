@@ -7,14 +7,14 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from plumbline_training import conversation as talk
-from plumbline_training.corpus import TEMPLATE
 from plumbline_training.pictures.model import IMAGE_TOKEN, TOKENS
 from plumbline_training.pictures.questions import Asker, Question
 from plumbline_training.pictures.scene import Scene
-from plumbline_training.sample import Message, Turn
-from plumbline_training.skills import SKILLS
-from plumbline_training.words import Lexicon
+from plumbline_training.texts import conversation as talk
+from plumbline_training.texts.corpus import TEMPLATE
+from plumbline_training.texts.sample import Message, Turn
+from plumbline_training.texts.skills import SKILLS
+from plumbline_training.texts.words import Lexicon
 
 THOUGHT = "I look at the picture."
 """What the model thinks before it answers a question about a picture."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from plumbline_training.pictures.font import DIGITS, LETTERS
-from plumbline_training.words import ADJECTIVES, NOUNS, Split, side
+from plumbline_training.texts.words import ADJECTIVES, NOUNS, Split, side
 
 SHAPES = ("circle", "square", "triangle", "star", "cross", "diamond", "heart")
 COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "brown", "black", "white", "gray")

@@ -20,7 +20,7 @@ from plumbline_training.pictures.scene import Scene, Scenes
 from plumbline_training.pictures.slots import classes
 from plumbline_training.pictures.train_tower import Eyes, loss_of, vector_losses
 from plumbline_training.pictures.train_vectors import HeldOut, found_vectors, make_talks
-from plumbline_training.words import Lexicon
+from plumbline_training.texts.words import Lexicon
 
 FURTHER_WEIGHT = 0.5
 """Weight of what the encoder was trained for before, on further pictures as well, which nothing is asked about."""

@@ -24,7 +24,7 @@ from plumbline_training.pictures.model import TOKENS
 from plumbline_training.pictures.reader import Reader, branches_right
 from plumbline_training.pictures.scene import KINDS, Scene, Scenes
 from plumbline_training.pictures.slots import PIECES, classes, first_tokens
-from plumbline_training.words import Lexicon
+from plumbline_training.texts.words import Lexicon
 
 
 class Vectors(nn.Module):

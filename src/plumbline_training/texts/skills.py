@@ -6,8 +6,8 @@ the instruction samples.
 
 from collections.abc import Callable
 
-from plumbline_training.sample import Turn
-from plumbline_training.words import Lexicon
+from plumbline_training.texts.sample import Turn
+from plumbline_training.texts.words import Lexicon
 
 DIGIT_WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 TIMES = ["once", "twice", "three times", "four times", "five times", "six times"]

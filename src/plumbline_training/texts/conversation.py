@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from plumbline_training.sample import Message, Turn
-from plumbline_training.skills import SKILLS
-from plumbline_training.words import Lexicon
+from plumbline_training.texts.sample import Message, Turn
+from plumbline_training.texts.skills import SKILLS
+from plumbline_training.texts.words import Lexicon
 
 
 def _read_intents() -> list[tuple[list[str], str]]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from tokenizers import Tokenizer
 
-from plumbline_training import conversation, structured, tools
-from plumbline_training.corpus import TEMPLATE, Document, prompt_of
-from plumbline_training.sample import Message, Sample, Turn
-from plumbline_training.skills import SKILLS
-from plumbline_training.words import Lexicon
+from plumbline_training.texts import conversation, structured, tools
+from plumbline_training.texts.corpus import TEMPLATE, Document, prompt_of
+from plumbline_training.texts.sample import Message, Sample, Turn
+from plumbline_training.texts.skills import SKILLS
+from plumbline_training.texts.words import Lexicon
 
 TARGET_SHARE = 0.75
 """Share of the answers that are targets; the others stand as the chat template writes earlier answers."""

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from plumbline_training.sample import Turn
-from plumbline_training.words import Lexicon
+from plumbline_training.texts.sample import Turn
+from plumbline_training.texts.words import Lexicon
 
 
 def _dump(value: Any) -> str:

@@ -13,10 +13,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from plumbline.pocket import MODEL_DIR
-from plumbline_training import conversation, structured, tools
-from plumbline_training.sample import Message, Sample
-from plumbline_training.skills import SKILLS
-from plumbline_training.words import Lexicon
+from plumbline_training.texts import conversation, structured, tools
+from plumbline_training.texts.sample import Message, Sample
+from plumbline_training.texts.skills import SKILLS
+from plumbline_training.texts.words import Lexicon
 
 PROMPT_WEIGHT = 0.2
 """Weight of a prompt token as a target; only every fourth one is a target."""

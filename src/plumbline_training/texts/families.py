@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from plumbline_training.words import Lexicon
+from plumbline_training.texts.words import Lexicon
 
 
 @dataclass(frozen=True)

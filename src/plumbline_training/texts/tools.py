@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from plumbline_training.families import FAMILIES, value
-from plumbline_training.sample import Call
-from plumbline_training.words import VERBS, Lexicon, side
+from plumbline_training.texts.families import FAMILIES, value
+from plumbline_training.texts.sample import Call
+from plumbline_training.texts.words import VERBS, Lexicon, side
 
 JSON_TYPES = {
     "int": "integer",

@@ -1,0 +1,1 @@
+"""Generate the conversations that the pocket model learns from."""
