@@ -99,20 +99,34 @@ class Row {
     return sum(sums);
   }
 
-  // The least logit of the likeliest of `kept` that have the mass `wanted` together, or NaN if all have less. Sorts only
-  // as many as it needs.
+  // The mass of some logits.
+  double mass(const float* from, const float* to, float temperature) const {
+    const float scale = LOG2E / temperature;
+    F sums = splat(0.0f);
+    for (; to - from >= LANES; from += LANES) sums += exp2((load(from) - most_) * scale);
+    double total = sum(sums);
+    for (; from < to; from++) total += exp2(splat((*from - most_) * scale))[0];
+    return total;
+  }
+
+  // The least logit of the likeliest of `kept` that have the mass `wanted` together, or NaN if all have less. Halves the
+  // range that it is in, because sorting a flat distribution took most of a draw.
   float nucleus(std::vector<float>& kept, float temperature, float wanted) const {
-    double sum = 0;
-    size_t sorted = 0;
-    for (size_t i = 0; i < kept.size(); i++) {
-      if (i == sorted) {
-        sorted = std::min(kept.size(), std::max<size_t>(64, sorted * 8));
-        std::partial_sort(kept.begin() + i, kept.begin() + sorted, kept.end(), std::greater<float>());
+    float *first = kept.data(), *last = first + kept.size();
+    if (mass(first, last, temperature) < wanted) return NAN;
+    double before = 0;
+    while (last - first > 1) {
+      float* middle = first + (last - first) / 2;
+      std::nth_element(first, middle, last, std::greater<float>());
+      double upper = mass(first, middle, temperature);
+      if (before + upper >= wanted) {
+        last = middle;
+      } else {
+        before += upper;
+        first = middle;
       }
-      sum += std::exp((kept[i] - most_) / temperature);
-      if (sum >= wanted) return kept[i];
     }
-    return NAN;
+    return *first;
   }
 
  public:
