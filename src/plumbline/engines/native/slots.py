@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.engines.native.config import EngineConfig
-from plumbline.engines.native.scheduler import StepPlan
+from plumbline.engines.native.scheduler import Scheduled, StepPlan
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.rows import SamplingRows
 from plumbline_kernels.attention import AttentionBatch, Selection
@@ -68,6 +68,7 @@ class Slots(SamplingRows):
         self._block_tables = np.zeros((num, config.blocks_per_sequence), dtype=np.int32)
         self._num_blocks = [0] * num
         self._last_token = np.zeros(num, dtype=np.int64)
+        self._counting, self._rows = np.arange(num + 1, dtype=np.int32), np.arange(num)
 
     def assign(self, state: RequestState) -> None:
         """Give a request a slot and write the values that do not change while it runs."""
@@ -84,68 +85,40 @@ class Slots(SamplingRows):
         entries = plan.entries
         num_decodes = plan.num_decodes
         states = [entry.state for entry in entries]
-        for state in states:
-            self._sync_blocks(state)
-        slots = np.fromiter((state.slot for state in states), np.int64, len(states))
-        starts = np.fromiter((entry.start for entry in entries), np.int64, len(entries))
-        counts = np.fromiter((entry.count for entry in entries), np.int64, len(entries))
-        query_start = np.zeros(len(entries) + 1, dtype=np.int32)
-        np.cumsum(counts, out=query_start[1:])
-        seq_lens = starts + counts
-
-        given: list[Tensor] = []
-        num_given = 0
-
-        def with_images(state: RequestState, start: int, ids: NDArray[np.int64]) -> None:
-            """Put the rows of images in the place of their tokens, which stand at `start`."""
-            nonlocal num_given
-            for first, rows in _image_parts(state, start, len(ids)):
-                ids[first : first + len(rows)] = np.arange(-1 - num_given, -1 - num_given - len(rows), -1)
-                num_given += len(rows)
-                given.append(rows)
-
-        last_tokens = self._last_token[slots[:num_decodes]]
-        for index, state in enumerate(states[:num_decodes]):
-            if state.images:  # A prompt may end with an image, and have all but its last token computed.
-                with_images(state, entries[index].start, last_tokens[index : index + 1])
-        tokens = [last_tokens]
-        positions = [starts[:num_decodes]]
-        rows = [slots[:num_decodes]]
-        prompt_rows: list[tuple[RequestState, int, int, int]] = []
-        wanted = np.ones(len(entries), dtype=np.int64)
-        num_wanted = num_decodes
-        draw_rows = list(range(num_decodes))
-        draw_states = states[:num_decodes]
-        draw_proposed: list[tuple[int, ...]] = [()] * num_decodes
-        draw_masks = [
+        slot_list = [state.slot for state in states]
+        num_blocks = self._num_blocks
+        for state, slot in zip(states, slot_list, strict=True):
+            if num_blocks[slot] != len(state.block_ids):
+                self._sync_blocks(state)
+        slots = np.array(slot_list, dtype=np.int64)
+        starts = np.array([entry.start for entry in entries], dtype=np.int64)
+        rows = _Rows(states[:num_decodes], self._last_token[slots[:num_decodes]])
+        rows.draw_masks = [
             entry.proposal.masks[0] if entry.proposal.masks else None for entry in entries[:num_decodes]
         ]
-        for index in range(num_decodes, len(entries)):
-            entry = entries[index]
-            state = entry.state
-            proposed = entry.proposal.tokens
-            chunk = [*state.token_ids[entry.start : entry.start + entry.count], *proposed]
-            ids = np.array(chunk, dtype=np.int64)
-            with_images(state, entry.start, ids)
-            tokens.append(ids)
-            positions.append(np.arange(entry.start, entry.start + entry.count, dtype=np.int64))
-            rows.append(np.full(entry.count, state.slot, dtype=np.int64))
-            wanted[index] = 1 + len(proposed) if entry.draws else 0
-            if state.prompt_logprobs is not None and entry.start < state.num_prompt_tokens:
-                prompt_rows.append((state, num_wanted, entry.start, entry.count))
-                wanted[index] = entry.count
-            num_wanted += int(wanted[index])
-            if entry.draws:
-                draws = 1 + len(proposed)
-                draw_rows.extend(range(num_wanted - draws, num_wanted))
-                draw_states.extend([state] * draws)
-                draw_proposed.extend(proposed[:count] for count in range(draws))
-                draw_masks.extend(entry.proposal.masks or [None] * draws)
+        for index, state in enumerate(rows.draw_states):
+            if state.images:  # A prompt may end with an image, and have all but its last token computed.
+                rows.place_images(state, entries[index].start, rows.tokens[0][index : index + 1])
+        if num_decodes == len(entries):
+            # Most steps; NumPy's calls on so few numbers are most of the cost of staging them.
+            seq_lens, query_start = starts + 1, self._counting[: num_decodes + 1]
+            row, position = slots, starts
+            max_query_len, selection_of = 1, None
+            draw_rows, draw_slots = self._rows[:num_decodes], slots
+        else:
+            counts = np.array([entry.count for entry in entries], dtype=np.int64)
+            query_start = np.zeros(len(entries) + 1, dtype=np.int32)
+            np.cumsum(counts, out=query_start[1:])
+            seq_lens, max_query_len = starts + counts, int(counts.max())
+            row = np.repeat(slots, counts)
+            position = np.arange(len(row)) + np.repeat(starts - query_start[:-1], counts)
+            wanted = [1] * num_decodes + [rows.add(entry) for entry in entries[num_decodes:]]
+            selection_of = None if rows.num_wanted == plan.num_tokens else np.array(wanted, dtype=np.int64)
+            draw_rows = np.array(rows.draw_rows, dtype=np.int64)
+            draw_slots = np.array([state.slot for state in rows.draw_states], dtype=np.int64)
 
-        position = np.concatenate(positions)
-        row = np.concatenate(rows)
         size = self._block_size
-        mapping = self._block_tables[row, position // size].astype(np.int64) * size + position % size
+        mapping = self._block_tables[row, position // size] * np.int64(size) + position % size
         max_seq_len = int(seq_lens.max())
         width = -(-max_seq_len // size)
         batch = AttentionBatch(
@@ -154,27 +127,28 @@ class Slots(SamplingRows):
             block_tables=self._tensor(self._block_tables[slots, :width]),
             slot_mapping=self._tensor(mapping),
             positions=self._tensor(position),
-            max_query_len=int(counts.max()),
+            max_query_len=max_query_len,
             max_seq_len=max_seq_len,
             num_decodes=num_decodes,
             exact=self._exact,
             adapters=self._adapted(states, query_start),
             reach=self._reach(states, starts, query_start, position),
         )
+        token_ids = rows.tokens[0] if len(rows.tokens) == 1 else np.concatenate(rows.tokens)
         return StepInputs(
-            token_ids=self._tensor(np.concatenate(tokens)),
+            token_ids=self._tensor(token_ids),
             batch=batch,
             states=states,
-            selection=(
-                None if num_wanted == plan.num_tokens else self._select(batch, states, query_start, wanted)
-            ),
-            draw_rows=self._tensor(np.array(draw_rows, dtype=np.int64)),
-            draw_states=draw_states,
-            draw_slots=np.fromiter((state.slot for state in draw_states), np.int64, len(draw_states)),
-            draw_proposed=draw_proposed,
-            draw_masks=draw_masks,
-            prompt_rows=prompt_rows,
-            given=torch.cat(given) if given else None,
+            selection=None
+            if selection_of is None
+            else self._select(batch, states, query_start, selection_of),
+            draw_rows=self._tensor(draw_rows),
+            draw_states=rows.draw_states,
+            draw_slots=draw_slots,
+            draw_proposed=rows.draw_proposed,
+            draw_masks=rows.draw_masks,
+            prompt_rows=rows.prompt_rows,
+            given=torch.cat(rows.given) if rows.given else None,
         )
 
     def _select(
@@ -252,6 +226,55 @@ class Slots(SamplingRows):
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
         tensor = torch.from_numpy(values)
         return tensor if self._device.type == "cpu" else tensor.to(self._device, non_blocking=True)
+
+
+class _Rows:
+    """Collect the tokens of a step, request after request, and the rows whose results draw.
+
+    Args:
+        decodes: the requests that compute one token each.
+        last_tokens: int64 [num_decodes], these tokens.
+    """
+
+    def __init__(self, decodes: list[RequestState], last_tokens: NDArray[np.int64]) -> None:
+        self.tokens = [last_tokens]
+        self.num_wanted = len(decodes)
+        """Rows whose results are wanted."""
+        self.draw_rows = list(range(len(decodes)))
+        self.draw_states = decodes
+        self.draw_proposed: list[tuple[int, ...]] = [()] * len(decodes)
+        self.draw_masks: list[NDArray[np.int32] | None] = []
+        self.prompt_rows: list[tuple[RequestState, int, int, int]] = []
+        self.given: list[Tensor] = []
+        """The rows of images."""
+        self._num_given = 0
+
+    def place_images(self, state: RequestState, start: int, ids: NDArray[np.int64]) -> None:
+        """Put the rows of images in the place of their tokens, which stand at `start`."""
+        for first, rows in _image_parts(state, start, len(ids)):
+            last = self._num_given + len(rows)
+            ids[first : first + len(rows)] = np.arange(-1 - self._num_given, -1 - last, -1)
+            self._num_given = last
+            self.given.append(rows)
+
+    def add(self, entry: Scheduled) -> int:
+        """Take a part of a prompt, or a decode with proposed tokens; returns how many of its results are wanted."""
+        state, proposed = entry.state, entry.proposal.tokens
+        ids = np.array([*state.token_ids[entry.start : entry.start + entry.count], *proposed], dtype=np.int64)
+        self.place_images(state, entry.start, ids)
+        self.tokens.append(ids)
+        draws = 1 + len(proposed) if entry.draws else 0
+        wanted = draws
+        if state.prompt_logprobs is not None and entry.start < state.num_prompt_tokens:
+            self.prompt_rows.append((state, self.num_wanted, entry.start, entry.count))
+            wanted = entry.count
+        self.num_wanted += wanted
+        if draws:
+            self.draw_rows.extend(range(self.num_wanted - draws, self.num_wanted))
+            self.draw_states.extend([state] * draws)
+            self.draw_proposed.extend(proposed[:count] for count in range(draws))
+            self.draw_masks.extend(entry.proposal.masks or [None] * draws)
+        return wanted
 
 
 def _image_parts(state: RequestState, start: int, count: int) -> Iterator[tuple[int, Tensor]]:
