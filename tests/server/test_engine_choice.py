@@ -233,6 +233,7 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
         (Settings(engine="transformers", lora_dir="."), None, "--lora-dir is an option of plumbline, vllm"),
         (Settings(device_memory=0.5), None, "--device-memory is an option of vllm"),
         (Settings(engine="transformers", block_size=16), None, "--block-size is an option of plumbline"),
+        (Settings(engine="llama_cpp", threads=2), GGUF, "--threads is an option of plumbline.*n_threads=N"),
         (Settings(engine="vllm", max_num_batched_tokens=1024), None, "--engine-args max_num_batched_tokens"),
         (Settings(engine="vllm", device="cuda:1"), None, "CUDA_VISIBLE_DEVICES"),
     ],
@@ -318,3 +319,13 @@ def test_rounded_weights_need_compiled_kernels() -> None:
         compiled(Settings(quantization="int8", compile="off"))
     with pytest.raises(SettingsError, match=r"--quantization is an option of plumbline.*--engine-args"):
         choose_engine(Settings(quantization="int4", engine="vllm"), MODEL_DIR, None)
+
+
+def test_threads_are_those_of_the_option_or_measured_and_the_start_says_which() -> None:
+    given, measured = (load(Settings(threads=threads)).engine.info.runs_on for threads in (3, None))
+    assert given == "cpu in bfloat16 with compiled kernels on 3 threads (--threads)"
+    assert "with compiled kernels on " in measured
+    with pytest.raises(
+        SettingsError, match=r"--threads is 2, which needs compiled kernels, but --compile is off"
+    ):
+        compiled(Settings(threads=2, compile="off"))

@@ -92,7 +92,9 @@ class Library:
         Raises:
             OSError: it is not a library of this machine.
         """
-        self.path, self.threads = path, threads
+        self.path = path
+        self.threads = threads
+        """May change between calls; results do not depend on it."""
         self._functions = ctypes.CDLL(path)
         functions = self._functions
         functions.plumbline_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]

@@ -263,6 +263,7 @@ class Program:
         """
         if self._array is None:
             self._array = (Op * len(self._ops))(*self._ops)
+        self._model.threads = self._library.threads
         step = self._step
         step.tokens = rows = token_ids.shape[0]
         step.token_ids = token_ids.data_ptr()

@@ -23,6 +23,7 @@ from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import StepMasks
 from plumbline.engines.sampling.sampler import Sampler
+from plumbline_kernels.attention import AttentionBatch
 
 __all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]
 
@@ -137,6 +138,28 @@ class ModelRunner:
     def release(self, slot: int) -> None:
         """Drop the sampler's state of a slot."""
         self._sampler.release(slot)
+
+    @torch.inference_mode()
+    def decode(self, rows: int, threads: int) -> None:
+        """Compute a decode step of as many sequences with compiled kernels, to measure it; no request may run.
+
+        All sequences are in the first block of the cache, which requests overwrite.
+        """
+        library, size = self._model.library, self._cache_size[1]
+        assert library is not None, "torch has its own threads"
+        library.threads = threads
+        last = torch.full((rows,), size - 1)
+        batch = AttentionBatch(
+            query_start_loc=torch.arange(rows + 1, dtype=torch.int32),
+            seq_lens=torch.full((rows,), size, dtype=torch.int32),
+            block_tables=torch.zeros(rows, 1, dtype=torch.int32),
+            slot_mapping=last,
+            positions=last,
+            max_query_len=1,
+            max_seq_len=size,
+            num_decodes=rows,
+        )
+        self._model.compute_logits(self._model.forward(torch.zeros_like(last), batch, self._kv))
 
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> None:

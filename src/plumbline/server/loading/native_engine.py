@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from plumbline.engines.native.models.vision import (
     read_vision,
 )
 from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.native.threads import candidates, fastest
 from plumbline.server.loading.adapter_ranks import largest_rank
 from plumbline.server.loading.memory import device_bytes
 from plumbline.server.settings import OptionError, Settings
@@ -157,6 +159,7 @@ def build_native(
     library = _cpu_kernels(settings, described, dtype, device)
     loaded = _load(settings, model, folder, dtype, config.max_model_len, library)
     runner = ModelRunner(loaded, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
+    means = _share(settings, runner, loaded.library) if loaded.library is not None else ""
     adapters = None
     if settings.loras or settings.lora_dir:
         adapters = AdapterTable(loaded, capacity=settings.max_loras, max_rank=largest_rank(settings))
@@ -167,7 +170,7 @@ def build_native(
         model=name,
         eos_token_ids=ends,
         grammars=compiler(ends, runner.vocab_size),
-        runs_on=_runs_on(device, dtype, compiled=loaded.library is not None),
+        runs_on=_runs_on(device, dtype, means),
         cache_bytes=held,
         adapters=adapters,
         images=_image_reader(loaded, model, config, encode),
@@ -196,10 +199,19 @@ def _image_reader(
     )
 
 
-def _runs_on(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> str:
+def _runs_on(device: torch.device, dtype: torch.dtype, compiled: str) -> str:
     """Say where our engine computes, in which type, and with what."""
-    means = "compiled kernels" if compiled else "torch" if device.type == "cpu" else "Triton kernels"
+    means = compiled or ("torch" if device.type == "cpu" else "Triton kernels")
     return f"{device} in {str(dtype).removeprefix('torch.')} with {means}"
+
+
+def _share(settings: Settings, runner: ModelRunner, library: Library) -> str:
+    """Set how many threads share a step of compiled kernels; returns these kernels and the number in words."""
+    most = library.threads
+    library.threads = settings.threads or fastest(candidates(most), runner.decode)
+    count = library.threads
+    measured = f"measured on {most} cores; " if most > 1 and not settings.threads else ""
+    return f"compiled kernels on {count} thread{'s' if count > 1 else ''} ({measured}--threads)"
 
 
 def _load(
@@ -254,6 +266,8 @@ def _cpu_kernels(
         raise OptionError(
             "--quantization", f"is {settings.quantization}, which needs compiled kernels, but {problem}"
         )
+    if settings.threads is not None:
+        raise OptionError("--threads", f"is {settings.threads}, which needs compiled kernels, but {problem}")
     if settings.compile == "auto" and device.type == "cpu":
         _log.info("runs without compiled kernels, which are 1.2 to 5 times as fast: %s", problem)
     return None
@@ -268,7 +282,7 @@ def compiled(
     if device.type != "cpu":
         return None, f"kernels are compiled for a CPU, not for {device.type}"
     try:
-        library = compiled_kernels()
+        library = copy.copy(compiled_kernels())  # Models have their own numbers of threads.
     except (CompileError, OSError) as error:
         return None, f"kernels cannot be compiled: {error}"
     problem = compiled_problem(model, dtype, library)

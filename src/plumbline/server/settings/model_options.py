@@ -188,6 +188,16 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             engines=("plumbline",),
         ),
     ] = "auto"
+    threads: Annotated[
+        AtLeastOne | None,
+        _engine(
+            "threads that share a step of compiled kernels on a CPU",
+            "N",
+            default="1, 2 or all cores, by a measurement of 0.1 to 0.3 s at the start",
+            engines=("plumbline",),
+            advice="llama_cpp takes --engine-args n_threads=N n_threads_batch=N",
+        ),
+    ] = None
     quantization: Annotated[
         Literal["auto", "none", "int8", "int4"],
         _engine(
