@@ -181,9 +181,14 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
         ),
         Fault(
             "A replica is killed",
-            "its streams break off; new requests go to the others",
-            "at once",
-            ("tests/scale_out/test_replicas.py::test_a_replica_that_dies_takes_only_its_own_streams_along",),
+            "its streams break off; new requests go to the others; its responses in the background become `failed` "
+            "with what they had, and any other replica sends the rest of their streams",
+            "new requests at once; the failed responses within 15 s; its conversations after 10 s",
+            (
+                "tests/scale_out/test_replicas.py::test_a_replica_that_dies_takes_only_its_own_streams_along",
+                "tests/store/test_shared_store.py",
+                "tests/store/test_histories.py",
+            ),
         ),
     ),
     "Store": (

@@ -1,4 +1,4 @@
-"""Two replicas behind HAProxy, with the configuration of docs/guides/scale-out.md."""
+"""Two replicas that share PostgreSQL, behind HAProxy and nginx, with the configurations of docs/deploy."""
 
 from __future__ import annotations
 
@@ -16,18 +16,31 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from support.postgres import running_postgres
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(shutil.which("haproxy") is None, reason="not installed: haproxy"),
-]
+pytestmark = pytest.mark.long
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "scale-out.md"
+DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
+PROXIES = {"haproxy": "haproxy.cfg", "nginx": "nginx.conf"}
 MESSAGES = [{"role": "user", "content": "Count to 3."}]
 LONG = {"model": "m", "messages": MESSAGES, "stream": True, "max_tokens": 20_000, "ignore_eos": True}
+
+
+BACKGROUND = {
+    "model": "m",
+    "input": "Count to 3.",
+    "background": True,
+    "stream": True,
+    "max_output_tokens": 20_000,
+    "ignore_eos": True,
+}
+CANCELLED_WITHIN = 5.0
+FAILED_WITHIN = 15.0
+"""Seconds that docs/guides/scale-out.md promises, less a poll of the client."""
 
 
 @dataclass
@@ -42,6 +55,36 @@ class Replica:
             r'^plumbline_http_requests_total\{path="/v1/chat/completions".*\} (\S+)$', text, re.M
         )
         return sum(map(float, found))
+
+    def runs(self) -> int:
+        """How many requests run."""
+        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics").text
+        found = re.findall(r"^plumbline_num_requests_running\{.*\} (\S+)$", text, re.M)
+        return round(sum(map(float, found)))
+
+
+class Reader:
+    """A client that reads a stream in its own thread."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.events: list[dict[str, Any]] = []
+        self.ended = ""
+        """`cut`, the message of an error, or `whole`."""
+
+    def read(self, method: str, path: str, body: dict[str, Any] | None = None) -> None:
+        ended = "whole"
+        try:
+            with httpx.stream(method, f"{self._url}{path}", json=body, timeout=60) as answer:
+                assert answer.status_code == 200
+                for line in answer.iter_lines():
+                    if line.startswith("data: {"):
+                        self.events.append(event := json.loads(line[6:]))
+                        if "choices" not in event and "error" in event:
+                            ended = event["error"]["message"]
+        except httpx.TransportError:
+            ended = "cut"
+        self.ended = ended
 
 
 def free_port() -> int:
@@ -75,7 +118,7 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def replica(store: Path, port: int) -> Iterator[Replica]:
+def replica(store: str, port: int) -> Iterator[Replica]:
     command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--port", str(port)]
     with running([*command, "--served-model-name=m", f"--store={store}", "--shutdown-timeout=1"]) as process:
         yield Replica(process, port)
@@ -94,23 +137,47 @@ class Fleet:
         return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=30).status_code
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    folder = tmp_path_factory.mktemp("replicas")
+@contextmanager
+def behind(proxy: str, folder: Path) -> Iterator[Fleet]:
+    """Run two replicas behind a proxy."""
+    program = shutil.which(proxy) or shutil.which(f"/usr/sbin/{proxy}")
+    if program is None:
+        pytest.skip(f"not installed: {proxy}")
     ports = [free_port(), free_port(), free_port()]
-    config = re.findall(r"```haproxy\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[0]
+    config = (DEPLOY / PROXIES[proxy]).read_text("utf-8")
     for named, port in zip((8001, 8002, 8080), ports, strict=True):
         assert config.count(f":{named}") == 1
         config = config.replace(f":{named}", f":{port}")
-    (folder / "haproxy.cfg").write_text(config)
+    path = folder / PROXIES[proxy]
+    path.write_text(config)
+    command = [program, "-db", "-f", str(path)]
+    if proxy == "nginx":
+        folders = "".join(
+            f" {kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        path.write_text(
+            config.replace("http {", f"error_log stderr; pid {folder}/nginx.pid;\nhttp {{{folders}")
+        )
+        command = [program, "-e", "stderr", "-c", str(path), "-g", "daemon off;"]
     with ExitStack() as stack:
-        replicas = [stack.enter_context(replica(folder / "store.db", port)) for port in ports[:2]]
+        database = stack.enter_context(running_postgres())
+        if database is None:
+            pytest.skip("not installed: postgresql")
+        url = database.url("postgres")
+        replicas = [stack.enter_context(replica(url, port)) for port in ports[:2]]
         wait_for(lambda: all(healthy(each.port) for each in replicas))
-        stack.enter_context(running(["haproxy", "-db", "-f", str(folder / "haproxy.cfg")]))
+        stack.enter_context(running(command))
         wait_for(lambda: healthy(ports[2]))
         yield Fleet(f"http://127.0.0.1:{ports[2]}", replicas)
 
 
+@pytest.fixture(scope="module", params=PROXIES)
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with behind(request.param, tmp_path_factory.mktemp(request.param)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("fleet", ["haproxy"], indirect=True)
 def test_requests_with_one_cache_key_reach_one_replica(fleet: Fleet) -> None:
     for number in range(6):
         before = [each.answered() for each in fleet.replicas]
@@ -137,47 +204,60 @@ def test_a_conversation_goes_on_at_any_replica(fleet: Fleet) -> None:
     assert continued.status_code == 200
 
 
+def test_a_websocket_passes_the_proxy(fleet: Fleet) -> None:
+    from websockets.sync.client import connect
+
+    with connect(f"{fleet.url.replace('http', 'ws')}/v1/responses") as socket:
+        body = {"type": "response.create", "model": "m", "input": "Hello", "max_output_tokens": 16}
+        socket.send(json.dumps(body))
+        assert json.loads(socket.recv(30))["type"] == "response.created"
+
+
+def test_a_response_is_cancelled_through_the_proxy(fleet: Fleet) -> None:
+    """ST-11: whichever replica the request reaches."""
+    for _ in range(4):
+        body = {**BACKGROUND, "stream": False}
+        name = httpx.post(f"{fleet.url}/v1/responses", json=body, timeout=30).json()["id"]
+        began = time.monotonic()
+        answer = httpx.post(f"{fleet.url}/v1/responses/{name}/cancel", timeout=30)
+        assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+        assert time.monotonic() - began < CANCELLED_WITHIN
+
+
 def test_a_replica_that_dies_takes_only_its_own_streams_along(fleet: Fleet) -> None:
-    """HTTP-11: the others go on, and what comes next goes to the survivor."""
-    ended: dict[str, str] = {}
-    begun: dict[str, int] = {}
-
-    def read(key: str) -> None:
-        body = {**LONG, "prompt_cache_key": key}
-        try:
-            with httpx.stream("POST", f"{fleet.url}/v1/chat/completions", json=body, timeout=60) as answer:
-                for line in answer.iter_lines():
-                    if line.startswith("data: {"):
-                        begun[key] = begun.get(key, 0) + 1
-                        if "error" in (event := json.loads(line[6:])):
-                            ended[key] = event["error"]["message"]
-        except httpx.RemoteProtocolError:
-            ended[key] = "cut"
-
-    victim, survivor = fleet.replicas
-    keys = {"whole": key_of(fleet, survivor), "cut": key_of(fleet, victim)}
+    """HTTP-11, R-04, RS-02: others go on; what comes next goes to the survivor, which ends what the dead one had."""
     with ThreadPoolExecutor() as threads:
-        readers = [threads.submit(read, key) for key in keys.values()]
-        wait_for(lambda: len(begun) == 2)
+        background = Reader(fleet.url)
+        threads.submit(background.read, "POST", "/v1/responses", BACKGROUND)
+        wait_for(lambda: len(background.events) > 20)
+        (victim,) = (each for each in fleet.replicas if each.runs())
+        (survivor,) = (each for each in fleet.replicas if each is not victim)
+        chats: list[Reader] = []
+        while victim.runs() < 2 or not survivor.runs():
+            assert len(chats) < 8, "the proxy prefers a replica"
+            chats.append(Reader(fleet.url))
+            threads.submit(chats[-1].read, "POST", "/v1/chat/completions", LONG)
+            wait_for(lambda: chats[-1].events)
+        lost = victim.runs() - 1
         os.kill(victim.process.pid, signal.SIGKILL)
+        killed = time.monotonic()
         victim.process.wait()
-        assert [fleet.chat(keys["cut"]) for _ in range(5)] == [200] * 5
-        assert [fleet.chat() for _ in range(5)] == [200] * 5
-        # The one that goes on would need long to its end.
-        so_far = begun[keys["whole"]]
-        wait_for(lambda: begun[keys["whole"]] > so_far)
-        assert ended == {keys["cut"]: "cut"}
+        assert [fleet.chat() for _ in range(10)] == [200] * 10
+        wait_for(lambda: sum(each.ended == "cut" for each in [background, *chats]) == lost + 1)
+        assert background.ended == "cut"
+
+        name, last = background.events[0]["response"]["id"], background.events[-1]["sequence_number"]
+        resumed = Reader(fleet.url)
+        resumed.read("GET", f"/v1/responses/{name}?stream=true&starting_after={last}")
+        assert time.monotonic() - killed < FAILED_WITHIN
+        numbers = [event["sequence_number"] for event in background.events + resumed.events]
+        assert numbers == list(range(len(numbers))), "an event is missing, or there twice"
+        assert resumed.events[-1]["type"] == "response.failed"
+        assert resumed.events[-1]["response"]["error"]["code"] == "server_error"
+
+        whole = [each for each in chats if not each.ended]
+        so_far = [len(each.events) for each in whole]
+        wait_for(lambda: all(len(each.events) > old for each, old in zip(whole, so_far, strict=True)))
         survivor.process.terminate()  # It drains, and then says why it ends a stream.
-        for reader in readers:
-            reader.result()
-        assert ended[keys["whole"]] == "The server is shutting down."
-
-
-def key_of(fleet: Fleet, wanted: Replica) -> str:
-    """Return a cache key whose requests reach this replica."""
-    for number in range(50):
-        before = wanted.answered()
-        assert fleet.chat(f"key-{number}") == 200
-        if wanted.answered() > before:
-            return f"key-{number}"
-    raise AssertionError("no key reaches it")
+        wait_for(lambda: all(each.ended for each in whole))
+        assert {each.ended for each in whole} == {"The server is shutting down."}

@@ -3,22 +3,34 @@
 - A response comes back as it was stored; so do its chain, its items and its unfinished states.
 - Another owner sees nothing. What is deleted leaves nothing behind.
 - Pages joined are the whole list, in both orders.
-- A second store on the same file sees the same records.
+- A second store on the same database sees the same records.
+- One process at a time has the lease on an unfinished response, and, on PostgreSQL, on a conversation. An expired lease
+  goes to another, and its former owner can then store nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from support.store_records import chat, item, record
 
-from plumbline.store.interface import Store, StoreFullError, TooLargeError, UnknownCursorError
+from plumbline.store.interface import (
+    Store,
+    StoreFullError,
+    StoreUnavailableError,
+    TooLargeError,
+    UnknownCursorError,
+)
 from plumbline.store.open import BadStoreUrlError, open_store
-from plumbline.store.records import ConversationRecord, ItemRecord, Page
+from plumbline.store.records import ConversationRecord, ItemRecord, Page, Renewed, ResponseRecord
 from plumbline.store.sql.sweep import Retention
+from plumbline.store.sql.tables import conversations, event_parts, responses
 
 
 @asynccontextmanager
@@ -118,28 +130,132 @@ async def test_an_owner_has_no_more_than_allowed(url: str) -> None:
     await store.stop()
 
 
-async def test_what_a_process_left_unfinished_is_taken_once(url: str) -> None:
-    first, second, third = (open_store(url) for _ in range(3))
-    for number, store in enumerate((first, second, third)):
-        store._runner = f"runner {number}"  # type: ignore[attr-defined]
-        await store.start()
-    await first.save_response(record("r1", status="in_progress"))
+def failed(found: ResponseRecord, parts: Sequence[bytes]) -> ResponseRecord:
+    """End a response with its parts as events, to see them."""
+    return msgspec.structs.replace(found, status="failed", events=b"".join(parts))
 
-    assert await second.take_abandoned() == []
-    first._unfinished.clear()  # type: ignore[attr-defined] # As if it had ended: nothing renews the lease.
-    await _expire(first)
-    assert [one.id for one in await second.take_abandoned()] == ["r1"]
-    assert await third.take_abandoned() == []
-    for store in (first, second, third):
-        await store.stop()
+
+async def test_what_a_process_left_unfinished_is_ended_once(url: str) -> None:
+    async with opened(url) as first, opened(url) as second, opened(url) as third:
+        await first.save_response(record("r1", status="in_progress"))
+        if first.is_shared:
+            assert await first.append_part("r1", 0, b"a")
+        assert await first.renew_leases(["r1"]) == Renewed()
+        assert await second.end_abandoned(failed) == 0
+
+        await _expire(first)
+        assert [await store.end_abandoned(failed) for store in (second, third)] == [1, 0]
+        found = await third.response("a", "r1")
+        assert found is not None
+        assert (found.status, found.events) == ("failed", b"a" if first.is_shared else b"")
+        assert await first.renew_leases(["r1"]) == Renewed(lost=["r1"])
+        if first.is_shared:
+            assert not await first.append_part("r1", 1, b"b")
+
+
+async def test_a_response_that_is_not_run_loses_its_lease(url: str) -> None:
+    """Its request may have ended between the commit and the start of the run."""
+    async with opened(url) as store:
+        await store.save_response(record("r1", status="queued"))
+        await _expire(store)
+        assert await store.renew_leases([]) == Renewed()
+        assert await store.end_abandoned(failed) == 1
+
+
+async def test_any_process_asks_to_cancel_and_the_runner_learns_of_it(url: str) -> None:
+    async with opened(url) as runner, opened(url) as other:
+        await runner.save_response(record("r1", status="queued"))
+        await other.request_cancel("b", "r1")
+        assert await runner.renew_leases(["r1"]) == Renewed()
+        await other.request_cancel("a", "r1")
+        assert await runner.renew_leases(["r1"]) == Renewed(cancelled=["r1"])
+        await runner.save_response(record("r1", status="cancelled"))
+        assert await runner.renew_leases(["r1"]) == Renewed()
 
 
 async def _expire(store: Store) -> None:
-    import sqlalchemy as sa
+    for table in (responses, conversations):
+        await store._writer.write(  # type: ignore[attr-defined]
+            lambda connection, table=table: connection.execute(sa.update(table).values(lease_until=0.0))
+        )
 
-    from plumbline.store.sql.tables import responses
 
-    await store._writer.write(lambda c: c.execute(sa.update(responses).values(lease_until=0.0)))  # type: ignore[attr-defined]
+async def test_abandoned_responses_are_found_by_an_index(postgres_url: str) -> None:
+    """All servers look for them each second, so they must not read the responses that have ended."""
+    async with opened(postgres_url) as store:
+        await store.save_response(record("r1"))
+        columns = ", ".join(column.name for column in responses.c if column.name != "id")
+        copies = f"INSERT INTO responses (id, {columns}) SELECT 'c' || n, {columns} FROM responses"
+        copies += ", generate_series(1, 999) n"
+        statement = store._abandoned()  # type: ignore[attr-defined]
+        query = statement.compile(dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True})
+
+        def work(connection: sa.Connection) -> str:
+            connection.execute(sa.text(copies))
+            return "\n".join(connection.scalars(sa.text(f"EXPLAIN {query}")))
+
+        plan = await store._writer.write(work)  # type: ignore[attr-defined]
+        assert "Index Scan using responses_by_runner" in plan, plan
+
+
+async def test_parts_are_read_until_the_response_ends(postgres_url: str) -> None:
+    async with opened(postgres_url) as runner, opened(postgres_url) as other:
+        await runner.save_response(record("r1", status="queued"))
+        assert await other.parts("r1", 0) == []
+        for number in range(3):
+            assert await runner.append_part("r1", number, b"%d" % number)
+        assert await runner.append_part("r1", 2, b"2"), "a commit that was not reported is repeated"
+        assert not await other.append_part("r1", 3, b"x"), "only the runner adds parts"
+        assert [await other.parts("r1", first) for first in (0, 2, 3)] == [[b"0", b"1", b"2"], [b"2"], []]
+        await runner.save_response(record("r1"))
+        assert await other.parts("r1", 0) is None
+        assert await other.parts("unknown", 0) is None
+        count = sa.select(sa.func.count()).select_from(event_parts)
+        assert await other._database.run(lambda connection: connection.scalar(count)) == 0  # type: ignore[attr-defined]
+
+
+async def test_one_process_works_on_a_conversation(postgres_url: str) -> None:
+    async with opened(postgres_url) as first, opened(postgres_url) as second:
+        for name in ("c1", "c2"):
+            await first.save_conversation(ConversationRecord(id=name, owner="a", created_at=1))
+        assert await first.lease_conversation("a", "c1")
+        assert not await second.lease_conversation("a", "c1")
+        assert await second.lease_conversation("a", "c2")
+        assert await second.lease_conversation("a", "unknown"), "whoever reads it finds that out"
+
+        await first.save_response(record("r1", conversation="c1"))
+        assert await second.lease_conversation("a", "c1"), "storing the answer ended the lease"
+        second.release_conversation("c1")
+        await second.save_chat(chat("x1"))  # It is written after the release.
+        assert await first.lease_conversation("a", "c1")
+
+
+async def test_a_process_whose_lease_expired_adds_nothing(postgres_url: str) -> None:
+    async with opened(postgres_url) as first, opened(postgres_url) as second:
+        await first.save_conversation(ConversationRecord(id="c1", owner="a", created_at=1))
+        assert await first.lease_conversation("a", "c1")
+        await _expire(first)
+        assert await second.lease_conversation("a", "c1")
+
+        with pytest.raises(StoreUnavailableError, match="another server"):
+            await first.save_response(record("r1", conversation="c1"))
+        await second.save_response(record("r2", conversation="c1"))
+        kept = (await first.conversation_items("a", "c1")).entries
+        assert [one.id for one in kept] == ["in_r2", "out_r2"]
+
+
+async def test_an_abandoned_response_ends_in_its_conversation(postgres_url: str) -> None:
+    """Its runner has the lease on the conversation, too, and both expire."""
+    async with opened(postgres_url) as first, opened(postgres_url) as second:
+        await first.save_conversation(ConversationRecord(id="c1", owner="a", created_at=1))
+        assert await first.lease_conversation("a", "c1")
+        await first.save_response(record("r1", status="queued", conversation="c1"))
+        await second._writer.write(  # type: ignore[attr-defined]
+            lambda connection: connection.execute(sa.update(responses).values(lease_until=0.0))
+        )
+        assert await second.end_abandoned(failed) == 1
+        assert [one.id for one in (await second.conversation_items("a", "c1")).entries] == ["in_r1", "out_r1"]
+        assert await second.lease_conversation("a", "c1")
 
 
 async def test_a_conversation_keeps_its_items_in_order(url: str) -> None:

@@ -40,7 +40,8 @@ from plumbline.server.page.routes import OPEN_PATHS, page_routes
 from plumbline.server.remote_access import RemoteAccess
 from plumbline.server.replies import Replies
 from plumbline.server.responses.background import BackgroundRuns
-from plumbline.server.responses.memory import Memory, remembering
+from plumbline.server.responses.leases import leasing
+from plumbline.server.responses.memory import Memory
 from plumbline.server.service import ModelService, PlumblineService
 from plumbline.server.settings import Settings
 from plumbline.server.websocket import responses_socket
@@ -129,7 +130,7 @@ def create_app(
             if tracing is not None:
                 stack.push_async_callback(tracing.close)
             if memory is not None:
-                await stack.enter_async_context(remembering(memory))
+                await stack.enter_async_context(leasing(memory.store, runs))
                 if not settings.sealing_key:
                     sealer.use(await memory.store.secret("reasoning"))
             stack.push_async_callback(models.close)

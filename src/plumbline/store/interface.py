@@ -8,7 +8,7 @@ cannot see records of another.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from plumbline.store.records import (
     ChatRecord,
@@ -16,6 +16,7 @@ from plumbline.store.records import (
     ItemRecord,
     Order,
     Page,
+    Renewed,
     ResponseRecord,
     StoreStats,
 )
@@ -63,6 +64,11 @@ class Store(ABC):
     async def stop(self) -> None:
         """Finish the writes that wait, and close the database. Idempotent."""
 
+    @property
+    @abstractmethod
+    def is_shared(self) -> bool:
+        """Whether servers on several machines may use it. Only then conversations are leased, and parts kept."""
+
     @abstractmethod
     def problems(self) -> list[str]:
         """Return why the database does not work, or soon will not, in words; nothing if all is well. It is quick."""
@@ -82,8 +88,8 @@ class Store(ABC):
         """Store a response, or replace the unfinished one with its id. A finished one stays as it is.
 
         If it is finished and has a conversation, its input and output are appended there in the same transaction, once.
-        An unfinished one is leased to this process, which renews the lease as long as it runs. A response that was
-        stored unfinished and then deleted is not stored again.
+        An unfinished one is leased to this process. A response that was stored unfinished and then deleted is not
+        stored again.
         """
 
     @abstractmethod
@@ -132,9 +138,45 @@ class Store(ABC):
             TooLargeError: the records that hold the items have more than `most_bytes`; nothing was read.
         """
 
+    # Leases: a process that has not renewed one for `LEASE_SECONDS`, by the clock of the database, counts as gone.
+
     @abstractmethod
-    async def take_abandoned(self) -> Sequence[ResponseRecord]:
-        """Return the unfinished responses of ended processes, each to one caller only; the caller saves them."""
+    async def renew_leases(self, running: Collection[str]) -> Renewed:
+        """Renew the leases on unfinished responses that this process runs, and on its conversations."""
+
+    @abstractmethod
+    async def end_abandoned(self, ended: Callable[[ResponseRecord, Sequence[bytes]], ResponseRecord]) -> int:
+        """End unfinished responses with an expired lease; return how many. It takes one batch of them.
+
+        Args:
+            ended: returns the record of the response as it ended, given the unfinished one and its parts.
+        """
+
+    @abstractmethod
+    async def request_cancel(self, owner: str, response_id: str) -> None:
+        """Ask the process that runs a response to cancel it; its next `renew_leases` tells it."""
+
+    @abstractmethod
+    async def append_part(self, response_id: str, number: int, body: bytes) -> bool:
+        """Keep a part of an unfinished response until it ends; return False if this process has no lease on it.
+
+        Args:
+            response_id: the response.
+            number: 0 for the first part, then one more each.
+            body: what other processes read to follow the response.
+        """
+
+    @abstractmethod
+    async def parts(self, response_id: str, first: int) -> Sequence[bytes] | None:
+        """Return the parts of an unfinished response from a number on; None if it has ended, or does not exist."""
+
+    @abstractmethod
+    async def lease_conversation(self, owner: str, conversation_id: str) -> bool:
+        """Lease a conversation; return False if another process has it. Storing items in it ends the lease."""
+
+    @abstractmethod
+    def release_conversation(self, conversation_id: str) -> None:
+        """End the lease on a conversation soon, if this process has it."""
 
     # Conversations
 

@@ -14,6 +14,7 @@ __all__ = [
     "ItemRecord",
     "Order",
     "Page",
+    "Renewed",
     "ResponseRecord",
     "Status",
     "StoreStats",
@@ -110,6 +111,15 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
     entries: tuple[T, ...]
     has_more: bool
     """Whether further entries follow."""
+
+
+class Renewed(msgspec.Struct):
+    """What a process learns of its unfinished responses when it renews their leases."""
+
+    cancelled: list[str] = []
+    """Another process asks to cancel these."""
+    lost: list[str] = []
+    """These were deleted, or another process has ended them because their lease had expired."""
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,11 +7,12 @@ the stream, byte by byte, at a tenth of the size.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from plumbline._generated.events import ResponseStreamEvent
+from plumbline._generated.items import OutputItem
 from plumbline._generated.responses import Response
 from plumbline.events import OutputEvent, Progress, TokenIds
 from plumbline.protocols.responses.compaction import Compacted
@@ -19,7 +20,7 @@ from plumbline.protocols.responses.identity import Repeated
 from plumbline.protocols.responses.writer import CANCELLED, ResponsesWriter
 from plumbline.wire.errors import ApiError
 
-__all__ = ["EventLog", "Failure", "begun", "replayed", "replayed_by", "written"]
+__all__ = ["EventLog", "Failure", "Journal", "Unfinished", "begun", "replayed", "replayed_by", "written"]
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag=True):
@@ -67,6 +68,87 @@ class EventLog(msgspec.Struct, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(EventLog)
+
+
+class _Part(msgspec.Struct, array_like=True):
+    """What an answer has gained since the part before."""
+
+    first_item: int
+    """The output index of the first of `item_ids`."""
+    item_ids: list[str]
+    output: list[OutputItem]
+    """Items that are done."""
+    events: list[OutputEvent | Compacted | Failure]
+
+
+_part_encoder = msgspec.msgpack.Encoder()
+_part_decoder = msgspec.msgpack.Decoder(_Part)
+
+
+class Journal:
+    """Cuts a growing answer into parts, from which another server puts it together.
+
+    Args:
+        response: the response, which grows.
+        item_ids: the ids of its items so far, which grow.
+        log: the events of its answer, which grow.
+    """
+
+    def __init__(self, response: Response, item_ids: list[str], log: EventLog) -> None:
+        self._response = response
+        self._item_ids = item_ids
+        self._log = log
+        self._items = 0
+        self.events = 0
+        """Events in the parts so far."""
+
+    def part(self) -> bytes:
+        """Return what there is since the last part."""
+        part = _Part(
+            self._items,
+            self._item_ids[self._items :],
+            self._response.output[self._items :],
+            self._log.events[self.events :],
+        )
+        self._items = len(self._response.output)
+        self.events = len(self._log.events)
+        return _part_encoder.encode(part)
+
+
+class Unfinished:
+    """An unfinished response, put together from its parts.
+
+    Args:
+        response: the response as it was stored first.
+        log: the log as it was stored first.
+    """
+
+    def __init__(self, response: Response, log: EventLog) -> None:
+        self.log = log
+        self._known = begun(response)
+        """Has the items that are done; the writer appends its own to another copy."""
+        self._item_ids: list[str] = []
+        identity = Repeated(self._known, self._item_ids)
+        self.writer = ResponsesWriter(begun(response), identity, logprobs=log.logprobs)
+        self._first: list[ResponseStreamEvent] = self.writer.queue()
+
+    def add(self, parts: Iterable[bytes]) -> Iterator[ResponseStreamEvent]:
+        """Write the events of further parts; the first call also those that every stream begins with."""
+        first, self._first = self._first, []
+        yield from first
+        for body in parts:
+            part = _part_decoder.decode(body)
+            self._item_ids[part.first_item :] = part.item_ids
+            self._known.output += part.output
+            for event in part.events:
+                self.log.append(event)
+                yield from written(self.writer, event)
+
+    def end(self, error: ApiError) -> Iterator[ResponseStreamEvent]:
+        """End it with an error, or as cancelled."""
+        failure = Failure.of(error)
+        self.log.append(failure)
+        yield from written(self.writer, failure)
 
 
 def begun(response: Response) -> Response:

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
 from plumbline._generated.events import ResponseStreamEvent
 from plumbline.events import OutputEvent
 from plumbline.protocols.responses.compaction import AnswerEvent, Compacted
-from plumbline.protocols.responses.event_log import Failure, begun, written
+from plumbline.protocols.responses.event_log import Failure, Journal, begun, written
 from plumbline.protocols.responses.identity import Fresh, Repeated
 from plumbline.protocols.responses.writer import CANCELLED, ResponsesWriter
 from plumbline.server.claims.names import Claims, background_claim
 from plumbline.server.limits.draining import Draining
 from plumbline.server.responses.memory import Keeper
+from plumbline.store.interface import Store
 from plumbline.wire.errors import ApiError, engine_unavailable, rate_limited
 
 __all__ = ["BackgroundRun", "BackgroundRuns"]
 
+_PART_SECONDS = 0.1
+"""Events of a response are kept for other servers this often, and only then shown."""
+_PARTS_A_SECOND = 100
+"""Parts that one process keeps a second; with more responses each waits longer."""
+_RETRY_SECONDS = 1.0
+
 _STOPPED = engine_unavailable("The server was stopped before the response was complete.")
+_TAKEN = engine_unavailable("Another server has deleted or ended this response.")
 
 
 class BackgroundRun:
@@ -41,13 +50,25 @@ class BackgroundRun:
         self._shown = 0
         """How many events of the log readers may see: the last one only after it is stored."""
         self._changed = asyncio.Event()
+        self._grown = asyncio.Event()
+        """Set when the log has events that are not kept yet."""
         self._task: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
-    async def start(self, answer: AsyncGenerator[AnswerEvent, None]) -> None:
-        """Store the response as queued, and let it run."""
+    async def start(
+        self, answer: AsyncGenerator[AnswerEvent, None], part_seconds: Callable[[], float]
+    ) -> None:
+        """Store the response as queued, and let it run.
+
+        Args:
+            answer: the answer.
+            part_seconds: returns how long to wait between two parts that other servers read.
+        """
         self.writer.queue()
         await self._keeper.save(self.writer.response)
         self._task = asyncio.create_task(self._run(answer))
+        if self._keeper.is_shared:
+            self._keeping = asyncio.create_task(self._keep(part_seconds))
 
     async def events(self) -> AsyncIterator[ResponseStreamEvent]:
         """Yield all events of the stream, waiting for those that are still to come."""
@@ -76,6 +97,10 @@ class BackgroundRun:
         """Stop the run because the server stops; the response has then failed, unless it had ended."""
         await self._stop(_STOPPED)
 
+    async def lose(self) -> None:
+        """Stop the run because another server has ended or deleted its response; nothing is stored."""
+        await self._stop(_TAKEN)
+
     async def join(self) -> None:
         """Wait for the end of the run."""
         if self._task is not None:
@@ -96,6 +121,9 @@ class BackgroundRun:
                     await self._take(event)
         except Exception as error:
             await self._end(self._midway(error))
+        finally:
+            if self._keeping is not None:
+                self._keeping.cancel()
 
     async def _take(self, event: OutputEvent | Compacted) -> None:
         if self.writer.queued:
@@ -104,7 +132,25 @@ class BackgroundRun:
         self._keeper.log.append(event)
         if self.writer.ended:
             await self._keeper.save(self.writer.response)
-        self._show()
+        elif self._keeper.is_shared:
+            self._grown.set()
+            return
+        self._show(len(self._keeper.log.events))
+
+    async def _keep(self, part_seconds: Callable[[], float]) -> None:
+        """Keep events for other servers, and show them: what a client has seen can be read again elsewhere."""
+        log = self._keeper.log
+        journal = Journal(self.writer.response, self._identity.item_ids, log)
+        for number in itertools.count():
+            await self._grown.wait()
+            self._grown.clear()
+            if self.writer.ended:
+                return
+            part = journal.part()
+            while not await self._keeper.keep_part(self.writer.response.id, number, part):  # noqa: ASYNC110
+                await asyncio.sleep(_RETRY_SECONDS)
+            self._show(max(self._shown, journal.events))
+            await asyncio.sleep(part_seconds())
 
     async def _end(self, error: ApiError) -> None:
         """End the response early, with an error."""
@@ -118,10 +164,10 @@ class BackgroundRun:
         log.append(Failure.of(error))
         with contextlib.suppress(ApiError):
             await self._keeper.save(self.writer.response)
-        self._show()
+        self._show(len(log.events))
 
-    def _show(self) -> None:
-        self._shown = len(self._keeper.log.events)
+    def _show(self, count: int) -> None:
+        self._shown = count
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -171,25 +217,38 @@ class BackgroundRuns:
         self._runs[response_id] = run
         try:
             await self._claims.claim(background_claim(response_id))
-            await run.start(answer)
+            await run.start(answer, lambda: max(_PART_SECONDS, len(self._runs) / _PARTS_A_SECOND))
         except BaseException:
             del self._runs[response_id]
             self._claims.release(background_claim(response_id))
             if at_end is not None:
                 at_end()
             raise
-        watcher = asyncio.create_task(self._forget(response_id, run, at_end))
-        self._watchers.add(watcher)
-        watcher.add_done_callback(self._watchers.discard)
+        self._watch(asyncio.create_task(self._forget(response_id, run, at_end)))
 
     def find(self, owner: str, response_id: str) -> BackgroundRun | None:
         """Return a run of this owner, if it has not ended."""
         run = self._runs.get(response_id)
         return run if run is not None and run.owner == owner else None
 
+    async def renew(self, store: Store) -> None:
+        """Renew the leases on all responses, and stop those that another server cancelled, deleted or ended.
+
+        Raises:
+            StoreUnavailableError: the store failed.
+        """
+        renewed = await store.renew_leases(list(self._runs))
+        for names, stop in ((renewed.cancelled, BackgroundRun.cancel), (renewed.lost, BackgroundRun.lose)):
+            for run in (self._runs[name] for name in names if name in self._runs):
+                self._watch(asyncio.create_task(stop(run)))  # Leases of others must not wait for it.
+
     async def stop(self) -> None:
         """Stop all runs; they have then failed."""
         await asyncio.gather(*(run.abandon() for run in list(self._runs.values())))
+
+    def _watch(self, task: asyncio.Task[None]) -> None:
+        self._watchers.add(task)
+        task.add_done_callback(self._watchers.discard)
 
     async def _forget(self, response_id: str, run: BackgroundRun, at_end: Callable[[], None] | None) -> None:
         with self._draining.counted():

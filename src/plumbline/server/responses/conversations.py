@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from plumbline.server.claims.names import Claims, conversation_claim
+from plumbline.server.failures import store_errors
+from plumbline.store.interface import Store
 from plumbline.wire.errors import conversation_locked
 
 __all__ = ["ConversationLocks", "Hold"]
@@ -36,19 +38,35 @@ class ConversationLocks:
     wait and try again.
 
     Args:
-        claims: the claims of all processes that serve the same clients.
+        claims: the claims of all processes of this server.
+        store: leases the conversation among servers that share it.
     """
 
-    def __init__(self, claims: Claims) -> None:
+    def __init__(self, claims: Claims, store: Store) -> None:
         self._claims = claims
+        self._store = store
 
     async def acquire(self, owner: str, conversation_id: str) -> Hold:
         """Begin to work on a conversation.
 
         Raises:
-            ApiError: 409 if another request does.
+            ApiError: 409 if another request does; 503 if the store cannot be used.
         """
         name = conversation_claim(owner, conversation_id)
         if not await self._claims.claim(name):
             raise conversation_locked(conversation_id)
-        return Hold(lambda: self._claims.release(name))
+
+        def release() -> None:
+            self._store.release_conversation(conversation_id)
+            self._claims.release(name)
+
+        is_leased = False
+        try:
+            with store_errors():
+                is_leased = await self._store.lease_conversation(owner, conversation_id)
+        finally:  # Also if the client leaves meanwhile.
+            if not is_leased:
+                release()
+        if not is_leased:
+            raise conversation_locked(conversation_id)
+        return Hold(release)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import msgspec
 
 from plumbline._generated.items import CompactionBody, InputItem
 from plumbline._generated.responses import Response
 from plumbline.protocols.common.fields import or_default
-from plumbline.protocols.responses.event_log import EventLog, Failure, begun
-from plumbline.protocols.responses.identity import Repeated
+from plumbline.protocols.responses.event_log import EventLog
 from plumbline.protocols.responses.reader import (
     Context,
     Continuing,
@@ -29,23 +25,21 @@ from plumbline.protocols.responses.stored_items import (
     resolve_references,
     stored_input,
 )
-from plumbline.protocols.responses.writer import ResponsesWriter
 from plumbline.server.claims.names import Claims
 from plumbline.server.failures import store_errors
 from plumbline.server.responses.conversations import ConversationLocks
-from plumbline.store.interface import Store
+from plumbline.server.responses.followers import Followers
+from plumbline.store.interface import Store, StoreUnavailableError
 from plumbline.store.records import UNFINISHED, ConversationRecord, ItemRecord, ResponseRecord, output_items
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import (
-    ApiError,
     conversation_not_found,
-    engine_unavailable,
     invalid_request,
     previous_response_not_found,
 )
 
-__all__ = ["MAX_CONTEXT_BYTES", "MAX_TURNS", "Keeper", "Memory", "remembering"]
+__all__ = ["MAX_CONTEXT_BYTES", "MAX_TURNS", "Keeper", "Memory"]
 
 MAX_TURNS = 4096
 """Responses that one chain of `previous_response_id` may have."""
@@ -55,12 +49,6 @@ MAX_CONTEXT_BYTES = 16 * 1024 * 1024
 
 MAX_CONVERSATION_ITEMS = 65_536
 """Items that a conversation may have when a request continues it."""
-
-ABANDONED = engine_unavailable("The server stopped before the response was complete.")
-"""The error of a response interrupted by a server stop."""
-
-
-_WATCH_SECONDS = 5.0
 
 
 class Keeper:
@@ -72,6 +60,8 @@ class Keeper:
         self._input = tuple(own)
         self.log = log
         """The events of the answer so far."""
+        self.is_shared = store.is_shared
+        """Whether other servers may follow the response."""
 
     async def save(self, response: Response) -> None:
         """Store the response as it is; returns when that is durable.
@@ -98,25 +88,12 @@ class Keeper:
                 )
             )
 
-
-@asynccontextmanager
-async def remembering(memory: Memory) -> AsyncIterator[None]:
-    """Open the store for a block, and look for responses that other processes left unfinished."""
-    await memory.store.start()
-    watch = asyncio.create_task(_watch(memory))
-    try:
-        yield
-    finally:
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
-        await memory.store.stop()
-
-
-async def _watch(memory: Memory) -> None:
-    while True:
-        with contextlib.suppress(ApiError):  # The next time is soon.
-            await memory.fail_abandoned()
-        await asyncio.sleep(_WATCH_SECONDS)
+    async def keep_part(self, response_id: str, number: int, part: bytes) -> bool:
+        """Keep what the response has gained for other servers; return whether that is durable."""
+        try:
+            return await self._store.append_part(response_id, number, part)
+        except StoreUnavailableError:
+            return False
 
 
 class Memory:
@@ -131,7 +108,8 @@ class Memory:
             claims: the claims of all processes that serve the same clients.
         """
         self.store = store
-        self.locks = ConversationLocks(claims)
+        self.locks = ConversationLocks(claims, store)
+        self.followers = Followers(store)
         self._checks_keys = checks_keys
 
     def owner(self, call: Call) -> str:
@@ -190,26 +168,6 @@ class Memory:
         if found is None:
             raise conversation_not_found(name, param)
         return found
-
-    async def fail_abandoned(self) -> None:
-        """Mark the unfinished responses of processes that have ended as failed (R-04)."""
-        with store_errors():
-            for record in await self.store.take_abandoned():
-                response = msgspec.json.decode(record.response, type=Response)
-                log = EventLog.decode(record.events)
-                writer = ResponsesWriter(begun(response), Repeated(response), logprobs=log.logprobs)
-                writer.queue()
-                writer.fail(ABANDONED)
-                log.events = [Failure.of(ABANDONED)]
-                await self.store.save_response(
-                    msgspec.structs.replace(
-                        record,
-                        status="failed",
-                        response=encode(writer.response),
-                        output=(),
-                        events=log.encode(),
-                    )
-                )
 
     async def keeper(self, owner: str, context: Context, log: EventLog) -> Keeper:
         """Return the keeper that stores the response to a request.

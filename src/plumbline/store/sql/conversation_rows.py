@@ -58,7 +58,7 @@ class ConversationRows(ResponseRows):
         def work(connection: sa.Connection) -> bool:
             return self._append(connection, owner, conversation_id, items)
 
-        return await self._writer.write(work)
+        return await self._writer.write(work, lambda _: self._leased.discard(conversation_id))
 
     async def conversation_items(
         self,

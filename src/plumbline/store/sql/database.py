@@ -24,8 +24,12 @@ _log = logging.getLogger("plumbline.store")
 
 __all__ = ["HEAD", "Database", "UnresponsiveError"]
 
-HEAD = "0001"
-"""The revision of the tables that this version reads and writes."""
+HEAD = "0002"
+"""The revision of the tables that this version reads and writes.
+
+Revisions with the same first two digits only add to the tables. So servers of an older and of a newer version work on
+them side by side, and an older one may start again during an upgrade.
+"""
 
 T = TypeVar("T")
 
@@ -100,6 +104,13 @@ class Database:
             self._asynchronous = create_async_engine(self.url, pool_pre_ping=True, **limits)
             self.engine = self._asynchronous.sync_engine
         await self.run(self._upgrade, write=True)
+
+    @property
+    def clock(self) -> sa.ColumnElement[float]:
+        """Unix time of the database, the one clock that all servers agree on."""
+        if self.is_sqlite:
+            return (sa.func.julianday("now", type_=sa.Double) - 2_440_587.5) * 86_400.0
+        return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
 
     async def close(self) -> None:
         """Close all connections. Idempotent."""
@@ -232,7 +243,12 @@ class Database:
         # If several servers start at once, one creates the tables and the others wait, with SQLite for its lock.
         if not self.is_sqlite:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-        if _revision(connection) != HEAD:
+        found = _revision(connection)
+        if found is not None and found > HEAD and found[:2] == HEAD[:2]:
+            _log.warning(
+                "the tables were written by a newer version (%s); this one reads what it knows", found
+            )
+        elif found != HEAD:
             _migrate(connection)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from plumbline.store.interface import StoreFullError, TooLargeError
+from plumbline.store.interface import StoreFullError, StoreUnavailableError, TooLargeError
 from plumbline.store.records import UNFINISHED, ItemRecord, ResponseRecord, output_items
 from plumbline.store.sql.rows import Rows, decode_items, encode_items, now
-from plumbline.store.sql.tables import conversation_items, conversations, items, responses
+from plumbline.store.sql.tables import conversation_items, conversations, event_parts, items, responses
 
-__all__ = ["LEASE_SECONDS", "ResponseRows"]
+__all__ = ["LEASE_SECONDS", "ResponseRows", "response_record"]
 
 LEASE_SECONDS = 10.0
 """A process that has not renewed its lease for this long counts as gone."""
@@ -22,15 +22,8 @@ LEASE_SECONDS = 10.0
 _PAYLOAD_BYTES = sa.func.length(responses.c.response) + sa.func.length(responses.c.input)
 _VARIABLES = 500
 """Values in one statement."""
-_REPLACE_UNFINISHED = (
-    sa.update(responses)
-    .where(
-        responses.c.id == sa.bindparam("its_id"),
-        responses.c.owner == sa.bindparam("its_owner"),
-        responses.c.status.in_(UNFINISHED),
-    )
-    .values({column.name: sa.bindparam(column.name) for column in responses.c if column.name != "thread"})
-)
+_NOT_SAVED = frozenset({"lease_until", "cancel_requested"})
+"""Columns that a record does not set: the database computes one, others write the other."""
 _WITHOUT_EVENTS = [column for column in responses.c if column.name != "events"]
 
 
@@ -42,6 +35,8 @@ class ResponseRows(Rows):
     _max_responses_per_owner: int | None = None
     _unfinished: set[str]
     """Unfinished responses that this process has stored."""
+    _leased: set[str]
+    """Conversations that requests of this process work on."""
 
     async def save_response(self, record: ResponseRecord) -> None:
         def work(connection: sa.Connection) -> None:
@@ -52,6 +47,7 @@ class ResponseRows(Rows):
                 self._unfinished.add(record.id)
             else:
                 self._unfinished.discard(record.id)
+                self._leased.discard(record.conversation or "")  # `_append` has ended the lease.
 
         await self._writer.write(work, committed)
 
@@ -68,7 +64,7 @@ class ResponseRows(Rows):
         def work(connection: sa.Connection) -> ResponseRecord | None:
             query = sa.select(responses).where(responses.c.id == response_id, responses.c.owner == owner)
             row = (connection.execute(query)).first()
-            return None if row is None else _record(row)
+            return None if row is None else response_record(row)
 
         return await self._database.run(work)
 
@@ -96,7 +92,7 @@ class ResponseRows(Rows):
                 part = names[start : start + _VARIABLES]
                 query = sa.select(*_WITHOUT_EVENTS).where(responses.c.id.in_(part))
                 rows |= {row.id: row for row in (connection.execute(query)).all()}
-            return [_record(rows[name]) for name in reversed(names) if name in rows]
+            return [response_record(rows[name]) for name in reversed(names) if name in rows]
 
         found = await self._database.run(work)
         if found is None:
@@ -138,59 +134,56 @@ class ResponseRows(Rows):
             raise TooLargeError
         return found
 
-    async def take_abandoned(self) -> Sequence[ResponseRecord]:
-        def work(connection: sa.Connection) -> list[ResponseRecord]:
-            gone = (
-                responses.c.runner.is_not(None),
-                responses.c.runner != self._runner,
-                responses.c.lease_until < time.time(),
-            )
-            rows = (connection.execute(sa.select(responses).where(*gone))).all()
-            taken = []
-            for row in rows:
-                update = sa.update(responses).where(responses.c.id == row.id, *gone).values(self._lease())
-                if (connection.execute(update)).rowcount:
-                    taken.append(_record(row))
-            return taken
-
-        found = await self._writer.write(work)
-        self._unfinished |= {record.id for record in found}
-        return found
-
-    async def renew_leases(self) -> None:
-        """Record for other processes that this one still runs its unfinished responses."""
-        if not self._unfinished:
-            return
-
-        def work(connection: sa.Connection) -> None:
-            connection.execute(
-                sa.update(responses).where(responses.c.runner == self._runner).values(self._lease())
-            )
-
-        await self._writer.write(work)
-
-    def _save(self, connection: sa.Connection, record: ResponseRecord) -> None:
+    def _save(
+        self, connection: sa.Connection, record: ResponseRecord, *, taken_from: str | None = None
+    ) -> None:
+        """Write a record; `taken_from` is the process that has it now, if that is another one."""
         values = _values(record)
-        values |= self._lease() if record.status in UNFINISHED else {"runner": None, "lease_until": None}
+        is_unfinished = record.status in UNFINISHED
+        values |= {"runner": self._runner, "seconds": LEASE_SECONDS} if is_unfinished else _NO_LEASE
         new = record.id not in self._unfinished and connection.execute(self._insert_response, values).rowcount
         if not new:
             mine = {"its_id": record.id, "its_owner": record.owner}
-            if not connection.execute(_REPLACE_UNFINISHED, values | mine).rowcount:
+            if not connection.execute(self._replace_unfinished, values | mine).rowcount:
                 return  # It was deleted, or has ended.
             connection.execute(sa.delete(items).where(items.c.holder == record.id))
+            if self.is_shared:
+                connection.execute(sa.delete(event_parts).where(event_parts.c.response == record.id))
         every = [*record.input, *record.output]
         self._note_items(connection, record.owner, record.id, every)
-        if record.conversation is not None and record.status not in UNFINISHED:
-            self._append(connection, record.owner, record.conversation, every)
+        if record.conversation is not None and not is_unfinished:
+            self._append(connection, record.owner, record.conversation, every, taken_from=taken_from)
 
     @cached_property
     def _insert_response(self) -> Any:
         """Inserts a response that is not there yet, in the thread of its parent."""
         parents = responses.alias()
         thread = sa.select(parents.c.thread).where(parents.c.id == sa.bindparam("parent")).scalar_subquery()
-        values: dict[str, Any] = {column.name: sa.bindparam(column.name) for column in responses.c}
+        values = self._saved_values
         values["thread"] = sa.func.coalesce(thread, sa.bindparam("id"))
         return self._insert(responses).values(values).on_conflict_do_nothing(index_elements=["id"])
+
+    @cached_property
+    def _replace_unfinished(self) -> Any:
+        values = self._saved_values
+        del values["thread"]
+        return (
+            sa.update(responses)
+            .where(
+                responses.c.id == sa.bindparam("its_id"),
+                responses.c.owner == sa.bindparam("its_owner"),
+                responses.c.status.in_(UNFINISHED),
+            )
+            .values(values)
+        )
+
+    @property
+    def _saved_values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            c.name: sa.bindparam(c.name) for c in responses.c if c.name not in _NOT_SAVED
+        }
+        # NULL seconds make it NULL.
+        return values | {"lease_until": self._database.clock + sa.bindparam("seconds", type_=sa.Double)}
 
     def _note_items(
         self, connection: sa.Connection, owner: str, holder: str, every: Sequence[ItemRecord]
@@ -224,19 +217,39 @@ class ResponseRows(Rows):
         return found
 
     def _append(
-        self, connection: sa.Connection, owner: str, conversation: str, every: Sequence[ItemRecord]
+        self,
+        connection: sa.Connection,
+        owner: str,
+        conversation: str,
+        every: Sequence[ItemRecord],
+        *,
+        taken_from: str | None = None,
     ) -> bool:
-        """Append items to a conversation; return whether it exists.
+        """Append items to a conversation, and end the lease on it; return whether it exists.
 
         An item that the conversation has already stays where it is: cursors are ids, so an id has one place.
+
+        Raises:
+            StoreUnavailableError: another process has the lease: this one was stopped for long, or could not renew it.
         """
+        mine = (conversations.c.id == conversation, conversations.c.owner == owner)
+        free = sa.or_(
+            conversations.c.runner.is_(None), conversations.c.runner.in_((self._runner, taken_from or ""))
+        )
         touched = connection.execute(
             sa.update(conversations)
-            .where(conversations.c.id == conversation, conversations.c.owner == owner)
-            .values(used_at=now(), size=conversations.c.size + sum(len(item.body) for item in every))
+            .where(*mine, free)
+            .values(
+                used_at=now(),
+                size=conversations.c.size + sum(len(item.body) for item in every),
+                runner=None,
+                lease_until=None,
+            )
         )
         if not touched.rowcount:
-            return False
+            if connection.scalar(sa.select(conversations.c.id).where(*mine)) is None:
+                return False
+            raise StoreUnavailableError("another server has begun to work on the conversation meanwhile")
         if every:
             rows = [{"conversation": conversation, "id": item.id, "body": item.body} for item in every]
             insert = self._insert(conversation_items)
@@ -249,8 +262,8 @@ class ResponseRows(Rows):
             self._note_items(connection, owner, conversation, every)
         return True
 
-    def _lease(self) -> dict[str, Any]:
-        return {"runner": self._runner, "lease_until": time.time() + LEASE_SECONDS}
+
+_NO_LEASE: dict[str, Any] = {"runner": None, "seconds": None}
 
 
 def _newest_holders(owner: str, item_ids: Sequence[str]) -> sa.Select[tuple[str, str]]:
@@ -281,7 +294,7 @@ def _values(record: ResponseRecord) -> dict[str, Any]:
     }
 
 
-def _record(row: Any) -> ResponseRecord:
+def response_record(row: Any) -> ResponseRecord:
     fields = row._mapping
     return ResponseRecord(
         id=row.id,

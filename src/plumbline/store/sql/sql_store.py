@@ -14,9 +14,8 @@ import sqlalchemy as sa
 from plumbline.store.interface import StoreUnavailableError
 from plumbline.store.records import StoreStats
 from plumbline.store.sql.chat_rows import ChatRows
-from plumbline.store.sql.conversation_rows import ConversationRows
 from plumbline.store.sql.database import Database
-from plumbline.store.sql.response_rows import LEASE_SECONDS
+from plumbline.store.sql.lease_rows import LeaseRows
 from plumbline.store.sql.sweep import Retention, Sizes, delete_expired, find_expired, sizes
 from plumbline.store.sql.tables import secrets
 from plumbline.store.sql.writer import GroupWriter
@@ -31,7 +30,7 @@ _PAGES = 2_000
 _SECRET_BYTES = 32
 
 
-class SqlStore(ConversationRows, ChatRows):
+class SqlStore(LeaseRows, ChatRows):
     """A store in a SQL database, with the tables of `ResponseRows`, `ConversationRows` and `ChatRows`."""
 
     def __init__(self, database: Database, retention: Retention) -> None:
@@ -39,7 +38,7 @@ class SqlStore(ConversationRows, ChatRows):
         self._database = database
         self._retention = retention
         self._max_responses_per_owner = retention.max_responses_per_owner
-        self._unfinished = set()
+        self._unfinished, self._leased, self._releasing = set(), set(), set()
         self._runner = token_hex(8)
         self._writer = GroupWriter(database)
         self._tasks: list[asyncio.Task[None]] = []
@@ -53,16 +52,14 @@ class SqlStore(ConversationRows, ChatRows):
     async def start(self) -> None:
         await self._database.open()
         self._writer.start()
-        self._tasks = [
-            asyncio.create_task(self._every(LEASE_SECONDS / 3, self.renew_leases)),
-            asyncio.create_task(self._every(_SWEEP_SECONDS, self._sweep)),
-        ]
+        self._tasks = [asyncio.create_task(self._every(_SWEEP_SECONDS, self._sweep))]
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        await asyncio.gather(*self._releasing)
         await self._writer.stop()
         await self._database.close()
 

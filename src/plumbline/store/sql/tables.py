@@ -11,6 +11,7 @@ __all__ = [
     "chats",
     "conversation_items",
     "conversations",
+    "event_parts",
     "items",
     "metadata",
     "responses",
@@ -62,9 +63,19 @@ responses = sa.Table(
     sa.Column("response", sa.LargeBinary, nullable=False),
     sa.Column("input", sa.LargeBinary, nullable=False),
     sa.Column("events", sa.LargeBinary, nullable=False),
+    sa.Column("cancel_requested", sa.Boolean, comment="another process asks its runner to stop"),
     sa.Index("responses_by_thread", "thread", "created_at", "size"),
     sa.Index("responses_by_owner", "owner", "size"),
     sa.Index("responses_by_runner", "runner"),
+)
+
+# Deleted with its response, also by a server of an older version, which does not know the table.
+event_parts = sa.Table(
+    "event_parts",
+    metadata,
+    sa.Column("response", _TEXT, sa.ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, comment="0, 1, 2, … in the order of the events"),
+    sa.Column("body", sa.LargeBinary, nullable=False),
 )
 
 items = sa.Table(
@@ -90,6 +101,8 @@ conversations = sa.Table(
         "size", sa.BigInteger, nullable=False, comment="bytes of its items; an item sent again counts again"
     ),
     sa.Column("metadata", sa.LargeBinary, nullable=False),
+    sa.Column("runner", _TEXT, comment="the process with a request that works on it"),
+    sa.Column("lease_until", sa.Double, comment="Unix time at which the runner counts as gone"),
     sa.Index("conversations_by_use", "used_at", "size"),
 )
 

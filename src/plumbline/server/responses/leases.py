@@ -1,0 +1,53 @@
+"""Renew the leases of a server's work, and end what servers that have gone left unfinished (R-04)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from plumbline.server.responses.background import BackgroundRuns
+from plumbline.server.responses.unfinished import interrupted
+from plumbline.store.interface import Store, StoreUnavailableError
+
+__all__ = ["leasing"]
+
+_log = logging.getLogger("plumbline.server")
+
+_SHARED_SECONDS = 1.0
+"""Time between two renewals, which learn of cancellations, and between two searches for abandoned responses."""
+_ALONE_SECONDS = 10 / 3
+"""The same where only this machine has the store."""
+_GRACE_SECONDS = 5.0
+"""Time after a failure of the store in which nothing counts as abandoned: every server renews its leases first."""
+
+
+@asynccontextmanager
+async def leasing(store: Store, runs: BackgroundRuns) -> AsyncIterator[None]:
+    """Open the store for a block, renew leases, and look for abandoned responses."""
+    await store.start()
+    watch = asyncio.create_task(_watch(store, runs))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        await store.stop()
+
+
+async def _watch(store: Store, runs: BackgroundRuns) -> None:
+    loop = asyncio.get_running_loop()
+    patient_until = 0.0
+    while True:
+        try:
+            await runs.renew(store)
+            if loop.time() > patient_until:
+                await store.end_abandoned(interrupted)
+        except StoreUnavailableError:
+            patient_until = loop.time() + _GRACE_SECONDS
+        except Exception:  # Leases must be renewed whatever a record has.
+            _log.exception(
+                "the leases of this server could not be renewed, or abandoned responses not be ended"
+            )
+        await asyncio.sleep(_SHARED_SECONDS if store.is_shared else _ALONE_SECONDS)

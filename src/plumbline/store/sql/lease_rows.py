@@ -1,0 +1,165 @@
+"""Lease what a process works on: unfinished responses, and conversations.
+
+A lease is two columns of the row itself: `runner`, the process, and `lease_until`, by the clock of the database. The
+runner renews its leases; when it is gone they expire, and others end what it left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from plumbline.store.interface import StoreUnavailableError
+from plumbline.store.records import UNFINISHED, Renewed, ResponseRecord
+from plumbline.store.sql.conversation_rows import ConversationRows
+from plumbline.store.sql.response_rows import LEASE_SECONDS, response_record
+from plumbline.store.sql.tables import conversations, event_parts, responses
+
+__all__ = ["LeaseRows"]
+
+_BATCH = 32
+"""Abandoned responses that end in one transaction."""
+_NAMES = 500
+"""Values in one statement."""
+
+
+class LeaseRows(ConversationRows):
+    """The leases in the tables of responses and conversations."""
+
+    _releasing: set[asyncio.Task[None]]
+
+    @property
+    def is_shared(self) -> bool:
+        return not self._database.is_sqlite
+
+    async def renew_leases(self, running: Collection[str]) -> Renewed:
+        # What has been stored, but is not run because its request ended meanwhile, expires.
+        mine = [name for name in running if name in self._unfinished]
+        leased = list(self._leased)
+        renewed = Renewed()
+        if not mine and not leased:
+            return renewed
+
+        def work(connection: sa.Connection) -> dict[str, bool]:
+            until = {"lease_until": self._database.clock + LEASE_SECONDS}
+            found: dict[str, bool] = {}
+            for names in _batches(mine):
+                update = sa.update(responses).where(
+                    responses.c.id.in_(names), responses.c.runner == self._runner
+                )
+                rows = connection.execute(
+                    update.values(until).returning(responses.c.id, responses.c.cancel_requested)
+                )
+                found |= {row.id: bool(row.cancel_requested) for row in rows.all()}
+            for names in _batches(leased):
+                held = (conversations.c.id.in_(names), conversations.c.runner == self._runner)
+                connection.execute(sa.update(conversations).where(*held).values(until))
+            return found
+
+        def committed(found: dict[str, bool]) -> None:
+            # Here, because a response that ends in the same transaction is not lost.
+            renewed.cancelled.extend(name for name, is_cancelled in found.items() if is_cancelled)
+            renewed.lost.extend(name for name in mine if name not in found and name in self._unfinished)
+
+        await self._writer.write(work, committed)
+        return renewed
+
+    async def end_abandoned(self, ended: Callable[[ResponseRecord, Sequence[bytes]], ResponseRecord]) -> int:
+        def work(connection: sa.Connection) -> int:
+            rows = connection.execute(self._abandoned()).all()
+            for row in rows:
+                record = ended(response_record(row), self._parts(connection, row.id, 0))
+                self._save(connection, record, taken_from=row.runner)
+            return len(rows)
+
+        return await self._writer.write(work)
+
+    def _abandoned(self) -> sa.Select[Any]:
+        # The order makes PostgreSQL take the index, also before it has statistics: it is looked at each second.
+        query = sa.select(responses).where(
+            responses.c.runner.is_not(None), responses.c.lease_until < self._database.clock
+        )
+        return query.order_by(responses.c.runner).limit(_BATCH).with_for_update(skip_locked=True)
+
+    async def request_cancel(self, owner: str, response_id: str) -> None:
+        def work(connection: sa.Connection) -> None:
+            mine = (responses.c.id == response_id, responses.c.owner == owner)
+            update = sa.update(responses).where(*mine, responses.c.status.in_(UNFINISHED))
+            connection.execute(update.values(cancel_requested=True))
+
+        await self._writer.write(work)
+
+    async def append_part(self, response_id: str, number: int, body: bytes) -> bool:
+        assert self.is_shared, "parts are for other machines"
+
+        def work(connection: sa.Connection) -> bool:
+            values = (sa.literal(response_id), sa.literal(number), sa.literal(body, sa.LargeBinary))
+            mine = sa.select(*values).where(responses.c.id == response_id, responses.c.runner == self._runner)
+            insert = self._insert(event_parts).from_select(["response", "number", "body"], mine)
+            # An attempt whose commit was not reported may have stored it.
+            insert = insert.on_conflict_do_update(
+                index_elements=["response", "number"], set_={"body": insert.excluded.body}
+            )
+            return bool(connection.execute(insert).rowcount)
+
+        return await self._writer.write(work)
+
+    async def parts(self, response_id: str, first: int) -> Sequence[bytes] | None:
+        def work(connection: sa.Connection) -> Sequence[bytes] | None:
+            query = sa.select(responses.c.status).where(responses.c.id == response_id)
+            if connection.scalar(query) not in UNFINISHED:
+                return None
+            return self._parts(connection, response_id, first)
+
+        return await self._database.run(work)
+
+    async def lease_conversation(self, owner: str, conversation_id: str) -> bool:
+        if not self.is_shared:
+            return True
+        mine = (conversations.c.id == conversation_id, conversations.c.owner == owner)
+
+        def work(connection: sa.Connection) -> bool | None:
+            clock = self._database.clock
+            free = sa.or_(conversations.c.runner.is_(None), conversations.c.lease_until < clock)
+            values = {"runner": self._runner, "lease_until": clock + LEASE_SECONDS}
+            if connection.execute(sa.update(conversations).where(*mine, free).values(values)).rowcount:
+                return True
+            # One that does not exist needs no lease: whoever reads it finds that out.
+            return None if connection.scalar(sa.select(conversations.c.id).where(*mine)) is None else False
+
+        def committed(granted: bool | None) -> None:
+            if granted:
+                self._leased.add(conversation_id)
+
+        return await self._writer.write(work, committed) is not False
+
+    def release_conversation(self, conversation_id: str) -> None:
+        if conversation_id in self._leased:
+            self._leased.discard(conversation_id)
+            task = asyncio.create_task(self._release(conversation_id))
+            self._releasing.add(task)
+            task.add_done_callback(self._releasing.discard)
+
+    async def _release(self, conversation_id: str) -> None:
+        held = (conversations.c.id == conversation_id, conversations.c.runner == self._runner)
+        update = sa.update(conversations).where(*held).values(runner=None, lease_until=None)
+        with contextlib.suppress(StoreUnavailableError):  # It expires.
+            await self._writer.write(lambda connection: connection.execute(update))
+
+    def _parts(self, connection: sa.Connection, response_id: str, first: int) -> list[bytes]:
+        if not self.is_shared:
+            return []
+        query = sa.select(event_parts.c.body).where(
+            event_parts.c.response == response_id, event_parts.c.number >= first
+        )
+        return list(connection.scalars(query.order_by(event_parts.c.number)).all())
+
+
+def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield names in numbers that fit into one statement."""
+    for start in range(0, len(names), _NAMES):
+        yield names[start : start + _NAMES]
