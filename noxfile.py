@@ -22,6 +22,7 @@ SERVE = "serve"
 DEV = "serve,dev"
 BENCH = "serve,dev,peers"
 PAGE_DRIVER = ("playwright==1.65.2", "axe-playwright-python==0.1.8")
+SITE_BUILDER = ("furo", "myst-parser", "sphinx")
 CODE = ("src", "kernels", "conformance", "openapi", "benchmarks", "noxfile.py")
 # One process more than cores, because tests wait for servers: 369 s instead of 463 s on two cores. Some tests start
 # servers on the same machine, so more than four processes do not help.
@@ -237,12 +238,13 @@ def clients(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def page(session: nox.Session) -> None:
-    """Try the page at `/` in Debian's chromium (`apt-get install chromium`), or with `-- PATH …` a part of it."""
+    """Try the page at `/` and the site in Debian's chromium (`apt-get install chromium graphviz`), or `-- PATH …`."""
     environment = Environment(session, DEV)
-    # Only this session needs a browser's driver, so it is not installed beside the development tools.
+    # Only this session needs a browser's driver, so it is not installed beside the development tools; nor is Sphinx.
     driver = ROOT / ".nox" / "page"
     install = ("-m", "pip", "install", "--quiet", "--upgrade", "--target", str(driver), *PAGE_DRIVER)
-    if not (driver / "playwright").is_dir():
+    install += tuple(map(_pin, SITE_BUILDER))
+    if not ((driver / "playwright").is_dir() and (driver / "sphinx").is_dir()):
         environment.run("python", *install)
     environment.run(
         "python",
@@ -358,13 +360,13 @@ def deploy(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
-    """Build the site in docs/build/site, every link checked, and the pages about the reference servers in docs/build.
+    """Build the site in docs/build/site, every link checked, with a page for each rule and each judged server.
 
     The diagrams need graphviz (`apt-get install graphviz`).
     """
     environment = Environment(session, f"{SERVE},docs")
     environment.run("python", "conformance/reference_servers/pages.py")
-    environment.run("sphinx-build", "-q", "-E", "-W", "-n", "-b", "html", "docs", "docs/build/site")
+    environment.run("sphinx-build", "-q", "-E", "-W", "-n", "-b", "dirhtml", "docs", "docs/build/site")
 
 
 @nox.session(name="peers-docs", venv_backend="none")

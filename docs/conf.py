@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
 project = "Plumbline"
 html_title = "Plumbline"
 author = "the Plumbline authors"
-extensions = ["myst_parser", "sphinx.ext.graphviz"]
+extensions = ["myst_parser", "sphinx.ext.graphviz", "extension"]
 graphviz_output_format = "svg"
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["build", "deploy"]
-# Pages about foreign servers are linked from the table of results; examples show JSON with "…" and HAProxy's language.
+# Pages of servers and rules are linked from the tables; examples show JSON with "…" and HAProxy's language.
 suppress_warnings = ["misc.highlighting_failure", "toc.not_included"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
+# `conformance/reference_servers/pages.py` writes the exchanges of the judged servers and their recordings.
+html_extra_path = ["build/extra"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_theme = "furo"
 # Nothing is loaded from elsewhere: furo brings its fonts and scripts.
 html_theme_options = {

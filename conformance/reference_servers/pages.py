@@ -1,16 +1,22 @@
 """Make files from the recordings: the verdicts that a replay must repeat, and pages about the servers.
 
-`nox -s peers` writes the committed files. As a script (`nox -s docs`) this module builds the pages of `docs/build/`.
-They show every verdict with its requests and answers, and are too large to commit.
+`nox -s peers` writes the committed files. As a script (`nox -s docs`) this module writes what the site has besides: a
+page for each rule, and pages that show every verdict with its requests and answers, which are too large to commit.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+from collections.abc import Collection
 from pathlib import Path
 
+import msgspec
 from differences import Run, differences_markdown, read_run, reasons
+from history import read_history
 from repetitions import read_repetitions
+from rule_pages import rule_pages
 from server_pages import server_page
 from servers import PEERS
 
@@ -22,7 +28,7 @@ from plumbline_conformance.reports.matrix.table import Column
 
 __all__ = ["built_pages", "committed_files", "differences", "recordings", "write"]
 
-_MORE = "\n`nox -s docs` builds pages with every verdict, request and answer; they begin at `docs/build/matrix.html`.\n"
+_MORE = "\nThe site that `nox -s docs` builds also has every verdict, request and answer (`/evidence/matrix.html`).\n"
 
 
 def recordings(root: Path) -> dict[str, Path]:
@@ -52,29 +58,49 @@ def committed_files(root: Path) -> dict[Path, str]:
                 column.name,
                 PEERS[column.name],
                 column,
-                read_repetitions(root / "conformance" / "recordings" / f"{column.name}.repetitions.json"),
+                read_repetitions(_beside(root, column, "repetitions")),
+                read_history(_beside(root, column, "history")),
             )
             for column in columns
-            if not PEERS[column.name].ours
         },
     }
 
 
-def built_pages(root: Path) -> dict[Path, str]:
-    """Return the text of every page in `docs/build/`."""
-    columns = _columns(root)
-    build = root / "docs" / "build"
-    pages = matrix_pages(matrix_for(columns, build), _notes(columns, "../reference/servers"))
-    return {build / path: text for path, text in pages.items()}
+def built_pages(root: Path, names: Collection[str] = PEERS) -> dict[Path, str]:
+    """Return the text of every page of the site that is not committed.
+
+    Args:
+        root: the root of the repository.
+        names: the servers to show.
+    """
+    columns = _columns(root, names)
+    evidence = root / "docs" / "build" / "extra" / "evidence"
+    # The site has copies of the recordings, because pages of a site cannot link to files beside it.
+    copied = [
+        msgspec.structs.replace(
+            column, recording=str(evidence.parent / "recordings" / Path(column.recording).name)
+        )
+        for column in columns
+    ]
+    matrix = matrix_for(copied, evidence)
+    notes = {column.name: f"../reference/servers/{column.name}/" for column in columns}
+    return {
+        **{evidence / path: text for path, text in matrix_pages(matrix, notes).items()},
+        **{root / "docs" / "rules" / path: text for path, text in rule_pages(matrix).items()},
+    }
 
 
-def _columns(root: Path) -> list[Column]:
-    return columns_from([str(path) for path in recordings(root).values()])
+def _columns(root: Path, names: Collection[str] = PEERS) -> list[Column]:
+    return columns_from([str(path) for name, path in recordings(root).items() if name in names])
+
+
+def _beside(root: Path, column: Column, kind: str) -> Path:
+    return root / "conformance" / "recordings" / f"{column.name}.{kind}.json"
 
 
 def _notes(columns: list[Column], folder: str) -> dict[str, str]:
-    """Return the links to the pages with notes; our own server has no such page."""
-    return {column.name: f"{folder}/{column.name}.md" for column in columns if not PEERS[column.name].ours}
+    """Return the links to the pages of the servers."""
+    return {column.name: f"{folder}/{column.name}.md" for column in columns}
 
 
 def write(files: dict[Path, str]) -> None:
@@ -99,6 +125,10 @@ def differences(root: Path) -> dict[str, tuple[str, Run, dict[str, list[str]]]]:
 
 
 if __name__ == "__main__":
-    root = Path(__file__).parents[2]
-    write(built_pages(root))
-    print(f"Open {root / 'docs' / 'build' / 'matrix.html'}")
+    # With arguments: another root, and the servers to show.
+    root = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[2]
+    write(built_pages(root, sys.argv[2:] or PEERS))
+    copies = root / "docs" / "build" / "extra" / "recordings"
+    copies.mkdir(exist_ok=True)
+    for path in recordings(root).values():
+        shutil.copyfile(path, copies / path.name)

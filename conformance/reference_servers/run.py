@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.serving.processes import THREADS, free_port, started  # noqa: E402
 from differences import read_run  # noqa: E402
 from environments import Absent, Environment  # noqa: E402
+from history import past_of, read_history, with_past  # noqa: E402
 from pages import committed_files, write  # noqa: E402
 from repetitions import repetitions_of  # noqa: E402
 from servers import MODEL, PEERS, Peer  # noqa: E402
@@ -152,6 +153,8 @@ def _judge(name: str, *, diff: bool, runs: int) -> str:
         last, live = _check(site, url, *redacted)
         if other := _otherwise(live, fresh):
             raise RuntimeError(f"these checks judge the recording differently: {', '.join(other)}")
+        if (RECORDINGS / fresh.name).is_file():
+            _remember(name)
         shutil.copyfile(fresh, RECORDINGS / fresh.name)
     if diff and not site.peer.ours:
         # The last requests of the judge may have silenced the server.
@@ -195,7 +198,14 @@ def _compare(site: Site, url: str) -> None:
     _write(f"{site.name}.differences.json", read_run(compared))
 
 
-def _write(name: str, found: msgspec.Struct) -> None:
+def _remember(name: str) -> None:
+    """Keep the results of a recording that is about to be replaced."""
+    [column] = _columns(RECORDINGS / f"{name}.jsonl.gz")
+    known = read_history(RECORDINGS / f"{name}.history.json")
+    _write(f"{name}.history.json", with_past(known, past_of(column.report)))
+
+
+def _write(name: str, found: msgspec.Struct | Sequence[msgspec.Struct]) -> None:
     text = msgspec.json.format(msgspec.json.encode(found), indent=1)
     (RECORDINGS / name).write_bytes(text + b"\n")
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from inspect import cleandoc
 
+from history import Past, history_lines, past_of
 from patches import PATCHES
 from repetitions import Repetitions
 from servers import Peer
@@ -32,7 +33,9 @@ _LONGEST = 700
 """Characters of a command; a longer one is found in the report."""
 
 
-def server_page(name: str, peer: Peer, column: Column, repeated: Repetitions | None) -> str:
+def server_page(
+    name: str, peer: Peer, column: Column, repeated: Repetitions | None, earlier: Sequence[Past] = ()
+) -> str:
     """Return the page in Markdown.
 
     Args:
@@ -40,6 +43,7 @@ def server_page(name: str, peer: Peer, column: Column, repeated: Repetitions | N
         peer: how it was started.
         column: its recording's report, with the explanations.
         repeated: the results of further runs, if any.
+        earlier: the results of earlier recordings.
     """
     report = column.report
     results = {result.check: result for result in report.results}
@@ -76,6 +80,7 @@ def server_page(name: str, peer: Peer, column: Column, repeated: Repetitions | N
         lines += _entry(number, entry, report, results)
     if not entries:
         lines += ["None.", ""]
+    lines += ["## History", "", *history_lines([*earlier, past_of(report)])]
     return "\n".join(lines).rstrip() + "\n"
 
 

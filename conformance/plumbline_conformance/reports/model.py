@@ -18,7 +18,7 @@ from plumbline_conformance.reports.baseline import VIOLATIONS, Baseline
 from plumbline_conformance.reports.curl import curl
 from plumbline_conformance.reports.timeline import Moment, moments
 from plumbline_conformance.suite.client_claims import claim_of, title_of
-from plumbline_conformance.suite.contract import rules
+from plumbline_conformance.suite.contract import page_of, rules
 from plumbline_conformance.suite.model import Problem, broken_rules
 from plumbline_conformance.suite.selection import PROFILES
 from plumbline_conformance.transcript.defects import traceback_of
@@ -63,6 +63,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     level: str
     sentence: str
     source: str = ""
+    url: str = ""
+    """The address of its page, relative to the root of the site."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,7 +296,9 @@ def _result(finding: Finding, known: Baseline) -> Result:
 
 def _rule(name: str) -> Rule:
     found: dict[str, Any] = rules()[name]
-    return Rule(id=name, level=found["level"], sentence=found["sentence"], source=found["source"])
+    return Rule(
+        id=name, level=found["level"], sentence=found["sentence"], source=found["source"], url=page_of(name)
+    )
 
 
 def _evidence(exchange: Exchange, marked: frozenset[int], *, key: bool) -> Evidence:

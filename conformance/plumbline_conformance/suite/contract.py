@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["document", "event_schemas", "rule_of_difference", "rules", "suite"]
+__all__ = ["document", "event_schemas", "page_of", "rule_of_difference", "rules", "suite"]
 
 
 @cache
@@ -22,6 +22,15 @@ def document() -> dict[str, Any]:
 def rules() -> dict[str, dict[str, Any]]:
     """Return the rules by id, as `openapi/rules/` has them."""
     return {rule["id"]: rule for rule in json.loads(_read("rules.json"))}
+
+
+def page_of(rule: str) -> str:
+    """Return the address of the page of a rule, relative to the root of the site that `nox -s docs` builds.
+
+    >>> page_of("CHAT-05")
+    'rules/CHAT-05/'
+    """
+    return f"rules/{rule}/"
 
 
 @cache

@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import sys
@@ -23,17 +24,22 @@ from mutants import MUTANTS
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.recording.file import Header
+from plumbline_conformance.reports.formats.html import html
+from plumbline_conformance.reports.formats.markdown import markdown
 from plumbline_conformance.reports.matrix.areas import AREAS, area_of, scores_of
 from plumbline_conformance.reports.matrix.pages import LONGEST_PAGE, matrix_pages, summary_markdown
 from plumbline_conformance.reports.matrix.table import Column, anchor, matrix_of
 from plumbline_conformance.reports.model import Report, report_of
+from plumbline_conformance.suite.clauses import clauses_of
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.transcript.model import Transcript
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "conformance" / "reference_servers"))
 
+from history import history_lines, past_of, with_past  # noqa: E402
 from pages import recordings  # noqa: E402
+from rule_pages import rule_pages  # noqa: E402
 
 from plumbline_conformance.cli.matrix import columns_from  # noqa: E402
 
@@ -101,6 +107,9 @@ def test_every_link_leads_to_a_place(path: str) -> None:
         there = posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) if target else path
         if there in {"good.jsonl.gz", "b", "notes/bad.md"}:
             continue
+        if there.startswith("../rules/"):
+            assert there.rpartition("/")[2] in rules()
+            continue
         if there not in PAGES or (place and f'id="{place}"' not in PAGES[there]):
             missing.append(link)
 
@@ -118,7 +127,7 @@ def test_a_sentence_of_a_rule_appears_once_on_the_page_of_a_server() -> None:
     sentence = unescape(rules()["CHAT-03"]["sentence"])[:60]
     page = unescape(PAGES["servers/bad.html"])
 
-    assert page.count(f"CHAT-03</b> MUST: {sentence}") == 1
+    assert page.count(f"CHAT-03</a></b> MUST: {sentence}") == 1
 
 
 @pytest.mark.long
@@ -135,3 +144,38 @@ def test_the_summary_links_to_notes_and_recordings_alone() -> None:
     links = re.findall(r"\]\(([^) ]+)\)", summary_markdown(MATRIX, NOTES))
 
     assert set(links) == {"notes/bad.md", "good.jsonl.gz", "b"}
+
+
+def test_the_page_of_a_rule_names_the_servers_that_break_it() -> None:
+    pages = rule_pages(MATRIX)
+
+    assert set(pages) == {"index.md", *(f"{name}.md" for name in rules())}
+    place = anchor(COLUMNS[1], "chat/text/shape")
+    assert f'<a href="../../evidence/servers/bad.html#{place}">' in pages["CHAT-03.md"]
+    assert "[CHAT-03](CHAT-03.md) MUST" in pages["index.md"]
+    assert "(1 of 2 servers break it)" in pages["index.md"]
+    assert "No server that was judged breaks it." in pages["CHAT-04.md"]
+    for found in clauses_of("CHAT-03"):
+        assert found.clause in pages["CHAT-03.md"]
+
+
+def test_a_report_links_each_broken_rule_to_its_page() -> None:
+    report = COLUMNS[1].report
+
+    assert report.rules["CHAT-03"].url == "rules/CHAT-03/"
+    assert '<a href="rules/CHAT-03/"><b>CHAT-03</b>' in html(report)
+    assert "> [CHAT-03](rules/CHAT-03/): " in markdown(report)
+    assert json.loads(report.to_json())["rules"]["CHAT-03"]["url"] == "rules/CHAT-03/"
+
+
+def test_history_keeps_the_last_run_of_a_day_and_names_what_changed() -> None:
+    good, bad = (
+        msgspec.structs.replace(past_of(column.report), server="x 1", date=date)
+        for column, date in zip(COLUMNS, ("2026-01-02", "2026-01-03"), strict=True)
+    )
+    runs = with_past(with_past(with_past([], good), bad), bad)
+    rows = [line.split(" | ") for line in history_lines(runs)][2:]
+
+    assert [(row[0], row[-1]) for row in rows] == [("| 2026-01-03", "CHAT-03 |"), ("| 2026-01-02", " |")]
+    assert " | CHAT-03 |  |" in list(history_lines([bad, good]))[2]
+    assert bad.passed < bad.checks == good.checks

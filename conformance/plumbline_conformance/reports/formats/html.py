@@ -24,8 +24,10 @@ from plumbline_conformance.suite.model import SEED
 __all__ = ["exchange_html", "html", "marks_of", "page", "safe", "safe_text"]
 
 _STYLE = """
-:root{color-scheme:light dark;--line:#8884;--bad:#d22;--ok:#2a7f3b;--warn:#b07400;--dim:#888}
+:root{color-scheme:light dark;--line:#8884;--bad:light-dark(#c01818,#ff7b72);--ok:light-dark(#1f6b2f,#6cc57c);
+--warn:light-dark(#805300,#e0a030);--dim:light-dark(#666,#aaa)}
 *{box-sizing:border-box}
+body{background:Canvas;color:CanvasText}
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1rem;overflow-wrap:anywhere}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}
 code,pre{font:13px/1.45 ui-monospace,monospace}
@@ -138,9 +140,9 @@ def page(title: str, parts: Iterable[str], style: str = "") -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{safe(title)}</title><style>{_STYLE}{style}</style></head><body>\n"
+        f"<title>{safe(title)}</title><style>{_STYLE}{style}</style></head><body><main>\n"
         + "\n".join(parts)
-        + "\n</body></html>\n"
+        + "\n</main></body></html>\n"
     )
 
 
@@ -258,6 +260,7 @@ class _Writer:
             return f"<blockquote>{head}</blockquote>"
         self._rules.add(name)
         source = f"<small>Source: {safe(rule.source)}</small>" if rule.source else ""
+        head = f'<a href="{safe(rule.url)}">{head}</a>' if rule.url else head
         return f'<blockquote id="{place}">{head}: {safe(rule.sentence)} {source}</blockquote>'
 
 

@@ -74,7 +74,8 @@ def _failure(report: Report, result: Result) -> Sequence[str]:
     if not result.problems:
         return lines
     for name, problems in by_rule(result):
-        lines += [f"> {name}: {report.rules[name].sentence}", ""]
+        rule = report.rules[name]
+        lines += [f"> {f'[{name}]({rule.url})' if rule.url else name}: {rule.sentence}", ""]
         lines += ["| expected | actual | where |", "|---|---|---|"]
         lines += [
             f"| {cell(problem.expected)} | {cell(problem.actual)} | {cell(place_of(report, result, problem))} |"

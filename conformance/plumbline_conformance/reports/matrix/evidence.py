@@ -32,9 +32,15 @@ class Detail(msgspec.Struct, frozen=True):
     """Characters of each request, and of each answer, of a scenario without a failed check."""
 
 
-def evidence_html(column: Column, detail: Detail) -> Iterator[str]:
-    """Yield the sections of a server, in the order of the suite. A long sentence appears once, then as a link."""
-    writer = _Writer(column, detail)
+def evidence_html(column: Column, detail: Detail, root: str = "") -> Iterator[str]:
+    """Yield the sections of a server, in the order of the suite. A long sentence appears once, then as a link.
+
+    Args:
+        column: the server.
+        detail: how much of the exchanges to show.
+        root: the root of the site, as a link from the page.
+    """
+    writer = _Writer(column, detail, root)
     for scenario, results in groupby(column.report.results, lambda result: result.scenario):
         found = list(results)
         yield from (writer.result(result) for result in found if result.verdict != "pass")
@@ -47,8 +53,9 @@ def evidence_html(column: Column, detail: Detail) -> Iterator[str]:
 class _Writer:
     """Write sections; it remembers which sentences the page has already."""
 
-    def __init__(self, column: Column, detail: Detail) -> None:
+    def __init__(self, column: Column, detail: Detail, root: str) -> None:
         self._column = column
+        self._root = root
         self._detail = detail
         self._places: dict[str, str] = {}
         """Where a long text appeared first."""
@@ -66,9 +73,8 @@ class _Writer:
             for name, problems in by_rule(result) or [(name, []) for name in result.rules]:
                 rule = self._column.report.rules[name]
                 sentence = self._once(rule.sentence, place, "see")
-                parts.append(
-                    f"<blockquote><b>{safe(rule.id)}</b> {safe(rule.level)}: {sentence}</blockquote>"
-                )
+                link = f'<a href="{safe(self._root + rule.url)}">{safe(rule.id)}</a>'
+                parts.append(f"<blockquote><b>{link}</b> {safe(rule.level)}: {sentence}</blockquote>")
                 parts += [self._problem(problem) for problem in problems[:3]]
         if result.scenario in self._column.report.evidence:
             there = anchor(self._column, result.scenario)

@@ -43,6 +43,8 @@ _OTHER_PAGES = {"matrix": "summary", "matrix-rules": "servers by rules", "matrix
 def matrix_pages(matrix: Matrix, notes: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the HTML pages by path, all relative to the folder that the links of the matrix start from.
 
+    The folder is one below the root of the site, which has a page for each rule.
+
     Args:
         matrix: the servers; their recordings are links from that folder.
         notes: links from that folder to the pages with notes on a server, by the server's name.
@@ -168,7 +170,7 @@ def _server_html(column: Column, scores: dict[str, Score], note: str) -> str:
         "</table></div>",
     ]
     for detail in _DETAILS:
-        text = page(f"Plumbline: {column.title}", [*head, *evidence_html(column, detail)], _STYLE)
+        text = page(f"Plumbline: {column.title}", [*head, *evidence_html(column, detail, "../../")], _STYLE)
         if len(text.encode()) < LONGEST_PAGE:
             break
     return text
