@@ -310,6 +310,15 @@ async def test_two_requests_do_not_work_on_one_conversation(tmp_path: Path) -> N
         assert (await server.post(RESPONSES, body)).status == 200
 
 
+async def test_requests_that_name_an_unknown_conversation_at_once_all_get_the_404(tmp_path: Path) -> None:
+    """A 409 promises that another try helps. The judge warned of one when two judges asked a server at once."""
+    async with remembering(tmp_path) as server:
+        body = {**SHORT, "input": "a", "conversation": "conv_0f3a0f3a0f3a0f3a"}
+        answers = await asyncio.gather(*(server.post(RESPONSES, body) for _ in range(4)))
+
+        assert [answer.status for answer in answers] == [404] * 4
+
+
 async def test_another_key_sees_nothing(tmp_path: Path) -> None:
     keys = {"api_keys": ("one key", "another key")}
     mine, theirs = ({"authorization": f"Bearer {key}"} for key in keys["api_keys"])

@@ -12,6 +12,7 @@ from plumbline_conformance.checks import tools as samples
 from plumbline_conformance.checks.common import BUSY, error_of, refusal
 from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.suite.model import UNKNOWN, WRONG_KEY, Request, Target, capability
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import REASONING_KEYS
 from plumbline_conformance.transcript.model import Exchange
 
@@ -140,7 +141,7 @@ def background(target: Target) -> Probing:
     if found.status >= 500 or found.error is not None:
         return _unknown(found)
     echoed = found.json.get("background") if isinstance(found.json, dict) else None
-    return None if echoed is True else f"the request has `background: true`, and the answer {echoed!r}"
+    return None if echoed is True else f"the request has `background: true`, and the answer {as_json(echoed)}"
 
 
 @capability("compact", "Compaction of a conversation")

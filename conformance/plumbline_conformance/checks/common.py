@@ -18,6 +18,7 @@ from plumbline_conformance.suite.model import (
     check,
 )
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
 
@@ -140,7 +141,7 @@ def accepted(exchange: Exchange) -> Exchange:
         raise Rejected(f"status {exchange.status}: {refusal(exchange)}")
     if exchange.failure is not None:
         number, event = exchange.failure
-        shown = repr(event.get("error") or event)[:200]
+        shown = as_json(event.get("error") or event)[:200]
         raise broken(exchange, "an answer", shown, f"event {number}")
     return exchange
 
@@ -194,7 +195,7 @@ def valid_body(exchange: Exchange, schema: str) -> Iterator[Problem]:
 
 def _no_json(exchange: Exchange, wanted: str) -> Problem:
     shown = exchange.body[:80].decode("utf-8", "replace")
-    return Problem(expected=wanted, actual=repr(shown), pointer="body", exchange=exchange.name)
+    return Problem(expected=wanted, actual=as_json(shown), pointer="body", exchange=exchange.name)
 
 
 def error_of(exchange: Exchange) -> dict[str, Any] | None:
@@ -255,20 +256,20 @@ def portable_framing(exchange: Exchange) -> Iterator[Problem]:
 def framing(exchange: Exchange, *, named: bool) -> Iterator[Problem]:
     """Check that each event is one JSON object and ends with a blank line (SSE-01, SSE-03, SSE-04, SSE-05)."""
     if not exchange.events:
-        yield Problem(expected="events", actual=repr(exchange.body[:80]), pointer="body", rule="SSE-01")
+        yield Problem(expected="events", actual=as_json(exchange.body[:80]), pointer="body", rule="SSE-01")
     for index, event in enumerate(exchange.events):
         where = f"event {index}"
         if not event.data and event.name is not None:
             shown = "a block without data"
             yield Problem(expected="data in every event", actual=shown, pointer=where, rule="SSE-03")
         if event.data not in (None, "", "[DONE]") and not isinstance(event.json, dict):
-            shown = repr(event.data)[:80]
+            shown = as_json(event.data)[:80]
             yield Problem(expected="one JSON object", actual=shown, pointer=where, rule="SSE-01")
         if not event.closed:
             wanted = "a blank line after the event"
             yield Problem(expected=wanted, actual="the end of the body", pointer=where, rule="SSE-01")
         if not named and event.name is not None:
-            shown = repr(event.name)
+            shown = as_json(event.name)
             yield Problem(expected="no event name", actual=shown, pointer=where, rule="SSE-05")
         kind = event.json.get("type") if isinstance(event.json, dict) else event.name
         if named and event.data != "[DONE]" and event.name != kind:
@@ -294,15 +295,17 @@ def usage_adds_up(usage: Any, *, prompt: str, completion: str) -> Iterator[Probl
     Chat completions and completions have a prompt of at least one token.
     """
     if not isinstance(usage, dict):
-        yield Problem(expected="a usage object", actual=repr(usage), pointer="usage")
+        yield Problem(expected="a usage object", actual=as_json(usage), pointer="usage")
         return
     parts = [usage.get(name) for name in (prompt, completion, "total_tokens")]
     counts = [part for part in parts if isinstance(part, int) and part >= 0]
     if len(counts) != 3 or counts[0] + counts[1] != counts[2]:
-        yield Problem(expected=f"{prompt} + {completion} = total_tokens", actual=repr(parts), pointer="usage")
+        yield Problem(
+            expected=f"{prompt} + {completion} = total_tokens", actual=as_json(parts), pointer="usage"
+        )
     elif prompt == "prompt_tokens" and counts[0] < 1:
         yield Problem(
-            expected="at least 1 token of a prompt", actual=repr(counts[0]), pointer=f"usage.{prompt}"
+            expected="at least 1 token of a prompt", actual=as_json(counts[0]), pointer=f"usage.{prompt}"
         )
     for name, part in (
         (prompt, "cached_tokens"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.suite.model import Inconclusive, Problem
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["EARLIEST", "LATEST", "at_no_time", "distinct_ids", "distinct_request_ids", "made_now"]
@@ -48,7 +49,7 @@ def _distinct(found: dict[str, str | None], pointer: str) -> Iterator[Problem]:
     for name, value in given.items():
         if (other := first.setdefault(value, name)) != name:
             wanted = f"a different one than request {other}"
-            yield Problem(expected=wanted, actual=repr(value)[:200], pointer=pointer, exchange=name)
+            yield Problem(expected=wanted, actual=as_json(value)[:200], pointer=pointer, exchange=name)
 
 
 def _id(exchange: Exchange) -> str | None:
@@ -74,10 +75,10 @@ def made_now(key: str) -> Callable[[Exchange], Iterator[Problem]]:
             raise Inconclusive("there is no such time; another check reports this")
         now = _clock(exchange)
         if now is None and not EARLIEST <= made < LATEST:
-            yield Problem(expected="seconds since 1970", actual=repr(made), pointer=key)
+            yield Problem(expected="seconds since 1970", actual=as_json(made), pointer=key)
         if now is not None and not abs(made - now) <= HOUR:
             wanted = f"about {now}, as the header date says"
-            yield Problem(expected=wanted, actual=repr(made), pointer=key)
+            yield Problem(expected=wanted, actual=as_json(made), pointer=key)
 
     law.__doc__ = made_now.__doc__
     return law

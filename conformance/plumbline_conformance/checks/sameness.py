@@ -12,6 +12,7 @@ from typing import TypeVar
 from plumbline_conformance.checks.common import accepted, group
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.suite.model import Broken, Inconclusive, Problem, Rejected, Request
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["same", "whole_and_streamed"]
@@ -67,7 +68,7 @@ def same(
     if len(wholes) < 2 or wholes[0] != wholes[1] or streams[0] != streams[-1]:
         raise Inconclusive("the server answered the same request differently each time")
     broken = rule(wholes[0], streams[0]) if rule is not None else ""
-    wanted = f"streamed as without streaming: {repr(wholes[0])[:400]}"
-    shown = f"streamed: {repr(streams[0])[:400]}"
+    wanted = f"streamed as without streaming: {as_json(wholes[0])[:400]}"
+    shown = f"streamed: {as_json(streams[0])[:400]}"
     where = streamed[0].name
     yield Problem(expected=wanted, actual=shown, pointer="the text", rule=broken, exchange=where)

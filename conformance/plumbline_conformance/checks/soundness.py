@@ -37,6 +37,7 @@ from plumbline_conformance.suite.model import (
     breaking,
     check,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -76,7 +77,7 @@ def _counted_choices(exchange: Exchange, body: dict[str, Any]) -> Iterator[Probl
     wanted = list(
         range((len(prompt) if isinstance(prompt, list) and several else 1) * requested_choices(exchange))
     )
-    found = [repr(one.get("index")) for one in objects_in(body.get("choices"))]
+    found = [as_json(one.get("index")) for one in objects_in(body.get("choices"))]
     if sorted(found) != sorted(map(repr, wanted)):
         shown = ", ".join(found)[:200]
         yield Problem(expected=f"indexes {wanted}"[:200], actual=shown, pointer="choices", rule="CMP-02")

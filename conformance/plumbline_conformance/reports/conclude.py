@@ -15,11 +15,12 @@ from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.baseline import Baseline
+from plumbline_conformance.reports.causes import groups, with_causes
 from plumbline_conformance.reports.formats.badge import badge_json, badge_svg
 from plumbline_conformance.reports.formats.html import html
 from plumbline_conformance.reports.formats.junit import junit
 from plumbline_conformance.reports.formats.markdown import markdown
-from plumbline_conformance.reports.formats.text import failure_lines, printable, scores
+from plumbline_conformance.reports.formats.text import failure_lines, printable, same_cause, scores
 from plumbline_conformance.reports.guard import render_all
 from plumbline_conformance.reports.model import VERDICTS, Report, Result, report_of
 from plumbline_conformance.reports.repairs import repair_lines
@@ -115,8 +116,10 @@ def conclude(
     known = baseline or Baseline()
     if outputs.update_baseline:
         known = known.updated(findings)
-    report = report_of(
-        run, transcripts, findings, baseline=known, seconds=seconds, secrets=secrets, profile=profile
+    report = with_causes(
+        report_of(
+            run, transcripts, findings, baseline=known, seconds=seconds, secrets=secrets, profile=profile
+        )
     )
     # Write the files first, because a closed pipe may end the output.
     unwritten: list[OSError] = []
@@ -188,13 +191,15 @@ def show(console: Console, report: Report) -> None:
         console.print(
             f"[{STYLES['skipped']}]skipped[/] {escape(name)}, {amount}: {escape(printable(reason or ''))}"
         )
-    for result in report.results:
-        if result.verdict not in ("pass", "skipped"):
-            console.print(
-                f"[{STYLES.get(result.verdict, 'bold')}]{result.verdict}[/] {escape(_headline(result))}"
-            )
-            for line in failure_lines(report, result):
-                console.print(f"    {escape(line)}")
+    for group in groups(report):
+        result = group.result
+        console.print(
+            f"[{STYLES.get(result.verdict, 'bold')}]{result.verdict}[/] {escape(_headline(result))}"
+        )
+        for line in failure_lines(report, result):
+            console.print(f"    {escape(line)}")
+        if group.others:
+            console.print(f"    {escape(printable(same_cause(group.others)))}")
     for name in report.stale:
         console.print(
             f"[red]stale[/] {escape(printable(name))}  The baseline lists this violation, but it no longer occurs."

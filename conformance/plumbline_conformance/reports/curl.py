@@ -58,11 +58,20 @@ def curl(exchange: Exchange, *, key: bool = False) -> str:
         if (made := _made(body)) is not None:
             return f"{made} | " + " ".join([*parts, "--data-binary @-"])
         return " ".join([*parts, f"--data-binary @-  # and a body of {len(body)} bytes"])
-    if all(0x20 <= byte < 0x7F for byte in body) and not body.startswith(b"@"):
-        return " ".join([*parts, f"--data-binary {_quoted(body.decode('ascii'))}"])
-    # Bytes that are not plain text are octal escapes, which every shell's printf supports. They may begin with a dash.
+    if (text := _text(body)) is not None and not text.startswith("@"):
+        return " ".join([*parts, f"--data-binary {shlex.quote(text)}"])
+    # Bytes that are not plain text are octal escapes, which every shell's printf supports.
     escaped = "".join(_octal(byte) for byte in body)
     return f"printf -- '{escaped}' | " + " ".join([*parts, "--data-binary @-"])
+
+
+def _text(body: bytes) -> str | None:
+    """Return a body of printable characters; None if it has control characters or is not UTF-8."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() else None
 
 
 def _made(body: bytes) -> str | None:
@@ -103,7 +112,10 @@ def _websocat(exchange: Exchange, key: bool) -> str:
     """Return a websocat command, because curl has no WebSockets; a message is a line."""
     authorization = _authorization(exchange, key)
     header = f" -H={authorization}" if authorization else ""
-    escaped = "".join("\\n" if byte == 0x0A else _octal(byte) for byte in exchange.request_body)
+    texts = exchange.request_body.split(b"\n")
+    escaped = "\\n".join(
+        "".join(map(_octal, text)) if (plain := _text(text)) is None else _escaped(plain) for text in texts
+    )
     return f"printf -- '{escaped}\\n' | websocat -n{header} {_quoted(redacted_url(exchange.url))}"
 
 
@@ -122,9 +134,14 @@ def _header(name: str, value: str) -> str:
 
 
 def _octal(byte: int) -> str:
-    if 0x20 <= byte < 0x7F and byte not in b"-%\\'":  # A hyphen in front would be an option.
-        return chr(byte)
-    return f"\\{byte:03o}"
+    if byte in b"%\\":
+        return 2 * chr(byte)  # printf's own escapes.
+    return chr(byte) if 0x20 <= byte < 0x7F and byte != 0x27 else f"\\{byte:03o}"
+
+
+def _escaped(text: str) -> str:
+    """Return printable text for printf, between single quotes."""
+    return text.replace("\\", "\\\\").replace("%", "%%").replace("'", "\\047")
 
 
 def _quoted(text: str) -> str:

@@ -83,6 +83,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the check depends on the content that the model wrote (behaviour) or not (protocol)."""
     traceback: str = ""
     """Where the judge itself failed, for the verdict `error`."""
+    cause: str | None = None
+    """The check that shows the same cause; reports describe that one alone."""
 
     @property
     def rules_to_show(self) -> list[str]:

@@ -19,6 +19,7 @@ from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, scenario
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange
 
 LIMIT = 8
@@ -48,7 +49,7 @@ def numbered(exchange: Exchange) -> Iterator[Problem]:
         else []
     )
     if sorted(map(repr, found)) != sorted(map(repr, wanted)):
-        yield Problem(expected=repr(list(wanted)), actual=repr(found), pointer="choices[].index")
+        yield Problem(expected=as_json(list(wanted)), actual=as_json(found), pointer="choices[].index")
 
 
 @whole("chat/text/usage", "Count tokens so that the total is the sum", "CHAT-08")
@@ -102,7 +103,7 @@ def _given(exchange: Exchange) -> Iterator[Problem]:
     choice = _choice(exchange)
     content = (choice.get("logprobs") or {}).get("content")
     if not content and choice["message"].get("content"):
-        yield Problem(expected="entries", actual=repr(content), pointer="choices[0].logprobs.content")
+        yield Problem(expected="entries", actual=as_json(content), pointer="choices[0].logprobs.content")
 
 
 @whole("chat/logprobs/alternatives", "Give at most as many alternatives as asked for, best first", "LP-02")
@@ -116,7 +117,7 @@ def _alternatives(exchange: Exchange) -> Iterator[Problem]:
         if len(found) > top + 1 or best[:top] != sorted(best[:top], reverse=True) or entry["logprob"] > 0:
             where = f"choices[0].logprobs.content[{number}]"
             yield Problem(
-                expected=f"{top} alternatives, descending, at most 0", actual=repr(found), pointer=where
+                expected=f"{top} alternatives, descending, at most 0", actual=as_json(found), pointer=where
             )
 
 
@@ -144,7 +145,7 @@ def _join(exchange: Exchange) -> Iterator[Problem]:
     candidates = [found] if choice.get("finish_reason") == "length" else [found, found[:-1]]
     if not any(_whole(b"".join(parts)) == _whole(content.encode()) for parts in candidates):
         yield Problem(
-            expected=repr(content), actual=repr(b"".join(found)), pointer="choices[0].logprobs.content"
+            expected=as_json(content), actual=as_json(b"".join(found)), pointer="choices[0].logprobs.content"
         )
 
 

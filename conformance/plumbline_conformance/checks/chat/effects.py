@@ -19,6 +19,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -47,12 +48,12 @@ def forced(exchange: Exchange) -> Iterator[Problem]:
     biases = request_fields(exchange).get("logit_bias")
     if not isinstance(biases, dict) or list(biases.values()) != [FORCE]:
         raise NotRequested("the request forces no single token")
-    tokens = [repr(entry.get("bytes") or entry.get("token")) for entry in _entries(exchange)]
+    tokens = [as_json(entry.get("bytes") or entry.get("token")) for entry in _entries(exchange)]
     if len(tokens) < 2:
         raise Inconclusive("the answer has fewer than two tokens with logprobs")
     # A model may end instead, if the forced token is one that ends an answer.
     if len(set(tokens)) > 1:
-        shown = ", ".join(repr(entry.get("token")) for entry in _entries(exchange))[:200]
+        shown = ", ".join(as_json(entry.get("token")) for entry in _entries(exchange))[:200]
         where = "choices[0].logprobs.content"
         yield Problem(expected="one token, repeated", actual=shown, pointer=where)
 
@@ -107,11 +108,11 @@ def seed(target: Target) -> Steps:
 def seed_repeated(seen: Transcript) -> Iterator[Problem]:
     """Accuse a server only if no two of the answers are equal: the seed then has no effect."""
     answers = [accepted(at(seen, f"sample/{number}")) for number in range(1, ATTEMPTS + 1)]
-    marks = {repr(one.json.get("system_fingerprint")) for one in answers if isinstance(one.json, dict)}
+    marks = {as_json(one.json.get("system_fingerprint")) for one in answers if isinstance(one.json, dict)}
     if len(marks) > 1:
         raise Inconclusive("the fingerprints differ")
     found = [choice(one).content for one in answers]
     if len(set(found)) == len(found):
-        shown = repr(found)[:200]
+        shown = as_json(found)[:200]
         wanted, where = "two equal texts of four", answers[-1].name
         yield Problem(expected=wanted, actual=shown, pointer="content", exchange=where)

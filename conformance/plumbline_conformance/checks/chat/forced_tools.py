@@ -12,6 +12,7 @@ from plumbline_conformance.checks.chat.tools import chat_with_tools, fragments, 
 from plumbline_conformance.checks.laws import both, stream, whole
 from plumbline_conformance.checks.request_reader import allowed_tools, request_fields, requested_tools
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange
 
 NEEDS = ("tools",)
@@ -32,7 +33,7 @@ pair("chat/tool-required", "A call that is required", _required, needs=NEEDS)
 def _any_call(exchange: Exchange) -> Iterator[Problem]:
     found = finished(choice(exchange))
     if not found.calls:
-        yield Problem(expected="a call", actual=repr(found.content)[:200], pointer="tool_calls")
+        yield Problem(expected="a call", actual=as_json(found.content)[:200], pointer="tool_calls")
 
 
 @both(
@@ -56,7 +57,7 @@ def _arguments_fit(exchange: Exchange) -> Iterator[Problem]:
         plain = offered.get(call.name, {}).get("parameters") in PLAIN
         if not isinstance(value, dict) or (plain and not all(isinstance(one, str) for one in value.values())):
             yield Problem(
-                expected="an object of strings", actual=repr(call.arguments)[:200], pointer="tool_calls[0]"
+                expected="an object of strings", actual=as_json(call.arguments)[:200], pointer="tool_calls[0]"
             )
 
 
@@ -81,7 +82,9 @@ def _only_allowed(exchange: Exchange) -> Iterator[Problem]:
     found = [call.name for call in finished(choice(exchange)).calls]
     if not found or not set(found) <= wanted:
         shown = " or ".join(sorted(wanted))
-        yield Problem(expected=f"calls of {shown}", actual=repr(found), pointer="tool_calls[].function.name")
+        yield Problem(
+            expected=f"calls of {shown}", actual=as_json(found), pointer="tool_calls[].function.name"
+        )
 
 
 whole("chat/tool-named/finish", "Finish with `tool_calls`, or `stop` as OpenAI's service does", "CHAT-05")(
@@ -175,7 +178,9 @@ def _grammar_input(exchange: Exchange) -> Iterator[Problem]:
     ours = requested_tools(exchange).get("write") == tools.words["custom"]
     for call in called(exchange, forced=True):
         if not call.custom or (ours and not re.fullmatch("[0-9]{4}", call.arguments)):
-            yield Problem(expected="a custom call with four digits", actual=repr(call)[:200], pointer="input")
+            yield Problem(
+                expected="a custom call with four digits", actual=as_json(call)[:200], pointer="input"
+            )
 
 
 @stream("chat/tool-custom/id-once", "Stream a custom call's id, type and name once", "CS-18")
@@ -184,13 +189,13 @@ def _custom_once(exchange: Exchange) -> Iterator[Problem]:
     mine = [(where, piece) for where, piece in fragments(exchange) if "choices[0]" in where]
     heads = [piece for _, piece in mine if piece.get("id")]
     names = [piece["custom"].get("name") for piece in heads if isinstance(piece.get("custom"), dict)]
-    places = {repr(piece.get("index")) for _, piece in mine}
+    places = {as_json(piece.get("index")) for _, piece in mine}
     if (
         len(heads) != len(places)
         or len(names) != len(heads)
         or not set(names) <= set(requested_tools(exchange))
     ):
-        yield Problem(expected="one head for each call", actual=repr(heads)[:200], pointer="tool_calls")
+        yield Problem(expected="one head for each call", actual=as_json(heads)[:200], pointer="tool_calls")
 
 
 @whole("chat/tool-custom/type", "Set the type of a custom call to `custom`", "TOOL-14")
@@ -199,7 +204,7 @@ def _custom_type(exchange: Exchange) -> Iterator[Problem]:
     for number, call in enumerate(exchange.json["choices"][0]["message"]["tool_calls"]):
         if call.get("type") != "custom":
             where = f"tool_calls[{number}].type"
-            yield Problem(expected="custom", actual=repr(call.get("type")), pointer=where)
+            yield Problem(expected="custom", actual=as_json(call.get("type")), pointer=where)
 
 
 def _required_reasoning(target: Target) -> dict[str, object]:
@@ -249,4 +254,6 @@ def _cut(exchange: Exchange) -> Iterator[Problem]:
     if begun.custom or parsed(begun.arguments) is not None:
         raise NotRequested("the call is complete")
     if found.finish_reason != "length":
-        yield Problem(expected="length", actual=repr(found.finish_reason), pointer="choices[0].finish_reason")
+        yield Problem(
+            expected="length", actual=as_json(found.finish_reason), pointer="choices[0].finish_reason"
+        )

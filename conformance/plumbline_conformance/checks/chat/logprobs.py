@@ -12,6 +12,7 @@ from plumbline_conformance.checks.laws import STREAM, both, stream, whole
 from plumbline_conformance.checks.request_reader import greedy, request_fields, requested_top_logprobs
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target, check
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["as_many", "entries_of_chat", "ranked", "sampled_in"]
@@ -77,7 +78,7 @@ def pair_same(seen: Transcript) -> Iterator[Problem]:
     if choice(whole_of(seen)).content != choice(stream_of(seen)).content:
         raise Inconclusive("the server answered the same request differently each time")
     if wanted != found:
-        yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="token")
+        yield Problem(expected=as_json(wanted)[:200], actual=as_json(found)[:200], pointer="token")
 
 
 @stream("chat/logprobs-pair/stream-join", "Stream entries whose bytes join to the content", "LP-03")
@@ -92,7 +93,9 @@ def _joined(exchange: Exchange) -> Iterator[Problem]:
     ends = [parts] if answer.finish_reason == "length" else [parts, parts[:-1]]
     texts = [b"".join(end).decode("utf-8", "replace").rstrip("\ufffd") for end in ends]
     if answer.content.rstrip("\ufffd") not in texts:
-        yield Problem(expected=repr(answer.content), actual=repr(texts[0]), pointer="choices[0].logprobs")
+        yield Problem(
+            expected=as_json(answer.content), actual=as_json(texts[0]), pointer="choices[0].logprobs"
+        )
 
 
 @both(
@@ -114,7 +117,7 @@ def sampled_in(found: list[dict[str, Any]]) -> Iterator[Problem]:
         numbers = [value for value in values if isinstance(value, int | float)]
         if numbers and min(abs(value - one["logprob"]) for value in numbers) > TOLERANCE:
             where = f"logprobs.content[{number}]"
-            yield Problem(expected=repr(one["logprob"]), actual=repr(numbers), pointer=where)
+            yield Problem(expected=as_json(one["logprob"]), actual=as_json(numbers), pointer=where)
 
 
 def _same(other: Any, one: dict[str, Any]) -> bool:
@@ -129,7 +132,7 @@ def _greedy(exchange: Exchange) -> Iterator[Problem]:
         best = max((other["logprob"] for other in one["top_logprobs"] if _number(other)), default=None)
         if best is not None and best > one["logprob"] + TOLERANCE:
             where = f"logprobs.content[{number}].logprob"
-            yield Problem(expected=f"{best}, the best", actual=repr(one["logprob"]), pointer=where)
+            yield Problem(expected=f"{best}, the best", actual=as_json(one["logprob"]), pointer=where)
 
 
 def _number(other: Any) -> bool:
@@ -150,14 +153,14 @@ def ranked(found: list[dict[str, Any]], top: int) -> Iterator[Problem]:
     for number, one in enumerate(found):
         listed = [other for other in one["top_logprobs"] if _number(other)]
         values = [other["logprob"] for other in listed]
-        keys = [(other.get("token"), repr(other.get("bytes"))) for other in listed]
+        keys = [(other.get("token"), as_json(other.get("bytes"))) for other in listed]
         where = f"logprobs.content[{number}].top_logprobs"
         if len(values) > top + 1 or values[:top] != sorted(values[:top], reverse=True):
-            yield Problem(expected=f"{top}, best first", actual=repr(values), pointer=where)
+            yield Problem(expected=f"{top}, best first", actual=as_json(values), pointer=where)
         if len(set(keys)) != len(keys):
-            yield Problem(expected="each once", actual=repr(keys)[:200], pointer=where)
+            yield Problem(expected="each once", actual=as_json(keys)[:200], pointer=where)
         if any(value > 0 for value in [*values, one["logprob"]]):
-            yield Problem(expected="at most 0", actual=repr([one["logprob"], *values]), pointer=where)
+            yield Problem(expected="at most 0", actual=as_json([one["logprob"], *values]), pointer=where)
 
 
 @both(

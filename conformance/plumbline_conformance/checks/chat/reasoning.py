@@ -22,6 +22,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import REASONING_KEYS
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -45,7 +46,7 @@ def _separate(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
     for mark in MARKS:
         if mark in found.content or mark in found.reasoning:
-            yield Problem(expected=f"no {mark}", actual=repr(found)[:300], pointer="choices[0]")
+            yield Problem(expected=f"no {mark}", actual=as_json(found)[:300], pointer="choices[0]")
     if len(found.reasoning) > 20 and found.reasoning in found.content:
         yield Problem(expected="reasoning once", actual="again in the content", pointer="content")
 
@@ -54,9 +55,9 @@ def _separate(exchange: Exchange) -> Iterator[Problem]:
 def _first(exchange: Exchange) -> Iterator[Problem]:
     with_content: set[object] = set()
     for number, one, delta in deltas(exchange):
-        with_content |= {repr(one.get("index"))} if delta.get("content") else set()
+        with_content |= {as_json(one.get("index"))} if delta.get("content") else set()
         late = any(delta.get(key) for key in REASONING_KEYS) and not delta.get("content")
-        if late and repr(one.get("index")) in with_content:
+        if late and as_json(one.get("index")) in with_content:
             yield Problem(expected="the answer alone", actual="more reasoning", pointer=f"event {number}")
 
 
@@ -69,7 +70,7 @@ def _counted(exchange: Exchange) -> Iterator[Problem]:
     count = details.get("reasoning_tokens") if isinstance(details, dict) else None
     if not isinstance(count, int) or count < 1:
         where = "usage.completion_tokens_details.reasoning_tokens"
-        yield Problem(expected="at least 1", actual=repr(count), pointer=where)
+        yield Problem(expected="at least 1", actual=as_json(count), pointer=where)
 
 
 def _without_reasoning(target: Target) -> dict[str, object]:
@@ -95,7 +96,7 @@ def _answered(exchange: Exchange) -> Iterator[Problem]:
     if found.reasoning and not found.content and not found.calls:
         if found.finish_reason == "length":
             raise Inconclusive("the limit may have cut the answer of a model that reasons nevertheless")
-        shown = f"none, and reasoning {found.reasoning[:150]!r}"
+        shown = f"none, and reasoning {as_json(found.reasoning[:150])}"
         yield Problem(expected="content", actual=shown, pointer="choices[0]")
 
 
@@ -118,7 +119,7 @@ def _finish_of_call(exchange: Exchange) -> Iterator[Problem]:
     free = request_fields(exchange).get("tool_choice") in (None, "auto")
     if found.calls and free and found.finish_reason != "tool_calls":
         yield Problem(
-            expected="tool_calls", actual=repr(found.finish_reason), pointer="choices[0].finish_reason"
+            expected="tool_calls", actual=as_json(found.finish_reason), pointer="choices[0].finish_reason"
         )
 
 
@@ -206,5 +207,5 @@ def _continued(exchange: Exchange) -> Iterator[Problem]:
         raise NotRequested("the request continues no message")
     found = choice(exchange)
     if found.reasoning and not found.content and not found.calls:
-        shown = f"none, and reasoning {found.reasoning[:150]!r}"
+        shown = f"none, and reasoning {as_json(found.reasoning[:150])}"
         yield Problem(expected="content", actual=shown, pointer="choices[0]")

@@ -13,6 +13,7 @@ from plumbline_conformance.checks.common import accepted
 from plumbline_conformance.checks.laws import both, stream
 from plumbline_conformance.checks.request_reader import requested_choices
 from plumbline_conformance.suite.model import Inconclusive, Problem, Target
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import Choice, objects_in
 from plumbline_conformance.transcript.model import Exchange
 
@@ -59,7 +60,7 @@ def _finish(exchange: Exchange) -> Iterator[Problem]:
         wanted = ("tool_calls", "stop") if one.calls else ("stop", "content_filter")
         if one.finish_reason not in wanted:
             where = f"choices[{place}].finish_reason"
-            yield Problem(expected=" or ".join(wanted), actual=repr(one.finish_reason), pointer=where)
+            yield Problem(expected=" or ".join(wanted), actual=as_json(one.finish_reason), pointer=where)
 
 
 @both(
@@ -72,7 +73,7 @@ def _ids(exchange: Exchange) -> Iterator[Problem]:
     if len(found) < 2:
         raise Inconclusive("there are no two calls; other checks report this")
     if len(set(map(repr, found))) != len(found):
-        yield Problem(expected="ids that differ", actual=repr(found)[:200], pointer="tool_calls[].id")
+        yield Problem(expected="ids that differ", actual=as_json(found)[:200], pointer="tool_calls[].id")
 
 
 def _ids_of(exchange: Exchange) -> list[Any]:
@@ -89,7 +90,7 @@ def _index(exchange: Exchange) -> Iterator[Problem]:
     orders: dict[str, list[Any]] = {}
     for _, one, delta in deltas(exchange):
         for piece in objects_in(delta.get("tool_calls")):
-            orders.setdefault(repr(one.get("index")), []).append(piece.get("index"))
+            orders.setdefault(as_json(one.get("index")), []).append(piece.get("index"))
     for place, found in orders.items():
         order = list(dict.fromkeys(map(repr, found)))
         if order != [str(number) for number in range(len(order))]:

@@ -18,6 +18,7 @@ from plumbline_conformance.checks.sameness import same, whole_and_streamed
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import REASONING_KEYS, Choice, objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -94,10 +95,10 @@ def shape(exchange: Exchange) -> Iterator[Problem]:
     answer = exchange.json if isinstance(exchange.json, dict) else {}
     yield from _named(answer, "", "CHAT-01", "CHAT-21")
     yield from at_no_time(answer, "", "CHAT-01")
-    indexes = [repr(one.get("index")) for one in objects_in(answer.get("choices"))]
+    indexes = [as_json(one.get("index")) for one in objects_in(answer.get("choices"))]
     if sorted(indexes) != sorted(map(repr, range(requested_choices(exchange)))):
         wanted = f"indexes 0 to {requested_choices(exchange) - 1}"
-        yield Problem(expected=wanted, actual=repr(indexes)[:200], pointer="choices", rule="CHAT-02")
+        yield Problem(expected=wanted, actual=as_json(indexes)[:200], pointer="choices", rule="CHAT-02")
     for place, one in enumerate(objects_in(answer.get("choices"))):
         message = one.get("message")
         made = isinstance(message, dict) and bool(message.get("tool_calls"))
@@ -156,7 +157,7 @@ def shapes(exchange: Exchange) -> Iterator[Problem]:
         yield from violations("CreateChatCompletionStreamResponse", chunk, f"event {number}, ")
         yield from at_no_time(chunk, f"event {number}, ", "CS-01")
     for key in ("id", "model"):
-        values = {repr(chunk.get(key)) for chunk in found}
+        values = {as_json(chunk.get(key)) for chunk in found}
         if len(values) > 1:
             shown = ", ".join(sorted(values))[:200]
             yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="CS-01")
@@ -173,12 +174,12 @@ def _heads(exchange: Exchange) -> Iterator[Problem]:
     met: set[tuple[str, str]] = set()
     for number, one, delta in deltas(exchange):
         for piece in objects_in(delta.get("tool_calls")):
-            place = (repr(one.get("index")), repr(piece.get("index")))
+            place = (as_json(one.get("index")), as_json(piece.get("index")))
             function = piece.get("function") or piece.get("custom")
             name = function.get("name") if isinstance(function, dict) else None
             if place not in met and not (piece.get("id") and piece.get("type") and name):
                 where = f"event {number}, choices[{one.get('index')}].delta.tool_calls"
-                shown = repr(piece)[:200]
+                shown = as_json(piece)[:200]
                 yield Problem(expected="id, type and name first", actual=shown, pointer=where, rule="CS-10")
             met.add(place)
 
@@ -187,12 +188,12 @@ def same_role(exchange: Exchange) -> Iterator[Problem]:
     """Check that only the first delta of a choice has the role (CS-02)."""
     met: set[object] = set()
     for number, one, delta in deltas(exchange):
-        place, role = repr(one.get("index")), delta.get("role")
+        place, role = as_json(one.get("index")), delta.get("role")
         if (role is None or role == "") if place in met else role == "assistant":
             met.add(place)
             continue
         wanted = "no role" if place in met else "role assistant"
-        yield Problem(expected=wanted, actual=repr(role), pointer=f"event {number}, delta.role")
+        yield Problem(expected=wanted, actual=as_json(role), pointer=f"event {number}, delta.role")
         met.add(place)
 
 
@@ -201,14 +202,14 @@ def finish_once(exchange: Exchange) -> Iterator[Problem]:
     ended: set[str] = set()
     met: set[str] = set()
     for number, one, _ in deltas(exchange):
-        place = repr(one.get("index"))
+        place = as_json(one.get("index"))
         if place in ended:
             yield Problem(expected="nothing after the finish", actual="a chunk", pointer=f"event {number}")
         met.add(place)
         if one.get("finish_reason") is not None:
             ended.add(place)
     if ended != met or not met:
-        yield Problem(expected=f"{sorted(met)} finished", actual=repr(sorted(ended)), pointer="choices")
+        yield Problem(expected=f"{sorted(met)} finished", actual=as_json(sorted(ended)), pointer="choices")
 
 
 def one_channel(exchange: Exchange) -> Iterator[Problem]:
@@ -236,7 +237,7 @@ def until_out_of_order(body: dict[str, object]) -> Generator[Request, Exchange, 
 
 def order_of_choices(exchange: Exchange) -> list[str]:
     """Return the indexes of the choices of a stream, in the order in which they begin."""
-    return list(dict.fromkeys(repr(one.get("index")) for _, one, _ in deltas(exchange)))
+    return list(dict.fromkeys(as_json(one.get("index")) for _, one, _ in deltas(exchange)))
 
 
 _STREAMED: tuple[tuple[str, str, tuple[str, ...], Law], ...] = (

@@ -35,6 +35,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -94,7 +95,7 @@ def _without_stop_string(exchange: Exchange) -> Iterator[Problem]:
     content = choice(exchange).content
     for word in requested_stops(exchange):
         if word in content:
-            yield Problem(expected=f"no {word!r}", actual=repr(content)[:200], pointer="content")
+            yield Problem(expected=f"no {as_json(word)}", actual=as_json(content)[:200], pointer="content")
 
 
 whole(
@@ -135,7 +136,11 @@ def _text_before_stop(seen: Transcript, name: str) -> Iterator[Problem]:
     leaked = name == STREAM and found != wanted and word.startswith(found[len(wanted) :] or "\0")
     rule = "CS-15" if leaked else "CHAT-20"
     yield Problem(
-        expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="content", rule=rule, exchange=name
+        expected=as_json(wanted)[:200],
+        actual=as_json(found)[:200],
+        pointer="content",
+        rule=rule,
+        exchange=name,
     )
 
 
@@ -154,7 +159,9 @@ def _reason(exchange: Exchange) -> Iterator[Problem]:
     if found.finish_reason == "length":
         raise Inconclusive("the token limit cut the answer")
     if found.finish_reason != "stop":
-        yield Problem(expected="stop", actual=repr(found.finish_reason), pointer="choices[0].finish_reason")
+        yield Problem(
+            expected="stop", actual=as_json(found.finish_reason), pointer="choices[0].finish_reason"
+        )
 
 
 COUNT = 3
@@ -196,7 +203,9 @@ def _indexes(exchange: Exchange) -> Iterator[Problem]:
     found = exchange.json.get("choices")
     indexes = [one.get("index") for one in found] if isinstance(found, list) else []
     if sorted(map(repr, indexes)) != sorted(map(repr, range(count))):
-        yield Problem(expected=repr(list(range(count))), actual=repr(indexes), pointer="choices[].index")
+        yield Problem(
+            expected=as_json(list(range(count))), actual=as_json(indexes), pointer="choices[].index"
+        )
 
 
 @streams("chat/many/stream-indexes", "Stream exactly n choices, in the order of their index", "CS-04")
@@ -204,7 +213,9 @@ def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
     count = requested_choices(exchange)
     order = order_of_choices(exchange)
     if order != [str(place) for place in range(count)]:
-        yield Problem(expected=repr(list(range(count))), actual=", ".join(order), pointer="choices[].index")
+        yield Problem(
+            expected=as_json(list(range(count))), actual=", ".join(order), pointer="choices[].index"
+        )
 
 
 @check("chat/many/prompt-once", "Count the prompt once, not per choice", "CHAT-09", request="three")
@@ -222,7 +233,7 @@ def many_stream_prompt(seen: Transcript) -> Iterator[Problem]:
 
 def _same_prompt(one: dict[str, Any], several: dict[str, Any]) -> Iterator[Problem]:
     if one.get("prompt_tokens") != several.get("prompt_tokens"):
-        wanted, found = repr(one.get("prompt_tokens")), repr(several.get("prompt_tokens"))
+        wanted, found = as_json(one.get("prompt_tokens")), as_json(several.get("prompt_tokens"))
         yield Problem(expected=wanted, actual=found, pointer="usage.prompt_tokens")
 
 
@@ -254,7 +265,7 @@ def _usage_once(exchange: Exchange) -> Iterator[Problem]:
     if places != [len(found) - 1]:
         wanted = f"in chunk {len(found) - 1} alone"
         rule = "CS-08" if places and places[-1] != len(found) - 1 else "CS-06"
-        yield Problem(expected=wanted, actual=repr(places)[:200], pointer="usage", rule=rule)
+        yield Problem(expected=wanted, actual=as_json(places)[:200], pointer="usage", rule=rule)
 
 
 def _usage(answer: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -39,7 +40,7 @@ def _metadata_echoed(exchange: Exchange) -> Iterator[Problem]:
         raise NotRequested("the request has no metadata")
     found = exchange.json.get("metadata") if isinstance(exchange.json, dict) else None
     if found != wanted:
-        yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="metadata")
+        yield Problem(expected=as_json(wanted)[:200], actual=as_json(found)[:200], pointer="metadata")
 
 
 def id_of(exchange: Exchange) -> str | None:
@@ -85,7 +86,7 @@ def _choices(answer: Any) -> Any:
 def stored_get(seen: Transcript) -> Iterator[Problem]:
     made, found = _object(seen, "created"), _object(seen, "get")
     if (found.get("id"), _choices(found)) != (made.get("id"), _choices(made)):
-        yield Problem(expected=repr(made)[:200], actual=repr(found)[:200], pointer="body")
+        yield Problem(expected=as_json(made)[:200], actual=as_json(found)[:200], pointer="body")
 
 
 @check("chat/stored/messages", "List the messages of a stored completion", "CHAT-16", request="messages")
@@ -94,7 +95,7 @@ def stored_messages(seen: Transcript) -> Iterator[Problem]:
     data = page.get("data")
     texts = [one.get("content") for one in data if isinstance(one, dict)] if isinstance(data, list) else []
     if page.get("object") != "list" or texts != ["Hi"]:
-        yield Problem(expected="a list with `Hi`", actual=repr(page)[:200], pointer="data")
+        yield Problem(expected="a list with `Hi`", actual=as_json(page)[:200], pointer="data")
 
 
 @check("chat/stored/updated", "Change only the metadata of a stored completion", "CHAT-16")
@@ -103,7 +104,9 @@ def stored_updated(seen: Transcript) -> Iterator[Problem]:
     for name in ("update", "get_updated"):
         found = _object(seen, name)
         if (found.get("metadata"), _choices(found)) != (SECOND, _choices(made)):
-            yield Problem(expected=repr(SECOND), actual=repr(found)[:200], pointer="metadata", exchange=name)
+            yield Problem(
+                expected=as_json(SECOND), actual=as_json(found)[:200], pointer="metadata", exchange=name
+            )
 
 
 @check("chat/stored/listed", "List stored completions", "CHAT-16", request="list")
@@ -116,7 +119,7 @@ def stored_listed(seen: Transcript) -> Iterator[Problem]:
         raise Inconclusive("the list has more pages")
     if wanted not in names:
         shown = f"{wanted} among them"
-        yield Problem(expected=shown, actual=repr(names)[:200], pointer="data[].id")
+        yield Problem(expected=shown, actual=as_json(names)[:200], pointer="data[].id")
 
 
 @check("chat/stored/unkept", "Answer 404 for a completion with `store: false`", "CHAT-16")
@@ -131,7 +134,7 @@ def stored_deleted(seen: Transcript) -> Iterator[Problem]:
     found, wanted = _object(seen, "delete"), _object(seen, "created").get("id")
     if (found.get("id"), found.get("deleted")) != (wanted, True):
         shown = f"{wanted} deleted"
-        yield Problem(expected=shown, actual=repr(found)[:200], pointer="body")
+        yield Problem(expected=shown, actual=as_json(found)[:200], pointer="body")
 
 
 @check("chat/stored/gone", "Answer 404 for a deleted completion", "CHAT-16")
@@ -169,11 +172,11 @@ def stored_matching(seen: Transcript) -> Iterator[Problem]:
     names = [one.get("id") for one in found]
     if other in names or (made["id"] not in names and page.get("has_more") is not True):
         shown = f"{made['id']}, and not {other}"
-        yield Problem(expected=shown, actual=repr(names)[:200], pointer="data[].id")
+        yield Problem(expected=shown, actual=as_json(names)[:200], pointer="data[].id")
     listed = [_shared(one, made) for one in found if one.get("id") == made["id"]]
     if listed and listed != [_shared(made, made)]:
-        shown = f"{_shared(made, made)!r} once"[:200]
-        yield Problem(expected=shown, actual=repr(listed)[:200], pointer="data")
+        shown = f"{as_json(_shared(made, made))} once"[:200]
+        yield Problem(expected=shown, actual=as_json(listed)[:200], pointer="data")
 
 
 def _shared(one: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import fold_stream, fold_whole, objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -96,7 +97,7 @@ def _shapes(exchange: Exchange) -> Iterator[Problem]:
 @stream("chat/stream-text/identity", "Keep id and model the same in every chunk", "CS-01")
 def _identity(exchange: Exchange) -> Iterator[Problem]:
     for key in ("id", "model"):
-        values = {repr(chunk.get(key)) for chunk in chunks(exchange)}
+        values = {as_json(chunk.get(key)) for chunk in chunks(exchange)}
         if len(values) > 1:
             yield Problem(expected=f"one {key}", actual=", ".join(sorted(values)), pointer=key)
 
@@ -108,9 +109,9 @@ def _role(exchange: Exchange) -> Iterator[Problem]:
         role = choice["delta"].get("role")
         where = f"event {number}, choices[{choice['index']}].delta.role"
         if choice["index"] not in met and role != "assistant":
-            yield Problem(expected="role assistant", actual=repr(role), pointer=where)
+            yield Problem(expected="role assistant", actual=as_json(role), pointer=where)
         if choice["index"] in met and role:
-            yield Problem(expected="no role", actual=repr(role), pointer=where)
+            yield Problem(expected="no role", actual=as_json(role), pointer=where)
         met.add(choice["index"])
 
 
@@ -128,7 +129,7 @@ def _finish(exchange: Exchange) -> Iterator[Problem]:
         if choice.get("finish_reason") is not None:
             finished.add(choice["index"])
     if finished != wanted:
-        yield Problem(expected=f"{wanted} finished", actual=repr(finished), pointer="choices")
+        yield Problem(expected=f"{wanted} finished", actual=as_json(finished), pointer="choices")
 
 
 @stream("chat/stream-text/no-usage", "Send no usage unless requested", "CS-07")
@@ -164,7 +165,7 @@ def _one_fingerprint(exchange: Exchange) -> Iterator[Problem]:
         raise Inconclusive("the stream has no fingerprint")
     if len(found) > 1:
         yield Problem(
-            expected="one fingerprint", actual=repr(sorted(found))[:200], pointer="system_fingerprint"
+            expected="one fingerprint", actual=as_json(sorted(found))[:200], pointer="system_fingerprint"
         )
 
 
@@ -223,7 +224,7 @@ def _usage_last(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected="the usage", actual="none", pointer="last chunk", rule="CS-08")
         return
     if final.get("choices") != []:
-        shown = repr(final.get("choices"))[:80]
+        shown = as_json(final.get("choices"))[:80]
         yield Problem(expected="choices []", actual=shown, pointer="last chunk", rule="CS-06")
     added = usage_adds_up(final.get("usage"), prompt="prompt_tokens", completion="completion_tokens")
     yield from breaking("CS-06", added)

@@ -13,6 +13,7 @@ from plumbline_conformance.checks.request_reader import request_fields, requeste
 from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target
 from plumbline_conformance.suite.schema_validation import fits
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["PLACE", "document_of"]
@@ -53,7 +54,7 @@ def document_of(exchange: Exchange) -> Iterator[Problem]:
     """Check that the content is one JSON document that validates (SO-01, SO-09, SO-11)."""
     schema = requested_schema(exchange)
     if not fits(schema, parsed(_text(exchange))):
-        shown = repr(choice(exchange).content)[:200]
+        shown = as_json(choice(exchange).content)[:200]
         yield Problem(expected="one document that validates", actual=shown, pointer="content")
 
 
@@ -83,7 +84,7 @@ pair("chat/json-object", "An answer that is any object", _object)
 def _one_object(exchange: Exchange) -> Iterator[Problem]:
     content = _text(exchange)
     if not isinstance(parsed(content), dict):
-        yield Problem(expected="one JSON object", actual=repr(content)[:200], pointer="content")
+        yield Problem(expected="one JSON object", actual=as_json(content)[:200], pointer="content")
 
 
 def _cut(target: Target) -> dict[str, object]:
@@ -103,7 +104,9 @@ def _cut_document(exchange: Exchange) -> Iterator[Problem]:
     if found.finish_reason in ("stop", None) and not fits(requested_schema(exchange), parsed(found.content)):
         if not found.content and request_fields(exchange).get("tools"):
             raise Inconclusive("the answer is not text")
-        yield Problem(expected="length", actual=repr(found.finish_reason), pointer="choices[0].finish_reason")
+        yield Problem(
+            expected="length", actual=as_json(found.finish_reason), pointer="choices[0].finish_reason"
+        )
 
 
 def _with_reasoning(target: Target) -> dict[str, object]:
@@ -142,7 +145,7 @@ def _matching(exchange: Exchange) -> Iterator[Problem]:
     if pattern != REGEX:
         raise NotRequested("the regular expression is not that of the scenario")
     if not re.fullmatch(REGEX, found.content):
-        yield Problem(expected=REGEX, actual=repr(found.content)[:200], pointer="content")
+        yield Problem(expected=REGEX, actual=as_json(found.content)[:200], pointer="content")
 
 
 COLOURS = ["violet", "maroon"]
@@ -165,4 +168,4 @@ def _one_choice(exchange: Exchange) -> Iterator[Problem]:
     found = finished(choice(exchange))
     if isinstance(choices, list) and found.content not in choices:
         shown = " or ".join(map(str, choices))[:200]
-        yield Problem(expected=shown, actual=repr(found.content)[:200], pointer="content")
+        yield Problem(expected=shown, actual=as_json(found.content)[:200], pointer="content")

@@ -13,6 +13,7 @@ from plumbline_conformance.checks.laws import STREAM, WHOLE, both, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_tools
 from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["chat_with_tools", "fragments", "numbered", "objects", "reasons"]
@@ -45,7 +46,7 @@ def objects(exchange: Exchange) -> Iterator[Problem]:
     for number, call in enumerate(called(exchange)):
         if not call.custom and not isinstance(parsed(call.arguments), dict):
             where = f"tool_calls[{number}].function.arguments"
-            yield Problem(expected="one JSON object", actual=repr(call.arguments)[:200], pointer=where)
+            yield Problem(expected="one JSON object", actual=as_json(call.arguments)[:200], pointer=where)
 
 
 @both(
@@ -58,7 +59,7 @@ def _known_names(exchange: Exchange) -> Iterator[Problem]:
     for number, call in enumerate(called(exchange)):
         if call.name not in names:
             where = f"tool_calls[{number}].function.name"
-            yield Problem(expected=" or ".join(sorted(names)), actual=repr(call.name), pointer=where)
+            yield Problem(expected=" or ".join(sorted(names)), actual=as_json(call.name), pointer=where)
 
 
 @both(
@@ -73,7 +74,7 @@ def reasons(exchange: Exchange) -> Iterator[Problem]:
     wanted = {"tool_calls"} | (set() if free else {"stop"}) if found.calls else {"stop", "content_filter"}
     if found.finish_reason not in wanted:
         shown = " or ".join(sorted(wanted))
-        yield Problem(expected=shown, actual=repr(found.finish_reason), pointer="choices[0].finish_reason")
+        yield Problem(expected=shown, actual=as_json(found.finish_reason), pointer="choices[0].finish_reason")
 
 
 @both(
@@ -86,7 +87,7 @@ def _no_markup(exchange: Exchange) -> Iterator[Problem]:
     content = choice(exchange).content
     for mark in tools.MARKUP:
         if mark in content:
-            yield Problem(expected=f"no {mark}", actual=repr(content)[:200], pointer="content")
+            yield Problem(expected=f"no {mark}", actual=as_json(content)[:200], pointer="content")
 
 
 @stream("chat/tool/id-once", "Give id, type and name in the first delta of a call, and never again", "CS-10")
@@ -96,11 +97,11 @@ def _head_once(exchange: Exchange) -> Iterator[Problem]:
     for where, piece in fragments(exchange):
         function = piece.get("function") or piece.get("custom") or {}
         given = [key for key, value in (*piece.items(), *function.items()) if key in _HEAD and value]
-        place = f"{where.rpartition('choices[')[2].partition(']')[0]}, {piece.get('index')!r}"
+        place = f"{where.rpartition('choices[')[2].partition(']')[0]}, {as_json(piece.get('index'))}"
         if place not in met and sorted(given) != sorted(_HEAD):
-            yield Problem(expected="id, type and name", actual=repr(piece)[:200], pointer=where)
+            yield Problem(expected="id, type and name", actual=as_json(piece)[:200], pointer=where)
         if place in met and given:
-            yield Problem(expected="arguments alone", actual=repr(piece)[:200], pointer=where)
+            yield Problem(expected="arguments alone", actual=as_json(piece)[:200], pointer=where)
         met.add(place)
 
 
@@ -128,7 +129,7 @@ def numbered(exchange: Exchange) -> Iterator[Problem]:
     numbers = [index for index in found if isinstance(index, int)]
     if numbers != sorted(numbers):
         yield Problem(
-            expected="one call after the other", actual=repr(found)[:200], pointer="tool_calls[].index"
+            expected="one call after the other", actual=as_json(found)[:200], pointer="tool_calls[].index"
         )
 
 
@@ -138,17 +139,17 @@ def _ids(exchange: Exchange) -> Iterator[Problem]:
     for number, name in enumerate(found):
         if not isinstance(name, str) or not 1 <= len(name) <= 64:
             where = f"tool_calls[{number}].id"
-            yield Problem(expected="1 to 64 characters", actual=repr(name)[:100], pointer=where)
+            yield Problem(expected="1 to 64 characters", actual=as_json(name)[:100], pointer=where)
     if len(set(map(repr, found))) != len(found):
-        yield Problem(expected="ids that differ", actual=repr(found)[:200], pointer="tool_calls[].id")
+        yield Problem(expected="ids that differ", actual=as_json(found)[:200], pointer="tool_calls[].id")
 
 
 @check("chat/tool/new-ids", "Give the calls of each answer new ids", "TOOL-09", milder=True)
 def tool_new_ids(seen: Transcript) -> Iterator[Problem]:
     """Check that ids do not repeat across answers: a client that keeps a conversation mixes such calls up."""
     called(accepted(at(seen, STREAM)))
-    first = {repr(name) for name in _ids_of(accepted(at(seen, WHOLE)))}
-    again = first & {repr(piece["id"]) for _, piece in fragments(at(seen, STREAM)) if piece.get("id")}
+    first = {as_json(name) for name in _ids_of(accepted(at(seen, WHOLE)))}
+    again = first & {as_json(piece["id"]) for _, piece in fragments(at(seen, STREAM)) if piece.get("id")}
     if again:
         wanted, where = "ids that no earlier answer has", "tool_calls[].id"
         yield Problem(expected=wanted, actual=", ".join(sorted(again)), pointer=where, exchange=STREAM)
@@ -165,7 +166,7 @@ def _streamed_lengths(exchange: Exchange) -> Iterator[Problem]:
     for where, piece in fragments(exchange):
         name = piece.get("id")
         if name is not None and not (isinstance(name, str) and len(name) <= 64):
-            yield Problem(expected="1 to 64 characters", actual=repr(name)[:100], pointer=f"{where}.id")
+            yield Problem(expected="1 to 64 characters", actual=as_json(name)[:100], pointer=f"{where}.id")
 
 
 def _two(target: Target) -> dict[str, object]:
@@ -190,7 +191,7 @@ whole("chat/tools/ids", "Give every call of an answer a unique id", "TOOL-09", b
 def _stream_ids(exchange: Exchange) -> Iterator[Problem]:
     found = [piece["id"] for _, piece in fragments(exchange) if piece.get("id")]
     if len(set(map(repr, found))) != len(found):
-        yield Problem(expected="ids that differ", actual=repr(found)[:200], pointer="tool_calls[].id")
+        yield Problem(expected="ids that differ", actual=as_json(found)[:200], pointer="tool_calls[].id")
 
 
 stream(

@@ -22,6 +22,7 @@ from plumbline_conformance.checks.request_reader import request_fields, requeste
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange
 
@@ -54,7 +55,7 @@ def _indexes(exchange: Exchange) -> Iterator[Problem]:
     wanted = list(range(len(_prompts(exchange)) * requested_choices(exchange)))
     found = [choice["index"] for choice in exchange.json["choices"]]
     if sorted(found) != wanted:
-        yield Problem(expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="choices[].index")
+        yield Problem(expected=as_json(wanted)[:200], actual=as_json(found)[:200], pointer="choices[].index")
 
 
 def _prompts(exchange: Exchange) -> list[Any]:
@@ -91,7 +92,7 @@ def chunks_valid(exchange: Exchange) -> Iterator[Problem]:
         yield from violations("CreateCompletionStreamResponse", chunk, f"event {number}, ")
         yield from at_no_time(chunk, f"event {number}, ", "CMP-01")
     for key in ("id", "model"):
-        found = {repr(chunk.get(key)) for chunk in chunks}
+        found = {as_json(chunk.get(key)) for chunk in chunks}
         if len(found) > 1:
             shown = ", ".join(sorted(found))[:200]
             yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="CMP-08")
@@ -100,21 +101,21 @@ def chunks_valid(exchange: Exchange) -> Iterator[Problem]:
 @stream("completions/stream/indexes", "Stream one choice for each prompt", "CMP-02")
 def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
     wanted = list(range(len(_prompts(exchange)) * requested_choices(exchange)))
-    found = {repr(one.get("index")) for one in _streamed_choices(exchange)}
+    found = {as_json(one.get("index")) for one in _streamed_choices(exchange)}
     if found != set(map(repr, wanted)):
         shown = ", ".join(sorted(found))[:200]
-        yield Problem(expected=repr(wanted)[:200], actual=shown, pointer="choices[].index")
+        yield Problem(expected=as_json(wanted)[:200], actual=shown, pointer="choices[].index")
 
 
 @stream("completions/stream/finish", "Finish each streamed choice exactly once, at its end", "CMP-08")
 def _stream_finish(exchange: Exchange) -> Iterator[Problem]:
     reasons: dict[str, list[Any]] = {}
     for one in _streamed_choices(exchange):
-        reasons.setdefault(repr(one.get("index")), []).append(one.get("finish_reason"))
+        reasons.setdefault(as_json(one.get("index")), []).append(one.get("finish_reason"))
     for place, found in reasons.items():
         if [reason for reason in found if reason is not None] != found[-1:]:
             where = f"choices[{place}].finish_reason"
-            yield Problem(expected="one, the last", actual=repr(found)[:200], pointer=where)
+            yield Problem(expected="one, the last", actual=as_json(found)[:200], pointer=where)
 
 
 def _streamed_choices(exchange: Exchange) -> list[dict[str, Any]]:
@@ -139,11 +140,11 @@ def _order(exchange: Exchange) -> Iterator[Problem]:
         if isinstance(prompt, list | int):
             raise NotRequested("the client does not know the text of token ids")
         if prompt is None or prompt not in choice["text"]:
-            where, wanted = f"choice {choice['index']}", f"a text with {prompt!r}"
+            where, wanted = f"choice {choice['index']}", f"a text with {as_json(prompt)}"
             # CMP-02: the prompt of another index. CMP-04: no prompt at all.
             other = prompt is None or any(str(one) in choice["text"] for one in prompts)
             rule = "CMP-02" if other else "CMP-04"
-            yield Problem(expected=wanted, actual=repr(choice["text"]), pointer=where, rule=rule)
+            yield Problem(expected=wanted, actual=as_json(choice["text"]), pointer=where, rule=rule)
 
 
 @whole(
@@ -164,7 +165,7 @@ def _lists(exchange: Exchange) -> Iterator[Problem]:
         names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
         lengths = {len(logprobs.get(name) or []) for name in names}
         if len(lengths) != 1:
-            shown = repr(sorted(lengths))
+            shown = as_json(sorted(lengths))
             yield Problem(expected="lists of one length", actual=shown, pointer=where, rule="CMP-05")
         joined = "".join(logprobs.get("tokens") or [])
         if "\ufffd" in joined or "bytes:" in joined:
@@ -173,7 +174,7 @@ def _lists(exchange: Exchange) -> Iterator[Problem]:
         if choice["text"] not in joined:
             # CMP-04: only the tokens of the answer. CMP-05: not even these.
             rule = "CMP-04" if joined and choice["text"].endswith(joined) else "CMP-05"
-            yield Problem(expected=repr(choice["text"]), actual=repr(joined), pointer=where, rule=rule)
+            yield Problem(expected=as_json(choice["text"]), actual=as_json(joined), pointer=where, rule=rule)
 
 
 AROUND = 2
@@ -202,7 +203,7 @@ def _bare(exchange: Exchange) -> Iterator[Problem]:
         before = joined.index(prompt)
         if sum(end <= before for end in accumulate(map(len, tokens))) > AROUND:
             where = f"choice {choice['index']}, text"
-            yield Problem(expected="the prompt first", actual=repr(joined)[:200], pointer=where)
+            yield Problem(expected="the prompt first", actual=as_json(joined)[:200], pointer=where)
     total = usage_count(exchange, "total_tokens")
     if total - listed > AROUND * len(prompts):
         wanted = f"the {listed} tokens of the list"

@@ -7,6 +7,7 @@ from typing import Any
 
 from plumbline_conformance.checks.common import accepted, at, usage_count
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -40,8 +41,8 @@ def _choices(exchange: Exchange) -> list[Any]:
 def best_of_n(seen: Transcript) -> Iterator[Problem]:
     found = [one.get("index") for one in _choices(at(seen, "candidates")) if isinstance(one, dict)]
     if sorted(map(repr, found)) != sorted(map(repr, range(CANDIDATES))):
-        wanted = repr(list(range(CANDIDATES)))
-        yield Problem(expected=wanted, actual=repr(found)[:200], pointer="choices[].index")
+        wanted = as_json(list(range(CANDIDATES)))
+        yield Problem(expected=wanted, actual=as_json(found)[:200], pointer="choices[].index")
 
 
 def _candidates(exchange: Exchange) -> list[Candidate]:
@@ -86,11 +87,13 @@ def best_of_best(seen: Transcript) -> Iterator[Problem]:
     means = dict(every)
     texts = {text for text, _ in chosen}
     worst = min(means[text] for text in texts)
-    better = [f"{mean:.3f} {text!r}" for text, mean in every if text not in texts and mean > worst + SLACK]
+    better = [
+        f"{mean:.3f} {as_json(text)}" for text, mean in every if text not in texts and mean > worst + SLACK
+    ]
     if better:
         wanted = f"{', '.join(better)} before one of {worst:.3f}"
         yield Problem(
-            expected=wanted[:300], actual=repr(sorted(texts))[:200], pointer="choices", exchange="best"
+            expected=wanted[:300], actual=as_json(sorted(texts))[:200], pointer="choices", exchange="best"
         )
 
 

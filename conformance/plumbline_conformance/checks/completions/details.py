@@ -15,6 +15,7 @@ from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.stopped_text import same_answer, texts_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["first"]
@@ -70,7 +71,7 @@ def _given(exchange: Exchange) -> Iterator[Problem]:
     )
     if len(set(lengths)) != 1 or None in lengths:
         yield Problem(
-            expected="four lists of one length", actual=repr(lengths), pointer="choices[0].logprobs"
+            expected="four lists of one length", actual=as_json(lengths), pointer="choices[0].logprobs"
         )
 
 
@@ -80,9 +81,9 @@ def _offsets(exchange: Exchange) -> Iterator[Problem]:
     lists = _lists(choice)
     offsets = lists["text_offset"]
     if not all(isinstance(offset, int) for offset in offsets) or offsets != sorted(offsets):
-        yield Problem(expected="ascending offsets", actual=repr(offsets), pointer="text_offset")
+        yield Problem(expected="ascending offsets", actual=as_json(offsets), pointer="text_offset")
     elif offsets and not 0 <= offsets[-1] - offsets[0] <= len(str(choice.get("text"))):
-        yield Problem(expected="offsets within the text", actual=repr(offsets), pointer="text_offset")
+        yield Problem(expected="offsets within the text", actual=as_json(offsets), pointer="text_offset")
     elif len(offsets) == len(lists["tokens"]):
         yield from _steps(lists["tokens"], offsets)
 
@@ -98,7 +99,7 @@ def _steps(tokens: list[Any], offsets: list[Any]) -> Iterator[Problem]:
             return
         wanted = [*wanted, wanted[-1] + len(token)]
     if wanted != offsets:
-        yield Problem(expected=repr(wanted)[:200], actual=repr(offsets)[:200], pointer="text_offset")
+        yield Problem(expected=as_json(wanted)[:200], actual=as_json(offsets)[:200], pointer="text_offset")
 
 
 @whole("completions/logprobs/sampled", "List the sampled token among the alternatives", "CMP-05")
@@ -114,7 +115,7 @@ def _sampled(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected=f"at most {most + 1}", actual=str(len(top)), pointer=where)
         # Tokens that are parts of characters share one text, and so one key of the object.
         if "\ufffd" not in token and token not in top:
-            yield Problem(expected=repr(token), actual=repr(list(top))[:200], pointer=where)
+            yield Problem(expected=as_json(token), actual=as_json(list(top))[:200], pointer=where)
 
 
 @whole("completions/logprobs/join", "Give tokens that join to the text", "CMP-05")
@@ -125,7 +126,7 @@ def _join(exchange: Exchange) -> Iterator[Problem]:
         raise Inconclusive("tokens that are parts of characters have no text")
     if str(choice.get("text")) not in joined:
         yield Problem(
-            expected=repr(choice.get("text")), actual=repr(joined), pointer="choices[0].logprobs.tokens"
+            expected=as_json(choice.get("text")), actual=as_json(joined), pointer="choices[0].logprobs.tokens"
         )
 
 
@@ -178,7 +179,7 @@ def logprobs_stream_tokens(seen: Transcript) -> Iterator[Problem]:
     wanted = _lists(whole)["tokens"]
     if found != wanted:
         yield Problem(
-            expected=repr(wanted)[:200], actual=repr(found)[:200], pointer="choices[0].logprobs.tokens"
+            expected=as_json(wanted)[:200], actual=as_json(found)[:200], pointer="choices[0].logprobs.tokens"
         )
 
 
@@ -190,12 +191,12 @@ def _stream_offsets(exchange: Exchange) -> Iterator[Problem]:
         lists = one.get("logprobs")
         if isinstance(lists, dict) and isinstance(lists.get("text_offset"), list):
             # Chunks of several choices can come in any order; each choice has its own offsets.
-            offsets.setdefault(repr(one.get("index")), []).extend(lists["text_offset"])
-            tokens.setdefault(repr(one.get("index")), []).extend(lists.get("tokens") or [])
+            offsets.setdefault(as_json(one.get("index")), []).extend(lists["text_offset"])
+            tokens.setdefault(as_json(one.get("index")), []).extend(lists.get("tokens") or [])
     for place, found in offsets.items():
         numbers = [offset for offset in found if isinstance(offset, int)]
         if numbers != sorted(numbers):
-            yield Problem(expected="ascending offsets", actual=repr(found)[:200], pointer="text_offset")
+            yield Problem(expected="ascending offsets", actual=as_json(found)[:200], pointer="text_offset")
         elif len(numbers) == len(tokens[place]):
             yield from _steps(tokens[place], numbers)
 
@@ -256,7 +257,7 @@ def _cut(seen: Transcript, name: str, other: str) -> Iterator[Problem]:
         return
     if not same_answer(plain, word, found, texts_of([lambda: _stopped_text(seen, other)])):
         raise Inconclusive("the server answered the same request differently each time")
-    yield Problem(expected=repr(wanted), actual=repr(found), pointer="choices[0].text", exchange=name)
+    yield Problem(expected=as_json(wanted), actual=as_json(found), pointer="choices[0].text", exchange=name)
 
 
 @check("completions/stop/prefix", "Keep exactly the text before the stop string", "CHAT-20")
@@ -282,7 +283,7 @@ def stop_stream_usage(seen: Transcript) -> Iterator[Problem]:
     found = _streamed(at(seen, STREAM))
     places = [number for number, chunk in enumerate(found) if chunk.get("usage") is not None]
     if places != [len(found) - 1] or found[-1].get("choices") != []:
-        yield Problem(expected="only in the last chunk", actual=repr(places), pointer="usage")
+        yield Problem(expected="only in the last chunk", actual=as_json(places), pointer="usage")
         return
     yield from usage_adds_up(found[-1].get("usage"), prompt="prompt_tokens", completion="completion_tokens")
 
@@ -297,4 +298,4 @@ def stop_stream_finish(seen: Transcript) -> Iterator[Problem]:
     _stop_and_texts(seen)
     reasons = [one.get("finish_reason") for one in _choices(_streamed(at(seen, STREAM)))]
     if [reason for reason in reasons if reason is not None] != reasons[-1:]:
-        yield Problem(expected="one, the last", actual=repr(reasons), pointer="choices[0].finish_reason")
+        yield Problem(expected="one, the last", actual=as_json(reasons), pointer="choices[0].finish_reason")

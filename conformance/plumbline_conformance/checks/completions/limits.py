@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, only, usage_count
 from plumbline_conformance.checks.completions.details import first
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -33,7 +34,7 @@ def limits_none(seen: Transcript) -> Iterator[Problem]:
     text = str(first(exchange).get("text"))
     _, found, more = text.partition(PROMPT)
     if not found or more.strip():
-        yield Problem(expected=repr(PROMPT), actual=repr(text)[:200], pointer="choices[0].text")
+        yield Problem(expected=as_json(PROMPT), actual=as_json(text)[:200], pointer="choices[0].text")
 
 
 @check("completions/limits/default", "Stop after 16 tokens by default", "CMP-03", request="default")
@@ -71,7 +72,7 @@ def id_lists_indexes(seen: Transcript) -> Iterator[Problem]:
     found = [choice.get("index") for choice in listed if isinstance(choice, dict)]
     if sorted(map(repr, found)) != sorted(map(repr, range(len(IDS)))):
         yield Problem(
-            expected=repr(list(range(len(IDS)))), actual=repr(found)[:200], pointer="choices[].index"
+            expected=as_json(list(range(len(IDS)))), actual=as_json(found)[:200], pointer="choices[].index"
         )
 
 
@@ -106,4 +107,4 @@ def bias_forced(seen: Transcript) -> Iterator[Problem]:
         raise Inconclusive("the answer has fewer than two tokens with logprobs")
     if len(set(map(repr, tokens))) > 1:
         where = "choices[0].logprobs.tokens"
-        yield Problem(expected="one token, repeated", actual=repr(tokens)[:200], pointer=where)
+        yield Problem(expected="one token, repeated", actual=as_json(tokens)[:200], pointer=where)

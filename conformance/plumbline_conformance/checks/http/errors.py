@@ -17,6 +17,7 @@ from plumbline_conformance.checks.common import (
 from plumbline_conformance.checks.laws import refusal
 from plumbline_conformance.checks.sample_requests import JSON, chat
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -36,7 +37,7 @@ def _malformed(exchange: Exchange) -> Iterator[Problem]:
     yield from refused(exchange, 400, 422)
     if exchange.status >= 400 and error_of(exchange) is None:
         shown = exchange.body[:80].decode("utf-8", "replace")
-        yield Problem(expected="an error object", actual=repr(shown), pointer="body")
+        yield Problem(expected="an error object", actual=as_json(shown), pointer="body")
 
 
 refusal("errors/broken-json/envelope", "Write the error object with all its keys", "ERR-01")(envelope)
@@ -68,7 +69,7 @@ def unknown_model_not_found(seen: Transcript) -> Iterator[Problem]:
     yield from refused(only(seen), 404)
     code = (error_of(only(seen)) or {}).get("code")
     if only(seen).status == 404 and code != "model_not_found":
-        yield Problem(expected="model_not_found", actual=repr(code), pointer="error.code")
+        yield Problem(expected="model_not_found", actual=as_json(code), pointer="error.code")
 
 
 @scenario("errors/empty-messages", "A conversation without messages")
@@ -121,8 +122,8 @@ def wrong_types_param(seen: Transcript) -> Iterator[Problem]:
     for name, exchange in _refusals(seen).items():
         param = (error_of(exchange) or {}).get("param")
         if param != name:
-            wanted = f"param {name!r}"
-            yield Problem(expected=wanted, actual=repr(param), pointer="error.param", exchange=name)
+            wanted = f"param {as_json(name)}"
+            yield Problem(expected=wanted, actual=as_json(param), pointer="error.param", exchange=name)
 
 
 def _refusals(seen: Transcript) -> dict[str, Exchange]:

@@ -28,6 +28,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -60,7 +61,7 @@ def no_messages_type(seen: Transcript) -> Iterator[Problem]:
         raise Inconclusive("nothing was refused; another check reports this")
     kind = (error_of(only(seen)) or {}).get("type")
     if kind != "invalid_request_error":
-        yield Problem(expected="invalid_request_error", actual=repr(kind), pointer="error.type")
+        yield Problem(expected="invalid_request_error", actual=as_json(kind), pointer="error.type")
 
 
 @scenario("errors/stream-refused", "A streaming request that is invalid")

@@ -17,6 +17,7 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.laws import whole
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 
@@ -68,7 +69,7 @@ def models_list_retrievable(seen: Transcript) -> Iterator[Problem]:
 
 
 def _same_model(exchange: Exchange, listed: list[tuple[Any, ...]]) -> Iterator[Problem]:
-    wanted, shown = repr(listed)[:200], repr(exchange.json)[:200]
+    wanted, shown = as_json(listed)[:200], as_json(exchange.json)[:200]
     if exchange.status != 200:
         wanted, shown = "a listed model", f"status {exchange.status}"
     elif isinstance(exchange.json, dict) and _identity(exchange.json) in listed:
@@ -112,4 +113,6 @@ def models_list_unknown(seen: Transcript) -> Iterator[Problem]:
     yield from refused(unknown, 404)
     error = error_of(unknown)
     if unknown.status == 404 and (error is None or error.get("code") != "model_not_found"):
-        yield Problem(expected="an error with code model_not_found", actual=repr(error), pointer="error.code")
+        yield Problem(
+            expected="an error with code model_not_found", actual=as_json(error), pointer="error.code"
+        )

@@ -30,6 +30,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -58,7 +59,7 @@ def functions_called(seen: Transcript) -> Iterator[Problem]:
         raise Inconclusive("there is no choice with a message; other checks report this") from None
     if not isinstance(found, dict) or found.get("name") != NAME:
         wanted = f"a call of {NAME}, or status 400"
-        shown = repr(message)[:200]
+        shown = as_json(message)[:200]
         yield Problem(expected=wanted, actual=shown, pointer="choices[0].message.function_call")
 
 
@@ -95,7 +96,7 @@ def _echoed(exchange: Exchange) -> Iterator[Problem]:
         raise NotRequested("the request has no service tier")
     found = exchange.json.get("service_tier") if isinstance(exchange.json, dict) else None
     if not isinstance(found, str):
-        yield Problem(expected="the tier", actual=repr(found), pointer="service_tier")
+        yield Problem(expected="the tier", actual=as_json(found), pointer="service_tier")
 
 
 @scenario("errors/unknown-include", "An unknown value of `include`", needs=("responses",))
@@ -228,4 +229,4 @@ def phase_kept(seen: Transcript) -> Iterator[Problem]:
     if not found:
         raise Inconclusive("the message is not listed; another check reports this")
     if found != [PHASE]:
-        yield Problem(expected=PHASE, actual=repr(found)[:200], pointer="data[].phase")
+        yield Problem(expected=PHASE, actual=as_json(found)[:200], pointer="data[].phase")

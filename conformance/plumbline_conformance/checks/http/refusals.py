@@ -22,6 +22,7 @@ from plumbline_conformance.checks.common import (
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat, user
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, about, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -100,14 +101,14 @@ def refusals(
             found = (error_of(exchange) or {}).get("param")
             if not isinstance(found, str) or not (_within(found, field) or _within(field, found)):
                 where = exchange.name
-                yield Problem(expected=field, actual=repr(found), pointer="error.param", exchange=where)
+                yield Problem(expected=field, actual=as_json(found), pointer="error.param", exchange=where)
 
 
 def no_leak(exchange: Exchange) -> Iterator[Problem]:
     """Check that a refusal shows no traceback, path or address (ERR-13)."""
     shown = LEAKS.search(answered(exchange).body.decode("utf-8", "replace"))
     if shown:
-        yield Problem(expected="no internals", actual=repr(shown[0]), pointer="body")
+        yield Problem(expected="no internals", actual=as_json(shown[0]), pointer="body")
 
 
 def _within(path: str, field: str) -> bool:

@@ -14,6 +14,7 @@ from plumbline_conformance.checks.request_reader import requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Request, Target, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange
 
 Steps = Generator[Request, Exchange, None]
@@ -117,7 +118,7 @@ def argument_pieces(exchange: Exchange) -> Iterator[Problem]:
         text = function.get("arguments") if isinstance(function, dict) else None
         if isinstance(text, str) and text:
             pieces_by_call.setdefault(
-                (where.partition(".delta")[0].rpartition(" ")[2], repr(piece.get("index"))), []
+                (where.partition(".delta")[0].rpartition(" ")[2], as_json(piece.get("index"))), []
             ).append(text)
     lengths = {key: sum(map(len, texts)) for key, texts in pieces_by_call.items()}
     if all(length < LONG for length in lengths.values()):
@@ -162,6 +163,6 @@ def _crossed_a_turn(exchange: Exchange, ended: float) -> bool:
 @streams("chat/stream-clock/created", "Keep `created` the same in all chunks", "CS-01")
 def _created(exchange: Exchange) -> Iterator[Problem]:
     """Check that `created` stays the same across a full second, where a time per chunk differs (CS-01)."""
-    found = {repr(chunk.get("created")) for chunk in chunks(exchange)}
+    found = {as_json(chunk.get("created")) for chunk in chunks(exchange)}
     if len(found) > 1:
         yield Problem(expected="one created", actual=", ".join(sorted(found))[:200], pointer="created")

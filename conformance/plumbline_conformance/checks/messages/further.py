@@ -23,6 +23,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.schema_validation import fits
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import load_json
 
@@ -78,7 +79,7 @@ def matching(exchange: Exchange) -> Iterator[Problem]:
     text = text_of(exchange)
     value = load_json(text.encode())
     if value is None or not fits(schema, value):
-        yield Problem(expected="JSON that matches the schema", actual=repr(text)[:200], pointer="content")
+        yield Problem(expected="JSON that matches the schema", actual=as_json(text)[:200], pointer="content")
 
 
 @scenario("messages/image", "A message with an image, and without it", needs=("messages",))

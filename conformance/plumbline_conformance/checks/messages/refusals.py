@@ -19,6 +19,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -86,7 +87,7 @@ def _errors(exchange: Exchange) -> Iterator[Problem]:
     kind = error.get("type") if isinstance(error, dict) else None
     wanted = TYPES.get(exchange.status)
     if wanted is not None and isinstance(kind, str) and kind not in wanted:
-        yield Problem(expected=wanted[0], actual=repr(kind)[:200], pointer="error.type")
+        yield Problem(expected=wanted[0], actual=as_json(kind)[:200], pointer="error.type")
     if isinstance(error, dict) and error.get("message") == "":
         yield Problem(expected="a message", actual="''", pointer="error.message")
     if not exchange.header("request-id"):

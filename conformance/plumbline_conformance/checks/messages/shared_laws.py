@@ -16,6 +16,7 @@ from plumbline_conformance.checks.messages.fold import (
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.suite.model import Problem, breaking
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.transcript.sse import load_json
@@ -58,7 +59,7 @@ def usage(exchange: Exchange) -> Iterator[Problem]:
     """Check that the counts fit a prompt and the token limit (MSG-10)."""
     found, limit = usage_of(exchange), request_fields(exchange).get("max_tokens")
     if prompt_tokens(exchange) < 1:
-        yield Problem(expected="at least 1 token of a prompt", actual=repr(found)[:200], pointer="usage")
+        yield Problem(expected="at least 1 token of a prompt", actual=as_json(found)[:200], pointer="usage")
     written = found["output_tokens"]
     if isinstance(limit, int) and written > limit:
         where = "usage.output_tokens"
@@ -76,14 +77,14 @@ def ending(exchange: Exchange) -> Iterator[Problem]:
     if reason is None and "stop_reason" in message:
         yield Problem(expected="a reason", actual="null", pointer="stop_reason")
     if calls and reason in ("end_turn", "stop_sequence"):
-        yield Problem(expected="tool_use after calls", actual=repr(reason), pointer="stop_reason")
+        yield Problem(expected="tool_use after calls", actual=as_json(reason), pointer="stop_reason")
     if not calls and reason == "tool_use":
         yield Problem(expected="a call", actual="none, and the reason tool_use", pointer="stop_reason")
     sequences = asked.get("stop_sequences")
     if reason == "stop_sequence" and sequence not in (sequences if isinstance(sequences, list) else []):
-        yield Problem(expected="a sequence of the request", actual=repr(sequence), pointer="stop_sequence")
+        yield Problem(expected="a sequence of the request", actual=as_json(sequence), pointer="stop_sequence")
     if reason != "stop_sequence" and sequence is not None:
-        yield Problem(expected=f"null with {reason}", actual=repr(sequence)[:200], pointer="stop_sequence")
+        yield Problem(expected=f"null with {reason}", actual=as_json(sequence)[:200], pointer="stop_sequence")
     limit = asked.get("max_tokens")
     if reason == "max_tokens" and isinstance(limit, int) and written < limit:
         wanted = f"{limit} tokens, or another reason"
@@ -120,8 +121,8 @@ def lifecycle(exchange: Exchange) -> Iterator[Problem]:
     start, end = found[0].get("message"), found[-2].get("delta")
     for name, value in (("content", []), ("stop_reason", None), ("stop_sequence", None)):
         if isinstance(start, dict) and start.get(name) != value:
-            shown = repr(start.get(name))[:200]
-            yield Problem(expected=repr(value), actual=shown, pointer=f"message_start, message.{name}")
+            shown = as_json(start.get(name))[:200]
+            yield Problem(expected=as_json(value), actual=shown, pointer=f"message_start, message.{name}")
     if isinstance(end, dict) and end.get("stop_reason") is None:
         yield Problem(expected="a reason", actual="null", pointer="message_delta, delta.stop_reason")
 
@@ -143,7 +144,9 @@ def blocks(exchange: Exchange) -> Iterator[Problem]:
             return
         count += step == "content_block_start"
         if event.get("index") != count - 1 or isinstance(event.get("index"), bool):
-            yield Problem(expected=f"index {count - 1}", actual=repr(event.get("index"))[:80], pointer=where)
+            yield Problem(
+                expected=f"index {count - 1}", actual=as_json(event.get("index"))[:80], pointer=where
+            )
             return
         if step == "content_block_start":
             is_open, arguments = True, ""
@@ -154,7 +157,9 @@ def blocks(exchange: Exchange) -> Iterator[Problem]:
             delta = event.get("delta")
             own = delta if isinstance(delta, dict) else {}
             if own.get("type") not in _DELTAS.get(kind, (own.get("type"),)):
-                yield Problem(expected=f"a delta of {kind}", actual=repr(own.get("type"))[:80], pointer=where)
+                yield Problem(
+                    expected=f"a delta of {kind}", actual=as_json(own.get("type"))[:80], pointer=where
+                )
             arguments += str(own.get("partial_json") or "")
         else:
             is_open = False
@@ -164,8 +169,8 @@ def blocks(exchange: Exchange) -> Iterator[Problem]:
 def _begins_empty(block: Any, where: str) -> Iterator[Problem]:
     for name, empty in _EMPTY.items():
         if isinstance(block, dict) and block.get(name, empty) != empty:
-            shown = repr(block[name])[:200]
-            yield Problem(expected=repr(empty), actual=shown, pointer=f"{where}, content_block.{name}")
+            shown = as_json(block[name])[:200]
+            yield Problem(expected=as_json(empty), actual=shown, pointer=f"{where}, content_block.{name}")
 
 
 def _whole_arguments(exchange: Exchange, kind: str, arguments: str, where: str) -> Iterator[Problem]:

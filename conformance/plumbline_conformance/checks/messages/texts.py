@@ -22,6 +22,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -84,7 +85,7 @@ def ids(seen: Transcript) -> Iterator[Problem]:
         raise Inconclusive("a message has no id; another check reports this")
     if first == second:
         yield Problem(
-            expected=f"another id than {WHOLE}", actual=repr(second)[:200], pointer="id", exchange=STREAM
+            expected=f"another id than {WHOLE}", actual=as_json(second)[:200], pointer="id", exchange=STREAM
         )
 
 
@@ -121,7 +122,7 @@ def absent(exchange: Exchange) -> Iterator[Problem]:
     found = text_of(exchange)
     for word in wanted:
         if isinstance(word, str) and word and word in found:
-            yield Problem(expected=f"no {word!r}", actual=repr(found)[:200], pointer="content")
+            yield Problem(expected=f"no {as_json(word)}", actual=as_json(found)[:200], pointer="content")
 
 
 @check("messages/stop/reported", "Name the stop sequence that ended the answer", "MSG-09")
@@ -137,8 +138,8 @@ def reported(seen: Transcript) -> Iterator[Problem]:
         found = message_of(exchange)
         ended = (found.get("stop_reason"), found.get("stop_sequence"))
         if ended != ("stop_sequence", word):
-            wanted = f"stop_sequence and {word!r}"
-            problem = Problem(expected=wanted, actual=repr(ended)[:200], pointer="stop_reason")
+            wanted = f"stop_sequence and {as_json(word)}"
+            problem = Problem(expected=wanted, actual=as_json(ended)[:200], pointer="stop_reason")
             yield from about(exchange, [problem])
     if not looked_at:
         raise Inconclusive("the answers differ from the first one")
@@ -156,7 +157,9 @@ def continued(target: Target) -> Steps:
 def new(seen: Transcript) -> Iterator[Problem]:
     found = text_of(accepted(at(seen, WHOLE)))
     if found.lstrip().startswith(BEGUN):
-        yield Problem(expected="the text after what was begun", actual=repr(found)[:200], pointer="content")
+        yield Problem(
+            expected="the text after what was begun", actual=as_json(found)[:200], pointer="content"
+        )
 
 
 @check("messages/continued/read", "Let the model see what the assistant has begun", "MSG-03", request=WHOLE)
@@ -222,5 +225,5 @@ def same_count(seen: Transcript) -> Iterator[Problem]:
     yield from problems
     wanted = prompt_tokens(accepted(at(seen, WHOLE)))
     if not problems and counted.json["input_tokens"] != wanted:
-        shown = repr(counted.json["input_tokens"])
+        shown = as_json(counted.json["input_tokens"])
         yield Problem(expected=f"{wanted}, as the message", actual=shown, pointer="input_tokens")

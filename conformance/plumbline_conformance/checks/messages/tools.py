@@ -22,6 +22,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.schema_validation import fits
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -88,9 +89,9 @@ def choice_kept(exchange: Exchange) -> Iterator[Problem]:
         name = str(call.get("name"))
         if name not in allowed:
             wanted = f"a call of {', '.join(map(str, allowed)) or 'nothing'}"
-            yield Problem(expected=wanted, actual=repr(name)[:200], pointer="content")
+            yield Problem(expected=wanted, actual=as_json(name)[:200], pointer="content")
         elif kind == "tool" and not cut and not _fits(tools.get(name, {}), call.get("input")):
-            shown = repr(call.get("input"))[:200]
+            shown = as_json(call.get("input"))[:200]
             yield Problem(expected="input that fits the tool's schema", actual=shown, pointer="content")
 
 
@@ -143,7 +144,7 @@ def signed(exchange: Exchange) -> Iterator[Problem]:
     """Check that each block of thinking has a signature (MSG-06)."""
     for block in _thinking_of(exchange):
         if not block.get("signature"):
-            shown = repr(block.get("signature"))
+            shown = as_json(block.get("signature"))
             yield Problem(expected="a signature", actual=shown, pointer="content")
 
 
@@ -158,7 +159,7 @@ def _thinking_of(exchange: Exchange) -> list[Json]:
 def omitted(seen: Transcript) -> Iterator[Problem]:
     for block in _thinking_of(accepted(at(seen, "omitted"))):
         if block.get("thinking") != "" or not block.get("signature"):
-            shown = repr(block)[:200]
+            shown = as_json(block)[:200]
             yield Problem(expected="no text and a signature", actual=shown, pointer="content")
 
 

@@ -42,6 +42,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.schema_validation import NOT_NEEDED
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
@@ -84,7 +85,7 @@ def _cache_writes(exchange: Exchange) -> Iterator[Problem]:
         raise Inconclusive("the answer has no details of its input; another check reports this")
     for name in NOT_NEEDED["InputTokensDetails"]:
         if not isinstance(details.get(name), int):
-            shown, where = repr(details.get(name)), f"usage.input_tokens_details.{name}"
+            shown, where = as_json(details.get(name)), f"usage.input_tokens_details.{name}"
             yield Problem(expected=f"an integer {name}", actual=shown, pointer=where)
 
 
@@ -124,10 +125,10 @@ stream("responses/stream-text/event-types", "Send only events of the contract", 
 def _lifecycle(exchange: Exchange) -> Iterator[Problem]:
     kinds = [event.get("type") for event in events(exchange)]
     if kinds[:1] != ["response.created"]:
-        yield Problem(expected="response.created", actual=repr(kinds[:1]), pointer="event 0")
+        yield Problem(expected="response.created", actual=as_json(kinds[:1]), pointer="event 0")
     terminal = [number for number, kind in enumerate(kinds) if kind in TERMINAL]
     if terminal != [len(kinds) - 1]:
-        yield Problem(expected="one terminal event, the last", actual=repr(terminal), pointer="events")
+        yield Problem(expected="one terminal event, the last", actual=as_json(terminal), pointer="events")
 
 
 @stream("responses/stream-text/sequence", "Number events strictly upwards", "RS-02")
@@ -135,7 +136,7 @@ def _sequence(exchange: Exchange) -> Iterator[Problem]:
     found = [event.get("sequence_number") for event in events(exchange)]
     numbers = [number for number in found if isinstance(number, int)]
     if len(numbers) != len(found) or any(b <= a for a, b in pairwise(numbers)):
-        shown = repr(found[:20])
+        shown = as_json(found[:20])
         yield Problem(expected="strictly increasing integers", actual=shown, pointer="sequence_number")
 
 
@@ -151,7 +152,7 @@ def _begun(exchange: Exchange) -> Iterator[Problem]:
         raise Inconclusive("the first event is another; another check reports this")
     # A response in the background may be queued first.
     if kinds[1:2] not in (["response.in_progress"], ["response.queued"]):
-        yield Problem(expected="response.in_progress", actual=repr(kinds[1:2]), pointer="event 1")
+        yield Problem(expected="response.in_progress", actual=as_json(kinds[1:2]), pointer="event 1")
 
 
 @stream("responses/stream-text/steps", "Number events from 0 or 1, without gaps", "RS-02", milder=True)
@@ -163,7 +164,7 @@ def _steps(exchange: Exchange) -> Iterator[Problem]:
         raise Inconclusive("the events are not numbered upwards; another check reports this")
     if numbers[0] not in (0, 1) or numbers[-1] - numbers[0] != len(numbers) - 1:
         wanted = "a start at 0 or 1, and steps of 1"
-        yield Problem(expected=wanted, actual=repr(numbers[:20]), pointer="sequence_number")
+        yield Problem(expected=wanted, actual=as_json(numbers[:20]), pointer="sequence_number")
 
 
 stream(

@@ -14,6 +14,7 @@ from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair
 from plumbline_conformance.checks.responses.tools import calls_of
 from plumbline_conformance.suite.model import NotRequested, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Json = dict[str, Any]
@@ -65,13 +66,17 @@ def _commands(call: Json) -> list[Any]:
 
 def _no_commands(call: Json) -> str:
     found = _commands(call)
-    return "" if found and all(isinstance(one, str) and one for one in found) else f"the commands {found!r}"
+    return (
+        ""
+        if found and all(isinstance(one, str) and one for one in found)
+        else f"the commands {as_json(found)}"
+    )
 
 
 def _no_path(call: Json) -> str:
     operation = call.get("operation")
     path = operation.get("path") if isinstance(operation, dict) else None
-    return "" if isinstance(path, str) and path else f"the path {path!r}"
+    return "" if isinstance(path, str) and path else f"the path {as_json(path)}"
 
 
 def _printed(text: str) -> Json:
@@ -81,7 +86,7 @@ def _printed(text: str) -> Json:
 def _no_arguments(call: Json) -> str:
     found = call.get("execution"), call.get("arguments")
     good = found[0] == "client" and isinstance(found[1], dict) and found[1]
-    return "" if good else f"execution {found[0]!r} with the arguments {found[1]!r}"
+    return "" if good else f"execution {as_json(found[0])} with the arguments {as_json(found[1])}"
 
 
 SHELL = _Tool(
@@ -156,7 +161,7 @@ def _register(one: _Tool) -> None:
     def called(exchange: Exchange) -> Iterator[Problem]:
         _forced(exchange, one)
         if functions := items(exchange, "function_call"):
-            shown = f"a function_call of {functions[0].get('name')!r}"[:200]
+            shown = f"a function_call of {as_json(functions[0].get('name'))}"[:200]
             yield Problem(expected=f"a call of the type {one.kind}", actual=shown, pointer="output")
             return
         for call in calls_of(exchange, one.kind, forced=True):
@@ -174,9 +179,9 @@ def _register(one: _Tool) -> None:
         for call in calls:
             name = call.get("call_id")
             if not isinstance(name, str) or not 1 <= len(name) <= 64 or name == call.get("id"):
-                shown = repr((name, call.get("id")))[:200]
+                shown = as_json((name, call.get("id")))[:200]
                 yield Problem(expected="a separate call_id", actual=shown, pointer="item.call_id")
-        if len({repr(call.get("call_id")) for call in calls}) != len(calls):
+        if len({as_json(call.get("call_id")) for call in calls}) != len(calls):
             yield Problem(expected="ids that differ", actual="the same", pointer="item.call_id")
 
     @scenario(
@@ -234,7 +239,7 @@ def loaded_called(seen: Transcript) -> Iterator[Problem]:
     names = [call.get("name") for call in calls_of(accepted(only(seen)), forced=True)]
     if set(names) != {tools.DEFERRED["name"]}:
         yield Problem(
-            expected=f"a call of {tools.DEFERRED['name']}", actual=repr(names)[:200], pointer="output"
+            expected=f"a call of {tools.DEFERRED['name']}", actual=as_json(names)[:200], pointer="output"
         )
 
 
@@ -249,12 +254,14 @@ def _command_events(exchange: Exchange) -> Iterator[Problem]:
         place, item = event.get("output_index"), event.get("item")
         if stem == "shell_call_command":
             if wanted := streamed.setdefault(place, _Commands()).meet(event, verb):
-                shown = f"{verb} of command {event.get('command_index')!r}: {_text(event)!r}"[:200]
+                shown = f"{verb} of command {as_json(event.get('command_index'))}: {as_json(_text(event))}"[
+                    :200
+                ]
                 yield Problem(expected=wanted, actual=shown, pointer=f"event {number}")
         elif verb == "done" and isinstance(item, dict) and item.get("type") == SHELL.kind:
             found = streamed.get(place, _Commands()).done
             if found != _commands(item):
-                shown, wanted = repr(found)[:200], repr(_commands(item))[:200]
+                shown, wanted = as_json(found)[:200], as_json(_commands(item))[:200]
                 yield Problem(expected=wanted, actual=shown, pointer=f"the events before {number}")
 
 
@@ -274,7 +281,7 @@ class _Commands:
         if verb == "done":
             whole, self._open = self._open, None
             self.done.append(text)
-            return "" if text == whole else f"the deltas joined: {whole!r}"[:200]
+            return "" if text == whole else f"the deltas joined: {as_json(whole)}"[:200]
         self._open = (self._open or "") + text
         return ""
 

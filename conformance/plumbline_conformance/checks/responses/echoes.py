@@ -7,6 +7,7 @@ from typing import Any
 
 from plumbline_conformance.suite.field_rules import members_of
 from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.suite.wording import as_json
 
 __all__ = ["LABELS", "Placed", "defaults", "requested", "unlike"]
 
@@ -50,8 +51,8 @@ def unlike(found: Iterable[Placed], wanted: dict[str, Any], rule: str = "R-11") 
     for where, response in found:
         for key, value in wanted.items():
             if key in response and not _same(response[key], value):
-                shown = repr(response[key])[:150]
-                expected = f"{repr(value)[:150]}, as in the request"
+                shown = as_json(response[key])[:150]
+                expected = f"{as_json(value)[:150]}, as in the request"
                 yield Problem(expected=expected, actual=shown, pointer=f"{where}{key}", rule=rule)
 
 

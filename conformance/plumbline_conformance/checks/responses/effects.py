@@ -20,6 +20,7 @@ from plumbline_conformance.checks.responses.shared_laws import (
 )
 from plumbline_conformance.suite.model import Inconclusive, Problem, Target, check
 from plumbline_conformance.suite.schema_validation import fits
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 
@@ -94,7 +95,7 @@ def _one_object(exchange: Exchange) -> Iterator[Problem]:
         raise Inconclusive("the token limit cut the answer")
     text = _text(exchange)
     if not isinstance(parsed(text), dict):
-        yield Problem(expected="one JSON object", actual=repr(text)[:200], pointer="output_text")
+        yield Problem(expected="one JSON object", actual=as_json(text)[:200], pointer="output_text")
 
 
 def _text(exchange: Exchange) -> str:

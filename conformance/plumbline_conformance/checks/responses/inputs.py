@@ -15,6 +15,7 @@ from plumbline_conformance.checks.common import (
 from plumbline_conformance.checks.responses.shared_laws import NEEDS, create_response
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -153,7 +154,7 @@ def count_object(seen: Transcript) -> Iterator[Problem]:
     kind = found.get("object") if isinstance(found, dict) else None
     if kind != "response.input_tokens" or not isinstance(found.get("input_tokens"), int):
         wanted = "response.input_tokens with a number"
-        yield Problem(expected=wanted, actual=repr(found)[:200], pointer="object")
+        yield Problem(expected=wanted, actual=as_json(found)[:200], pointer="object")
 
 
 @check("responses/count/same", "Count the same tokens as the usage of the response", "R-15", request="count")
@@ -162,4 +163,4 @@ def count_same(seen: Transcript) -> Iterator[Problem]:
     answer = accepted(at(seen, "count")).json
     found = answer.get("input_tokens") if isinstance(answer, dict) else None
     if found != wanted:
-        yield Problem(expected=str(wanted), actual=repr(found), pointer="input_tokens")
+        yield Problem(expected=str(wanted), actual=as_json(found), pointer="input_tokens")

@@ -8,6 +8,7 @@ from typing import Any
 
 from plumbline_conformance.checks.common import without_nulls
 from plumbline_conformance.suite.model import Inconclusive, Problem
+from plumbline_conformance.suite.wording import as_json
 
 __all__ = ["Items", "sums", "terminal"]
 
@@ -167,8 +168,8 @@ def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
         if stem in TEXTS and verb == "delta":
             texts[place] = texts.get(place, "") + event["delta"]
         elif stem in TEXTS and verb == "done" and event.get(TEXTS[stem]) != texts.get(place, ""):
-            shown = f"{kind.removeprefix('response.')}: {repr(event.get(TEXTS[stem]))[:200]}"
-            wanted = f"the deltas joined: {repr(texts.get(place, ''))[:200]}"
+            shown = f"{kind.removeprefix('response.')}: {as_json(event.get(TEXTS[stem]))[:200]}"
+            wanted = f"the deltas joined: {as_json(texts.get(place, ''))[:200]}"
             yield Problem(expected=wanted, actual=shown, pointer=f"event {number}", rule="RS-09")
         elif kind in ("response.content_part.done", "response.reasoning_summary_part.done"):
             yield from _part_done(event, number, texts)
@@ -178,13 +179,13 @@ def sums(events: list[dict[str, Any]]) -> Iterator[Problem]:
         found = _text_of(done.get(item), part, stem)
         if found != text:
             where = f"item {item}, part {part}"
-            shown = f"output_item.done: {repr(found)[:200]}"
-            wanted = f"the deltas joined: {repr(text)[:200]}"
+            shown = f"output_item.done: {as_json(found)[:200]}"
+            wanted = f"the deltas joined: {as_json(text)[:200]}"
             yield Problem(expected=wanted, actual=shown, pointer=where, rule="RS-09")
     output = terminal(events)["output"]
     if without_nulls(output) != without_nulls([item for _, item in sorted(done.items())]):
-        shown = f"response.output at the end: {repr(output)[:200]}"
-        wanted = f"the items of output_item.done: {repr([item for _, item in sorted(done.items())])[:200]}"
+        shown = f"response.output at the end: {as_json(output)[:200]}"
+        wanted = f"the items of output_item.done: {as_json([item for _, item in sorted(done.items())])[:200]}"
         yield Problem(expected=wanted, actual=shown, pointer="response.output", rule="RS-14")
 
 
@@ -198,7 +199,7 @@ def _part_done(
         return
     place = (event.get("output_index"), event.get("summary_index", event.get("content_index", 0)), stem)
     if part.get(TEXTS[stem]) != texts.get(place, ""):
-        shown, wanted = repr(part.get(TEXTS[stem]))[:200], repr(texts.get(place, ""))[:200]
+        shown, wanted = as_json(part.get(TEXTS[stem]))[:200], as_json(texts.get(place, ""))[:200]
         yield Problem(
             expected=f"the deltas joined: {wanted}",
             actual=f"{str(event.get('type')).removeprefix('response.')}: {shown}",

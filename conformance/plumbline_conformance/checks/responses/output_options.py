@@ -28,6 +28,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.schema_validation import fits
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 
@@ -50,7 +51,7 @@ def _first(exchange: Exchange) -> Iterator[Problem]:
     _reasoning_items(exchange)
     kinds = [item.get("type") for item in items(exchange)]
     if kinds[0] != "reasoning":
-        yield Problem(expected="reasoning first", actual=repr(kinds), pointer="output")
+        yield Problem(expected="reasoning first", actual=as_json(kinds), pointer="output")
 
 
 @stream("responses/reasoning/events", "Stream raw reasoning as a part with deltas and done events", "RS-12")
@@ -73,7 +74,7 @@ def _not_in_text(exchange: Exchange) -> Iterator[Problem]:
     content = "".join(_texts(item) for item in items(exchange, "message"))
     leaked = [mark for mark in ("<think", "</think", "<|channel|>") if mark in content + reasoning]
     if leaked or (len(reasoning) > 20 and reasoning in content):
-        yield Problem(expected="no reasoning", actual=repr(content)[:200], pointer="output_text")
+        yield Problem(expected="no reasoning", actual=as_json(content)[:200], pointer="output_text")
 
 
 def _texts(item: dict[str, Any]) -> str:
@@ -93,7 +94,7 @@ def _counted(exchange: Exchange) -> Iterator[Problem]:
         # more reasoning tokens than output tokens. ST-19: no count.
         rule = "R-10" if isinstance(count, int) and isinstance(total, int) and count > total else "ST-19"
         where = "usage.output_tokens_details"
-        yield Problem(expected=f"1 to {total}", actual=repr(count), pointer=where, rule=rule)
+        yield Problem(expected=f"1 to {total}", actual=as_json(count), pointer=where, rule=rule)
 
 
 @scenario(
@@ -162,7 +163,9 @@ def _document(exchange: Exchange) -> Iterator[Problem]:
         raise Inconclusive("the answer is not text")
     text = "".join(_texts(item) for item in items(exchange, "message"))
     if not fits(schema, parsed(text)):
-        yield Problem(expected="one document that validates", actual=repr(text)[:200], pointer="output_text")
+        yield Problem(
+            expected="one document that validates", actual=as_json(text)[:200], pointer="output_text"
+        )
 
 
 @both(
@@ -175,7 +178,7 @@ def _format_echo(exchange: Exchange) -> Iterator[Problem]:
     text = response(exchange).get("text")
     form = text.get("format") if isinstance(text, dict) else None
     if not isinstance(form, dict) or (form.get("type"), form.get("name")) != ("json_schema", wanted):
-        shown = repr(form)[:200]
+        shown = as_json(form)[:200]
         yield Problem(expected=f"the json_schema `{wanted}`", actual=shown, pointer="text.format")
 
 
@@ -222,7 +225,7 @@ def _joined(exchange: Exchange) -> Iterator[Problem]:
     cut = response(exchange).get("status") == "incomplete"
     joined = [b"".join(some).decode("utf-8", "replace").rstrip("\ufffd") for some in (parts, parts[:-1])]
     if text not in (joined[:1] if cut else joined):
-        yield Problem(expected=repr(text), actual=repr(joined[0]), pointer="output_text.logprobs")
+        yield Problem(expected=as_json(text), actual=as_json(joined[0]), pointer="output_text.logprobs")
 
 
 def _listed(exchange: Exchange) -> list[dict[str, Any]]:
@@ -281,7 +284,9 @@ def _deltas(exchange: Exchange) -> Iterator[Problem]:
             entries = event.get("logprobs") or []
             found[verb] += [entry.get("token") for entry in entries if isinstance(entry, dict)]
     if found["delta"] != found["done"]:
-        wanted, shown = (f"{len(one)} entries: {one!r}"[:200] for one in (found["done"], found["delta"]))
+        wanted, shown = (
+            f"{len(one)} entries: {as_json(one)}"[:200] for one in (found["done"], found["delta"])
+        )
         yield Problem(expected=wanted, actual=shown, pointer="output_text.delta, logprobs")
 
 
@@ -315,7 +320,7 @@ def _limited(exchange: Exchange) -> Iterator[Problem]:
     if state in wanted and reason not in (wanted[state], "content_filter" if state == "incomplete" else None):
         # an incomplete response without the reason. R-03: a completed one with a reason.
         rule, where = "R-05" if state == "incomplete" else "R-03", "incomplete_details.reason"
-        yield Problem(expected=repr(wanted[state]), actual=repr(reason), pointer=where, rule=rule)
+        yield Problem(expected=as_json(wanted[state]), actual=as_json(reason), pointer=where, rule=rule)
     if (state == "completed") != (found.get("completed_at") is not None):
         shown = f"{found.get('completed_at')} while {state}"
         yield Problem(expected="a time when completed", actual=shown, pointer="completed_at", rule="R-03")
@@ -331,7 +336,7 @@ def _last_item(exchange: Exchange) -> Iterator[Problem]:
         raise Inconclusive("the limit came after a complete call")
     if states[-1] != "incomplete" or "incomplete" in states[:-1]:
         wanted, rule = "incomplete at the end", "R-07" if "incomplete" in states[:-1] else "R-05"
-        yield Problem(expected=wanted, actual=repr(states), pointer="output[].status", rule=rule)
+        yield Problem(expected=wanted, actual=as_json(states), pointer="output[].status", rule=rule)
 
 
 @either("responses/limits/echo", "Echo fields of the request", "R-11", "R-16")
@@ -341,9 +346,9 @@ def _echo(exchange: Exchange) -> Iterator[Problem]:
     }
     for key, value in wanted.items():
         if response(exchange).get(key) != value:
-            shown = repr(response(exchange).get(key))[:100]
+            shown = as_json(response(exchange).get(key))[:100]
             rule = "R-16" if key == "metadata" else "R-11"
-            yield Problem(expected=repr(value)[:200], actual=shown, pointer=key, rule=rule)
+            yield Problem(expected=as_json(value)[:200], actual=shown, pointer=key, rule=rule)
 
 
 ECHOED = ("max_output_tokens", "metadata", "instructions", "temperature")

@@ -26,6 +26,7 @@ from plumbline_conformance.suite.contract import event_schemas
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
@@ -206,7 +207,7 @@ def known_types(found: list[dict[str, Any]]) -> Iterator[Problem]:
         if not isinstance(kind, str) or (":" not in kind and kind not in event_schemas()):
             yield Problem(
                 expected="a type of the contract, or one with a prefix",
-                actual=repr(kind)[:100],
+                actual=as_json(kind)[:100],
                 pointer=f"event {number}, type",
             )
 
@@ -215,7 +216,7 @@ def event_order(found: list[dict[str, Any]]) -> Iterator[Problem]:
     """Check the first and the terminal event (RS-01), and the sequence numbers (RS-02)."""
     kinds = [event.get("type") for event in found]
     if kinds[:1] != ["response.created"]:
-        shown = repr(kinds[:1])
+        shown = as_json(kinds[:1])
         yield Problem(expected="response.created", actual=shown, pointer="event 0", rule="RS-01")
     for kind in ("response.created", "response.in_progress"):
         if kinds.count(kind) > 1:
@@ -225,11 +226,11 @@ def event_order(found: list[dict[str, Any]]) -> Iterator[Problem]:
     ends = [number for number, kind in enumerate(kinds) if kind in TERMINAL]
     if ends != [len(kinds) - 1]:
         wanted = "one terminal event, the last"
-        yield Problem(expected=wanted, actual=repr(ends), pointer="events", rule="RS-01")
+        yield Problem(expected=wanted, actual=as_json(ends), pointer="events", rule="RS-01")
     numbers = [event.get("sequence_number") for event in found]
     integers = [number for number in numbers if isinstance(number, int)]
     if len(integers) != len(numbers) or any(b <= a for a, b in pairwise(integers)):
-        wanted, shown = "strictly increasing integers", repr(numbers[:20])
+        wanted, shown = "strictly increasing integers", as_json(numbers[:20])
         yield Problem(expected=wanted, actual=shown, pointer="sequence_number", rule="RS-02")
 
 
@@ -240,7 +241,7 @@ def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
     """
     numbered = [(n, e["response"]) for n, e in enumerate(found) if isinstance(e.get("response"), dict)]
     for key in ("id", "created_at", "model"):
-        values = {repr(snapshot.get(key)) for _, snapshot in numbered}
+        values = {as_json(snapshot.get(key)) for _, snapshot in numbered}
         if len(values) > 1:
             shown = ", ".join(sorted(values))[:200]
             yield Problem(expected=f"one {key}", actual=shown, pointer=key, rule="RS-03")
@@ -251,7 +252,7 @@ def snapshots(found: list[dict[str, Any]]) -> Iterator[Problem]:
             yield from _final_usage(snapshot, number)
         rule, wrong = _wrong_while_running(snapshot) if early else _wrong_at_the_end(snapshot, kind)
         for key in wrong:
-            shown, where = repr(snapshot.get(key))[:100], f"event {number}, response.{key}"
+            shown, where = as_json(snapshot.get(key))[:100], f"event {number}, response.{key}"
             yield Problem(expected=f"the value for {kind}", actual=shown, pointer=where, rule=rule)
 
 
@@ -274,7 +275,7 @@ def _final_usage(snapshot: dict[str, Any], number: int) -> Iterator[Problem]:
     found = snapshot.get("usage")
     if not isinstance(found, dict):
         where = f"event {number}, response.usage"
-        yield Problem(expected="a usage object", actual=repr(found)[:100], pointer=where, rule="RS-14")
+        yield Problem(expected="a usage object", actual=as_json(found)[:100], pointer=where, rule="RS-14")
         return
     for problem in usage_adds_up(found, prompt="input_tokens", completion="output_tokens"):
         where = f"event {number}, response.{problem.pointer}"

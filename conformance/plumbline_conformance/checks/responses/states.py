@@ -7,6 +7,7 @@ from typing import Any
 
 from plumbline_conformance.checks.identity import EARLIEST, LATEST
 from plumbline_conformance.suite.model import Problem
+from plumbline_conformance.suite.wording import as_json
 
 __all__ = ["STATES", "agreeing"]
 
@@ -87,12 +88,12 @@ def _of_items(items: list[dict[str, Any]]) -> Iterator[Problem]:
         if state == "incomplete" and place < len(items) - 1:
             yield _problem("R-07", "completed before the last item", state, where)
     names = [item.get("id") for item in items]
-    if len({repr(name) for name in names}) != len(names):
+    if len({as_json(name) for name in names}) != len(names):
         yield _problem("R-08", "ids that differ", names, "output[].id")
     if not all(isinstance(name, str) and name for name in names):
         yield _problem("R-08", "an id of every item", names, "output[].id")
 
 
 def _problem(rule: str, expected: str, actual: object, pointer: str) -> Problem:
-    shown = actual if isinstance(actual, str) else repr(actual)
+    shown = actual if isinstance(actual, str) else as_json(actual)
     return Problem(expected=expected, actual=shown[:200], pointer=pointer, rule=rule)

@@ -20,6 +20,7 @@ from plumbline_conformance.checks.responses.tools import (
     one_function,
 )
 from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 
@@ -43,7 +44,7 @@ def _grammar_input(exchange: Exchange) -> Iterator[Problem]:
     )
     for call in calls_of(exchange, CUSTOM, forced=True):
         if ours and not re.fullmatch("[0-9]{4}", str(call.get("input"))):
-            yield Problem(expected="four digits", actual=repr(call.get("input"))[:200], pointer="input")
+            yield Problem(expected="four digits", actual=as_json(call.get("input"))[:200], pointer="input")
 
 
 @stream("responses/tool-custom/events", "Send the events of a custom call in order", "RS-11")

@@ -19,6 +19,7 @@ from plumbline_conformance.suite.model import (
     Untestable,
     check,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["CALL", "CUSTOM", "NEEDS", "QUESTION", "calls_of", "events_in_order", "one_function"]
@@ -65,7 +66,9 @@ def _objects(exchange: Exchange) -> Iterator[Problem]:
     for call in calls_of(exchange):
         arguments = call.get("arguments")
         if not isinstance(arguments, str) or not isinstance(parsed(arguments), dict):
-            yield Problem(expected="one JSON object", actual=repr(arguments)[:200], pointer="item.arguments")
+            yield Problem(
+                expected="one JSON object", actual=as_json(arguments)[:200], pointer="item.arguments"
+            )
 
 
 @both(
@@ -78,7 +81,7 @@ def _known(exchange: Exchange) -> Iterator[Problem]:
     found = [call.get("name") for call in calls_of(exchange)]
     if any(one not in names for one in found):
         shown = " or ".join(sorted(names))
-        yield Problem(expected=f"calls of {shown}", actual=repr(found), pointer="item.name")
+        yield Problem(expected=f"calls of {shown}", actual=as_json(found), pointer="item.name")
 
 
 @either(
@@ -89,9 +92,9 @@ def _call_id(exchange: Exchange) -> Iterator[Problem]:
     for call in calls:
         name = call.get("call_id")
         if not isinstance(name, str) or not 1 <= len(name) <= 64 or name == call.get("id"):
-            shown = repr((name, call.get("id")))[:200]
+            shown = as_json((name, call.get("id")))[:200]
             yield Problem(expected="a separate call_id", actual=shown, pointer="item.call_id")
-    if len({repr(call.get("call_id")) for call in calls}) != len(calls):
+    if len({as_json(call.get("call_id")) for call in calls}) != len(calls):
         yield Problem(expected="ids that differ", actual="the same", pointer="item.call_id")
 
 
@@ -102,7 +105,7 @@ def _no_markup(exchange: Exchange) -> Iterator[Problem]:
     text = "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
     for mark in tools.MARKUP:
         if mark in text:
-            yield Problem(expected=f"no {mark}", actual=repr(text)[:200], pointer="output_text")
+            yield Problem(expected=f"no {mark}", actual=as_json(text)[:200], pointer="output_text")
 
 
 @check("responses/tool/new-ids", "Give items and calls of each response new ids", "R-08", milder=True)
@@ -153,12 +156,12 @@ def _added(exchange: Exchange) -> Iterator[Problem]:
             heads[item.get("id")] = item
             if item.get("arguments") != "" or not item.get("name") or not item.get("call_id"):
                 yield Problem(
-                    expected="a name, a call_id, no arguments", actual=repr(item)[:200], pointer=where
+                    expected="a name, a call_id, no arguments", actual=as_json(item)[:200], pointer=where
                 )
         elif item.get("type") == CALL:
             head = heads.get(item.get("id"), {})
             if any(item.get(key) != head.get(key) for key in ("name", "call_id")):
-                yield Problem(expected=repr(head)[:200], actual=repr(item)[:200], pointer=where)
+                yield Problem(expected=as_json(head)[:200], actual=as_json(item)[:200], pointer=where)
 
 
 @stream("responses/tool/done-arguments", "Send the complete arguments in the done event", "RS-10")
@@ -169,10 +172,10 @@ def _done(exchange: Exchange) -> Iterator[Problem]:
     for event in ends:
         name = names.get(event.get("item_id"))
         if name is not None and event.get("name", name) != name:
-            yield Problem(expected=repr(name), actual=repr(event["name"])[:200], pointer="name")
+            yield Problem(expected=as_json(name), actual=as_json(event["name"])[:200], pointer="name")
     if [event.get("arguments") for event in ends] != wanted:
-        shown = repr([event.get("arguments") for event in ends])[:200]
-        yield Problem(expected=repr(wanted)[:200], actual=shown, pointer="arguments")
+        shown = as_json([event.get("arguments") for event in ends])[:200]
+        yield Problem(expected=as_json(wanted)[:200], actual=shown, pointer="arguments")
 
 
 @whole("responses/tool/completed", "Set the status of a response with calls to `completed`", "R-02", "R-07")
@@ -182,7 +185,7 @@ def _completed(exchange: Exchange) -> Iterator[Problem]:
     if any(state not in ("completed", None) for state in states) or states[0] is None:
         # the status of the response. R-07: the status of an item.
         rule = "R-02" if states[0] != "completed" else "R-07"
-        yield Problem(expected="completed", actual=repr(states), pointer="status", rule=rule)
+        yield Problem(expected="completed", actual=as_json(states), pointer="status", rule=rule)
 
 
 @whole("responses/tool/ended", "Complete a response no earlier than it was created", "R-03")
@@ -193,7 +196,7 @@ def _ended(exchange: Exchange) -> Iterator[Problem]:
     if not isinstance(begun, int | float) or not isinstance(ended, int | float):
         raise Inconclusive("there are no two times to compare")
     if ended < begun - 1:
-        yield Problem(expected=f"{begun} or later", actual=repr(ended), pointer="completed_at")
+        yield Problem(expected=f"{begun} or later", actual=as_json(ended), pointer="completed_at")
 
 
 def _two(target: Target) -> dict[str, object]:
@@ -213,7 +216,7 @@ def _distinct_ids(exchange: Exchange) -> Iterator[Problem]:
     if len(calls) < 2:
         raise Inconclusive("the model made one call only")
     for key in ("id", "call_id"):
-        found = [repr(call.get(key)) for call in calls]
+        found = [as_json(call.get(key)) for call in calls]
         if len(set(found)) != len(found):
             rule, where = "R-08" if key == "id" else "TOOL-09", f"output[].{key}"
             yield Problem(expected="ids that differ", actual=", ".join(found), pointer=where, rule=rule)
@@ -261,7 +264,7 @@ def _arguments_fit(exchange: Exchange) -> Iterator[Problem]:
         value = parsed(str(call.get("arguments")))
         plain = offered.get(str(call.get("name")), {}).get("parameters") in PLAIN
         if not isinstance(value, dict) or (plain and not all(isinstance(one, str) for one in value.values())):
-            shown = repr(call.get("arguments"))[:200]
+            shown = as_json(call.get("arguments"))[:200]
             yield Problem(expected="an object of strings", actual=shown, pointer="item.arguments")
 
 
@@ -296,7 +299,7 @@ def _only_allowed(exchange: Exchange) -> Iterator[Problem]:
     wanted, found = allowed_tools(exchange), _called_names(exchange)
     if not found or not set(map(repr, found)) <= set(map(repr, wanted)):
         shown = " or ".join(sorted(wanted))
-        yield Problem(expected=f"a call of {shown}", actual=repr(found), pointer="output")
+        yield Problem(expected=f"a call of {shown}", actual=as_json(found), pointer="output")
 
 
 def _allowed(target: Target) -> dict[str, object]:

@@ -14,7 +14,8 @@ from itertools import groupby
 import msgspec
 
 from plumbline_conformance.recording.file import Options
-from plumbline_conformance.reports.formats.text import by_rule, command_of, place_of, scores
+from plumbline_conformance.reports.causes import distinct, groups
+from plumbline_conformance.reports.formats.text import by_rule, command_of, name_of, place_of, scores, times
 from plumbline_conformance.reports.model import VERDICTS, Evidence, Report, Result, event_of
 from plumbline_conformance.reports.repairs import repair_lines
 from plumbline_conformance.reports.standing import headline, lacking, status_of
@@ -55,7 +56,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def html(report: Report) -> str:
     """Return the page of a run."""
     run = report.run
-    title = f"Plumbline: {run.model}"
+    title = f"Plumbline: {name_of(report)}"
     facts = {
         "server": run.server,
         "address": run.base_url,
@@ -68,7 +69,9 @@ def html(report: Report) -> str:
     scenarios = [
         (name, list(found)) for name, found in groupby(report.results, lambda result: result.scenario)
     ]
-    scenarios.sort(key=lambda row: _urgency(row[1]))  # Stable: failures first, then the order of the run.
+    harm = {group.result.check: place for place, group in enumerate(groups(report))}
+    # Stable: failures in the order of harm, then the order of the run.
+    scenarios.sort(key=lambda row: (_urgency(row[1]), min(harm.get(r.check, len(harm)) for r in row[1])))
     status = "pass" if status_of(report, strict=False) == 0 else "fail"
     writer = _Writer(report)
     sections = [part for scenario, results in scenarios for part in writer.scenario(scenario, results)]
@@ -223,11 +226,15 @@ class _Writer:
         return f' id="{name}"'
 
     def _result(self, result: Result) -> str:
+        opened = " open" if result.problems and result.cause is None else ""
         parts = [
-            f"<details{' open' if result.problems else ''}{self._first(result.verdict, result.surface)}>"
-            f'<summary><span class="v {safe(result.verdict)}">{safe(result.verdict)}</span>'
-            f" <code>{safe(result.check)}</code> {safe(result.title)}</summary>"
+            f"<details{opened}{self._first(result.verdict, result.surface)}>"
+            f'<summary id="{_anchor("c", result.check)}"><span class="v {safe(result.verdict)}">'
+            f"{safe(result.verdict)}</span> <code>{safe(result.check)}</code> {safe(result.title)}</summary>"
         ]
+        if result.cause is not None:
+            link = f'<a href="#{_anchor("c", result.cause)}"><code>{safe(result.cause)}</code></a>'
+            parts.append(f"<p>It has the same cause as {link}.</p>")
         if result.reason:
             parts.append(f"<p>{safe(result.reason)}</p>")
         if result.traceback:
@@ -236,15 +243,16 @@ class _Writer:
             parts.append(f"<p>Accepted by the baseline: {safe(result.expected)}</p>")
         for name, problems in by_rule(result) or [(name, []) for name in result.rules]:
             parts.append(self._rule(name, broken=bool(problems)))
-            for problem in problems[:10]:
-                place = place_of(self._report, result, problem)
+            different = distinct(problems)
+            for problem, count in different[:10]:
+                place = place_of(self._report, result, problem) + times(count)
                 where = f"<dt>where</dt><dd><code>{safe(place)}</code></dd>" if place else ""
                 parts.append(
                     f"<dl><dt>expected</dt><dd>{safe(problem.expected)}</dd>"
                     f"<dt>actual</dt><dd>{safe(problem.actual)}</dd>{where}</dl>"
                 )
-            if len(problems) > 10:
-                parts.append(f"<p>and {len(problems) - 10} more of this kind</p>")
+            if len(different) > 10:
+                parts.append(f"<p>and {len(different) - 10} other problems</p>")
         if result.problems:
             parts.append(f"<pre>{safe(command_of(self._report, result))}</pre>")
         return "".join(parts) + "</details>"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from plumbline_conformance.reports.causes import distinct, groups
 from plumbline_conformance.reports.formats.text import (
     by_rule,
     command_of,
+    name_of,
     place_of,
     printable,
     requests_of,
+    same_cause,
     scores,
+    times,
 )
 from plumbline_conformance.reports.model import VERDICTS, Report, Result
 from plumbline_conformance.reports.repairs import repair_lines
@@ -37,7 +41,7 @@ def markdown(report: Report) -> str:
     """Return the report: a table by part of the API, then the checks that do not pass."""
     run = report.run
     lines = [
-        f"# Plumbline: {cell(run.model)}",
+        f"# Plumbline: {cell(name_of(report))}",
         "",
         f"{code(run.base_url)} on {cell(run.started)}, suite {cell(run.suite.get('version', 'unknown'))}.",
         "",
@@ -52,8 +56,11 @@ def markdown(report: Report) -> str:
     lines += [f"- {code(name)} is in the baseline and no longer broken: remove it." for name in report.stale]
     lines += [f"- {cell(sentence)}" for sentence in lacking(report)]
     lines += [f"- {cell(line)}" for line in repair_lines(report)]
+    for group in groups(report):
+        lines += _failure(report, group.result)
+        lines += [f"{cell(same_cause(group.others))}.", ""] if group.others else []
     for result in report.results:
-        if result.verdict != "pass":
+        if result.verdict == "skipped":
             lines += _failure(report, result)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -76,12 +83,14 @@ def _failure(report: Report, result: Result) -> Sequence[str]:
     for name, problems in by_rule(result):
         rule = report.rules[name]
         lines += [f"> {f'[{name}]({rule.url})' if rule.url else name}: {rule.sentence}", ""]
+        different = distinct(problems)
         lines += ["| expected | actual | where |", "|---|---|---|"]
         lines += [
-            f"| {cell(problem.expected)} | {cell(problem.actual)} | {cell(place_of(report, result, problem))} |"
-            for problem in problems[:5]
+            f"| {cell(problem.expected)} | {cell(problem.actual)} "
+            f"| {cell(place_of(report, result, problem) + times(count))} |"
+            for problem, count in different[:5]
         ]
-        lines += ["", *([f"and {len(problems) - 5} more of this kind", ""] if len(problems) > 5 else [])]
+        lines += ["", *([f"and {len(different) - 5} other problems", ""] if len(different) > 5 else [])]
     commands = [printable(evidence.command) for evidence in requests_of(report, result)]
     return [*lines, *_fenced([*commands, printable(command_of(report, result))]), ""]
 

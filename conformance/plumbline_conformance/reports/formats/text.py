@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from plumbline_conformance.recording.file import TIMEOUT, TRIALS
+from plumbline_conformance.reports.causes import distinct
 from plumbline_conformance.reports.model import Evidence, Report, Result
 from plumbline_conformance.suite.client_claims import CLAIMS
 from plumbline_conformance.suite.model import GONE, SEED, Problem, broken_rules
 
-__all__ = ["by_rule", "command_of", "failure_lines", "place_of", "printable", "requests_of", "scores"]
+__all__ = [
+    "by_rule",
+    "command_of",
+    "failure_lines",
+    "name_of",
+    "place_of",
+    "printable",
+    "requests_of",
+    "same_cause",
+    "scores",
+    "times",
+]
 
 _MOST = 3
 
@@ -24,17 +36,29 @@ def failure_lines(report: Report, result: Result) -> list[str]:
     for name, problems in by_rule(result):
         rule = report.rules[name]
         lines.append(f"{rule.id}: {rule.sentence}")
-        for problem in problems[:_MOST]:
+        different = distinct(problems)
+        for problem, count in different[:_MOST]:
             place = place_of(report, result, problem)
             where = f"  ({printable(place)})" if place else ""
             lines.append(f"expected {printable(problem.expected)}")
-            lines.append(f"actual   {printable(problem.actual)}{where}")
-        if len(problems) > _MOST:
-            lines.append(f"and {len(problems) - _MOST} more of this kind")
+            lines.append(f"actual   {printable(problem.actual)}{where}{times(count)}")
+        if len(different) > _MOST:
+            lines.append(f"and {len(different) - _MOST} other problems")
     if result.problems:
         lines += [f"see it   {printable(evidence.command)}" for evidence in requests_of(report, result)]
         lines.append(f"again    {printable(command_of(report, result))}")
     return lines
+
+
+def times(count: int) -> str:
+    """Return how often a problem occurs, if more than once."""
+    return f", {count} times" if count > 1 else ""
+
+
+def same_cause(others: Sequence[Result]) -> str:
+    """Return one line about the results that are not described, because they have the same cause."""
+    ids = ", ".join(result.check for result in others)
+    return f"the same cause in {len(others)} other {'check' if len(others) == 1 else 'checks'}: {ids}"
 
 
 def by_rule(result: Result) -> list[tuple[str, list[Problem]]]:
@@ -72,6 +96,11 @@ def requests_of(report: Report, result: Result) -> list[Evidence]:
         return seen[:6]
     named = {problem.exchange or "" for problem in result.problems}
     return [evidence for evidence in seen if evidence.name in named]
+
+
+def name_of(report: Report) -> str:
+    """Return the name of the server for a title, or its address if the run has no name, and the model."""
+    return f"{report.run.server or report.run.base_url}, {report.run.model}"
 
 
 def scores(report: Report) -> str:

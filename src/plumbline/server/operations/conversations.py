@@ -76,7 +76,7 @@ class ConversationOperations(ServerOperations):
         memory = self._required_memory()
         owner = memory.owner(call)
         records = await memory.storable(request.items, owner)
-        hold = await memory.locks.acquire(owner, conversation_id)
+        hold = await memory.hold(owner, conversation_id)
         try:
             with store_errors():
                 exists = await memory.store.append_items(owner, conversation_id, records)

@@ -266,7 +266,7 @@ class ResponseOperations(ModelOperations):
         name = conversation_id(request)
         if self._memory is None or name is None:
             return None
-        hold = await self._memory.locks.acquire(self._memory.owner(call), name)
+        hold = await self._memory.hold(self._memory.owner(call), name, "conversation")
         close_with_request(hold.end_with_request)
         return hold
 

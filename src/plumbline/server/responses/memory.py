@@ -27,13 +27,14 @@ from plumbline.protocols.responses.stored_items import (
 )
 from plumbline.server.claims.names import Claims
 from plumbline.server.failures import store_errors
-from plumbline.server.responses.conversations import ConversationLocks
+from plumbline.server.responses.conversations import ConversationLocks, Hold
 from plumbline.server.responses.followers import Followers
 from plumbline.store.interface import Store, StoreUnavailableError
 from plumbline.store.records import UNFINISHED, ConversationRecord, ItemRecord, ResponseRecord, output_items
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import (
+    ApiError,
     conversation_not_found,
     invalid_request,
     previous_response_not_found,
@@ -168,6 +169,19 @@ class Memory:
         if found is None:
             raise conversation_not_found(name, param)
         return found
+
+    async def hold(self, owner: str, name: str, param: str = "conversation_id") -> Hold:
+        """Begin to work on a conversation.
+
+        Raises:
+            ApiError: 409 if another request does, 404 as for `conversation`.
+        """
+        try:
+            return await self.locks.acquire(owner, name)
+        except ApiError:
+            # Requests that name an unknown conversation at once must all learn that it is unknown.
+            await self.conversation(owner, name, param)
+            raise
 
     async def keeper(self, owner: str, context: Context, log: EventLog) -> Keeper:
         """Return the keeper that stores the response to a request.

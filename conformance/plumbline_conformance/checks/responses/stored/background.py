@@ -35,6 +35,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -85,14 +86,14 @@ def _polls(seen: Transcript) -> list[Exchange]:
 def background_at_once(seen: Transcript) -> Iterator[Problem]:
     status = _status(accepted(at(seen, "created")))
     if status not in RUNNING:
-        yield Problem(expected="queued or in_progress", actual=repr(status), pointer="status")
+        yield Problem(expected="queued or in_progress", actual=as_json(status), pointer="status")
 
 
 @check("responses/background/echo", "Echo `background`", "R-11")
 def background_echo(seen: Transcript) -> Iterator[Problem]:
     for found in _polls(seen):
         if not isinstance(found.json, dict) or found.json.get("background") is not True:
-            shown = repr(found.json)[:100]
+            shown = as_json(found.json)[:100]
             yield Problem(expected="true", actual=shown, pointer="background", exchange=found.name)
 
 
@@ -111,7 +112,7 @@ def background_states(seen: Transcript) -> Iterator[Problem]:
     wrong = [n for n, place in enumerate(places) if place < max((0, *places[:n]))]
     if wrong:
         wanted, where = "queued, in_progress, a final status", polls[wrong[0]].name
-        yield Problem(expected=wanted, actual=repr(states)[:200], pointer="status", exchange=where)
+        yield Problem(expected=wanted, actual=as_json(states)[:200], pointer="status", exchange=where)
     elif states[-1] not in ENDED:
         raise Inconclusive("the response did not end in time")
 
@@ -124,7 +125,7 @@ def background_usage(seen: Transcript) -> Iterator[Problem]:
             added = usage_adds_up(usage, prompt="input_tokens", completion="output_tokens")
             yield from about(found, added)
         elif _status(found) in RUNNING and usage is not None:
-            shown = repr(usage)[:200]
+            shown = as_json(usage)[:200]
             yield Problem(expected="null", actual=shown, pointer="usage", exchange=found.name)
 
 
@@ -142,8 +143,8 @@ def background_cancel_ended(seen: Transcript) -> Iterator[Problem]:
     if found.status in (400, 409):
         return
     if found.status != 200 or _status(found) != _status(polls[-1]):
-        shown = f"status {found.status}, {_status(found)!r}"
-        wanted = f"{_status(polls[-1])!r}, or a refusal"
+        shown = f"status {found.status}, {as_json(_status(found))}"
+        wanted = f"{as_json(_status(polls[-1]))}, or a refusal"
         yield Problem(expected=wanted, actual=shown, pointer="status")
 
 
@@ -176,7 +177,7 @@ def _cancelled(seen: Transcript) -> Exchange:
 def cancel_cancelled(seen: Transcript) -> Iterator[Problem]:
     found = _cancelled(seen)
     if found.status != 200 or _status(found) != "cancelled":
-        shown = f"status {found.status}, {_status(found)!r}"
+        shown = f"status {found.status}, {as_json(_status(found))}"
         yield Problem(expected="cancelled", actual=shown, pointer="status")
 
 
@@ -190,8 +191,8 @@ def cancel_again(seen: Transcript) -> Iterator[Problem]:
     first = _cancelled(seen)
     found = answered(at(seen, "cancel_again"))
     if (found.status, _status(found)) != (first.status, _status(first)):
-        shown = f"status {found.status}, {_status(found)!r}"
-        yield Problem(expected=repr(_status(first)), actual=shown, pointer="status")
+        shown = f"status {found.status}, {as_json(_status(found))}"
+        yield Problem(expected=as_json(_status(first)), actual=shown, pointer="status")
 
 
 @check("responses/background-cancel/kept", "Keep a cancelled response cancelled", "R-02", request="get")
@@ -200,7 +201,7 @@ def cancel_kept(seen: Transcript) -> Iterator[Problem]:
         raise Inconclusive("the response was not cancelled; another check reports this")
     found = answered(at(seen, "get"))
     if found.status != 200 or _status(found) != "cancelled":
-        shown = f"status {found.status}, {_status(found)!r}"
+        shown = f"status {found.status}, {as_json(_status(found))}"
         yield Problem(expected="cancelled", actual=shown, pointer="status")
 
 
@@ -245,7 +246,7 @@ def streamed_resumed(seen: Transcript) -> Iterator[Problem]:
         shown = [event.get("sequence_number") for event in events(found)]
         yield Problem(
             expected=f"the {len(wanted)} events after 1",
-            actual=f"{len(shown)} events: {repr(shown)[:150]}",
+            actual=f"{len(shown)} events: {as_json(shown)[:150]}",
             pointer="sequence_number",
         )
 

@@ -8,6 +8,7 @@ from plumbline_conformance.checks.common import accepted, at, follow_up_accepted
 from plumbline_conformance.checks.responses.shared_laws import create_response
 from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 TALK: list[dict[str, object]] = [
@@ -49,7 +50,7 @@ def compact_item(seen: Transcript) -> Iterator[Problem]:
         one.get("type") == "compaction" and isinstance(one.get("encrypted_content"), str) for one in found
     ):
         wanted = "a compaction with encrypted_content"
-        yield Problem(expected=wanted, actual=repr(output)[:200], pointer="output")
+        yield Problem(expected=wanted, actual=as_json(output)[:200], pointer="output")
 
 
 @check("responses/compact/usage", "Count tokens so that the total is the sum", "R-10", request="compacted")

@@ -8,6 +8,7 @@ from typing import Any
 from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.responses.stored.lifecycle import id_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -55,8 +56,8 @@ def conversation_updated(seen: Transcript) -> Iterator[Problem]:
             ("metadata", metadata),
         ):
             if found.get(key) != wanted:
-                shown = repr(found.get(key))[:200]
-                yield Problem(expected=repr(wanted)[:200], actual=shown, pointer=key, exchange=name)
+                shown = as_json(found.get(key))[:200]
+                yield Problem(expected=as_json(wanted)[:200], actual=shown, pointer=key, exchange=name)
 
 
 @check("responses/conversation-items/order", "List the items of a conversation in their order", "ST-09")
@@ -64,8 +65,8 @@ def conversation_order(seen: Transcript) -> Iterator[Problem]:
     for name, wanted in (("oldest_first", TEXTS), ("newest_first", TEXTS[::-1])):
         found = [_text(item) for item in _items(seen, name)]
         if found != wanted:
-            shown = repr(found)[:200]
-            yield Problem(expected=repr(wanted), actual=shown, pointer="data", exchange=name)
+            shown = as_json(found)[:200]
+            yield Problem(expected=as_json(wanted), actual=shown, pointer="data", exchange=name)
 
 
 @check("responses/conversation-items/pages", "Return each item on one page, and mark the last page", "ST-09")
@@ -80,7 +81,7 @@ def conversation_pages(seen: Transcript) -> Iterator[Problem]:
         expected = (wanted, more, wanted[0], wanted[-1])
         if found != expected:
             yield Problem(
-                expected=repr(expected)[:200], actual=repr(found)[:200], pointer="data", exchange=name
+                expected=as_json(expected)[:200], actual=as_json(found)[:200], pointer="data", exchange=name
             )
 
 

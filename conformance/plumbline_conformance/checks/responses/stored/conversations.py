@@ -27,6 +27,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -57,7 +58,7 @@ def conversation_echo(seen: Transcript) -> Iterator[Problem]:
         echoed = found.get("conversation") if isinstance(found, dict) else None
         if not isinstance(echoed, dict) or echoed.get("id") != name:
             wanted = f"an object with the id {name}"
-            shown = repr(echoed)[:200]
+            shown = as_json(echoed)[:200]
             yield Problem(expected=wanted, actual=shown, pointer="conversation", exchange=response)
 
 
@@ -79,7 +80,7 @@ def conversation_appended(seen: Transcript) -> Iterator[Problem]:
     listed = _messages(answered(at(seen, "items")).json, "data")
     found = {role: sum(item.get("role") == role for item in listed) for role in wanted}
     if found != wanted:
-        yield Problem(expected=repr(wanted), actual=repr(found), pointer="data[].role")
+        yield Problem(expected=as_json(wanted), actual=as_json(found), pointer="data[].role")
 
 
 def _messages(answer: Any, key: str) -> list[dict[str, Any]]:

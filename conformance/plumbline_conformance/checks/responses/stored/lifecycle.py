@@ -30,6 +30,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.schema_validation import violations
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -84,7 +85,7 @@ def _same(wanted: Any, found: Exchange) -> Iterator[Problem]:
     if found.status != 200:
         yield Problem(expected="status 200", actual=f"status {found.status}", pointer="status")
     elif without_nulls(found.json) != without_nulls(wanted):
-        yield Problem(expected=repr(wanted)[:200], actual=repr(found.json)[:200], pointer="body")
+        yield Problem(expected=as_json(wanted)[:200], actual=as_json(found.json)[:200], pointer="body")
 
 
 @check("responses/stored/items", "List the input of a stored response", "ST-08", request="items")
@@ -100,16 +101,16 @@ def stored_items(seen: Transcript) -> Iterator[Problem]:
 def _page(page: Any) -> Iterator[Problem]:
     data = page.get("data") if isinstance(page, dict) else None
     if not isinstance(data, list) or page.get("object") != "list" or not data:
-        yield Problem(expected="a list with items", actual=repr(page)[:200], pointer="body")
+        yield Problem(expected="a list with items", actual=as_json(page)[:200], pointer="body")
         return
     names = [item.get("id") for item in data if isinstance(item, dict)]
     if len(names) != len(data) or not all(isinstance(name, str) and name for name in names):
-        yield Problem(expected="items with ids", actual=repr(names)[:200], pointer="data[].id")
+        yield Problem(expected="items with ids", actual=as_json(names)[:200], pointer="data[].id")
     elif (page.get("first_id"), page.get("last_id")) != (names[0], names[-1]):
-        shown = repr((page.get("first_id"), page.get("last_id")))
-        yield Problem(expected=repr((names[0], names[-1])), actual=shown, pointer="first_id, last_id")
+        shown = as_json((page.get("first_id"), page.get("last_id")))
+        yield Problem(expected=as_json((names[0], names[-1])), actual=shown, pointer="first_id, last_id")
     if not isinstance(page.get("has_more"), bool):
-        yield Problem(expected="a boolean", actual=repr(page.get("has_more")), pointer="has_more")
+        yield Problem(expected="a boolean", actual=as_json(page.get("has_more")), pointer="has_more")
 
 
 @check(
@@ -123,8 +124,8 @@ def stored_continued(seen: Transcript) -> Iterator[Problem]:
     found = answered(at(seen, "continued"))
     echoed = found.json.get("previous_response_id") if isinstance(found.json, dict) else None
     if found.status != 200 or echoed != name:
-        shown = f"status {found.status}, {echoed!r}"
-        yield Problem(expected=f"status 200, {name!r}", actual=shown, pointer="previous_response_id")
+        shown = f"status {found.status}, {as_json(echoed)}"
+        yield Problem(expected=f"status 200, {as_json(name)}", actual=shown, pointer="previous_response_id")
 
 
 @check("responses/stored/context", "Count the earlier conversation as part of the input", "ST-04")
@@ -144,7 +145,7 @@ def stored_delete(seen: Transcript) -> Iterator[Problem]:
     found = _require_operation(at(seen, "delete"))
     body = found.json if isinstance(found.json, dict) else {}
     if found.status != 200 or (body.get("id"), body.get("deleted")) != (name, True):
-        yield Problem(expected=f"{name} deleted", actual=repr(found.json)[:200], pointer="body")
+        yield Problem(expected=f"{name} deleted", actual=as_json(found.json)[:200], pointer="body")
 
 
 @check("responses/stored/gone", "Answer 404 for a deleted response", "ST-02")
@@ -201,7 +202,7 @@ def not_stored_gone(seen: Transcript) -> Iterator[Problem]:
 def not_stored_echo(seen: Transcript) -> Iterator[Problem]:
     found = accepted(at(seen, "created")).json
     if not isinstance(found, dict) or found.get("store") is not False:
-        shown = repr(found.get("store") if isinstance(found, dict) else found)[:100]
+        shown = as_json(found.get("store") if isinstance(found, dict) else found)[:100]
         yield Problem(expected="false", actual=shown, pointer="store")
 
 
@@ -249,14 +250,14 @@ def pages_shape(seen: Transcript) -> Iterator[Problem]:
 def pages_order(seen: Transcript) -> Iterator[Problem]:
     down, up = _ids(seen, "newest_first"), _ids(seen, "oldest_first")
     if len(down) != len(ITEMS) or up != down[::-1]:
-        yield Problem(expected=repr(down[::-1]), actual=repr(up), pointer="data[].id")
+        yield Problem(expected=as_json(down[::-1]), actual=as_json(up), pointer="data[].id")
 
 
 @check("responses/pages/after", "Continue after the last item of a page", "ST-08", request="second_page")
 def pages_after(seen: Transcript) -> Iterator[Problem]:
     every, first, rest = (_ids(seen, name) for name in ("newest_first", "first_page", "second_page"))
     if first + rest != every or len(first) != 2:
-        yield Problem(expected=repr(every), actual=repr([first, rest]), pointer="data[].id")
+        yield Problem(expected=as_json(every), actual=as_json([first, rest]), pointer="data[].id")
 
 
 @check("responses/pages/has-more", "Report on every page whether more follows", "ST-08")
@@ -265,7 +266,7 @@ def pages_more(seen: Transcript) -> Iterator[Problem]:
     found = [page.json.get("has_more") if isinstance(page.json, dict) else None for page in pages]
     if found != [True, False]:
         wrong = pages[0] if found[0] is not True else pages[1]
-        wanted, shown = "[True, False]", repr(found)
+        wanted, shown = "[True, False]", as_json(found)
         yield Problem(expected=wanted, actual=shown, pointer="has_more", exchange=wrong.name)
 
 
@@ -345,7 +346,7 @@ def unknown_previous(seen: Transcript) -> Iterator[Problem]:
     yield from refused(found, 400, 404, 422)
     code = (error_of(found) or {}).get("code")
     if found.status in (400, 404) and code != "previous_response_not_found":
-        yield Problem(expected="previous_response_not_found", actual=repr(code), pointer="error.code")
+        yield Problem(expected="previous_response_not_found", actual=as_json(code), pointer="error.code")
 
 
 @check("responses/stored/shape", "Return a stored response as the contract requires", *SHAPE)

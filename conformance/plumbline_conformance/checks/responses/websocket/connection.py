@@ -39,6 +39,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -80,7 +81,7 @@ def done(exchange: Exchange) -> list[dict[str, Any]]:
     found = messages_of(exchange)
     for number, event in enumerate(found):
         if event.get("type") in ("error", "response.failed"):
-            shown = repr(event)[:200]
+            shown = as_json(event)[:200]
             raise broken(exchange, "an answer", shown, f"event {number}")
     return found
 
@@ -116,9 +117,9 @@ def error_event(event: dict[str, Any]) -> Iterator[Problem]:
         or not isinstance(error, dict)
     ):
         wanted = "an error event with status and error"
-        yield Problem(expected=wanted, actual=repr(event)[:200], pointer="the last event")
+        yield Problem(expected=wanted, actual=as_json(event)[:200], pointer="the last event")
     elif not isinstance(error.get("code"), str) or not isinstance(error.get("message"), str):
-        yield Problem(expected="a code and a message", actual=repr(error)[:200], pointer="error")
+        yield Problem(expected="a code and a message", actual=as_json(error)[:200], pointer="error")
 
 
 @scenario("websocket/upgrade", "A GET of the WebSocket's path without an upgrade", needs=NEEDS)
@@ -164,7 +165,7 @@ def turn_answered(seen: Transcript) -> Iterator[Problem]:
     for name in TURNS:
         kinds = [event.get("type") for event in done(at(seen, name))]
         if "response.created" not in kinds:
-            shown = repr(kinds)[:200]
+            shown = as_json(kinds)[:200]
             yield Problem(expected="response.created", actual=shown, pointer="events", exchange=name)
 
 
@@ -175,7 +176,7 @@ def turn_messages(seen: Transcript) -> Iterator[Problem]:
         messages_of(found)
         for number, message in enumerate(found.chunks):
             if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-                wanted, shown = "an object with a type", repr(found.frames[number][1])[:200]
+                wanted, shown = "an object with a type", as_json(found.frames[number][1])[:200]
                 yield Problem(expected=wanted, actual=shown, pointer=f"event {number}", exchange=name)
 
 
@@ -232,7 +233,7 @@ def turn_ended(seen: Transcript) -> Iterator[Problem]:
     response = found[0].get("response") if found else None
     name = response.get("id") if isinstance(response, dict) else None
     if not found or found[0].get("type") != "response.created" or name == first:
-        shown = repr(found[:1])[:200]
+        shown = as_json(found[:1])[:200]
         yield Problem(expected="response.created of another response", actual=shown, pointer="event 0")
 
 
@@ -257,7 +258,7 @@ def queue_order(seen: Transcript) -> Iterator[Problem]:
     names = [event["response"].get("id") for event in found if isinstance(event.get("response"), dict)]
     if len(set(map(repr, names))) != 2:
         yield Problem(
-            expected="two responses", actual=repr(sorted(set(map(repr, names))))[:200], pointer="id"
+            expected="two responses", actual=as_json(sorted(set(map(repr, names))))[:200], pointer="id"
         )
 
 
@@ -286,7 +287,7 @@ def continued_latest(seen: Transcript) -> Iterator[Problem]:
     name = final(at(seen, "created")).get("id")
     echoed = final(at(seen, "continued")).get("previous_response_id")
     if echoed != name:
-        yield Problem(expected=repr(name), actual=repr(echoed), pointer="response.previous_response_id")
+        yield Problem(expected=as_json(name), actual=as_json(echoed), pointer="response.previous_response_id")
 
 
 @check(
@@ -319,7 +320,7 @@ def continued_elsewhere(seen: Transcript) -> Iterator[Problem]:
     done(at(seen, "created"))
     code = _error(at(seen, "continued_elsewhere")).get("code")
     if code != LOST:
-        yield Problem(expected=LOST, actual=repr(code), pointer="error.code")
+        yield Problem(expected=LOST, actual=as_json(code), pointer="error.code")
 
 
 @check("websocket/continue/usable", "Stay usable after an error", "WS-05")
@@ -344,7 +345,7 @@ def failed_orphan(seen: Transcript) -> Iterator[Problem]:
     done(at(seen, "created"))
     found = messages_of(at(seen, "orphan"))
     if not found or found[-1].get("type") not in ("error", "response.failed"):
-        shown = repr(found[-1:])[:200]
+        shown = as_json(found[-1:])[:200]
         yield Problem(expected="an error", actual=shown, pointer="the last event")
 
 
@@ -361,7 +362,7 @@ def failed_evicted(seen: Transcript) -> Iterator[Problem]:
         raise Inconclusive("the continuation did not fail; another check reports this")
     code = _error(at(seen, "continued")).get("code")
     if code != LOST:
-        yield Problem(expected=LOST, actual=repr(code), pointer="error.code")
+        yield Problem(expected=LOST, actual=as_json(code), pointer="error.code")
 
 
 @scenario("websocket/errors", "Invalid events, then a valid one", needs=NEEDS)

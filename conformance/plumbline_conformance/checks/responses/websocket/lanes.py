@@ -18,6 +18,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 _TURNS = {"agent_1": 2, "agent_2": 1}
@@ -46,7 +47,7 @@ def _events(seen: Transcript) -> list[dict[str, Any]]:
 def named(seen: Transcript) -> Iterator[Problem]:
     for number, event in enumerate(_events(seen)):
         if event.get("stream_id") not in _TURNS:
-            shown = repr(event.get("stream_id"))[:100]
+            shown = as_json(event.get("stream_id"))[:100]
             yield Problem(
                 expected="'agent_1' or 'agent_2'", actual=shown, pointer=f"event {number}, stream_id"
             )

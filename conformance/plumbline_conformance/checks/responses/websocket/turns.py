@@ -10,6 +10,7 @@ from plumbline_conformance.checks.responses.items import Items, sums
 from plumbline_conformance.checks.responses.shared_laws import event_order, known_types, shapes, snapshots
 from plumbline_conformance.checks.responses.websocket.connection import error_event, messages_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, about, breaking, check
+from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Transcript
 
 TURNS = {
@@ -51,7 +52,7 @@ def _turns(found: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 def flaws(turn: list[dict[str, Any]]) -> Iterator[Problem]:
     """Yield problems of the events alone, or of their order if each of them is right."""
     if turn[-1].get("type") not in TERMINAL:
-        shown = repr(turn[-1].get("type"))
+        shown = as_json(turn[-1].get("type"))
         yield Problem(
             expected="a terminal event at the end of the turn", actual=shown, pointer="the last event"
         )
