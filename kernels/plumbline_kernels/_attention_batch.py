@@ -78,6 +78,8 @@ class AttentionBatch:
     step, as within an image. Values never decrease within a sequence. None: all attend up to their own position."""
     adapters: AdapterRows | None = None
     """The tokens that have an adapter; None if none has."""
+    state_rows: Tensor | None = None
+    """int64 [num_seqs]: the row of each sequence in layers that keep a state for it; None if they are not known."""
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     """Index tensors that the CPU path derives from the tensors above, shared by the layers of the step."""
 

@@ -40,12 +40,28 @@ def matcher(grammar: str) -> Matcher:
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
 
+HYBRID = {
+    "model_type": "qwen3_5_text",
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+
 
 @cache
 def tiny_model(
-    dtype: torch.dtype = torch.float32, compiled: bool = True, bits: int = 0, experts: bool = False
+    dtype: torch.dtype = torch.float32,
+    compiled: bool = True,
+    bits: int = 0,
+    experts: bool = False,
+    hybrid: bool = False,
 ) -> Transformer:
-    """Return a model of two layers, with weights so large that the argmax is not a matter of rounding."""
+    """Return a model of two layers, with weights so large that the argmax is not a matter of rounding.
+
+    The first layer of a hybrid one is a delta net.
+    """
     torch.set_num_threads(1)
     config = describe(
         {
@@ -61,6 +77,7 @@ def tiny_model(
             "tie_word_embeddings": False,
             "torch_dtype": "float32",
             **(EXPERTS if experts else {}),
+            **(HYBRID if hybrid else {}),
         }
     )
     return random_model(config, seed=3, dtype=dtype, library=load() if compiled else None, bits=bits)
@@ -137,7 +154,11 @@ def build_engine(model: Transformer, **changes: Any) -> Driver:
     """Return an engine on a model; keyword arguments change its config."""
     limits = config(**changes)
     runner = ModelRunner(
-        model, num_blocks=limits.num_blocks, block_size=limits.block_size, device=torch.device("cpu")
+        model,
+        num_blocks=limits.num_blocks,
+        block_size=limits.block_size,
+        device=torch.device("cpu"),
+        num_states=limits.max_num_seqs,
     )
     # A clock that stands still bounds nothing by time, so the steps of a test are always the same.
     return Driver(EngineCore(limits, runner, EOS, clock=lambda: 0.0, texts=TOKENS))

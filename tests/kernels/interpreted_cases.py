@@ -314,7 +314,7 @@ def test_a_model_of_each_family_runs_on_the_kernels(case, monkeypatch):
     outcomes = []
     for forced in (True, False):
         monkeypatch.setattr(_backend, "_FORCED", forced)
-        caches = model.allocate_kv(4, 8)
+        caches = model.allocate_kv(4, 8, num_states=2)
         logits = []
         for tokens, query_start, seq_lens, slots, positions, decodes in (
             ([3, 9, 4, 7, 7], [0, 5], [5], range(8, 13), range(5), 0),
@@ -329,6 +329,7 @@ def test_a_model_of_each_family_runs_on_the_kernels(case, monkeypatch):
                 max_query_len=max(b - a for a, b in itertools.pairwise(query_start)),
                 max_seq_len=max(seq_lens),
                 num_decodes=decodes,
+                state_rows=torch.tensor([1, 0][: len(seq_lens)]),
             )
             hidden = model.forward(torch.tensor(tokens), batch, caches)
             logits.append(model.compute_logits(hidden[: query_start[-1]]))

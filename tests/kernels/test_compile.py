@@ -16,6 +16,7 @@ from plumbline_kernels import (
     swiglu,
 )
 from plumbline_kernels._backend import CompileCase
+from plumbline_kernels.delta import _triton as delta
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.long
@@ -29,7 +30,7 @@ CASES = {
         _attention_triton.compile_cases(capability),
         *(
             module.compile_cases()
-            for module in (norm, rope_kv, _experts_triton, lora, swiglu, logits, sampling)
+            for module in (norm, rope_kv, _experts_triton, delta, lora, swiglu, logits, sampling)
         ),
     )
     for case in cases

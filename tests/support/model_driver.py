@@ -19,6 +19,7 @@ class Sequence:
     tokens: list[int]
     blocks: list[int]
     num_computed_tokens: int = 0
+    state_row: int = 0
     images: list[tuple[int, Tensor]] = field(default_factory=list)
     """The place of each image, and its rows [n, D]."""
     logits: list[Tensor] = field(default_factory=list)
@@ -33,16 +34,18 @@ class Driver:
         self.model, self.block_size, self.exact = model, block_size, exact
         self.whole_images = False
         """Whether the positions of an image attend to each other; then a step must have all of them."""
-        self.kv_caches = model.allocate_kv(num_blocks, block_size)
+        self.kv_caches = model.allocate_kv(num_blocks, block_size, num_states=8)
         for k, v in self.kv_caches:
             k.fill_(float("nan"))
             v.fill_(float("nan"))
+        self._num_sequences = 0
         self._free = [(7 * i + 3) % num_blocks for i in range(num_blocks)]
 
     def add(self, tokens: list[int], max_len: int) -> Sequence:
         count = -(-max_len // self.block_size)
         blocks, self._free = self._free[:count], self._free[count:]
-        return Sequence(list(tokens), blocks)
+        self._num_sequences += 1
+        return Sequence(list(tokens), blocks, state_row=(3 * self._num_sequences) % 8)
 
     def fork(self, sequence: Sequence, tokens: list[int], max_len: int) -> Sequence:
         """Add a sequence that shares the whole blocks in which its tokens are those of another one."""
@@ -124,6 +127,7 @@ class Driver:
             max_seq_len=max(seq_lens),
             num_decodes=sum(count == 1 for _, count in plan),
             exact=self.exact,
+            state_rows=torch.tensor([sequence.state_row for sequence, _ in plan]),
         )
         return batch, torch.tensor(ids + [0] * padding)
 

@@ -168,6 +168,30 @@ EXPERTS: list[Case] = [
 
 GEMMA4 = {**ALTERNATING, "layer_types": [SLIDING, SLIDING, FULL], "hidden_size_per_layer_input": 0}
 
+DELTA: dict[str, Any] = {
+    # With larger weights transformers' own logits differ by 3e-4 between a whole prompt and one token at a time.
+    "initializer_range": 0.1,
+    "head_dim": 16,
+    "layer_types": ["linear_attention", FULL, "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 10,
+    "rope_parameters": HALF,
+}
+DELTA_EXPERTS = DELTA | {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
+HYBRID: list[Case] = [
+    Case("qwen3_next", DELTA_EXPERTS | {"mlp_only_layers": [1]}, norms=0.0),
+    Case("qwen3_5_text", DELTA | {"layer_types": [*DELTA["layer_types"][1:], FULL]}, norms=0.0),
+    Case("qwen3_5_moe_text", DELTA_EXPERTS, norms=0.0),
+]
+"""Families whose layers keep a state of one size."""
+
 CASES: list[Case] = [
     *both("mistral", sliding_window=21),
     *both("ministral3", rope_parameters=YARN, head_dim=16),
@@ -242,4 +266,5 @@ CASES: list[Case] = [
     *both("nemotron", norms=0.0, rope_parameters=HALF, mlp_bias=True, attention_bias=True),
     *both("arcee", mlp_bias=True),
     *EXPERTS,
+    *HYBRID,
 ]

@@ -42,13 +42,13 @@ NAMES = (None, "a", "b")
 
 
 @cache
-def folder(name: str, rank: int = 4, experts: bool = False) -> Path:
-    """Write an adapter of the tiny model, or of the one with experts."""
+def folder(name: str, rank: int = 4, **kind: bool) -> Path:
+    """Write an adapter of the tiny model, or of the one of a kind."""
     path = Path(mkdtemp(prefix="adapter-")) / name
     path.mkdir()
     generator = torch.Generator().manual_seed(ord(name[0]))
     weights = {}
-    for place in tiny_model(experts=experts).places:
+    for place in tiny_model(**kind).places:
         for module, outputs in zip(place.names, place.widths, strict=True):
             key = f"base_model.model.{module}.lora_"
             weights[f"{key}A.weight"] = torch.randn(rank, place.inputs, generator=generator) * 0.1
@@ -70,8 +70,8 @@ def fresh(backend: str, capacity: int = 2) -> tuple[Transformer, AdapterTable]:
 def adapted(backend: str) -> tuple[Transformer, dict[str, Any]]:
     """Return a model with the adapters a and b, by name."""
     model, table = fresh(backend)
-    experts = BACKENDS[backend][0].get("experts", False)
-    return model, {name: table.put(table.prepare(folder(name, experts=experts))) for name in "ab"}
+    kind = {name: value for name, value in BACKENDS[backend][0].items() if name in ("experts", "hybrid")}
+    return model, {name: table.put(table.prepare(folder(name, **kind))) for name in "ab"}
 
 
 def build(backend: str, **changes: Any) -> Driver:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
+import msgspec
 import numpy as np
 
 from plumbline.engines.constraints.grammar import Matcher
@@ -50,6 +51,8 @@ class EngineCore(RequestCore):
         """
         self._pace = Pace(runner.attention_share)
         self._clock = clock
+        if not runner.caches_prefixes:
+            config = msgspec.structs.replace(config, enable_prefix_caching=False)
         speculates = config.speculation and runner.is_exact
         speculator = Speculator(runner.vocab_size, texts, clock, placeholders) if speculates else None
         self.scheduler = Scheduler(config, self._pace, speculator)

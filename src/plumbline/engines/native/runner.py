@@ -70,6 +70,11 @@ class Runner(Protocol):
         """Whether a row has the same bits in any batch."""
         ...
 
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether the blocks of a beginning are all that is needed to go on behind it."""
+        ...
+
     def renewed(self, *, new_cache: bool) -> Runner:
         """Return a runner of the same model without requests, with the same cache or a new one."""
         ...
@@ -94,11 +99,19 @@ class Runner(Protocol):
 class ModelRunner:
     """Run a transformer over its paged KV cache."""
 
-    def __init__(self, model: Transformer, *, num_blocks: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        num_blocks: int,
+        block_size: int,
+        device: torch.device,
+        num_states: int = 0,
+    ) -> None:
         self._model = model
         self._device = device
-        self._cache_size = num_blocks, block_size
-        self._kv = model.allocate_kv(num_blocks, block_size)
+        self._cache_size, self._num_states = (num_blocks, block_size), num_states
+        self._kv = model.allocate_kv(num_blocks, block_size, num_states=num_states)
         self._sampler = Sampler(model.description.vocab_size, device, model.library)
         self._hidden: Tensor | None = None
 
@@ -122,13 +135,18 @@ class ModelRunner:
         """Compiled kernels are."""
         return self._model.library is not None
 
+    @property
+    def caches_prefixes(self) -> bool:
+        """Layers that keep a state for a sequence have it for its end only."""
+        return not self._model.description.state_bytes(1)
+
     def renewed(self, *, new_cache: bool) -> ModelRunner:
         """See `Runner.renewed`."""
         other = copy.copy(self)
         other._sampler = Sampler(self.vocab_size, self._device, self._model.library)
         other._hidden = None
         if new_cache:
-            other._kv = self._model.allocate_kv(*self._cache_size)
+            other._kv = self._model.allocate_kv(*self._cache_size, num_states=self._num_states)
         return other
 
     def admit(self, state: RequestState) -> None:
@@ -225,6 +243,11 @@ class NullRunner:
     def is_exact(self) -> bool:
         """Draws are random."""
         return False
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """There are no layers."""
+        return True
 
     def renewed(self, *, new_cache: bool) -> NullRunner:
         """There is nothing that it shares with others."""

@@ -133,6 +133,7 @@ class Slots(SamplingRows):
             exact=self._exact,
             adapters=self._adapted(states, query_start),
             reach=self._reach(states, starts, query_start, position),
+            state_rows=self._tensor(slots),
         )
         token_ids = rows.tokens[0] if len(rows.tokens) == 1 else np.concatenate(rows.tokens)
         return StepInputs(

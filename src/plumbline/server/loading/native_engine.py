@@ -154,11 +154,24 @@ def build_native(
         )
     # Before the weights are read, and before tables of so many positions are made.
     config = _config(model, settings, dtype)
+    if settings.enable_prefix_caching and described.state_bytes(1):
+        _log.warning(
+            "the prefix cache is off: layers of %s keep a state of the whole sequence, so prompts with the same "
+            "beginning are computed from the start",
+            described.model_type,
+        )
     held = config.num_blocks * config.block_size * described.cache_width * dtype.itemsize
+    held += config.max_num_seqs * described.state_bytes(dtype.itemsize)
     _check_memory(held, device)
     library = _cpu_kernels(settings, described, dtype, device)
     loaded = _load(settings, model, folder, dtype, config.max_model_len, library)
-    runner = ModelRunner(loaded, num_blocks=config.num_blocks, block_size=config.block_size, device=device)
+    runner = ModelRunner(
+        loaded,
+        num_blocks=config.num_blocks,
+        block_size=config.block_size,
+        device=device,
+        num_states=config.max_num_seqs,
+    )
     means = _share(settings, runner, loaded.library) if loaded.library is not None else ""
     adapters = None
     if settings.loras or settings.lora_dir:

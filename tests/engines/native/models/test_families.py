@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from support.model_driver import Driver, Sequence
-from support.model_families import CASES, GEMMA4, SMALL, YARN, Case
+from support.model_families import CASES, GEMMA4, HYBRID, SMALL, YARN, Case
 
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.families import FAMILIES
@@ -78,12 +79,15 @@ def test_prompts_whole_in_chunks_and_after_a_cached_beginning_have_the_logits_of
     whole, chunked = driver.add(prompt(50, seed=1), 56), driver.add(prompt(50, seed=1)[:40] + [3] * 9, 56)
     driver.step([(whole, 50)])
     assert_same(whole, reference)
-    shared = driver.fork(whole, prompt(50, seed=1)[:32] + prompt(11, seed=4), 48)
+    compared = [whole, chunked]
+    if not model.description.state_bytes(4):  # Of those that keep states, blocks of the cache are not enough.
+        compared.append(driver.fork(whole, prompt(50, seed=1)[:32] + prompt(11, seed=4), 48))
     for count in (7, 1, 24, 17):
         whole.tokens.append(int(whole.logits[-1].argmax()))
         driver.step([(whole, 1), (chunked, count)], padding=count % 3)
-    driver.step([(shared, 11)])
-    for sequence in (whole, chunked, shared):
+    if len(compared) > 2:
+        driver.step([(compared[2], 11)])
+    for sequence in compared:
         assert_same(sequence, reference)
 
 
@@ -141,6 +145,7 @@ def test_in_an_exact_batch_a_prompt_has_the_same_bits_in_any_chunks(pair: tuple[
     ("gemma4", {"head_dim": 16, **GEMMA4, "global_head_dim": 32, "pad_token_id": 0},
      {"head_dim": 16, "num_key_value_heads": 2}),
     ("mistral3", {"model_type": "mistral", "head_dim": 16}, {"model_type": "pixtral"}),
+    ("qwen3_5", HYBRID[1].changes, {"depth": 1, "num_heads": 2, "out_hidden_size": 48, "num_position_embeddings": 16}),
     ("llava", {"model_type": "llama"}, {"model_type": "clip_vision_model"}),
     ("llava", {"model_type": "qwen3", "head_dim": 16}, {"model_type": "siglip_vision_model"}),
 ])  # fmt: skip
@@ -166,6 +171,30 @@ def test_the_text_of_a_model_of_images_and_text_is_that_of_transformers(
     sequence = driver.add(tokens, 32)
     driver.step([(sequence, 30)])
     assert_same(sequence, reference)
+
+
+def test_experts_may_be_stored_in_one_tensor(tmp_path: Path) -> None:
+    """As recent models of images and text have them, with layers that predict further tokens."""
+    case = next(case for case in HYBRID if case.family == "qwen3_5_moe_text")
+    torch.manual_seed(1)
+    transformers.AutoModelForCausalLM.from_config(case.config()).save_pretrained(tmp_path)
+    apart = load_model(tmp_path, torch.float32)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for layer in range(len(apart.description.layers)):
+        prefix = f"model.layers.{layer}.mlp.experts"
+        one = [
+            [tensors.pop(f"{prefix}.{expert}.{name}_proj.weight") for name in ("gate", "up", "down")]
+            for expert in range(6)
+        ]
+        tensors[f"{prefix}.gate_up_proj"] = torch.stack([torch.cat((gate, up)) for gate, up, _ in one])
+        tensors[f"{prefix}.down_proj"] = torch.stack([down for *_, down in one])
+    tensors["mtp.layers.0.input_layernorm.weight"] = torch.ones(48)
+    save_file(tensors, tmp_path / "model.safetensors")
+    logits = []
+    for model in (apart, load_model(tmp_path, torch.float32)):
+        driver = Driver(model)
+        logits.append(driver.step([(driver.add(prompt(9, seed=1), 16), 9)]))
+    assert torch.equal(*logits)
 
 
 @pytest.mark.parametrize("change", [

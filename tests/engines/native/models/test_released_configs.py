@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from plumbline.engines.native.models import describe
+from plumbline.engines.native.models.description import Attention
 
 SHARED: dict[str, Any] = {
     "attention_dropout": 0.0,
@@ -315,6 +316,72 @@ RELEASES: dict[str, dict[str, Any]] = {
         "use_rmsnorm": True,
     },
 }
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "Qwen3-Next 80B-A3B": shape(48, 16, 2, 2048, 5120, 151936, 262144)
+    | {
+        "model_type": "qwen3_next",
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "full_attention_interval": 4,
+        "head_dim": 256,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 512,
+        "norm_topk_prob": True,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "output_router_logits": False,
+        "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 10000000,
+        "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": 512,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+    },
+    "Qwen 3.5 27B (text)": shape(64, 24, 4, 5120, 17408, 248320, 262144)
+    | {
+        "model_type": "qwen3_5_text",
+        "attn_output_gate": True,
+        "full_attention_interval": 4,
+        "head_dim": 256,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 48,
+        "linear_value_head_dim": 128,
+        "mamba_ssm_dtype": "float32",
+        "mlp_only_layers": [],
+        "mtp_num_hidden_layers": 1,
+        "mtp_use_dedicated_embeddings": False,
+        "rms_norm_eps": 1e-06,
+        "rope_parameters": {
+            "mrope_interleaved": True,
+            "mrope_section": [11, 11, 10],
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 10000000,
+            "rope_type": "default",
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("release", HYBRIDS)
+def test_the_config_of_a_hybrid_release_is_read(release: str) -> None:
+    """Every fourth layer has gated attention that rotates 64 of 256; a sequence keeps 2 to 3 MB in each other one."""
+    fields = SHARED | HYBRIDS[release]
+    model = describe(fields)
+    mixers = [layer.mixer for layer in model.layers]
+    full = [mixer for mixer in mixers if isinstance(mixer, Attention)]
+    assert mixers[3::4] == full
+    assert all(mixer.gated and mixer.rope is not None and mixer.rope.part == 0.25 for mixer in full)
+    nets = len(mixers) - len(full)
+    assert 2e6 * nets < model.state_bytes(2) < 4e6 * nets
+    assert model.cache_width == len(full) * 2 * fields["num_key_value_heads"] * 256
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -19,6 +19,7 @@ from plumbline.engines.native.models.stored import StoredFormat
 __all__ = [
     "Activation",
     "Attention",
+    "DeltaNet",
     "Dense",
     "Experts",
     "HeadNorm",
@@ -112,6 +113,8 @@ class Attention:
     """Whether values are normalised, each head alone and without a weight; only with a norm of query and key heads."""
     values_are_keys: bool = False
     """Whether the projection of keys is that of values, too, before norms and rotations."""
+    gated: bool = False
+    """Whether results are multiplied by the sigmoid of a projection, which follows the queries of each head."""
     scores_scale: float | None = None
     """The factor on scores; None for 1 / sqrt(head_dim)."""
 
@@ -134,7 +137,8 @@ class Attention:
 
     def num_weights(self, hidden_size: int) -> int:
         """Return the numbers in the projections."""
-        return hidden_size * (2 * self.heads + 2 * self.kv_heads) * self.head_dim
+        queries = 3 if self.gated else 2
+        return hidden_size * (queries * self.heads + 2 * self.kv_heads) * self.head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +188,63 @@ class Latent:
         return (
             hidden_size * (through + self.head_dim + self.heads * self.value_dim) + first * queries + latents
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNet:
+    """A mixer: a gated delta net (arXiv 2412.06464), which keeps a state of one size for a sequence of any length."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    """The tokens that the convolution of queries, keys and values takes, the token itself included."""
+    by_key_head: bool = False
+    """Whether the rows of the projections are grouped by key head, as in Qwen3-Next."""
+    eps: float = 1e-6
+    """Of the norm of results."""
+    rope: None = None
+
+    def __post_init__(self) -> None:
+        """Check what the operations assume."""
+        if self.value_heads % self.key_heads:
+            raise UnsupportedModelError("linear_num_value_heads must be a multiple of linear_num_key_heads")
+        if self.taps < 2:
+            raise UnsupportedModelError("linear_conv_kernel_dim must be at least 2")
+
+    @property
+    def channels(self) -> int:
+        """The width of queries, keys and values together."""
+        return 2 * self.key_heads * self.key_dim + self.values
+
+    @property
+    def values(self) -> int:
+        """The width of values."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def heads(self) -> int:
+        """The heads whose tokens attend to others: none, so a token costs the same after any number of tokens."""
+        return 0
+
+    @property
+    def head_dim(self) -> int:
+        """The widest head."""
+        return max(self.key_dim, self.value_dim)
+
+    @property
+    def cache_width(self) -> int:
+        """The numbers that the cache keeps for a token: none."""
+        return 0
+
+    def state_bytes(self, itemsize: int) -> int:
+        """Return the bytes that a sequence takes, with weights of so many bytes each."""
+        return self.channels * (self.taps - 1) * itemsize + self.values * self.key_dim * 4
+
+    def num_weights(self, hidden_size: int) -> int:
+        """Return the numbers in the projections."""
+        return hidden_size * (self.channels + 2 * self.values + 2 * self.value_heads)
 
 
 def _check_activation(activation: Activation, gated: bool) -> None:
@@ -275,7 +336,7 @@ class Experts:
 class LayerDescription:
     """One layer."""
 
-    mixer: Attention | Latent
+    mixer: Attention | Latent | DeltaNet
     feed_forward: Dense | Experts
     scaled: bool = False
     """Whether the residual stream is multiplied by a number of the checkpoint after the layer."""
@@ -317,3 +378,9 @@ class ModelDescription:
     def cache_width(self) -> int:
         """The numbers that the cache keeps for a token, over all layers."""
         return sum(layer.mixer.cache_width for layer in self.layers)
+
+    def state_bytes(self, itemsize: int) -> int:
+        """Return the bytes of the states of one sequence, over all layers, with weights of so many bytes each."""
+        return sum(
+            layer.mixer.state_bytes(itemsize) for layer in self.layers if isinstance(layer.mixer, DeltaNet)
+        )

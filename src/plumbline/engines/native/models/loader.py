@@ -16,9 +16,24 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.checkpoint import Checkpoint, WeightsError
-from plumbline.engines.native.models.description import Attention, Dense, Experts, Latent, ModelDescription
+from plumbline.engines.native.models.description import (
+    Attention,
+    DeltaNet,
+    Dense,
+    Experts,
+    Latent,
+    ModelDescription,
+)
 from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.projections import (
+    build_linear,
+    gates_last,
+    in_order,
+    merge,
+    merge_grids,
+    parts_of_heads,
+)
 from plumbline.engines.native.models.rope import head_order
 from plumbline.engines.native.models.stored import Grid
 from plumbline.engines.native.models.support import compiled_problem
@@ -26,6 +41,7 @@ from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.models.vision import Vision, load_encoder
 from plumbline.engines.native.models.weights import (
     AttentionWeights,
+    DeltaWeights,
     DenseWeights,
     ExpertsWeights,
     LatentWeights,
@@ -42,6 +58,9 @@ from plumbline_kernels.experts import Routing
 __all__ = ["WeightsError", "build", "for_length", "load_model", "random_model"]
 
 _log = logging.getLogger("plumbline.engines")
+
+_STACKED = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+"""The names of tensors of all experts, [E, out, in], as recent models have them."""
 
 Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], tuple[Tensor, Grid | None]]
 """Return a tensor by its name and its shape, in a type; None for the model's. The grid is of a quantised one."""
@@ -84,11 +103,27 @@ def load_model(
             # A tied model may come with the redundant copy.
             checkpoint.ignore((f"{description.names.head}.weight",))
         checkpoint.ignore(description.names.ignored)
+        description = _with_stacked_experts(description, checkpoint)
         model = build(description, checkpoint.fetch_weight, library, bits)
         if vision is not None:
             model.vision = load_encoder(vision, checkpoint, model.dtype)
         checkpoint.finish()
     return model
+
+
+def _with_stacked_experts(description: ModelDescription, checkpoint: Checkpoint) -> ModelDescription:
+    """Return the description for a checkpoint with a tensor of all experts in the place of one of each."""
+    names = description.names
+    prefixes = (
+        names.layer.format(index)
+        for index, layer in enumerate(description.layers)
+        if isinstance(layer.feed_forward, Experts)
+    )
+    prefix = next(prefixes, None)
+    if prefix is None or not checkpoint.has(f"{prefix}{_STACKED[0]}"):
+        return description
+    stacked = replace(names, expert_gate_up=_STACKED[:1], expert_down=_STACKED[1])
+    return replace(description, names=stacked)
 
 
 def for_length(description: ModelDescription, max_model_len: int | None) -> ModelDescription:
@@ -143,7 +178,7 @@ def build(
     if not description.tied:
         head, grid = fetch(f"{names.head}.weight", shape, None)
     bias = fetch(f"{names.head}.bias", shape[:1], None)[0] if description.head_bias else None
-    last = _linear(head, bias, grid, library, bits and 8)
+    last = build_linear(head, bias, grid, library, bits and 8)
     weights = ModelWeights(embedding, layers, norm, last, builder.places)
     return Transformer(description, weights, library)
 
@@ -174,11 +209,7 @@ class _Builder:
         before, after = norms != "after", norms in ("after", "both")
         return LayerWeights(
             before_mixer=self.norm(prefix + names.before_mixer) if before else None,
-            mixer=(
-                self._attention(prefix, layer.mixer)
-                if isinstance(layer.mixer, Attention)
-                else self._latent(prefix, layer.mixer)
-            ),
+            mixer=self._mixer(prefix, layer.mixer),
             after_mixer=self.norm(prefix + names.after_mixer) if after else None,
             before_feed_forward=(
                 self.norm(prefix + names.before_feed_forward) if norms in ("before", "both") else None
@@ -191,6 +222,13 @@ class _Builder:
             after_feed_forward=self.norm(prefix + names.after_feed_forward) if after else None,
             scale=(float(self._fetch(prefix + names.scale, (1,), torch.float32)) if layer.scaled else 1.0),
         )
+
+    def _mixer(
+        self, prefix: str, shape: Attention | Latent | DeltaNet
+    ) -> AttentionWeights | LatentWeights | DeltaWeights:
+        if isinstance(shape, Attention):
+            return self._attention(prefix, shape)
+        return self._latent(prefix, shape) if isinstance(shape, Latent) else self._delta(prefix, shape)
 
     def norm(self, name: str) -> NormWeights:
         """Fetch the weights of a norm of rows."""
@@ -208,11 +246,32 @@ class _Builder:
             rotated = torch.arange(q_width + kv_width).view(-1, head_dim)[:, order].flatten()
             rows = torch.cat((rotated, torch.arange(kv_width) + q_width + kv_width))
         qkv = (*names.qkv[:2], names.qkv[1]) if shape.values_are_keys else names.qkv
+        widths = q_width, kv_width, kv_width
+        if shape.gated:
+            widths, rows = (2 * q_width, kv_width, kv_width), gates_last(shape, rows)
         return AttentionWeights(
-            qkv=self._linear(prefix, qkv, (q_width, kv_width, kv_width), hidden, shape.qkv_bias, rows),
+            qkv=self._linear(prefix, qkv, widths, hidden, shape.qkv_bias, rows),
             o=self._linear(prefix, (names.o,), (hidden,), q_width, shape.o_bias),
             head_norms=self._head_norms(prefix, shape, order),
             sinks=self._fetch(prefix + names.sinks, (shape.heads,), torch.float32) if shape.sinks else None,
+        )
+
+    def _delta(self, prefix: str, shape: DeltaNet) -> DeltaWeights:
+        names, hidden, heads = self._names, self._description.hidden_size, (shape.value_heads,)
+        widths: tuple[int, ...] = (shape.channels, shape.values, *heads, *heads)
+        rows = None
+        if shape.by_key_head:
+            widths, rows = (shape.channels + shape.values, 2 * shape.value_heads), parts_of_heads(shape)
+        conv = self._fetch(
+            f"{prefix}{names.delta_conv}.weight", (shape.channels, 1, shape.taps), torch.float32
+        )
+        return DeltaWeights(
+            project=self._linear(prefix, names.delta, widths, hidden, False, rows),
+            conv=conv.squeeze(1).contiguous(),
+            rates=self._fetch(prefix + names.delta_rates, heads, torch.float32).exp(),
+            shifts=self._fetch(prefix + names.delta_shifts, heads, torch.float32),
+            norm=self._fetch(f"{prefix}{names.delta_norm}.weight", (shape.value_dim,), torch.float32),
+            o=self._linear(prefix, (names.delta_o,), (hidden,), shape.values, False),
         )
 
     def _latent(self, prefix: str, shape: Latent) -> LatentWeights:
@@ -322,7 +381,7 @@ class _Builder:
         """Build one projection of every expert: a layer for each, or for the kernels of a GPU a stack."""
         parts = self._experts_parts(prefix, names, block, outputs, inputs)
         if not self._stacked:
-            return [_linear(*part, self._library, self._bits) for part in parts]
+            return [build_linear(*part, self._library, self._bits) for part in parts]
         first, shift, _ = next(parts)
         stack = first.new_empty(block.number, *first.shape)
         biases = None if shift is None else shift.new_empty(block.number, *shift.shape)
@@ -353,7 +412,7 @@ class _Builder:
                 weight = weight.t()
                 if len(outputs) == 2:
                     rows = torch.arange(width).view(-1, 2).t().flatten()
-                    weight, bias, grid = _in_order(weight, bias, grid, rows)
+                    weight, bias, grid = in_order(weight, bias, grid, rows)
             yield weight, bias, grid
 
     def _linear(
@@ -369,8 +428,8 @@ class _Builder:
         outputs = tuple(outputs)
         parts = self._projection(prefix, names, outputs, inputs, bias)
         if rows is not None:
-            parts = _in_order(*parts, rows)
-        layer = _linear(*parts, self._library, self._bits)
+            parts = in_order(*parts, rows)
+        layer = build_linear(*parts, self._library, self._bits)
         widths = outputs if len(names) > 1 else (sum(outputs),)
         self.places.append(Place(layer, tuple(prefix + name for name in names), widths, inputs, rows))
         return layer
@@ -382,47 +441,7 @@ class _Builder:
         widths = tuple(outputs) if len(names) > 1 else (sum(outputs),)
         parts = [(prefix + name, width) for name, width in zip(names, widths, strict=True)]
         found = [self._fetch_weight(f"{name}.weight", (width, inputs), None) for name, width in parts]
-        weight, grid = _merge([part for part, _ in found]), _merge_grids([grid for _, grid in found])
+        weight, grid = merge([part for part, _ in found]), merge_grids([grid for _, grid in found])
         if not bias:
             return weight, None, grid
-        return weight, _merge([self._fetch(f"{name}.bias", (width,), None) for name, width in parts]), grid
-
-
-def _merge(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-
-
-def _merge_grids(grids: list[Grid | None]) -> Grid | None:
-    """Stack the grids of projections of the same input; None if one has none, or groups do not fit into each other."""
-    found = [grid for grid in grids if grid is not None]
-    most = max((grid.scales.shape[1] for grid in found), default=1)
-    if len(found) < len(grids) or any(most % grid.scales.shape[1] for grid in found):
-        return None
-    finer = [grid.by_groups(most) for grid in found]
-    shifts = None
-    if any(grid.shifts is not None for grid in finer):
-        shifts = _merge(
-            [torch.zeros_like(grid.scales) if grid.shifts is None else grid.shifts for grid in finer]
-        )
-    # A grid of 4 bits is one of 8, too.
-    return Grid(max(grid.bits for grid in found), _merge([grid.scales for grid in finer]), shifts)
-
-
-def _in_order(
-    weight: Tensor, bias: Tensor | None, grid: Grid | None, rows: Tensor
-) -> tuple[Tensor, Tensor | None, Grid | None]:
-    """Bring the outputs of a linear layer into the order of `rows`, int64 [out]."""
-    return (
-        weight[rows],
-        None if bias is None else bias[rows],
-        None if grid is None else grid.in_order(rows),
-    )
-
-
-def _linear(
-    weight: Tensor, bias: Tensor | None, grid: Grid | None, library: Library | None, bits: int | None
-) -> Linear:
-    """Build a linear layer; with compiled kernels a weight on a grid keeps it if `bits` are None or the grid's."""
-    if grid is not None and bits in (None, grid.bits):
-        return Linear(weight, bias, library, grid.bits, grid.scales, grid.shifts)
-    return Linear(weight, bias, library, bits or 0)
+        return weight, merge([self._fetch(f"{name}.bias", (width,), None) for name, width in parts]), grid

@@ -41,6 +41,20 @@ class Names:
     kv_a: str = "self_attn.kv_a_proj_with_mqa"
     kv_a_norm: str = "self_attn.kv_a_layernorm"
     kv_b: str = "self_attn.kv_b_proj"
+    delta: tuple[str, ...] = (
+        "linear_attn.in_proj_qkv",
+        "linear_attn.in_proj_z",
+        "linear_attn.in_proj_b",
+        "linear_attn.in_proj_a",
+    )
+    """The projections of a delta net: queries, keys and values; gates of results; strengths; decays."""
+    delta_conv: str = "linear_attn.conv1d"
+    delta_rates: str = "linear_attn.A_log"
+    """The whole name."""
+    delta_shifts: str = "linear_attn.dt_bias"
+    """The whole name."""
+    delta_norm: str = "linear_attn.norm"
+    delta_o: str = "linear_attn.out_proj"
     router: str = "mlp.gate"
     correction: str = "mlp.gate.e_score_correction_bias"
     """The whole name."""

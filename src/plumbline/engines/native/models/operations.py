@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.engines.native.models.adapters.layers import EagerAdapters
-from plumbline.engines.native.models.description import Activation, Attention, Latent, Norm
+from plumbline.engines.native.models.description import Activation, Attention, DeltaNet, Latent, Norm
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.weights import ExpertsWeights, Stack
+from plumbline.engines.native.models.weights import DeltaWeights, ExpertsWeights, Stack
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
+from plumbline_kernels.delta import DeltaShape, causal_conv, delta_gates, delta_rule, gated_norm
 from plumbline_kernels.experts import mix, mix_torch, route
 from plumbline_kernels.latent import latent_queries_torch, latent_values_torch, latent_write_torch
 from plumbline_kernels.norm import (
@@ -47,6 +48,7 @@ from plumbline_kernels.swiglu import (
 
 __all__ = [
     "Backend",
+    "DeltaHeads",
     "Heads",
     "KVCache",
     "LatentHeads",
@@ -57,7 +59,8 @@ __all__ = [
 ]
 
 KVCache = tuple[Tensor, Tensor]
-"""Keys and values of a layer, each [num_blocks, block_size, KV, head_dim]."""
+"""Keys and values of a layer, each [num_blocks, block_size, KV, head_dim]; or the states of a delta net's sequences:
+their last inputs [rows, channels, taps - 1], and fp32 [rows, HV, key_dim, value_dim]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,15 @@ class LatentHeads:
     values: Tensor | list[Linear]
 
 
+@dataclass(frozen=True, slots=True)
+class DeltaHeads:
+    """A delta net, with what its operations need."""
+
+    net: DeltaNet
+    shape: DeltaShape
+    weights: DeltaWeights
+
+
 class Operations(Protocol):
     """The operations of one step. T are its tokens, D the width, H and KV the query and key heads."""
 
@@ -126,12 +138,22 @@ class Operations(Protocol):
         """Rotate q and k of qkv [T, (H + 2 KV) * head_dim], write k and v to the cache, return q."""
         ...
 
-    def select(self, q: Tensor, residual: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def select(
+        self, q: Tensor, residual: Tensor, x: Tensor, gate: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Keep the tokens whose results are wanted; the operations after this one compute no others."""
         ...
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         """Return the attention of q over the cache, [T, H * head_dim]."""
+        ...
+
+    def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
+        """Return attended * sigmoid(gate), both [T, H * head_dim]."""
+        ...
+
+    def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
+        """Run a delta net on [T, channels + values + 2 HV] and its states; returns [T, HV * value_dim]."""
         ...
 
     def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
@@ -222,12 +244,33 @@ class _Step:
     def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
         raise NotImplementedError("kernels_problem refuses latent attention")
 
-    def select(self, q: Tensor, residual: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def select(
+        self, q: Tensor, residual: Tensor, x: Tensor, gate: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         if self._selection is None:
-            return q, residual, x
+            return q, residual, x, gate
         self._batch, rows = self._selection.batch, self._selection.rows
         kept = residual.index_select(0, rows)
-        return q.index_select(0, rows), kept, kept if x is residual else x.index_select(0, rows)
+        return (
+            q.index_select(0, rows),
+            kept,
+            kept if x is residual else x.index_select(0, rows),
+            None if gate is None else gate.index_select(0, rows),
+        )
+
+    def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
+        return (attended.float() * sigmoid_torch(gate.float())).to(attended.dtype)
+
+    def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
+        net, weights, batch = heads.net, heads.weights, self._batch
+        ends = (net.channels, net.channels + net.values, -net.value_heads)
+        qkv, gate, b, a = projected.tensor_split(ends, 1)
+        inputs, matrices = states
+        mixed = causal_conv(qkv, weights.conv, inputs, batch)
+        found = delta_rule(
+            mixed, *delta_gates(a, b, weights.rates, weights.shifts), matrices, batch, heads.shape
+        )
+        return gated_norm(found, gate.reshape(found.shape), weights.norm, net.eps).flatten(1)
 
 
 _GATES = {"silu": silu_mul_torch, "gelu_tanh": gelu_mul_torch, "swiglu_oss": oss_mul_torch}

@@ -7,7 +7,14 @@ from torch import Tensor
 from plumbline.engines.native.models.adapters.layers import CompiledAdapters
 from plumbline.engines.native.models.description import Norm
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.operations import Heads, KVCache, LatentHeads, Loop, PreparedNorm
+from plumbline.engines.native.models.operations import (
+    DeltaHeads,
+    Heads,
+    KVCache,
+    LatentHeads,
+    Loop,
+    PreparedNorm,
+)
 from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library, PackedWeight
@@ -91,9 +98,17 @@ class _Recorder:
     def rope_kv_write(self, qkv: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         return self._program.rope_kv_write(qkv, cache, _structure(heads))
 
-    def select(self, q: Tensor, residual: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def select(
+        self, q: Tensor, residual: Tensor, x: Tensor, gate: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         self._program.select(q, residual, None if x is residual else x)
-        return q, residual, x
+        return q, residual, x, gate
+
+    def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
+        raise NotImplementedError("compiled_problem refuses gated attention")
+
+    def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
+        raise NotImplementedError("compiled_problem refuses delta nets")
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         return self._program.attend(q, cache, _structure(heads))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from plumbline.engines.native.models.description import Experts, Latent, ModelDescription
+from plumbline.engines.native.models.description import (
+    Attention,
+    DeltaNet,
+    Experts,
+    Latent,
+    ModelDescription,
+)
 from plumbline_kernels.cpu.library import Library
 
 __all__ = ["compiled_problem", "kernels_problem"]
@@ -17,6 +23,10 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
     """Return why compiled CPU kernels do not run a model, or None if they do."""
     for layer in description.layers:
         shape = layer.mixer
+        if isinstance(shape, DeltaNet):
+            return "they do not have gated delta nets"
+        if isinstance(shape, Attention) and shape.gated:
+            return "they do not have gated attention"
         block = layer.feed_forward
         widths: tuple[int, ...] = (description.hidden_size, block.width)
         if isinstance(block, Experts) and block.shared is not None:

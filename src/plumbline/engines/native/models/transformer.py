@@ -27,6 +27,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.description import (
     Attention,
+    DeltaNet,
     Latent,
     LayerDescription,
     ModelDescription,
@@ -35,6 +36,7 @@ from plumbline.engines.native.models.description import (
 )
 from plumbline.engines.native.models.operations import (
     Backend,
+    DeltaHeads,
     Heads,
     KVCache,
     LatentHeads,
@@ -47,6 +49,7 @@ from plumbline.engines.native.models.rope import rope_table, temperatures
 from plumbline.engines.native.models.vision.encoder import VisionEncoder
 from plumbline.engines.native.models.weights import (
     AttentionWeights,
+    DeltaWeights,
     DenseWeights,
     ExpertsWeights,
     LatentWeights,
@@ -56,9 +59,13 @@ from plumbline.engines.native.models.weights import (
 )
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library
+from plumbline_kernels.delta import DeltaShape
 from plumbline_kernels.rope_kv import HeadNorms
 
 __all__ = ["KVCache", "Transformer"]
+
+_Shape = Attention | Latent | DeltaNet
+_Mixer = AttentionWeights | LatentWeights | DeltaWeights
 
 _ALIGNMENT = 64
 """Bytes of a line of a CPU's cache."""
@@ -67,11 +74,12 @@ _ALIGNMENT = 64
 class _Layer(NamedTuple):
     """A layer, as its operations take it."""
 
-    mixer: AttentionWeights | LatentWeights
+    mixer: AttentionWeights | LatentWeights | DeltaWeights
     feed_forward: DenseWeights | ExpertsWeights
-    heads: Heads
-    """The attention over the cache."""
+    heads: Heads | None
+    """The attention over the cache; a delta net has none."""
     latent: LatentHeads | None
+    delta: DeltaHeads | None
     q_a_norm: PreparedNorm | None
     after_mixer: PreparedNorm | None
     is_parallel: bool
@@ -118,6 +126,7 @@ class Transformer:
             feed_forward=found.feed_forward,
             heads=self._heads(layer.mixer, found.mixer),
             latent=self._latent(layer.mixer, found.mixer),
+            delta=_delta(layer.mixer, found.mixer),
             q_a_norm=self._q_a_norm(layer.mixer, found.mixer),
             after_mixer=self._norm(found.after_mixer),
             is_parallel=layer.norms == "parallel",
@@ -144,27 +153,25 @@ class Transformer:
             )
         return self._tables[key]
 
-    def _latent(
-        self, shape: Attention | Latent, found: AttentionWeights | LatentWeights
-    ) -> LatentHeads | None:
+    def _latent(self, shape: _Shape, found: _Mixer) -> LatentHeads | None:
         if not (isinstance(shape, Latent) and isinstance(found, LatentWeights)):
             return None
         table, _ = self._table(shape.rope, shape.rope_dim)
         norm = self._backend.norm(Norm(eps=shape.eps), found.kv_norm.weight, None)
         return LatentHeads(shape, table, norm, found.keys, found.values)
 
-    def _q_a_norm(
-        self, shape: Attention | Latent, found: AttentionWeights | LatentWeights
-    ) -> PreparedNorm | None:
+    def _q_a_norm(self, shape: _Shape, found: _Mixer) -> PreparedNorm | None:
         if not (isinstance(shape, Latent) and isinstance(found, LatentWeights)) or found.q_a_norm is None:
             return None
         return self._backend.norm(Norm(eps=shape.eps), found.q_a_norm.weight, None)
 
-    def _heads(self, shape: Attention | Latent, found: AttentionWeights | LatentWeights) -> Heads:
+    def _heads(self, shape: _Shape, found: _Mixer) -> Heads | None:
         norm = self.description.norm
-        if isinstance(shape, Latent) or isinstance(found, LatentWeights):
-            assert isinstance(shape, Latent)
+        if isinstance(shape, Latent):
             return Heads(shape.over_cache, None, None, None, None)
+        if isinstance(shape, DeltaNet):
+            return None
+        assert isinstance(found, AttentionWeights)
         table, temperature = (None, None) if shape.rope is None else self._table(shape.rope, shape.head_dim)
         norms = None
         if shape.head_norm is not None and found.head_norms is not None:
@@ -186,20 +193,26 @@ class Transformer:
         return self.embedding.dtype
 
     def allocate_kv(
-        self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None
+        self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None, *, num_states: int = 0
     ) -> list[KVCache]:
-        """Make one (keys, values) pair per layer, each [num_blocks, block_size, KV, head_dim]."""
+        """Make the cache of each layer: keys and values, or the states of so many sequences (see `KVCache`)."""
         kind = dtype or self.dtype
 
-        def zeros(layer: _Layer) -> Tensor:
-            shape = layer.heads.attention
+        def zeros(heads: Heads) -> Tensor:
+            shape = heads.attention
             size = (num_blocks, block_size, shape.kv_heads, shape.head_dim)
             return _zeros(size, kind, self.device)
 
         def pair(layer: _Layer) -> KVCache:
-            keys = zeros(layer)
+            if layer.delta is not None:
+                net = layer.delta.net
+                inputs = (num_states, net.channels, net.taps - 1)
+                matrices = (num_states, net.value_heads, net.key_dim, net.value_dim)
+                return _zeros(inputs, kind, self.device), _zeros(matrices, torch.float32, self.device)
+            assert layer.heads is not None
+            keys = zeros(layer.heads)
             # Of latents, the keys are values, too.
-            return keys, zeros(layer) if layer.latent is None else keys
+            return keys, zeros(layer.heads) if layer.latent is None else keys
 
         return [pair(layer) for layer in self._layers]
 
@@ -229,14 +242,17 @@ class Transformer:
         residual = operations.embed(self.embedding, self._embedding_scale)
         x = residual if self._first_norm is None else operations.norm(residual, self._first_norm)
         for layer, cache in zip(self._layers, kv_caches, strict=True):
-            q = self._queries(operations, x, layer, cache)
+            q, gate = self._queries(operations, x, layer, cache)
             if layer is self._layers[-1]:
-                q, residual, x = operations.select(q, residual, x if layer.is_parallel else residual)
+                beside = x if layer.is_parallel else residual
+                q, residual, x, gate = operations.select(q, residual, beside, gate)
                 if not len(q):
                     return residual  # No result is wanted, and the keys are written.
-            attended = operations.attend(q, cache, layer.heads)
+            attended = q if layer.heads is None else operations.attend(q, cache, layer.heads)
             if layer.latent is not None:
                 attended = operations.latent_values(attended, layer.latent)
+            if gate is not None:
+                attended = operations.gate(attended, gate)
             mixed = operations.linear(attended, layer.mixer.o)
             if layer.after_mixer is not None:
                 mixed = operations.norm(mixed, layer.after_mixer)
@@ -250,16 +266,25 @@ class Transformer:
             x, residual = self._add(operations, fed, residual, layer.following, layer.scale)
         return x
 
-    def _queries(self, operations: Operations, x: Tensor, layer: _Layer, cache: KVCache) -> Tensor:
-        """Write the keys and values of x to the cache, and return the queries over it."""
+    def _queries(
+        self, operations: Operations, x: Tensor, layer: _Layer, cache: KVCache
+    ) -> tuple[Tensor, Tensor | None]:
+        """Write what x leaves to the cache; return the queries over it and their gates, or a delta net's results."""
         mixer = layer.mixer
+        if isinstance(mixer, DeltaWeights):
+            assert layer.delta is not None
+            return operations.delta(operations.linear(x, mixer.project), cache, layer.delta), None
         if isinstance(mixer, AttentionWeights):
-            return operations.rope_kv_write(operations.linear(x, mixer.qkv), cache, layer.heads)
+            assert layer.heads is not None
+            qkv, gate, shape = operations.linear(x, mixer.qkv), None, layer.heads.attention
+            if shape.gated:
+                qkv, gate = qkv.tensor_split((-shape.heads * shape.head_dim,), 1)
+            return operations.rope_kv_write(qkv, cache, layer.heads), gate
         assert layer.latent is not None
         kv = operations.linear(x, mixer.kv)
         if mixer.q_a is not None and layer.q_a_norm is not None:
             x = operations.norm(operations.linear(x, mixer.q_a), layer.q_a_norm)
-        return operations.latent_write(operations.linear(x, mixer.q), kv, cache, layer.latent)
+        return operations.latent_write(operations.linear(x, mixer.q), kv, cache, layer.latent), None
 
     def _feed_forward(self, operations: Operations, x: Tensor, layer: _Layer) -> Tensor:
         weights = layer.feed_forward
@@ -294,6 +319,14 @@ class Transformer:
             logits = logits.mul_(self.description.logits_scale)
         cap = self.description.logits_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _delta(shape: _Shape, found: _Mixer) -> DeltaHeads | None:
+    if not (isinstance(shape, DeltaNet) and isinstance(found, DeltaWeights)):
+        return None
+    return DeltaHeads(
+        shape, DeltaShape(shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim), found
+    )
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -12,6 +12,7 @@ from plumbline_kernels.experts import Routing
 
 __all__ = [
     "AttentionWeights",
+    "DeltaWeights",
     "DenseWeights",
     "ExpertsWeights",
     "LatentWeights",
@@ -61,6 +62,23 @@ class LatentWeights:
 
 
 @dataclass(slots=True)
+class DeltaWeights:
+    """The weights of a delta net."""
+
+    project: Linear
+    """To queries, keys and values, gates of results, strengths and decays."""
+    conv: Tensor
+    """fp32 [channels, taps]."""
+    rates: Tensor
+    """fp32 [value_heads], positive."""
+    shifts: Tensor
+    """fp32 [value_heads]."""
+    norm: Tensor
+    """fp32 [value_dim]."""
+    o: Linear
+
+
+@dataclass(slots=True)
 class DenseWeights:
     """The weights of a dense feed-forward block; gate and up are one projection, or there is up alone."""
 
@@ -101,7 +119,7 @@ class ExpertsWeights:
 class LayerWeights:
     """The weights of one layer, without the norms that its description does not have."""
 
-    mixer: AttentionWeights | LatentWeights
+    mixer: AttentionWeights | LatentWeights | DeltaWeights
     feed_forward: DenseWeights | ExpertsWeights
     before_mixer: NormWeights | None
     after_mixer: NormWeights | None

@@ -29,10 +29,9 @@ def overview() -> str:
 
 
 _REASONS: dict[str, str] = {
-    "a state besides keys and values": (
+    "a state besides keys and values that is not a gated delta net's": (
         "bailing_hybrid bamba falcon_h1 falcon_mamba jamba kimi_linear lfm2 lfm2_moe lfm3 mamba mamba2 minimax "
-        "nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma rwkv "
-        "xlstm zamba zamba2"
+        "nemotron_h olmo_hybrid recurrent_gemma rwkv xlstm zamba zamba2"
     ),
     "attention to a choice of keys": "deepseek_v32 deepseek_v4 glm_moe_dsa",
     "images, audio or video": (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
-from plumbline.engines.native.models.families import dense, experts
+from plumbline.engines.native.models.families import dense, experts, hybrid
 from plumbline.engines.native.models.families.parts import Family
 from plumbline.engines.native.models.families.wrapped import WRAPPED, text_of
 from plumbline.engines.native.models.fields import Fields, Json
@@ -15,7 +15,7 @@ from plumbline.engines.native.models.quantised import read_format
 
 __all__ = ["FAMILIES", "WRAPPED", "describe", "read_description"]
 
-FAMILIES: dict[str, Family] = {**dense.FAMILIES, **experts.FAMILIES}
+FAMILIES: dict[str, Family] = {**dense.FAMILIES, **experts.FAMILIES, **hybrid.FAMILIES}
 """The families that the engine runs, by `model_type`."""
 
 

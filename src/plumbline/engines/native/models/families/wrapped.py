@@ -14,10 +14,11 @@ from plumbline.engines.native.models.fields import Fields, Json
 __all__ = ["WRAPPED", "text_of"]
 
 _OUTSIDE = (
-    "audio_config audio_token_id boa_token_id boi_token_id eoa_token_index eoi_token_id video_token_id "
+    "audio_config audio_token_id boa_token_id boi_token_id eoa_token_index eoi_token_id "
     "boi_token_index eoi_token_index ignore_index image_seq_length image_token_id image_token_index "
     "mm_tokens_per_image multimodal_projector_bias projector_hidden_act spatial_merge_size tie_word_embeddings "
-    "vision_config vision_feature_layer vision_feature_select_strategy vocab_size"
+    "video_token_id vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy "
+    "vision_start_token_id vocab_size"
 )
 """Fields of images, and whether the output layer is the embedding, which the checkpoint shows."""
 
@@ -78,6 +79,8 @@ WRAPPED = {
             "vocab_size": 131072,
         },
     ),
+    "qwen3_5": Wrapped("the text of Qwen 3.5, dense", "qwen3_5_text", {}),
+    "qwen3_5_moe": Wrapped("the text of Qwen 3.5 with experts", "qwen3_5_moe_text", {}),
 }
 """The models whose text the engine runs, by `model_type`."""
 

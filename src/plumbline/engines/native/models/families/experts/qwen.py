@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from plumbline.engines.native.models.description import (
     Attention,
+    DeltaNet,
     Dense,
     Experts,
     LayerDescription,
@@ -16,9 +19,9 @@ from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "SHARED", "expert_layers", "experts"]
 
-_SHARED = Names(
+SHARED = Names(
     shared_gate_up=("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"),
     shared_down="mlp.shared_expert.down_proj",
 )
@@ -29,8 +32,8 @@ def _qwen2(fields: Fields) -> ModelDescription:
     bias = fields.flag("qkv_bias", True)
     mixers = (Attention(**shape, rope=rope, qkv_bias=bias, window=window) for window in qwen_windows(fields))
     shared = dense(fields, width="shared_expert_intermediate_size")
-    experts = _experts(fields, fields.integer("num_experts", 60), shared)
-    return model(fields, _layers(fields, tuple(mixers), experts), names=_SHARED)
+    block = experts(fields, fields.integer("num_experts", 60), shared)
+    return model(fields, expert_layers(fields, tuple(mixers), block), names=SHARED)
 
 
 def _qwen3(fields: Fields) -> ModelDescription:
@@ -39,12 +42,16 @@ def _qwen3(fields: Fields) -> ModelDescription:
     window = fields.get("sliding_window") if fields.flag("use_sliding_window") else None
     windows = (window,) * fields.integer("num_hidden_layers")
     number = fields.integer("num_local_experts", fields.integer("num_experts", 128))
-    experts = _experts(fields, number, None)
-    return model(fields, _layers(fields, qwen3_mixers(fields, windows, None), experts))
+    block = experts(fields, number, None)
+    return model(fields, expert_layers(fields, qwen3_mixers(fields, windows, None), block))
 
 
-def _experts(fields: Fields, number: int, shared: Dense | None) -> Experts:
-    router = Router(top_k=fields.integer("num_experts_per_tok", 8), normalised=fields.flag("norm_topk_prob"))
+def experts(fields: Fields, number: int, shared: Dense | None, *, normalised: bool = False) -> Experts:
+    """Read so many experts, whose weights are `normalised` where the config does not say so."""
+    router = Router(
+        top_k=fields.integer("num_experts_per_tok", 8),
+        normalised=fields.flag("norm_topk_prob", normalised),
+    )
     return Experts(
         number=number,
         width=fields.integer("moe_intermediate_size"),
@@ -55,13 +62,16 @@ def _experts(fields: Fields, number: int, shared: Dense | None) -> Experts:
     )
 
 
-def _layers(fields: Fields, mixers: tuple[Attention, ...], experts: Experts) -> list[LayerDescription]:
+def expert_layers(
+    fields: Fields, mixers: Sequence[Attention | DeltaNet], block: Experts
+) -> list[LayerDescription]:
+    """Read the layers of these mixers, in which the config says which have experts."""
     plain, step = fields.get("mlp_only_layers", []), fields.integer("decoder_sparse_step", 1)
     feed_forward = dense(fields)
     return [
         LayerDescription(
             mixer=mixer,
-            feed_forward=feed_forward if layer in plain or (layer + 1) % step else experts,
+            feed_forward=feed_forward if layer in plain or (layer + 1) % step else block,
         )
         for layer, mixer in enumerate(mixers)
     ]

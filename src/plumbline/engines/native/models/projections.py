@@ -1,0 +1,81 @@
+"""Merge projections of the same input, with their grids, and bring their rows into the order of the operations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from plumbline.engines.native.models.description import Attention, DeltaNet
+from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.stored import Grid
+from plumbline_kernels.cpu.library import Library
+
+__all__ = ["build_linear", "gates_last", "in_order", "merge", "merge_grids", "parts_of_heads"]
+
+
+def gates_last(shape: Attention, order: Tensor | None) -> Tensor:
+    """Return the order of a gated attention's rows: queries, keys, values, gates; int64 [out].
+
+    Args:
+        shape: of the attention. In the checkpoint the gate of each head follows its queries.
+        order: the order of queries, keys and values among themselves; None as they are.
+    """
+    q_width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    both = torch.arange(2 * q_width).view(shape.heads, 2, shape.head_dim)
+    plain = torch.cat((both[:, 0].flatten(), torch.arange(2 * kv_width) + 2 * q_width))
+    return torch.cat((plain if order is None else plain[order], both[:, 1].flatten()))
+
+
+def parts_of_heads(shape: DeltaNet) -> Tensor:
+    """Return the order of the rows of a delta net that are grouped by key head in the checkpoint, int64 [out].
+
+    Each key head has its query, its key, its values and their gates in one projection, and the strengths and decays of
+    its values in another one.
+    """
+    group = shape.value_heads // shape.key_heads
+    sizes = [shape.key_dim, shape.key_dim, group * shape.value_dim, group * shape.value_dim]
+    width = shape.channels + shape.values
+    first = torch.split(torch.arange(width).view(shape.key_heads, -1), sizes, 1)
+    second = torch.split((torch.arange(2 * shape.value_heads) + width).view(shape.key_heads, -1), group, 1)
+    return torch.cat([part.flatten() for part in (*first, *second)])
+
+
+def merge(tensors: list[Tensor]) -> Tensor:
+    """Stack tensors along their outputs."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def merge_grids(grids: list[Grid | None]) -> Grid | None:
+    """Stack the grids of projections of the same input; None if one has none, or groups do not fit into each other."""
+    found = [grid for grid in grids if grid is not None]
+    most = max((grid.scales.shape[1] for grid in found), default=1)
+    if len(found) < len(grids) or any(most % grid.scales.shape[1] for grid in found):
+        return None
+    finer = [grid.by_groups(most) for grid in found]
+    shifts = None
+    if any(grid.shifts is not None for grid in finer):
+        shifts = merge(
+            [torch.zeros_like(grid.scales) if grid.shifts is None else grid.shifts for grid in finer]
+        )
+    # A grid of 4 bits is one of 8, too.
+    return Grid(max(grid.bits for grid in found), merge([grid.scales for grid in finer]), shifts)
+
+
+def in_order(
+    weight: Tensor, bias: Tensor | None, grid: Grid | None, rows: Tensor
+) -> tuple[Tensor, Tensor | None, Grid | None]:
+    """Bring the outputs of a linear layer into the order of `rows`, int64 [out]."""
+    return (
+        weight[rows],
+        None if bias is None else bias[rows],
+        None if grid is None else grid.in_order(rows),
+    )
+
+
+def build_linear(
+    weight: Tensor, bias: Tensor | None, grid: Grid | None, library: Library | None, bits: int | None
+) -> Linear:
+    """Build a linear layer; with compiled kernels a weight on a grid keeps it if `bits` are None or the grid's."""
+    if grid is not None and bits in (None, grid.bits):
+        return Linear(weight, bias, library, grid.bits, grid.scales, grid.shifts)
+    return Linear(weight, bias, library, bits or 0)
