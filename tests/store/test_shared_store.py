@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support.asgi import Answer, Exchange, Server, read_events, serving
 from support.models import scripted, served, text_chunks
+from support.postgres import PostgresServer
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.responses import leases
@@ -199,3 +200,19 @@ def _watch_of(server: Server) -> asyncio.Task[Any]:
     """Return the task that renews the leases of a server; that of the first server began first."""
     found = [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == "_watch"]
     return min(found, key=lambda task: int(task.get_name().rpartition("-")[2]))
+
+
+@pytest.mark.long
+async def test_a_database_that_was_away_for_longer_than_a_lease_costs_no_response(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    """All leases have expired then, and their owners live: each renews its own before any counts as abandoned."""
+    async with pair(postgres_url, delay=0.03) as (first, second):
+        name = await queued(first)
+        here, there = (asyncio.create_task(followed(each, name)) for each in (first, second))
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(postgres.stop)
+        await asyncio.sleep(1.2)
+        await asyncio.to_thread(postgres.start)
+        assert (await here)[-1]["type"] == "response.completed"
+        assert await there == await here
