@@ -21,9 +21,11 @@ from hypothesis import strategies as st
 from support.asgi import serving
 from support.models import answer_with, scripted, served
 
+from plumbline.server.claims.hub import Hub
+from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.limits.access import Access
 from plumbline.server.limits.keys import as_sent
-from plumbline.server.limits.rates import Rates
+from plumbline.server.limits.rates import Accounts, Rates
 from plumbline.server.settings import Settings, SettingsError
 from plumbline.server.settings.keys import Key, digest_of, read_key
 from plumbline.server.settings.sources import read_settings
@@ -50,17 +52,20 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
+K = digest_of("k")
+
+
 @given(st.integers(1, 100), st.lists(st.floats(0, 40), max_size=40))
 def test_a_minute_admits_its_budget_and_what_the_time_refills(limit: int, pauses: list[float]) -> None:
     """Law 1."""
     clock = Clock()
-    rates = Rates((Key(digest_of("k"), requests=limit),), clock)
+    accounts = Accounts((Key(K, requests=limit),), clock)
     admitted = 0
     for pause in [0.0, *pauses]:
         clock.now += pause
-        while rates.enter("k") is None:
+        while not accounts.admit(K).refusal:
             admitted += 1
-            rates.leave("k")
+            accounts.end(K)
         assert admitted <= limit + clock.now * limit / 60 + 1e-6
 
 
@@ -68,10 +73,10 @@ def test_a_minute_admits_its_budget_and_what_the_time_refills(limit: int, pauses
 def test_a_key_that_keeps_to_its_rate_is_never_refused(limit: int) -> None:
     """Law 2."""
     clock = Clock()
-    rates = Rates((Key(digest_of("k"), requests=limit),), clock)
+    accounts = Accounts((Key(K, requests=limit),), clock)
     for _ in range(200):
-        assert rates.enter("k") is None
-        rates.leave("k")
+        assert not accounts.admit(K).refusal
+        accounts.end(K)
         clock.now += 60 / limit + 1e-9
 
 
@@ -120,14 +125,12 @@ async def test_a_key_without_budget_is_told_when_to_come_again() -> None:
 def test_after_the_time_that_is_said_a_request_is_admitted(limit: int, used: int) -> None:
     """Law 4."""
     clock = Clock()
-    rates = Rates((Key(digest_of("k"), requests=limit, tokens=limit * 100),), clock)
-    while (error := rates.enter("k")) is None:
-        account = rates._accounts[digest_of("k")]
-        assert account.tokens is not None
-        account.tokens.take(used)
-        rates.leave("k")
-    clock.now += int(error.headers["Retry-After"])
-    assert rates.enter("k") is None
+    accounts = Accounts((Key(K, requests=limit, tokens=limit * 100),), clock)
+    while not (verdict := accounts.admit(K)).refusal:
+        accounts.take(K, used)
+        accounts.end(K)
+    clock.now += verdict.retry_after
+    assert not accounts.admit(K).refusal
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions/", "//v1/chat/completions", "/v1//chat/completions"])
@@ -170,14 +173,67 @@ async def test_a_client_that_leaves_has_used_its_tokens() -> None:
 
 def test_what_runs_counts_under_the_new_limits_of_its_key() -> None:
     clock = Clock()
-    rates = Rates((Key(digest_of("k"), requests=2, streams=2),), clock)
-    assert rates.enter("k") is None
-    rates.use((Key(digest_of("k"), "ann", requests=2, streams=1),))
-    assert "at the same time" in (error.message if (error := rates.enter("k")) else "")
-    rates.leave("k")
-    assert rates.enter("k") is None
-    rates.leave("k")
-    assert "2 requests a minute" in (error.message if (error := rates.enter("k")) else "")
+    accounts = Accounts((Key(K, requests=2, streams=2),), clock)
+    assert not accounts.admit(K).refusal
+    accounts.use((Key(K, "ann", requests=2, streams=1),))
+    assert "at the same time" in accounts.admit(K).refusal
+    accounts.end(K)
+    assert not accounts.admit(K).refusal
+    accounts.end(K)
+    assert "2 requests a minute" in accounts.admit(K).refusal
+
+
+async def test_processes_share_the_limits_of_a_key(tmp_path: Path) -> None:
+    """Laws 1 and 3 for all API servers of an engine together, also when one of them ends."""
+    accounts = Accounts((Key(K, requests=4, tokens=100, streams=2),), Clock())
+    hub = Hub(tmp_path / "hub", lambda _: None, accounts)
+    await hub.start()
+    claims = [SharedClaims(tmp_path / "hub", "") for _ in range(2)]
+    for each in claims:
+        await each.start()
+    first, second = (Rates((Key(K, requests=4, tokens=100, streams=2),), each) for each in claims)
+
+    assert await first.enter("k") is None
+    assert await second.enter("k") is None
+    error = await first.enter("k")
+    assert error is not None
+    assert "at the same time" in error.message
+    second.leave("k")
+    assert await first.enter("k") is None
+    assert first.headers("k")["x-ratelimit-remaining-requests"] == "1"
+    assert await first.enter("other") is None
+    await claims[0].stop()  # Its two requests end with it.
+    while accounts._accounts[K].running:
+        await asyncio.sleep(0)
+    claims[1].take(K, 250)
+    error = await second.enter("k")
+    assert error is not None
+    assert "100 tokens a minute" in error.message
+    assert int(error.headers["Retry-After"]) == 91
+    await claims[1].stop()
+    await hub.stop()
+
+
+async def test_a_request_that_ends_while_it_is_admitted_does_not_count(tmp_path: Path) -> None:
+    accounts = Accounts((Key(K, streams=1),), Clock())
+    hub = Hub(tmp_path / "hub", lambda _: None, accounts)
+    await hub.start()
+    claims = SharedClaims(tmp_path / "hub", "")
+    await claims.start()
+    rates = Rates((Key(K, streams=1),), claims)
+    for _ in range(5):
+        entering = asyncio.create_task(rates.enter("k"))
+        await asyncio.sleep(0)
+        entering.cancel()
+        await asyncio.wait({entering})
+    assert await rates.enter("k") is None
+    cancelled = asyncio.create_task(rates.enter("k"))  # It would be refused; its end ends no other.
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait({cancelled})
+    assert await rates.enter("k") is not None
+    await claims.stop()
+    await hub.stop()
 
 
 async def test_only_so_many_requests_run_at_the_same_time() -> None:
@@ -226,7 +282,7 @@ def test_a_wrong_line_is_refused_without_repeating_the_key(line: str, words: str
     assert "secret1" not in str(refused.value)
 
 
-def test_keys_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A key that stays keeps its account; a file that is wrong changes nothing."""
     path = tmp_path / "keys"
     path.touch(0o600)
@@ -236,12 +292,12 @@ def test_keys_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
 
     path.write_text("a requests=1\nb\n")
     access = Access(read())
-    assert access.rates.enter("a") is None
+    assert await access.rates.enter("a") is None
     path.write_text("a requests=1\nc requests=5\n")
     access.read_again(read)
     assert [access.keys.accepts(f"Bearer {key}") for key in "abc"] == [True, False, True]
-    assert access.rates.enter("a") is not None
-    assert access.rates.enter("c") is None
+    assert await access.rates.enter("a") is not None
+    assert await access.rates.enter("c") is None
     for wrong in ("# none\n", "a rpm=1\n"):
         path.write_text(wrong)
         access.read_again(read)
@@ -251,8 +307,6 @@ def test_keys_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     assert ["the keys stay as they are" in line for line in lines] == [False, True, True]
 
 
-def test_keys_are_distinct_and_limits_belong_to_one_process() -> None:
+def test_keys_are_distinct() -> None:
     with pytest.raises(SettingsError, match="has a key twice"):
         Settings(api_keys=("a", "a name=b"))
-    with pytest.raises(SettingsError, match="--api-servers must be 1 with limits of keys"):
-        Settings(api_keys=("a requests=1",), api_servers=2)

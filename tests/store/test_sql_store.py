@@ -29,6 +29,7 @@ from plumbline.store.interface import (
 )
 from plumbline.store.open import BadStoreUrlError, open_store
 from plumbline.store.records import ConversationRecord, ItemRecord, Page, Renewed, ResponseRecord
+from plumbline.store.sql import response_rows
 from plumbline.store.sql.sweep import Retention
 from plumbline.store.sql.tables import conversations, event_parts, responses
 
@@ -123,11 +124,31 @@ async def test_an_owner_has_no_more_than_allowed(url: str) -> None:
     await store.start()
     await store.save_response(record("r1"))
     with pytest.raises(StoreFullError):
-        await store.check_room("a")
-    await store.check_room("b")
-    assert await store.delete_response("a", "r1")
+        await store.check_room("a", responses=True)
     await store.check_room("a")
+    await store.check_room("b", responses=True)
+    assert await store.delete_response("a", "r1")
+    await store.check_room("a", responses=True)
     await store.stop()
+
+
+async def test_an_owner_has_no_more_bytes_than_allowed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all kinds of records together; what other processes store counts within a second."""
+    async with opened(url) as store, opened(url) as other:
+        await store.check_room("a", most_bytes=1)
+        large = ItemRecord("large", b"x" * 500)
+        await store.save_response(record("r1", input=(large,)))
+        await store.save_conversation(ConversationRecord(id="c1", owner="a", created_at=1), [large])
+        await store.save_chat(chat("x1", messages=(large,)))
+        for most in (1000, 1500):
+            for each in (store, other):
+                with pytest.raises(StoreFullError, match=f"{most} stored bytes"):
+                    await each.check_room("a", most_bytes=most)
+        await store.check_room("b", most_bytes=1)
+        await store.delete_chat("a", "x1")
+        await store.check_room("a", most_bytes=1500)
+        monkeypatch.setattr(response_rows, "_SUM_SECONDS", 0.0)
+        await other.check_room("a", most_bytes=1500)
 
 
 def failed(found: ResponseRecord, parts: Sequence[bytes]) -> ResponseRecord:

@@ -106,18 +106,18 @@ def create_app(
     media = MediaLoader(settings)
     remote = RemoteAccess(settings)
     draining = Draining()
+    access = Access(settings, shared)
+    admin_keys, rates = access.admin_keys, access.rates
     runs = BackgroundRuns(settings.max_num_waiting, claims, draining)
     sealer = Sealer(settings.sealing_key)
-    memory = None if store is None else Memory(store, checks_keys=bool(settings.api_keys), claims=claims)
+    memory = None if store is None else Memory(store, access.keys, claims)
 
     def build(model: ServedModel, counts: ModelMetrics) -> ModelService:
         generation = Generation(model, settings, counts, replies, media, rates)
         return ModelService(generation, sealer, memory, runs, remote)
 
-    models = Models(catalog, settings, metrics, replies, build)
+    models = Models(catalog, settings, metrics, replies, access.keys, build)
     prompts = load_prompts(settings.prompts)
-    access = Access(settings)
-    admin_keys, rates = access.admin_keys, access.rates
     service = PlumblineService(models, settings, metrics, replies, memory, runs, prompts, admin_keys)
 
     recent = RecentRequests()

@@ -55,7 +55,7 @@ def store_errors() -> Iterator[None]:
     except TooLargeError:
         raise context_too_large() from None
     except StoreFullError as error:
-        raise too_many_stored(error.limit) from error
+        raise too_many_stored(error.what, error.limit) from error
 
 
 def as_api_error(error: Exception) -> ApiError:

@@ -22,6 +22,7 @@ from plumbline.server.admission import client_of
 from plumbline.server.failures import api_errors
 from plumbline.server.frames import Frames
 from plumbline.server.generation import Generation
+from plumbline.server.limits.keys import KeyRing, as_sent
 from plumbline.server.loading.background import in_daemon_thread
 from plumbline.server.loading.catalog import Catalog, Source
 from plumbline.server.loading.memory import release_unused
@@ -30,6 +31,7 @@ from plumbline.server.loading.pool import Lease, ModelLoadError, ModelPool
 from plumbline.server.observe.metrics import Metrics, ModelMetrics
 from plumbline.server.replies import Replies, StreamForm
 from plumbline.server.settings import Settings
+from plumbline.server.settings.keys import Key
 from plumbline.server.streams import close_with_request, until_disconnect
 from plumbline.wire.call import Call
 from plumbline.wire.errors import (
@@ -44,6 +46,9 @@ from plumbline.wire.reply import EventReply, Reply
 __all__ = ["Models"]
 
 _log = logging.getLogger("plumbline.server")
+
+_ANY = Key(b"")
+"""The key of the operator, who may use every model."""
 
 
 class _HasGeneration(Protocol):
@@ -63,6 +68,7 @@ class Models(Generic[M]):
         settings: the settings.
         metrics: counts what each model does.
         replies: sends the streams of requests that wait for their model.
+        keys: the keys of requests, which may have a choice of models.
         build: makes what answers the requests for a model that was loaded.
     """
 
@@ -72,12 +78,14 @@ class Models(Generic[M]):
         settings: Settings,
         metrics: Metrics,
         replies: Replies,
+        keys: KeyRing,
         build: Callable[[ServedModel, ModelMetrics], M],
     ) -> None:
         self._catalog = catalog
         self._settings = settings
         self._metrics = metrics
         self._replies = replies
+        self._keys = keys
         self._build = build
         self._created = now()
         self._at_start = tuple(catalog.loaded)
@@ -138,19 +146,24 @@ class Models(Generic[M]):
         """The models that are loaded."""
         return [model.generation.model for model in self._pool.loaded]
 
-    def described(self, name: str | None = None) -> list[Model]:
-        """Describe the models and the adapters that requests may name, or only one of them.
+    def described(self, call: Call, name: str | None = None) -> list[Model]:
+        """Describe the models and the adapters that the requests of a key may name, or only one of them.
 
         Raises:
             ApiError: 404 for an unknown name (MOD-03).
         """
         if name is not None:
-            return [self._describe(name, self._source(name))]
+            return [self._describe(name, self._allowed(name, call))]
         found = [self._describe(each, source) for each, source in self._sources.items()]
         for model in self._pool.loaded:
             source = self._sources[model.generation.model.names[0]]
             found += [self._describe(each, source) for each in model.generation.adapters.names]
-        return found
+        key = self.key_of(call)
+        return [model for model in found if key.may_use(model.id)]
+
+    def key_of(self, call: Call) -> Key:
+        """Return the key of a request."""
+        return self._keys.find(as_sent(call.api_key or ""))
 
     def _describe(self, name: str, source: Source) -> Model:
         loaded = self._pool.model(source.names[0])
@@ -171,14 +184,14 @@ class Models(Generic[M]):
             status=status,
         )
 
-    def current(self) -> Model:
+    def current(self, call: Call) -> Model:
         """Describe the loaded model that was used last.
 
         Raises:
-            ApiError: 400 if no model is loaded.
+            ApiError: 400 if no model is loaded, or only one that the key of the request may not use.
         """
         name = self._pool.latest()
-        if name is None:
+        if name is None or not self.key_of(call).may_use(name):
             raise invalid_request("No model is loaded.", None, "model_not_loaded")
         return self._describe(name, self._sources[name])
 
@@ -242,7 +255,7 @@ class Models(Generic[M]):
             ApiError: 404 for an unknown model, 400 if no model is named and there is no default; 429 if too many
                 requests wait for models; 503 if the model cannot be loaded; those of `handle`.
         """
-        source = self._source(name)
+        source = self._allowed(name, call)
         patience = self._settings.keep_alive_interval
         loaded = self._pool.status(source.names[0]) == "loaded"
         if loaded or late is None or patience <= 0:
@@ -261,18 +274,26 @@ class Models(Generic[M]):
     @asynccontextmanager
     async def lease(self, name: str | msgspec.UnsetType | None, call: Call) -> AsyncIterator[Lease[M]]:
         """Lease the model that a request names while the block runs, unless the client leaves; raises as `answer`."""
-        lease = await self._lease(self._source(name), call)
+        lease = await self._lease(self._allowed(name, call), call)
         try:
             yield lease
         finally:
             lease.release()
 
-    def _source(self, name: str | msgspec.UnsetType | None) -> Source:
-        """Return the model that a request names (MOD-04)."""
-        if not isinstance(name, str):
-            if self._catalog.default is None:
-                raise missing_required_parameter("model")
-            return self._catalog.default
+    def _allowed(self, name: str | msgspec.UnsetType | None, call: Call) -> Source:
+        """Return the model that a request names, if its key may use it; others do not exist for it."""
+        key = self.key_of(call)
+        if isinstance(name, str):
+            return self._source(name, key)
+        found = self._catalog.default
+        if found is None or not any(map(key.may_use, found.names)):
+            raise missing_required_parameter("model")
+        return found
+
+    def _source(self, name: str, key: Key = _ANY) -> Source:
+        """Return the model of a name (MOD-04)."""
+        if not key.may_use(name):
+            raise model_not_found(name, list(filter(key.may_use, self._sources)))
         found = self._sources.get(name)
         if found is None:
             for model in self._pool.loaded:
@@ -280,7 +301,7 @@ class Models(Generic[M]):
                     return self._sources[model.generation.model.names[0]]
             if name in dict(self._settings.loras):  # It is loaded with its model, of which there is one.
                 return self._catalog.sources[0]
-            raise model_not_found(name, list(self._sources))
+            raise model_not_found(name, list(filter(key.may_use, self._sources)))
         return found
 
     async def _lease_for_request(self, source: Source, call: Call) -> Lease[M]:

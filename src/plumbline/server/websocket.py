@@ -192,9 +192,9 @@ class _Connection:
                     decode_leniently(CreateResponse, body)[0] if lenient else decode(CreateResponse, body)
                 )
                 self._check(call)
-                with self._draining.counted(), self._rates.admitted(as_sent(call.api_key or "")):
-                    events = self._api.answer_on_socket(request, call, self._latest, message.lane)
-                    async with aclosing(events):
+                events = self._api.answer_on_socket(request, call, self._latest, message.lane)
+                with self._draining.counted():
+                    async with self._rates.admitted(as_sent(call.api_key or "")), aclosing(events):
                         async for event in events:
                             await self._send(encode(event), message.lane)
                             if self._gone.is_set():

@@ -29,10 +29,16 @@ class StoreUnavailableError(Exception):
 
 
 class StoreFullError(Exception):
-    """The owner has as many stored responses as the operator allows."""
+    """The owner has stored as much as the operator allows.
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"the key has {limit} stored responses, the most that one key may have")
+    Args:
+        what: what is limited, such as `responses`.
+        limit: how many there may be.
+    """
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(f"the key has {limit} stored {what} or more, the most that it may have")
+        self.what = what
         self.limit = limit
 
 
@@ -93,11 +99,17 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def check_room(self, owner: str) -> None:
-        """Check that the owner may store one more response.
+    async def check_room(self, owner: str, *, responses: bool = False, most_bytes: int | None = None) -> None:
+        """Check that the owner may store something more.
+
+        Args:
+            owner: the owner.
+            responses: whether that is a response, of which there may be a number.
+            most_bytes: the limit on the bytes of all its records, if there is one. They are added up at most once a
+                second, so a little more may be stored.
 
         Raises:
-            StoreFullError: the owner has as many stored responses as the operator allows.
+            StoreFullError: the owner has stored as much as the operator allows.
         """
 
     @abstractmethod

@@ -324,15 +324,21 @@ def context_too_large() -> ApiError:
     )
 
 
-def too_many_stored(limit: int) -> ApiError:
-    """Return the 429 for a key with as many stored responses as it may have. Clients need not try again."""
+def too_many_stored(what: str, limit: int) -> ApiError:
+    """Return the 429 for a key that has stored as much as it may. Clients need not try again.
+
+    Args:
+        what: what is limited, `responses` or `bytes`.
+        limit: how many there may be.
+    """
+    kinds = "some" if what == "responses" else "responses, conversations or chat completions"
     return ApiError(
         429,
-        f"This key has {limit} stored responses, the most that this server keeps for one. Delete some, or send "
+        f"This key has {limit} stored {what}, the most that this server keeps for it. Delete {kinds}, or send "
         "'store': false.",
         "requests",
         "store",
-        "stored_responses_limit_reached",
+        f"stored_{what}_limit_reached",
         {"x-should-retry": "false"},
     )
 

@@ -29,6 +29,7 @@ from plumbline.server.start.sockets import bound
 from plumbline.text.tokenizer import TextTokenizer
 
 KEY = "a-key"
+LIMITED = "a-limited-key"
 WORDS = 8
 TOKENIZER = TextTokenizer.from_folder(MODEL_DIR)
 EOS = TOKENIZER.added["<|im_end|>"]
@@ -93,7 +94,7 @@ def supervised(folder: Path, **changes: Any) -> Iterator[Running]:
     settings = Settings(
         **{
             "port": port,
-            "api_keys": (KEY,),
+            "api_keys": (KEY, f"{LIMITED} requests=3"),
             "served_model_names": ("test",),
             "store": str(folder / "store.db"),
             "shutdown_timeout": 5.0,
@@ -134,6 +135,21 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         for pid in pids:
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
+
+
+def test_a_key_has_its_limits_at_all_api_servers_together(two: Running) -> None:
+    two.let()
+    headers = {"authorization": f"Bearer {LIMITED}"}
+    left, statuses = [], []
+    for number in (1, 2, 1, 2, 1):
+        with two.client(number) as client:
+            answer = client.post("/v1/chat/completions", json=CHAT, headers=headers)
+        statuses.append(answer.status_code)
+        left.append(answer.headers["x-ratelimit-remaining-requests"])
+    assert statuses == [200, 200, 200, 429, 429]
+    assert left == ["2", "1", "0", "0", "0"]
+    with two.client(2) as client:
+        assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
 
 
 CHAT = {"model": "test", "messages": [{"role": "user", "content": "hi"}]}

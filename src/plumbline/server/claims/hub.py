@@ -6,24 +6,58 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from plumbline.engines.remote.messages import Connection, FrameError
-from plumbline.server.claims.messages import Answer, Claim, Find, Ready, Release, ToHub
+from plumbline.server.claims.messages import (
+    Answer,
+    Claim,
+    Enter,
+    Find,
+    Leave,
+    Ready,
+    Release,
+    Take,
+    ToHub,
+    Verdict,
+)
 
-__all__ = ["Hub"]
+__all__ = ["Hub", "Limits"]
 
 _log = logging.getLogger("plumbline.server")
 
 
+class Limits(Protocol):
+    """The limits of keys, by their digests."""
+
+    def admit(self, key: bytes) -> Verdict:
+        """Admit a request, which ends with `end`, or refuse it."""
+        ...
+
+    def end(self, key: bytes) -> None:
+        """End a request that was admitted."""
+        ...
+
+    def take(self, key: bytes, amount: int) -> None:
+        """Take tokens from the budget of a key."""
+        ...
+
+
 class Hub:
-    """Keep claims for API servers on a Unix socket. The end of a connection, of any kind, releases its claims.
+    """Keep claims, and the limits of keys, for API servers on a Unix socket.
+
+    The end of a connection, of any kind, releases its claims, and ends its requests.
 
     Args:
         path: the socket to create, in a private folder.
         on_ready: is called with the address of each API server that begins to take requests.
+        limits: the limits of keys.
     """
 
-    def __init__(self, path: Path, on_ready: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, on_ready: Callable[[str], None], limits: Limits) -> None:
+        self._limits = limits
+        self._running: dict[Connection[ToHub], dict[int, bytes]] = {}
+        """The keys of the requests of each API server, by the numbers of their messages."""
         self._path = path
         self._on_ready = on_ready
         self._holders: dict[str, Connection[ToHub]] = {}
@@ -64,6 +98,8 @@ class Hub:
         finally:
             self._tasks.discard(task)
             self._addresses.pop(connection, None)
+            for key in self._running.pop(connection, {}).values():
+                self._limits.end(key)
             for name in [name for name, holder in self._holders.items() if holder is connection]:
                 del self._holders[name]
             connection.close()
@@ -79,6 +115,17 @@ class Hub:
             case Release(name):
                 if self._holders.get(name) is connection:
                     del self._holders[name]
+            case Enter(number, key):
+                verdict = self._limits.admit(key)
+                if not verdict.refusal:
+                    self._running.setdefault(connection, {})[number] = key
+                connection.send(Answer(number, verdict=verdict))
+            case Leave(number):
+                ended = self._running.get(connection, {}).pop(number, None)
+                if ended is not None:
+                    self._limits.end(ended)
+            case Take(key, amount):
+                self._limits.take(key, amount)
             case Find(number, name):
                 holder = self._holders.get(name)
                 elsewhere = holder is not None and holder is not connection

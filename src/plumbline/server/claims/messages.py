@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Answer", "Claim", "Find", "FromHub", "Ready", "Release", "ToHub"]
+__all__ = [
+    "Answer",
+    "Claim",
+    "Enter",
+    "Find",
+    "FromHub",
+    "Leave",
+    "Ready",
+    "Release",
+    "Take",
+    "ToHub",
+    "Verdict",
+]
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
@@ -33,7 +45,38 @@ class Find(msgspec.Struct, tag="find", frozen=True):
     name: str
 
 
-ToHub = Ready | Claim | Release | Find
+class Enter(msgspec.Struct, tag="enter", frozen=True):
+    """Admit a request of the key with this digest."""
+
+    number: int
+    key: bytes
+
+
+class Leave(msgspec.Struct, tag="leave", frozen=True):
+    """End the request of an `Enter`, if it was admitted."""
+
+    number: int
+
+
+class Take(msgspec.Struct, tag="take", frozen=True):
+    """Take tokens from the budget of a key."""
+
+    key: bytes
+    amount: int
+
+
+ToHub = Ready | Claim | Release | Find | Enter | Leave | Take
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether a request of a key is admitted."""
+
+    refusal: str = ""
+    """The message of the 429; empty if the request is admitted."""
+    retry_after: int = 0
+    """Seconds until another try may be admitted."""
+    headers: dict[str, str] = {}
+    """What is left of the budgets, as the headers of the answer have it."""
 
 
 class Answer(msgspec.Struct, tag="answer", frozen=True):
@@ -43,6 +86,7 @@ class Answer(msgspec.Struct, tag="answer", frozen=True):
     granted: bool = False
     address: str = ""
     """Where the API server is reached that has the name, if it is another."""
+    verdict: Verdict | None = None
 
 
 FromHub = Answer

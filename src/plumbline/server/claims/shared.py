@@ -7,7 +7,18 @@ import contextlib
 from pathlib import Path
 
 from plumbline.engines.remote.messages import Connection, FrameError
-from plumbline.server.claims.messages import Answer, Claim, Find, FromHub, Ready, Release
+from plumbline.server.claims.messages import (
+    Answer,
+    Claim,
+    Enter,
+    Find,
+    FromHub,
+    Leave,
+    Ready,
+    Release,
+    Take,
+    Verdict,
+)
 
 __all__ = ["SharedClaims"]
 
@@ -29,6 +40,7 @@ class SharedClaims:
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._own: set[str] = set()
+        self._admitted: dict[bytes, list[int]] = {}
         self._count = 0
 
     async def start(self) -> None:
@@ -83,7 +95,35 @@ class SharedClaims:
         self._count += 1
         return (await self._answer(Find(self._count, name), self._count)).address
 
-    async def _answer(self, message: Claim | Find, number: int) -> Answer:
+    async def admit(self, key: bytes) -> Verdict:
+        """See `Limits.admit`. A caller that is cancelled meanwhile has no request."""
+        self._count += 1
+        number = self._count
+        try:
+            verdict = (await self._answer(Enter(number, key), number)).verdict or Verdict()
+        except BaseException:
+            self._send(Leave(number))
+            raise
+        if not verdict.refusal:
+            self._admitted.setdefault(key, []).append(number)
+        return verdict
+
+    def end(self, key: bytes) -> None:
+        """See `Limits.end`. Which request of the key it was does not matter."""
+        numbers = self._admitted[key]
+        self._send(Leave(numbers.pop()))
+        if not numbers:
+            del self._admitted[key]
+
+    def take(self, key: bytes, amount: int) -> None:
+        """See `Limits.take`."""
+        self._send(Take(key, amount))
+
+    def _send(self, message: Leave | Take) -> None:
+        if self._connection is not None and self._reading is not None and not self._reading.done():
+            self._connection.send(message)
+
+    async def _answer(self, message: Claim | Find | Enter, number: int) -> Answer:
         if self._connection is None or self._reading is None or self._reading.done():
             return Answer(number, granted=True)
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from plumbline.server.limits.keys import KeyRing
-from plumbline.server.limits.rates import Rates
+from plumbline.server.limits.rates import Rates, SharedAccounts
 from plumbline.server.settings import Settings, SettingsError
 
 __all__ = ["Access"]
@@ -17,10 +17,10 @@ _log = logging.getLogger("plumbline.server")
 class Access:
     """Who may use the server, and how much."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, shared: SharedAccounts | None = None) -> None:
         self.keys = KeyRing(_all_keys(settings))
         self.admin_keys = KeyRing(settings.admin_api_keys)
-        self.rates = Rates(self.keys.keys)
+        self.rates = Rates(self.keys.keys, shared)
 
     def use(self, settings: Settings) -> None:
         """Take the keys of other settings.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 
-from plumbline.server.settings.keys import digest_of, read_key
+from plumbline.server.settings.keys import Key, digest_of, read_key
 from plumbline.wire.errors import ApiError, invalid_admin_key, no_admin_keys
 
 __all__ = ["KEYS", "KeyRing", "admin_error", "as_sent"]
@@ -35,10 +35,10 @@ class KeyRing:
         scheme, _, token = (authorization or "").partition(" ")
         return self.has(token.strip()) and scheme.lower() == "bearer"
 
-    def name_of(self, key: str) -> str:
-        """Return the name of a key; nothing if it has none or is not one of the keys."""
+    def find(self, key: str) -> Key:
+        """Return what the operator wrote of a key; a key without name and limits if it is not one of the keys."""
         given = digest_of(key)
-        return next((each.name for each in self.keys if each.digest == given), "")
+        return next((each for each in self.keys if each.digest == given), Key(given))
 
     def has(self, key: str) -> bool:
         """Return whether this is one of the keys, in a time that does not depend on which."""

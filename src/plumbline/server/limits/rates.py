@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from typing import Protocol
 
 from plumbline.events import ChoiceEvent, Finish, ReasoningDelta, TextDelta, ToolCallDelta
+from plumbline.server.claims.messages import Verdict
 from plumbline.server.settings.keys import Key, digest_of
 from plumbline.wire.errors import ApiError, rate_limited
 
-__all__ = ["RATES", "Rates"]
+__all__ = ["RATES", "Accounts", "Rates", "SharedAccounts"]
 
 RATES = "rates"
 """Key of the application's state."""
@@ -72,8 +75,8 @@ class _Account:
             self.tokens = old.tokens
 
 
-class Rates:
-    """The accounts of all keys that have limits."""
+class Accounts:
+    """The accounts of all keys that have limits, by the digests of the keys."""
 
     def __init__(self, keys: tuple[Key, ...], clock: Callable[[], float] = time.monotonic) -> None:
         """Open the accounts.
@@ -97,36 +100,120 @@ class Rates:
                     account.follow(old)
                 self._accounts[key.digest] = account
 
-    def _account(self, api_key: str | None) -> _Account | None:
-        return self._accounts.get(digest_of(api_key)) if api_key and self._accounts else None
-
-    def enter(self, api_key: str | None) -> ApiError | None:
-        """Admit a request, which ends with `leave`, or return its 429."""
-        account = self._account(api_key)
+    def admit(self, key: bytes) -> Verdict:
+        """Admit a request, which ends with `end`, or refuse it."""
+        account = self._accounts.get(key)
         if account is None:
-            return None
-        key, requests, tokens = account.key, account.requests, account.tokens
-        if key.streams and account.running >= key.streams:
-            return rate_limited(
-                f"This key may have {key.streams} requests at the same time; it has {account.running}."
+            return Verdict()
+        limits = account.key
+        if limits.streams and account.running >= limits.streams:
+            message = (
+                f"This key may have {limits.streams} requests at the same time; it has {account.running}."
             )
-        budgets = (("requests", requests), ("tokens", tokens))
+            return Verdict(message, 1, self._headers(account))
+        budgets = (("requests", account.requests), ("tokens", account.tokens))
         waits = [(budget.wait(1), name, budget.amount) for name, budget in budgets if budget is not None]
         if waits and max(waits)[0] > 0:  # The longest one, or the next try would be refused for the other.
-            return _too_many(*max(waits))
-        if requests is not None:
-            requests.take(1)
+            return Verdict(*_too_many(*max(waits)), self._headers(account))
+        if account.requests is not None:
+            account.requests.take(1)
         account.running += 1
-        return None
+        return Verdict(headers=self._headers(account))
 
-    @contextmanager
-    def admitted(self, api_key: str | None) -> Iterator[None]:
+    def end(self, key: bytes) -> None:
+        """End a request that was admitted."""
+        account = self._accounts.get(key)
+        if account is not None and account.running:  # The account may be newer than the request.
+            account.running -= 1
+
+    def take(self, key: bytes, amount: int) -> None:
+        """Take tokens from the budget of a key."""
+        account = self._accounts.get(key)
+        if account is not None and account.tokens is not None:
+            account.tokens.take(amount)
+
+    def headers(self, key: bytes) -> dict[str, str]:
+        """Return the headers that official clients read, as OpenAI's service sends them."""
+        account = self._accounts.get(key)
+        return {} if account is None else self._headers(account)
+
+    def _headers(self, account: _Account) -> dict[str, str]:
+        found = {}
+        for name, budget in (("requests", account.requests), ("tokens", account.tokens)):
+            if budget is not None:
+                found[f"x-ratelimit-limit-{name}"] = str(budget.amount)
+                found[f"x-ratelimit-remaining-{name}"] = str(max(0, math.floor(budget.level)))
+                found[f"x-ratelimit-reset-{name}"] = _duration(budget.wait(budget.amount))
+        return found
+
+
+class SharedAccounts(Protocol):
+    """Accounts that another process keeps for all API servers."""
+
+    async def admit(self, key: bytes) -> Verdict:
+        """See `Accounts.admit`."""
+        ...
+
+    def end(self, key: bytes) -> None:
+        """See `Accounts.end`."""
+        ...
+
+    def take(self, key: bytes, amount: int) -> None:
+        """See `Accounts.take`."""
+        ...
+
+
+class Rates:
+    """Hold requests to the limits of their keys.
+
+    Args:
+        keys: all keys.
+        shared: the accounts of all API servers of the engine; None if this is the only one.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        keys: tuple[Key, ...],
+        shared: SharedAccounts | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.accounts = Accounts(keys, clock)
+        self._shared = shared
+        self._headers: dict[bytes, dict[str, str]] = {}
+        """Of keys with limits, as of their last request; only with shared accounts."""
+        self.use(keys)
+
+    def use(self, keys: tuple[Key, ...]) -> None:
+        """Take other keys; see `Accounts.use`."""
+        self.accounts.use(keys)
+        self._limited = {key.digest for key in keys if key.is_limited}
+
+    def _digest(self, api_key: str | None) -> bytes | None:
+        """Return the digest of a key that has limits."""
+        digest = digest_of(api_key) if api_key and self._limited else None
+        return digest if digest in self._limited else None
+
+    async def enter(self, api_key: str | None) -> ApiError | None:
+        """Admit a request, which ends with `leave`, or return its 429."""
+        digest = self._digest(api_key)
+        if digest is None:
+            return None
+        if self._shared is None:
+            verdict = self.accounts.admit(digest)
+        else:
+            verdict = await self._shared.admit(digest)
+            self._headers[digest] = verdict.headers
+        return rate_limited(verdict.refusal, verdict.retry_after) if verdict.refusal else None
+
+    @asynccontextmanager
+    async def admitted(self, api_key: str | None) -> AsyncIterator[None]:
         """Answer a request in this block.
 
         Raises:
             ApiError: the 429 of a key that has used its share.
         """
-        error = self.enter(api_key)
+        error = await self.enter(api_key)
         if error is not None:
             raise error
         try:
@@ -136,22 +223,15 @@ class Rates:
 
     def leave(self, api_key: str | None) -> None:
         """End a request that was admitted."""
-        account = self._account(api_key)
-        if account is not None and account.running:  # The account may be newer than the request.
-            account.running -= 1
+        if (digest := self._digest(api_key)) is not None:
+            (self._shared or self.accounts).end(digest)
 
     def headers(self, api_key: str | None) -> dict[str, str]:
         """Return the headers that official clients read, as OpenAI's service sends them."""
-        account = self._account(api_key)
-        found = {}
-        for name, budget in (
-            (("requests", account.requests), ("tokens", account.tokens)) if account is not None else ()
-        ):
-            if budget is not None:
-                found[f"x-ratelimit-limit-{name}"] = str(budget.amount)
-                found[f"x-ratelimit-remaining-{name}"] = str(max(0, math.floor(budget.level)))
-                found[f"x-ratelimit-reset-{name}"] = _duration(budget.wait(budget.amount))
-        return found
+        digest = self._digest(api_key)
+        if digest is None:
+            return {}
+        return self.accounts.headers(digest) if self._shared is None else self._headers.get(digest, {})
 
     def counted(
         self, api_key: str | None, events: AsyncGenerator[ChoiceEvent, None], prompt_tokens: int
@@ -163,14 +243,14 @@ class Rates:
             events: the answer.
             prompt_tokens: what its prompt has.
         """
-        account = self._account(api_key)
-        if account is None or account.tokens is None:
+        digest = self._digest(api_key)
+        if digest is None:
             return events
-        return _counted(account.tokens, events, prompt_tokens)
+        return _counted(partial((self._shared or self.accounts).take, digest), events, prompt_tokens)
 
 
 async def _counted(
-    budget: _Budget, events: AsyncGenerator[ChoiceEvent, None], prompt: int
+    take: Callable[[int], None], events: AsyncGenerator[ChoiceEvent, None], prompt: int
 ) -> AsyncGenerator[ChoiceEvent, None]:
     unfinished: dict[int, int] = {}  # The deltas of choices without an end.
     try:
@@ -178,26 +258,23 @@ async def _counted(
             async for index, event in events:
                 if isinstance(event, Finish):
                     unfinished.pop(index, None)
-                    budget.take(event.usage.completion_tokens)
+                    take(event.usage.completion_tokens)
                     if index == 0:  # All choices share the prompt.
-                        budget.take(event.usage.prompt_tokens)
+                        take(event.usage.prompt_tokens)
                         prompt = 0
                 elif isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
                     unfinished[index] = unfinished.get(index, 0) + 1
                 yield index, event
     except (GeneratorExit, asyncio.CancelledError):
         # A client that leaves before the end would have tokens for nothing; a delta has one at least.
-        budget.take(prompt + sum(unfinished.values()))
+        take(prompt + sum(unfinished.values()))
         raise
 
 
-def _too_many(wait: float, what: str, limit: int) -> ApiError:
-    """Return the 429 of a budget that is used up."""
-    seconds = math.ceil(wait)
-    return rate_limited(
-        f"Rate limit reached: this key may use {limit} {what} a minute. Please try again in {_duration(wait)}.",
-        seconds,
-    )
+def _too_many(wait: float, what: str, limit: int) -> tuple[str, int]:
+    """Return the message of a budget that is used up, and the seconds until another try."""
+    message = f"Rate limit reached: this key may use {limit} {what} a minute. Please try again in {_duration(wait)}."
+    return message, math.ceil(wait)
 
 
 def _duration(seconds: float) -> str:

@@ -80,7 +80,7 @@ class AccessLog:
             name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
             for name, value in reversed(scope["headers"])
         }
-        return self._keys.name_of((authorization(headers, scope["path"]) or "").partition(" ")[2].strip())
+        return self._keys.find((authorization(headers, scope["path"]) or "").partition(" ")[2].strip()).name
 
 
 def _text(fields: Mapping[str, Any]) -> str:

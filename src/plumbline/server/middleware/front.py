@@ -153,7 +153,7 @@ class Front:
             error = self._refusal(scope, is_open=given in self._open_paths)
             if error is None and label in _GENERATING and scope["method"] == "POST":
                 limited = _api_key(scope)
-                error = self._rates.enter(limited)
+                error = await self._rates.enter(limited)
                 entered = error is None
             if self._draining.began and scope["path"] in PROBES:
                 await _send_json(send_with_headers, *self._draining.health(scope["path"]))

@@ -37,6 +37,8 @@ class ChatOperations(ModelOperations):
         )
         turn = truncatable(turn, self._settings)
         self._admission.check_choices(turn.num_choices, "n")
+        if request.store is True:
+            await required(self._memory).check_room(call)
         (prepared,) = await self.generation.prepare(call, request, [turn], "messages")
         (facts,) = await self.generation.prompt_facts(call, request, [prepared])
         writer = ChatWriter(

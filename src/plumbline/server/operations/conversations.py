@@ -39,6 +39,7 @@ class ConversationOperations(ServerOperations):
             metadata=or_default(request.metadata, {}),
         )
         items = await memory.storable(or_default(request.items, []), record.owner)
+        await memory.check_room(call)
         with store_errors():
             await memory.store.save_conversation(record, items)
         return _resource(record)
@@ -76,6 +77,7 @@ class ConversationOperations(ServerOperations):
         memory = self._required_memory()
         owner = memory.owner(call)
         records = await memory.storable(request.items, owner)
+        await memory.check_room(call)
         hold = await memory.hold(owner, conversation_id)
         try:
             with store_errors():

@@ -32,11 +32,11 @@ class ModelListOperations(ServerOperations):
 
     async def list_models(self, call: Call) -> Reply:
         """List the served names and the adapters (MOD-01)."""
-        return JsonReply(encode(ListModelsResponse(data=self._models.described())))
+        return JsonReply(encode(ListModelsResponse(data=self._models.described(call))))
 
     async def retrieve_model(self, call: Call, *, model: str) -> Reply:
         """Describe a served model (MOD-02, MOD-03)."""
-        return JsonReply(encode(self._models.described(model)[0]))
+        return JsonReply(encode(self._models.described(call, model)[0]))
 
     async def list_router_models(self, call: Call) -> Reply:
         """List the models, at the path of llama.cpp's router."""
@@ -56,7 +56,7 @@ class ModelListOperations(ServerOperations):
 
     async def get_current_model(self, call: Call) -> Reply:
         """Describe the loaded model that was used last, at TabbyAPI's path."""
-        return JsonReply(encode(self._models.current()))
+        return JsonReply(encode(self._models.current(call)))
 
     async def list_folder_models(self, call: Call) -> Reply:
         """List the models, at TabbyAPI's path."""
@@ -65,7 +65,7 @@ class ModelListOperations(ServerOperations):
     async def stream_model_load(self, request: LoadModelRequest, call: Call) -> Reply:
         """Load a model and follow its load, at TabbyAPI's path."""
         self._check_admin(call)
-        self._models.described(request.name)  # An unknown one is a 404 and not an event.
+        self._models.described(call, request.name)  # An unknown one is a 404 and not an event.
         return self._replies.as_they_are(self._progress(request.name, call))
 
     async def unload_models(self, call: Call) -> Reply:

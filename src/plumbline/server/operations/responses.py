@@ -277,7 +277,7 @@ class ResponseOperations(ModelOperations):
         if self._memory is None or context is None or request.store is False:
             return None
         log = EventLog(logprobs=logprobs, background=request.background is True)
-        return await self._memory.keeper(self._memory.owner(call), context, log)
+        return await self._memory.keeper(call, context, log)
 
 
 def unavailable_header(request: CreateResponse) -> dict[str, str]:

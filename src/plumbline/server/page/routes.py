@@ -19,6 +19,7 @@ from plumbline.server.page.judge import PageJudge
 from plumbline.server.page.reference import reference
 from plumbline.server.page.status import status_of
 from plumbline.server.settings import Settings
+from plumbline.wire.call import Call
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError, from_status
 
@@ -60,8 +61,9 @@ def page_routes(
         return _file(request.path_params["name"], request)
 
     @get("/page/status", status_code=200)
-    async def status() -> Response[bytes]:
-        return _json(encode(status_of(models, settings, recent, stores)))
+    async def status(request: Incoming) -> Response[bytes]:
+        key = models.key_of(Call.of(request))
+        return _json(encode(status_of(models, settings, recent, stores, key)))
 
     @post("/page/judge", status_code=200)
     async def judge_exchange(body: RawBody, request: Incoming) -> Response[bytes]:

@@ -16,6 +16,7 @@ from plumbline.engines.port import Engine, EngineInfo
 from plumbline.server.models import Models
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.settings import Settings
+from plumbline.server.settings.keys import Key
 
 __all__ = ["Status", "status_of"]
 
@@ -65,8 +66,10 @@ class Status(msgspec.Struct, kw_only=True):
     requests: list[RecentRequest]
 
 
-def status_of(models: Models[Any], settings: Settings, recent: RecentRequests, stores: bool) -> Status:
-    """Return the state of the server."""
+def status_of(
+    models: Models[Any], settings: Settings, recent: RecentRequests, stores: bool, key: Key
+) -> Status:
+    """Return the state of the server, as far as requests with a key may see it."""
     return Status(
         version=__version__,
         python=platform.python_version(),
@@ -76,12 +79,13 @@ def status_of(models: Models[Any], settings: Settings, recent: RecentRequests, s
         stores=stores,
         models=[
             ModelFacts(
-                names=list(model.names),
+                names=list(filter(key.may_use, model.names)),
                 weight_bytes=model.weight_bytes,
                 tool_calls=model.dialect.choice.describe(),
                 engine=_engine(model.engine, model.engine_reason),
             )
             for model in models.served
+            if any(map(key.may_use, model.names))
         ],
         requests=recent.latest(),
     )

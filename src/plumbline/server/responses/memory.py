@@ -27,6 +27,7 @@ from plumbline.protocols.responses.stored_items import (
 )
 from plumbline.server.claims.names import Claims
 from plumbline.server.failures import store_errors
+from plumbline.server.limits.keys import KeyRing, as_sent
 from plumbline.server.responses.conversations import ConversationLocks, Hold
 from plumbline.server.responses.followers import Followers
 from plumbline.store.interface import Store, StoreUnavailableError
@@ -100,22 +101,22 @@ class Keeper:
 class Memory:
     """The stored past of requests."""
 
-    def __init__(self, store: Store, *, checks_keys: bool, claims: Claims) -> None:
+    def __init__(self, store: Store, keys: KeyRing, claims: Claims) -> None:
         """Look into a store.
 
         Args:
             store: the store.
-            checks_keys: whether the server checks API keys; without, all clients share their responses.
+            keys: the keys of the server; without any, all clients share their responses.
             claims: the claims of all processes that serve the same clients.
         """
         self.store = store
         self.locks = ConversationLocks(claims, store)
         self.followers = Followers(store)
-        self._checks_keys = checks_keys
+        self._keys = keys
 
     def owner(self, call: Call) -> str:
         """Return the owner of a request's records: a digest of its key."""
-        if not self._checks_keys:
+        if self._keys.open:
             return ""
         return hashlib.sha256((call.api_key or "").encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -183,15 +184,28 @@ class Memory:
             await self.conversation(owner, name, param)
             raise
 
-    async def keeper(self, owner: str, context: Context, log: EventLog) -> Keeper:
+    async def check_room(self, call: Call, *, responses: bool = False) -> None:
+        """Check that the key of a request may store something more.
+
+        Args:
+            call: the request's call.
+            responses: whether that is a response, whose number may have a limit, too.
+
+        Raises:
+            ApiError: 429 if the key has as much as it may; 503 if the store cannot be used.
+        """
+        most_bytes = self._keys.find(as_sent(call.api_key or "")).stored or None
+        with store_errors():
+            await self.store.check_room(self.owner(call), responses=responses, most_bytes=most_bytes)
+
+    async def keeper(self, call: Call, context: Context, log: EventLog) -> Keeper:
         """Return the keeper that stores the response to a request.
 
         Raises:
-            ApiError: 429 if the owner has as many responses as it may; 503 if the store cannot be used.
+            ApiError: 429 if the key has as much as it may; 503 if the store cannot be used.
         """
-        with store_errors():
-            await self.store.check_room(owner)
-        return Keeper(self.store, owner, stored_input(context.own), log)
+        await self.check_room(call, responses=True)
+        return Keeper(self.store, self.owner(call), stored_input(context.own), log)
 
     async def _items(self, owner: str, name: str) -> list[InputItem]:
         """Return the items of a conversation (ST-09)."""

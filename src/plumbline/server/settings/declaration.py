@@ -70,7 +70,7 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             name="api_key",
             secret=True,
             in_file="file with one key a line, or its hash as sha256:HEX, and after it name=NAME, requests=N and "
-            "tokens=N a minute, streams=N at the same time; # begins a comment",
+            "tokens=N a minute, streams=N at the same time, stored=SIZE, models=NAME,NAME; # begins a comment",
             adds=True,
         ),
     ] = ()

@@ -6,10 +6,13 @@ import hashlib
 import re
 from typing import NamedTuple
 
+from plumbline.server.settings.sizes import parse_size
+
 __all__ = ["Key", "digest_of", "read_key"]
 
 _HASH = "sha256:"
-_LIMITS = ("requests", "tokens", "streams")
+_RATES = ("requests", "tokens", "streams")
+_WORDS = ("name", *_RATES, "models", "stored")
 _NAME = re.compile(r"[\w.@-]{1,64}")
 _WORD = re.compile(r"([a-z]+)=(.*)", re.DOTALL)
 
@@ -27,11 +30,19 @@ class Key(NamedTuple):
     """Tokens of prompts and answers a minute."""
     streams: int = 0
     """Requests that are answered at the same time."""
+    stored: int = 0
+    """Bytes that the key may have in the store."""
+    models: tuple[str, ...] = ()
+    """Models and adapters that its requests may name; all if there are none."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether the key has any limit."""
+        """Whether the key has a limit of requests or tokens."""
         return bool(self.requests or self.tokens or self.streams)
+
+    def may_use(self, model: str) -> bool:
+        """Return whether a request with the key may name a model."""
+        return not self.models or model in self.models
 
 
 def digest_of(key: str) -> bytes:
@@ -40,9 +51,10 @@ def digest_of(key: str) -> bytes:
 
 
 def read_key(text: str) -> Key:
-    """Read `KEY` or `sha256:HEX`, and after it `name=NAME`, `requests=N`, `tokens=N` and `streams=N` in any order.
+    """Read `KEY` or `sha256:HEX`, and after it words in any order.
 
-    Words of another form belong to the key, which may have spaces.
+    The words are `name=NAME`, `requests=N`, `tokens=N`, `streams=N`, `stored=SIZE` and `models=NAME,NAME`. Words of
+    another form belong to the key, which may have spaces.
 
     Raises:
         ValueError: what is wrong, to follow the name of the option; it does not have the key.
@@ -53,19 +65,25 @@ def read_key(text: str) -> Key:
         words.pop()
         if isinstance(found, re.Match):
             name, value = found.groups()
-            if name not in ("name", *_LIMITS) or name in given:
-                known = ", ".join(("name", *_LIMITS))
+            if name not in _WORDS or name in given:
+                known = ", ".join(_WORDS)
                 raise ValueError(f"has a key with '{name[:32]}=': it takes {known}, each once")
             given[name] = value
     name = given.pop("name", "")
     if name and not _NAME.fullmatch(name):
         raise ValueError("has a key whose name is not 1 to 64 letters, digits, '.', '@', '-' or '_'")
+    models = tuple(given.pop("models", "").split(",")) if "models" in given else ()
+    if not all(models):
+        raise ValueError("has a key with an empty name among its models")
+    stored = parse_size(given.pop("stored", "0"))
+    if stored is None:
+        raise ValueError("has a key whose stored is no size such as 1048576 or 1GiB")
     limits = {}
     for each, value in given.items():
         if not re.fullmatch(r"[1-9]\d{0,11}", value):
             raise ValueError(f"has a key whose {each} are no number from 1")
         limits[each] = int(value)
-    return Key(_digest(" ".join(words)), name, **limits)
+    return Key(_digest(" ".join(words)), name, **limits, stored=stored, models=models)
 
 
 def _digest(key: str) -> bytes:

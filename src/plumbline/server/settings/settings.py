@@ -143,10 +143,6 @@ def _check_keys(settings: Settings) -> None:
             raise OptionError(option, str(error)) from None
         if len({key.digest for key in known}) < len(known):
             raise OptionError(option, "has a key twice: leave out one of the lines")
-        if settings.api_servers > 1 and any(key.is_limited for key in known):
-            raise OptionError(
-                "--api-servers", "must be 1 with limits of keys: processes do not share their counts"
-            )
 
 
 def _check_hosts(settings: Settings) -> None:

@@ -44,7 +44,9 @@ class ChatRows(Rows):
                 rows = [{"chat": record.id, "key": k, "value": v} for k, v in record.metadata.items()]
                 connection.execute(sa.insert(chat_metadata), rows)
 
-        await self._writer.write(work)
+        await self._writer.write(
+            work, lambda _: self._grown(record.owner, len(record.completion), record.messages)
+        )
 
     async def chat(self, owner: str, completion_id: str) -> ChatRecord | None:
         def work(connection: sa.Connection) -> ChatRecord | None:
@@ -95,7 +97,7 @@ class ChatRows(Rows):
                 connection.execute(sa.delete(chat_metadata).where(chat_metadata.c.chat == completion_id))
             return bool(found.rowcount)
 
-        return await self._writer.write(work)
+        return await self._writer.write(work, lambda _: self._freed(owner))
 
 
 def _mine(owner: str, completion_id: str) -> sa.ColumnElement[bool]:

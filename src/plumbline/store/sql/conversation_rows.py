@@ -28,7 +28,7 @@ class ConversationRows(ResponseRows):
             connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=values, where=own))
             self._append(connection, record.owner, record.id, items)
 
-        await self._writer.write(work)
+        await self._writer.write(work, lambda _: self._grown(record.owner, 0, items))
 
     async def conversation(self, owner: str, conversation_id: str) -> ConversationRecord | None:
         def work(connection: sa.Connection) -> ConversationRecord | None:
@@ -52,13 +52,17 @@ class ConversationRows(ResponseRows):
                 connection.execute(sa.delete(items).where(items.c.holder == conversation_id))
             return bool(found.rowcount)
 
-        return await self._writer.write(work)
+        return await self._writer.write(work, lambda _: self._freed(owner))
 
     async def append_items(self, owner: str, conversation_id: str, items: Sequence[ItemRecord]) -> bool:
         def work(connection: sa.Connection) -> bool:
             return self._append(connection, owner, conversation_id, items)
 
-        return await self._writer.write(work, lambda _: self._leased.discard(conversation_id))
+        def committed(_: bool) -> None:
+            self._leased.discard(conversation_id)
+            self._grown(owner, 0, items)
+
+        return await self._writer.write(work, committed)
 
     async def conversation_items(
         self,

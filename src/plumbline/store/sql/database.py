@@ -24,7 +24,7 @@ _log = logging.getLogger("plumbline.store")
 
 __all__ = ["HEAD", "Database", "UnresponsiveError"]
 
-HEAD = "0002"
+HEAD = "0003"
 """The revision of the tables that this version reads and writes.
 
 Revisions with the same first two digits only add to the tables. So servers of an older and of a newer version work on

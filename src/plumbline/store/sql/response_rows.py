@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,12 +12,16 @@ import sqlalchemy as sa
 from plumbline.store.interface import StoreFullError, StoreUnavailableError, TooLargeError
 from plumbline.store.records import UNFINISHED, ItemRecord, ResponseRecord, output_items
 from plumbline.store.sql.rows import Rows, decode_items, encode_items, now
+from plumbline.store.sql.sweep import bytes_of
 from plumbline.store.sql.tables import conversation_items, conversations, event_parts, items, responses
 
 __all__ = ["LEASE_SECONDS", "ResponseRows", "response_record"]
 
 LEASE_SECONDS = 10.0
 """A process that has not renewed its lease for this long counts as gone."""
+
+_SUM_SECONDS = 1.0
+"""How old the sum of an owner's bytes may be: it reads an index with an entry for each record."""
 
 _PAYLOAD_BYTES = sa.func.length(responses.c.response) + sa.func.length(responses.c.input)
 _VARIABLES = 500
@@ -48,17 +52,33 @@ class ResponseRows(Rows):
             else:
                 self._unfinished.discard(record.id)
                 self._leased.discard(record.conversation or "")  # `_append` has ended the lease.
+            self._grown(record.owner, len(record.response) + len(record.events), record.input)
 
         await self._writer.write(work, committed)
 
-    async def check_room(self, owner: str) -> None:
+    async def check_room(self, owner: str, *, responses: bool = False, most_bytes: int | None = None) -> None:
+        if most_bytes is not None and await self._bytes_of(owner) >= most_bytes:
+            raise StoreFullError("bytes", most_bytes)
+        if responses:
+            await self._check_number(owner)
+
+    async def _bytes_of(self, owner: str) -> int:
+        """Return the bytes of all records of an owner, as of the last second."""
+        moment = time.monotonic()
+        known, size = self._owned.get(owner, (-1.0, 0))
+        if known < 0 or moment - known > _SUM_SECONDS:
+            size = await self._database.run(partial(bytes_of, owner=owner))
+            self._owned[owner] = moment, size
+        return size
+
+    async def _check_number(self, owner: str) -> None:
         limit = self._max_responses_per_owner
         if limit is None:
             return
         counted = sa.select(responses.c.owner).where(responses.c.owner == owner).limit(limit).subquery()
         query = sa.select(sa.func.count()).select_from(counted)
         if (await self._database.run(lambda connection: connection.scalar(query)) or 0) >= limit:
-            raise StoreFullError(limit)
+            raise StoreFullError("responses", limit)
 
     async def response(self, owner: str, response_id: str) -> ResponseRecord | None:
         def work(connection: sa.Connection) -> ResponseRecord | None:
@@ -108,7 +128,7 @@ class ResponseRows(Rows):
                 connection.execute(sa.delete(items).where(items.c.holder == response_id))
             return bool(found.rowcount)
 
-        return await self._writer.write(work)
+        return await self._writer.write(work, lambda _: self._freed(owner))
 
     async def items(self, owner: str, item_ids: Collection[str], most_bytes: int) -> Mapping[str, bytes]:
         every = list(dict.fromkeys(item_ids))

@@ -26,6 +26,16 @@ class Rows(Store):
 
     _database: Database
     _writer: GroupWriter
+    _owned: dict[str, tuple[float, int]]
+    """The bytes of owners with a limit, and when they were added up."""
+
+    def _grown(self, owner: str, size: int, items: Iterable[ItemRecord]) -> None:
+        """Count what was stored since the bytes of an owner were added up."""
+        if (known := self._owned.get(owner)) is not None:
+            self._owned[owner] = known[0], known[1] + size + sum(len(item.body) for item in items)
+
+    def _freed(self, owner: str) -> None:
+        self._owned.pop(owner, None)
 
     def _insert(self, table: sa.Table) -> Any:
         """Return an insert that knows `on_conflict_do_…`, which every dialect has under its own name."""

@@ -38,6 +38,7 @@ class SqlStore(LeaseRows, ChatRows):
         self._database = database
         self._retention = retention
         self._max_responses_per_owner = retention.max_responses_per_owner
+        self._owned = {}
         self._unfinished, self._leased, self._releasing = set(), set(), set()
         self._runner = token_hex(8)
         self._writer = GroupWriter(database)

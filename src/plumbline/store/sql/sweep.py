@@ -15,7 +15,7 @@ from plumbline.store.sql.tables import (
     responses,
 )
 
-__all__ = ["Expired", "Retention", "Sizes", "delete_expired", "find_expired", "sizes"]
+__all__ = ["Expired", "Retention", "Sizes", "bytes_of", "delete_expired", "find_expired", "sizes"]
 
 _BATCH = 200
 """Chains, conversations or completions that are deleted in one transaction."""
@@ -97,6 +97,15 @@ def sizes(connection: sa.Connection) -> Sizes:
         counts.append(int(count))
         total += int(size)
     return Sizes(counts[0], counts[1], counts[2], total)
+
+
+def bytes_of(connection: sa.Connection, owner: str) -> int:
+    """Return the bytes of all records of an owner. It reads indices only."""
+    total = 0
+    for table in (responses, conversations, chats):
+        query = sa.select(sa.func.coalesce(sa.func.sum(table.c.size), 0)).where(table.c.owner == owner)
+        total += int(connection.execute(query).scalar_one())
+    return total
 
 
 def _oldest(connection: sa.Connection, excess: int) -> Expired:

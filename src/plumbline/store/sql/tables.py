@@ -104,6 +104,7 @@ conversations = sa.Table(
     sa.Column("runner", _TEXT, comment="the process with a request that works on it"),
     sa.Column("lease_until", sa.Double, comment="Unix time at which the runner counts as gone"),
     sa.Index("conversations_by_use", "used_at", "size"),
+    sa.Index("conversations_by_owner", "owner", "size"),
 )
 
 conversation_items = sa.Table(
@@ -131,6 +132,7 @@ chats = sa.Table(
     sa.Column("messages", sa.LargeBinary, nullable=False),
     sa.Index("chats_by_owner", "owner", "position"),
     sa.Index("chats_by_time", "created_at", "size"),
+    sa.Index("chats_by_size", "owner", "size"),
 )
 
 chat_metadata = sa.Table(

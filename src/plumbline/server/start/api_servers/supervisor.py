@@ -21,6 +21,7 @@ from prometheus_client import multiprocess
 from plumbline.engines.port import Engine
 from plumbline.engines.remote.host import EngineHost
 from plumbline.server.claims.hub import Hub
+from plumbline.server.limits.access import Access
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.api_servers.start import Start
 from plumbline.server.start.hangup import on_hangup
@@ -102,7 +103,7 @@ class Supervisor:
         self._folder = folder
         self._listening = [one.fileno() for one in sockets]
         self._host = EngineHost(engine, folder / "engine.sock")
-        self._hub = Hub(folder / "hub.sock", self._take_ready)
+        self._hub = Hub(folder / "hub.sock", self._take_ready, Access(settings).rates.accounts)
         self._ready: dict[str, asyncio.Event] = {}
         self._processes: set[asyncio.subprocess.Process] = set()
         self._stopping = asyncio.Event()
