@@ -20,7 +20,7 @@ from support.asgi import Answer, Server, serving
 from support.bodies import BODIES, each_api
 from support.live import live
 from support.models import until
-from support.shelf import CHAT, MESSAGES, RESPONSES, Shelf, body, listed, statuses, text, waits
+from support.shelf import CHAT, MESSAGES, RELEASED, RESPONSES, Shelf, body, listed, statuses, text, waits
 from websockets.sync.client import connect
 
 from plumbline.server.settings import Settings
@@ -319,7 +319,9 @@ async def test_a_model_that_left_is_freed() -> None:
     async with serving(shelf.catalog()) as server:
         await server.post(CHAT, body(CHAT, "a"))
         engine = weakref.ref(shelf.engines["a"].pop())
+        RELEASED.clear()
         await server.post(CHAT, body(CHAT, "b"))
+        assert RELEASED
         gc.collect()
         assert engine() is None
 

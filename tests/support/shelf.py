@@ -10,11 +10,17 @@ import msgspec
 
 from plumbline.engines.port import EngineStats
 from plumbline.engines.scripted import Script, ScriptedEngine
+from plumbline.server import models
 from plumbline.server.loading.catalog import Catalog, Source
 from plumbline.server.loading.model import ServedModel
 from support.asgi import Answer, Exchange, Server
 from support.bodies import BODIES
 from support.models import GatedEngine, answer_with, scripted_info, served
+
+RELEASED: list[None] = []
+"""Grows when the memory of a model that has left is released."""
+# A whole collection among the modules and tests of a process takes seconds, and a scripted model has little to free.
+models.release_unused = lambda: RELEASED.append(None)
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 
