@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.asgi import Answer, Server, serving
 from support.models import served, tiny_engine, until
+from support.recovery import recovering
 from support.shelf import text
 
 from plumbline.engines.native.core import EngineCore
@@ -29,6 +30,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses": {**_COMMON, "input": "hello", "max_output_tokens": _MARK},
     "/v1/messages": {**_COMMON, "messages": _MESSAGES, "max_tokens": _MARK},
 }
+SHORT = {"model": "test-model", "prompt": "hello", "max_tokens": 1}
 each_api = pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[] if path == "/v1/responses" else [pytest.mark.long]) for path in BODIES],
@@ -109,7 +111,8 @@ async def test_a_step_that_fails_ends_one_request_and_no_other(
     async with serving(served(engine)) as server, bystanders(server, engine):
         answer = await server.post(path, {**BODIES[path], "stream": stream})
         assert failure(answer, path, stream) == "The engine failed while it computed this request."
-        assert (await server.get("/health")).status == 200
+        with recovering("A step raises an error"):
+            assert (await server.post("/v1/completions", SHORT)).status == 200
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory")])
@@ -128,6 +131,8 @@ async def test_memory_that_is_short_at_an_admission_ends_one_request(
     async with serving(served(engine)) as server, bystanders(server, engine):
         answer = await server.post("/v1/chat/completions", BODIES["/v1/chat/completions"])
         assert answer.status == 500
+        with recovering("Memory is short when a request is admitted"):
+            assert (await server.post("/v1/completions", SHORT)).status == 200
     assert engine.stats().kv_cache_usage == 0.0
 
 
@@ -147,9 +152,10 @@ async def test_a_thread_that_dies_ends_answers_in_the_form_of_their_api(
             patch.setattr(EngineCore, "step", lambda _: 1 / 0)
             patch.setattr(EngineCore, "recover", lambda *_: 1 / 0)
             assert failure(await exchange.answer(), path, stream) == "The engine has failed."
-        await until(lambda: engine.stats().num_restarts)
-        assert (await server.get("/health/live")).status == 200
-        answer = await server.post(path, body)
+        with recovering("The thread of the engine dies, or five steps fail in a row"):
+            await until(lambda: engine.stats().num_restarts)
+            assert (await server.get("/health/live")).status == 200
+            answer = await server.post(path, body)
         assert text(answer) == text(whole)
 
 
@@ -191,4 +197,6 @@ async def test_a_prompt_that_cannot_be_rendered_or_encoded_ends_one_request(
         answer = await server.post("/v1/chat/completions", body)
         assert answer.status == 500
         assert "secret" not in answer.error["message"]
+        with recovering("A tokenizer or a template fails, or a template never ends"):
+            assert (await server.post("/v1/completions", SHORT)).status == 200
     assert "a secret of the tokenizer" in caplog.text

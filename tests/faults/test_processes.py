@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.recovery import recovering
 
 from .running import CHAT, Running, bystander, running, streamed, wait_for
 
@@ -42,7 +43,8 @@ def test_a_server_that_was_stopped_for_a_while_goes_on(tmp_path: Path) -> None:
             server.signal(signal.SIGSTOP)
             time.sleep(3)  # More than three times as long as a step may take.
             server.signal(signal.SIGCONT)
-        assert streamed(server.url) == whole
+            with recovering("The process is stopped and goes on (SIGSTOP, a laptop that sleeps)"):
+                assert streamed(server.url) == whole
         assert server.metric("plumbline_engine_restarts_total") == 0
 
 
@@ -62,9 +64,10 @@ def test_an_engine_process_that_is_stopped_ends_streams_and_comes_back(tmp_path:
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             finally:
                 server.signal(signal.SIGCONT)
-        wait_for(server.is_ready)
+        with recovering("The engine's process of several API servers is stopped"):
+            wait_for(server.is_ready)
+            assert streamed(server.url) == whole
         wait_for(server.is_idle)
-        assert streamed(server.url) == whole
         assert "has sent nothing for" in server.log
         assert "answers again" in server.log
 
@@ -77,8 +80,9 @@ def test_a_first_process_that_is_killed_ends_streams_and_frees_its_port(tmp_path
         with stream(server) as events:
             server.signal(signal.SIGKILL)
             assert last(events)["error"]["message"] == "The engine's process has ended."
-        server.process.wait(60)
-        wait_for(lambda: not answers(server))
+        with recovering("The first process is killed, which has the engine and the hub of claims"):
+            server.process.wait(60)
+            wait_for(lambda: not answers(server))
     with running(tmp_path, "--api-servers=2", port=server.port) as again:
         found = httpx.get(f"{again.url}/v1/responses/{made['id']}", timeout=60)
         assert found.json() == made
@@ -102,7 +106,8 @@ def test_a_server_that_is_killed_has_what_it_acknowledged(tmp_path: Path) -> Non
         with stream(server):
             server.signal(signal.SIGKILL)
             server.process.wait(60)
-    with running(tmp_path, port=server.port) as again:
+    with contextlib.ExitStack() as stack, recovering("SIGKILL"):
+        again = stack.enter_context(running(tmp_path, port=server.port))
         assert httpx.get(f"{again.url}/v1/responses/{made['id']}", timeout=60).json() == made
         path = f"{again.url}/v1/responses/{unfinished['id']}"
         wait_for(lambda: httpx.get(path, timeout=60).json()["status"] == "failed")

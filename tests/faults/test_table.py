@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
+from support.recovery import measured
 
 from .table import FAULTS, ROOT, named_tests, page
 
@@ -32,6 +33,11 @@ def test_every_test_of_this_folder_is_in_the_table() -> None:
             names = {getattr(node, "name", "") for node in defined}
             here = {f"tests/faults/{path.name}::{name}" for name in names if name.startswith("test_")}
             assert here <= set(named_tests())
+
+
+def test_every_measured_time_belongs_to_a_fault() -> None:
+    names = {fault.name for faults in FAULTS.values() for fault in faults}
+    assert measured().keys() <= names
 
 
 def test_every_fault_has_a_test() -> None:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from plumbline._generated.models import Model, ModelStatus
+from plumbline.engines.daemon import in_daemon_thread
 from plumbline.engines.port import Engine
 from plumbline.protocols.common.ids import now
 from plumbline.server.admission import client_of
@@ -23,7 +24,6 @@ from plumbline.server.failures import api_errors
 from plumbline.server.frames import Frames
 from plumbline.server.generation import Generation
 from plumbline.server.limits.keys import KeyRing, as_sent
-from plumbline.server.loading.background import in_daemon_thread
 from plumbline.server.loading.catalog import Catalog, Source
 from plumbline.server.loading.memory import release_unused
 from plumbline.server.loading.model import ServedModel

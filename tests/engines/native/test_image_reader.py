@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.recovery import recovering
 from tests.engines.conftest import EOS, config, tiny_model
 from tests.engines.native.test_images import IMAGE, WIDTH, rows
 
@@ -26,6 +27,7 @@ from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import (
+    EngineClosedError,
     GenerateRequest,
     MediaItem,
     MediaPrompt,
@@ -54,7 +56,7 @@ class Encoder:
         return rows(data[0])
 
 
-def reader(encoder: Encoder, capacity: int = 100) -> ImageReader:
+def reader(encoder: Encoder, capacity: int = 100, **options: Any) -> ImageReader:
     """A reader with room for some images."""
     found = ImageReader(
         encoder,
@@ -63,6 +65,7 @@ def reader(encoder: Encoder, capacity: int = 100) -> ImageReader:
         num_tokens=WIDTH,
         image_bytes=WIDTH * 32 * 4,
         max_model_len=256,
+        **options,
     )
     found.capacity = capacity
     return found
@@ -188,6 +191,55 @@ def test_the_capacity_is_enough_for_the_longest_request(monkeypatch: pytest.Monk
     )
     assert found.capacity == 51
     found.close()
+
+
+def test_an_image_that_hangs_is_given_up_and_others_go_on() -> None:
+    """The thread cannot be ended, so a few may hang; then further images are refused until one of them ends."""
+    released = threading.Event()
+
+    def encode(data: bytes, is_wanted: Callable[[], bool]) -> torch.Tensor:
+        if data in b"~!":
+            assert released.wait(20)
+        return rows(data[0])
+
+    async def work() -> None:
+        images = reader(encode, hangs_after=0.2)  # type: ignore[arg-type]
+        hanging = asyncio.create_task(images.read(asking("h1", b"~")))
+        await asyncio.sleep(0)
+        with recovering("An image hangs while it is encoded"):
+            (behind,) = await images.read(asking("a", b"a"))
+        assert torch.equal(behind.rows, rows(ord("a")))
+        with pytest.raises(RefusedRequestError, match=r"takes longer than 0\.2 seconds"):
+            await hanging
+        with pytest.raises(RefusedRequestError, match="takes longer"):
+            await images.read(asking("h2", b"!"))
+        with pytest.raises(EngineClosedError, match="Images hang"):
+            await images.read(asking("b", b"b"))
+        assert await images.read(asking("kept", b"a")), "what is encoded already is used"
+        released.set()
+        for name in ("h1", "h2", "b"):
+            images.forget(name)
+        await until(lambda: all(job.done() for job in images._hanging))
+        assert await images.read(asking("c", b"~")), "the image was not at fault"
+        images.close()
+
+    run(work())
+
+
+def test_an_image_whose_clients_leave_is_given_up_without_a_hang() -> None:
+    async def work() -> None:
+        images = reader(Encoder(), hangs_after=5.0)
+        task = asyncio.create_task(images.read(asking("gone", b"~")))
+        await until(lambda: images._turn.locked())
+        waiting = asyncio.create_task(images.read(asking("waits", b"a")))
+        await asyncio.sleep(0.01)
+        images.forget("gone")
+        task.cancel()
+        assert await waiting
+        assert not images._hanging
+        images.close()
+
+    run(work())
 
 
 @asynccontextmanager

@@ -1,31 +1,46 @@
 """Encode the images of requests before the core gets them, on a thread of its own, and keep the results.
 
-A step never waits for an image: prompts enter the core with the rows of their images. The thread encodes one image at a
+A step never waits for an image: prompts enter the core with the rows of their images. A thread encodes one image at a
 time, in turn for the requests that wait. A result is known by the hash of the image's file and of the request's
 `cache_salt`; requests that use it at the same time share it. Memory is bounded: a request waits until its images fit
-beside those in use, and unused ones make room, the least recently used first.
+beside those in use, and unused ones make room, the least recently used first. An image that takes too long is given up,
+and a new thread goes on with the others: a thread cannot be ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
 
+from plumbline.engines.daemon import in_daemon_thread
 from plumbline.engines.media.images import ImageError
-from plumbline.engines.port import GenerateRequest, MediaItem, MediaPrompt, Modality, RefusedRequestError
+from plumbline.engines.port import (
+    EngineClosedError,
+    GenerateRequest,
+    MediaItem,
+    MediaPrompt,
+    Modality,
+    RefusedRequestError,
+)
 from plumbline.engines.request import PlacedImage
 
 __all__ = ["ImageReader"]
 
+_log = logging.getLogger("plumbline.engines")
+
 _MOST_BYTES = 256 * 1024**2
 """Bytes of encoded images, in use and kept; more if one request of the longest length has more."""
+
+_HANGS = 2
+"""Threads that may hang; until one of them ends, further images are refused."""
 
 
 def _digest(item: MediaItem, salt: str | None) -> bytes:
@@ -41,7 +56,7 @@ class _Image:
 
     users: set[str] = field(default_factory=set)
     """The requests that need it."""
-    job: asyncio.Future[Tensor] | None = None
+    job: asyncio.Task[Tensor] | None = None
     """Its rows, once a request has come to it."""
 
     @property
@@ -58,6 +73,12 @@ class _Hold(NamedTuple):
     needed: frozenset[bytes]
 
 
+def _seen(job: asyncio.Future[Tensor]) -> None:
+    """Take note of the failure of a job that no request waits for any more."""
+    if not job.cancelled():
+        job.exception()
+
+
 class ImageReader:
     """Read the images of prompts for one model; all methods are called on the event loop.
 
@@ -72,6 +93,7 @@ class ImageReader:
         before: the tokens before its positions.
         after: those after them.
         whole: see `PlacedImage.whole`.
+        hangs_after: seconds after which an image is given up.
     """
 
     def __init__(
@@ -86,6 +108,7 @@ class ImageReader:
         before: tuple[int, ...] = (),
         after: tuple[int, ...] = (),
         whole: bool = False,
+        hangs_after: float = 360.0,
     ) -> None:
         self._encode = encode
         self._placeholder, self._num_before, self._whole = placeholder, len(before), whole
@@ -102,7 +125,10 @@ class ImageReader:
         """The requests that have room for their images."""
         self._waiting: dict[str, tuple[_Hold, asyncio.Future[None]]] = {}
         """The requests that wait for it."""
-        self._thread = ThreadPoolExecutor(1, "plumbline-images")
+        self._hangs_after = hangs_after
+        self._turn = asyncio.Lock()
+        """Held while an image is encoded."""
+        self._hanging: list[asyncio.Future[Tensor]] = []
 
     @property
     def modalities(self) -> dict[Modality, int]:
@@ -140,13 +166,13 @@ class ImageReader:
             del self._used[digest]
             if image.is_encoded:
                 self._kept[digest] = image
-            elif image.job is not None:
-                image.job.cancel()  # The thread need not begin with it, nor go on.
         self._let_in()
 
     def close(self) -> None:
-        """End the thread after the image that it encodes."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """Encode no further images."""
+        for image in self._used.values():
+            if image.job is not None:
+                image.job.cancel()
 
     async def _make_room(self, hold: _Hold) -> None:
         """Wait until the images of a request fit, by priority, and then by client with the fewest."""
@@ -180,14 +206,35 @@ class ImageReader:
         """Return the rows of an image, which the first request that comes to it encodes for all."""
         image = self._used[digest]
         if image.job is None:
-            image.job = asyncio.get_running_loop().run_in_executor(
-                self._thread, self._encode, item.data, lambda: bool(image.users)
-            )
+            image.job = asyncio.create_task(self._encoded(image, item.data))
+            image.job.add_done_callback(_seen)
         try:
             # Others may need it, so the end of this request does not end it.
             return await asyncio.shield(image.job)
         except ImageError as error:
             raise RefusedRequestError(f"the model cannot read this image, which {error}") from error
+
+    async def _encoded(self, image: _Image, data: bytes) -> Tensor:
+        """Encode an image when it is its turn; it gives up when no request needs it."""
+        async with self._turn:
+            self._hanging = [job for job in self._hanging if not job.done()]
+            if len(self._hanging) >= _HANGS:
+                raise EngineClosedError(
+                    "Images hang while they are encoded; the server takes no others now.", 10
+                )
+            if not image.users:
+                raise asyncio.CancelledError
+            encode = partial(self._encode, data, lambda: bool(image.users))
+            job = asyncio.ensure_future(in_daemon_thread(encode, "image"))
+            await asyncio.wait({job}, timeout=self._hangs_after)
+            if job.done():
+                return job.result()
+            _log.error("an image of %d bytes hangs while it is encoded: it is left alone", len(data))
+            job.add_done_callback(_seen)
+            self._hanging.append(job)
+            raise ImageError(
+                f"takes longer than {self._hangs_after:g} seconds to encode", "image_parse_error"
+            )
 
     def _places(self, token_ids: Sequence[int]) -> Iterator[int]:
         """Yield the first position of each image in the expanded prompt."""

@@ -186,13 +186,18 @@ def build_native(
         runs_on=_runs_on(device, dtype, means),
         cache_bytes=held,
         adapters=adapters,
-        images=_image_reader(loaded, model, config, encode),
+        images=_image_reader(loaded, model, config, encode, hangs_after=3 * settings.stuck_after),
         stuck_after=settings.stuck_after,
     )
 
 
 def _image_reader(
-    loaded: Transformer, model: NativeModel, config: EngineConfig, encode: Callable[[str], list[int]]
+    loaded: Transformer,
+    model: NativeModel,
+    config: EngineConfig,
+    encode: Callable[[str], list[int]],
+    *,
+    hangs_after: float,
 ) -> ImageReader | None:
     encoder = loaded.vision
     if encoder is None or model.images is None:
@@ -209,6 +214,7 @@ def _image_reader(
         num_tokens=vision.num_tokens,
         image_bytes=encoder.row_bytes,
         max_model_len=config.max_model_len,
+        hangs_after=hangs_after,
     )
 
 

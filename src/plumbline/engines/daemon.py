@@ -13,10 +13,11 @@ __all__ = ["in_daemon_thread"]
 T = TypeVar("T")
 
 
-async def in_daemon_thread(work: Callable[[], T]) -> T:
+async def in_daemon_thread(work: Callable[[], T], name: str = "load") -> T:
     """Await the result of synchronous work. If the caller is cancelled, the work ends unheeded.
 
-    The default executor would keep the process alive until the weights of a large model are read.
+    The default executor would keep the process alive until the weights of a large model are read, or for ever if the
+    work hangs.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -38,5 +39,5 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # The event loop has ended.
             loop.call_soon_threadsafe(settle, result, failure)
 
-    threading.Thread(target=run, name="plumbline-load", daemon=True).start()
+    threading.Thread(target=run, name=f"plumbline-{name}", daemon=True).start()
     return await future
