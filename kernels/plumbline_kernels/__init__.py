@@ -8,7 +8,7 @@ from the server. One module per group of operations; this one imports none, so t
     attention  attention over the paged cache; its Triton kernels are in `_attention_triton`, and its form with capped
                scores or sinks in torch in `_attention_capped`
     delta      gated delta nets
-    latent     latent attention; there is no Triton kernel
+    latent     latent attention
     swiglu     the activations of feed-forward blocks
     experts    the choice of experts for each token, and the sum of their results; its Triton kernel is in
                `_experts_triton`

@@ -15,7 +15,7 @@ from torch import Tensor
 from plumbline_kernels._attention_batch import AttentionBatch
 from plumbline_kernels._backend import CompileCase, capability_of, check, jit, next_power_of_2, tl, tuning
 
-__all__ = ["compile_cases", "launch"]
+__all__ = ["MAX_SEGMENTS", "compile_cases", "launch", "num_segments", "reduce"]
 
 MAX_SEGMENTS = 16
 _LOG2E = 1.4426950408889634
@@ -253,7 +253,7 @@ def _launch_part(
     config = _config(decode, group, head_dim, capability_of(q.device))
     block_q = 1 if decode else config["block_m"] // group
     q_blocks = num_seqs if decode else num_tokens // block_q + num_seqs
-    segments = _num_segments(q_blocks * num_kv_heads, batch.max_seq_len, config["tile"]) if decode else 1
+    segments = num_segments(q_blocks * num_kv_heads, batch.max_seq_len, config["tile"]) if decode else 1
     parts, maxima, sums = out, out, out
     if segments > 1:
         # Decodes own the first rows, one each.
@@ -298,19 +298,33 @@ def _launch_part(
         num_stages=config["num_stages"],
     )
     if segments > 1:
-        _reduce_kernel[(num_seqs * num_heads,)](
-            parts,
-            maxima,
-            sums,
-            out,
-            out if scores.sinks is None else scores.sinks,
-            H=num_heads,
-            HD=head_dim,
-            HD_PAD=max(next_power_of_2(head_dim), 16),
-            SEGMENTS=segments,
-            SINKS=scores.sinks is not None,
-            num_warps=tuning("attention_reduce")["num_warps"],
-        )
+        reduce(parts, maxima, sums, out, scores.sinks)
+
+
+def reduce(parts: Tensor, maxima: Tensor, sums: Tensor, out: Tensor, sinks: Tensor | None = None) -> None:
+    """Join segments of keys: write their results to the first rows of out [T, H, HD].
+
+    Args:
+        parts: fp32 [rows, H, SEGMENTS, HD].
+        maxima: fp32 [rows, H, SEGMENTS].
+        sums: like maxima.
+        out: contiguous.
+        sinks: fp32 [H].
+    """
+    rows, num_heads, segments, head_dim = parts.shape
+    _reduce_kernel[(rows * num_heads,)](
+        parts,
+        maxima,
+        sums,
+        out,
+        out if sinks is None else sinks,
+        H=num_heads,
+        HD=head_dim,
+        HD_PAD=max(next_power_of_2(head_dim), 16),
+        SEGMENTS=segments,
+        SINKS=sinks is not None,
+        num_warps=tuning("attention_reduce")["num_warps"],
+    )
 
 
 def _config(decode: bool, group: int, head_dim: int, capability: int = 90) -> dict[str, int]:
@@ -325,7 +339,7 @@ def _config(decode: bool, group: int, head_dim: int, capability: int = 90) -> di
     return config | {"block_m": max(config["block_m"], next_power_of_2(group))}
 
 
-def _num_segments(programs: int, max_seq_len: int, tile: int) -> int:
+def num_segments(programs: int, max_seq_len: int, tile: int) -> int:
     """How many ways to split the keys so that a small batch still fills the GPU; depends on nothing on the device."""
     wanted = min(256 // programs if programs else 1, max_seq_len // (2 * tile), MAX_SEGMENTS)
     return 1 << max(wanted, 1).bit_length() - 1

@@ -49,10 +49,15 @@ def plan_rope(
         slot_mapping = slot_mapping.index_select(0, rows)
     if cos_sin is None:
         return RopePlan(None, None, slot_mapping, rows)
-    cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, -1)
     if temperature is not None:
         temperature = temperature.index_select(0, positions)[:, None, None]
-    return RopePlan(torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1), slot_mapping, rows, temperature)
+    return RopePlan(*rotations(cos_sin, positions), slot_mapping, rows, temperature)
+
+
+def rotations(cos_sin: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosines and signed sines of tokens, each [T, 1, rotated]: x rotates to x * cos + halves swapped * sin."""
+    cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, -1)
+    return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
 
 def rope_kv_write(

@@ -24,6 +24,7 @@ from plumbline_kernels import (
     _experts_triton,
     attention,
     experts,
+    latent,
     logits,
     lora,
     norm,
@@ -31,6 +32,7 @@ from plumbline_kernels import (
     sampling,
     swiglu,
 )
+from plumbline_kernels.latent import _triton as latent_triton
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
@@ -209,7 +211,7 @@ SMALL = {"block_m": 16, "tile": 16, "num_warps": 4, "num_stages": 1}
 def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segments, randn, monkeypatch):
     """Slots that no sequence owns contain NaN."""
     monkeypatch.setattr(_attention_triton, "_config", lambda *_: SMALL)
-    monkeypatch.setattr(_attention_triton, "_num_segments", lambda programs, length, tile: segments)
+    monkeypatch.setattr(_attention_triton, "num_segments", lambda programs, length, tile: segments)
     block_size = 8
     batch = make_batch(lens, block_size, padding=2)
     num_blocks = int(batch.block_tables.max()) + 2
@@ -252,10 +254,35 @@ def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
         num_decodes=2,
     )
     for segments in (1, 2):
-        monkeypatch.setattr(_attention_triton, "_num_segments", lambda programs, length, tile, n=segments: n)
+        monkeypatch.setattr(_attention_triton, "num_segments", lambda programs, length, tile, n=segments: n)
         out = attention.paged_attention(randn(2, 2, 16), cache, cache, batch, 1.0)
         assert not out[0].isnan().any()
         assert (out[1] == 0).all()
+
+
+@dtypes
+@pytest.mark.parametrize(("segments", "heads"), [(1, 5), (4, 20)])
+def test_latent_attention(dtype, segments, heads, randn, monkeypatch):
+    """Rows that the write makes, and attention over them; slots that no sequence owns contain NaN."""
+    monkeypatch.setattr(latent_triton, "num_segments", lambda programs, length, tile: segments)
+    rank, rope, block_size = 20, 8, 8
+    batch = make_batch([(1, 60), (1, 1), (9, 9), (6, 46)], block_size, padding=2)
+    num_blocks = int(batch.block_tables.max()) + 2
+    cache = torch.full((num_blocks, block_size, 1, rank + rope), float("nan"), dtype=dtype)
+    for table, seq in zip(batch.block_tables.tolist(), batch.seq_lens.tolist(), strict=True):
+        for position in range(seq):
+            cache[table[position // block_size], position % block_size] = randn(1, rank + rope, dtype=dtype)
+    kv, weight, table = randn(len(batch.positions), rank + rope, dtype=dtype), randn(rank), randn(70, rope)
+    plan = rope_kv.plan_rope(table, batch.positions, batch.slot_mapping)
+    expected = cache.clone()
+    latent.latent_write(kv, weight, 1e-5, table, batch.positions, batch.slot_mapping, cache)
+    latent.latent_write_torch(kv, plan, expected, norm.twice(weight), 1e-5)
+    torch.testing.assert_close(cache, expected, equal_nan=True, **TOLERANCE[dtype])
+    q = randn(len(batch.positions), heads, rank + rope, dtype=dtype)
+    ours = latent.latent_attention(q, cache, batch, rank, 0.3)
+    theirs = attention.paged_attention_torch(q, cache, cache, batch, 0.3)[..., :rank]
+    torch.testing.assert_close(ours, theirs, **TOLERANCE[dtype])
+    assert not ours.isnan().any()
 
 
 def test_apply_penalties(randn):

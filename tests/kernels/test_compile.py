@@ -17,6 +17,7 @@ from plumbline_kernels import (
 )
 from plumbline_kernels._backend import CompileCase
 from plumbline_kernels.delta import _triton as delta
+from plumbline_kernels.latent import _triton as latent
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.long
@@ -30,7 +31,7 @@ CASES = {
         _attention_triton.compile_cases(capability),
         *(
             module.compile_cases()
-            for module in (norm, rope_kv, _experts_triton, delta, lora, swiglu, logits, sampling)
+            for module in (norm, rope_kv, _experts_triton, delta, latent, lora, swiglu, logits, sampling)
         ),
     )
     for case in cases

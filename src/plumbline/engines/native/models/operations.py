@@ -20,7 +20,13 @@ from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
 from plumbline_kernels.delta import DeltaShape, causal_conv, delta_gates, delta_rule, gated_norm
 from plumbline_kernels.experts import mix, mix_torch, route
-from plumbline_kernels.latent import latent_queries_torch, latent_values_torch, latent_write_torch
+from plumbline_kernels.latent import (
+    latent_attention,
+    latent_queries_torch,
+    latent_values_torch,
+    latent_write,
+    latent_write_torch,
+)
 from plumbline_kernels.norm import (
     add_layer_norm,
     add_rms_norm,
@@ -31,7 +37,14 @@ from plumbline_kernels.norm import (
     rms_norm_torch,
     twice,
 )
-from plumbline_kernels.rope_kv import HeadNorms, RopePlan, plan_rope, rope_kv_write, rope_kv_write_torch
+from plumbline_kernels.rope_kv import (
+    HeadNorms,
+    RopePlan,
+    plan_rope,
+    rope_kv_write,
+    rope_kv_write_torch,
+    rotations,
+)
 from plumbline_kernels.swiglu import (
     gelu,
     gelu_mul,
@@ -84,6 +97,8 @@ class Heads:
     """The factors of `temperatures`."""
     norms: HeadNorms | None
     sinks: Tensor | None
+    rank: int | None = None
+    """Of latents, which are values and the first part of keys; None for keys and values apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +176,7 @@ class Operations(Protocol):
         ...
 
     def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
-        """Map sums of what the cache has, [T, H * (rank + rope)], to the values of heads, [T, H * value]."""
+        """Map sums of what the cache has, or of its latents alone, [T, H * width], to values [T, H * value]."""
         ...
 
     def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
@@ -238,11 +253,10 @@ class _Step:
             layer.adapters.add(x, y, adapted)
         return y
 
-    def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
-        raise NotImplementedError("kernels_problem refuses latent attention")
-
     def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
-        raise NotImplementedError("kernels_problem refuses latent attention")
+        assert isinstance(heads.values, Tensor)
+        rows = attended.view(len(attended), heads.latent.heads, -1)
+        return latent_values_torch(rows, heads.values, self._batch.exact)
 
     def select(
         self, q: Tensor, residual: Tensor, x: Tensor, gate: Tensor | None = None
@@ -314,8 +328,19 @@ class _Kernels(_Step):
             shape.heads, shape.kv_heads, heads.norms, temperature=heads.temperature,
         )  # fmt: skip
 
+    def latent_write(self, q: Tensor, kv: Tensor, cache: KVCache, heads: LatentHeads) -> Tensor:
+        batch, norm = self._batch, heads.norm
+        latent_write(
+            kv, norm.weight, norm.norm.eps, heads.cos_sin, batch.positions, batch.slot_mapping, cache[0]
+        )
+        assert isinstance(heads.keys, Tensor)
+        plan = RopePlan(*rotations(heads.cos_sin, batch.positions), batch.slot_mapping, None)
+        return latent_queries_torch(q, plan, heads.keys, batch.exact)
+
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         shape = heads.attention
+        if heads.rank is not None:
+            return latent_attention(q, cache[0], self._batch, heads.rank, shape.scale).flatten(1)
         return paged_attention(
             q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks
         ).flatten(1)
@@ -376,11 +401,6 @@ class _Torch(_Step):
         assert isinstance(heads.keys, Tensor)
         latent_write_torch(kv, plan, cache[0], heads.norm.weight, heads.norm.norm.eps)
         return latent_queries_torch(q, plan, heads.keys, self._all.exact)
-
-    def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
-        assert isinstance(heads.values, Tensor)
-        rows = attended.view(len(attended), heads.latent.heads, -1)
-        return latent_values_torch(rows, heads.values, self._all.exact)
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         shape = heads.attention

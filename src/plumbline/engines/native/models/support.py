@@ -15,7 +15,7 @@ from plumbline_kernels.cpu.library import Library
 
 __all__ = ["compiled_problem", "kernels_problem"]
 
-_WIDEST_HEAD = 256
+_WIDEST_HEAD, _WIDEST_LATENT = 256, 512
 """What the registers of an H200 hold in the attention kernels (tests/kernels/test_compile.py)."""
 
 
@@ -47,9 +47,10 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
 
 def kernels_problem(description: ModelDescription) -> str | None:
     """Return which part of a model the Triton kernels do not have, or None if a GPU runs it."""
-    if any(isinstance(layer.mixer, Latent) for layer in description.layers):
-        return "latent attention has no Triton kernels"
-    widest = max(layer.mixer.head_dim for layer in description.layers)
-    if widest > _WIDEST_HEAD:
-        return f"the Triton kernels have no heads of {widest} ({_WIDEST_HEAD} at most)"
+    for mixer in {layer.mixer for layer in description.layers}:
+        if isinstance(mixer, Latent):
+            if mixer.rank > _WIDEST_LATENT:
+                return f"the Triton kernels have no latents of {mixer.rank} ({_WIDEST_LATENT} at most)"
+        elif mixer.head_dim > _WIDEST_HEAD:
+            return f"the Triton kernels have no heads of {mixer.head_dim} ({_WIDEST_HEAD} at most)"
     return None

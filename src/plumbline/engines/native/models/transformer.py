@@ -168,7 +168,7 @@ class Transformer:
     def _heads(self, shape: _Shape, found: _Mixer) -> Heads | None:
         norm = self.description.norm
         if isinstance(shape, Latent):
-            return Heads(shape.over_cache, None, None, None, None)
+            return Heads(shape.over_cache, None, None, None, None, shape.rank)
         if isinstance(shape, DeltaNet):
             return None
         assert isinstance(found, AttentionWeights)

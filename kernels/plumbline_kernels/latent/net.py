@@ -8,14 +8,56 @@ head, whose values are its keys. The sums of latents are multiplied with the hea
 import torch
 from torch import Tensor
 
-from plumbline_kernels.norm import rms_norm_torch
-from plumbline_kernels.rope_kv import RopePlan
+from plumbline_kernels._attention_batch import AttentionBatch
+from plumbline_kernels._backend import check, use_triton
+from plumbline_kernels.attention import paged_attention_torch
+from plumbline_kernels.latent import _triton
+from plumbline_kernels.norm import rms_norm_torch, twice
+from plumbline_kernels.rope_kv import RopePlan, plan_rope
 
-__all__ = ["latent_queries_torch", "latent_values_torch", "latent_write_torch"]
+__all__ = [
+    "latent_attention",
+    "latent_queries_torch",
+    "latent_values_torch",
+    "latent_write",
+    "latent_write_torch",
+]
+
+
+def latent_write(
+    kv: Tensor, norm: Tensor, eps: float, cos_sin: Tensor, positions: Tensor, slots: Tensor, cache: Tensor
+) -> None:
+    """Normalise latents, rotate keys, and write both to their slots.
+
+    Args:
+        kv: [T, rank + rope].
+        norm: the weight of the latents' norm, fp32 [rank].
+        eps: of the norm.
+        cos_sin: fp32 [positions, rope] from `rope_table`.
+        positions: int64 [T].
+        slots: int64 [T], -1 for padding.
+        cache: [num_blocks, block_size, 1, rank + rope].
+    """
+    check(kv.shape[1] == cache.shape[3] == len(norm) + cos_sin.shape[1], "latent_write: widths differ")
+    if use_triton(kv):
+        _triton.launch_write(kv, norm, eps, cos_sin, positions, slots, cache)
+    else:
+        latent_write_torch(kv, plan_rope(cos_sin, positions, slots), cache, twice(norm), eps)
+
+
+def latent_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int, scale: float) -> Tensor:
+    """Attend with queries [T, H, rank + rope] to the cached rows; returns sums of latents, [T, H, rank].
+
+    A row of the cache [num_blocks, block_size, 1, rank + rope] is a key, and its latent is the value.
+    """
+    check(q.dim() == 3 and q.shape[2] == cache.shape[3], "latent_attention: q and the cache differ in width")
+    if use_triton(q):
+        return _triton.launch_attention(q, cache, batch, rank, scale)
+    return paged_attention_torch(q, cache, cache, batch, scale)[..., :rank]
 
 
 def latent_write_torch(kv: Tensor, plan: RopePlan, cache: Tensor, norm: Tensor, eps: float) -> None:
-    """Normalise latents, rotate keys, and write both to their slots.
+    """Compute `latent_write` in torch.
 
     Args:
         kv: [T, rank + rope].
