@@ -104,7 +104,7 @@ def _attention_case(shape: Shape, segments: int, capability: int) -> tuple[Compi
 
 def _decode(shape: Shape, sequences: int, capability: int) -> Iterator[Launch]:
     _, config = _attention_case(shape, 1, capability)
-    segments = _attention_triton._num_segments(sequences * shape.kv_heads, CONTEXT, config["tile"])
+    segments = _attention_triton.num_segments(sequences * shape.kv_heads, CONTEXT, config["tile"])
     case, _ = _attention_case(shape, segments, capability)
     width = shape.kv_heads * shape.head_dim
     yield Launch(
