@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,3 +120,17 @@ def test_the_cost_of_a_proposed_token_is_learned_from_the_time_of_steps(
     unknown = RowCost(8)
     unknown.observe(requests, 4, 1.0)
     assert unknown.tokens(requests) == RowCost(8).tokens(requests)
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 1000), requests=st.sampled_from([1, 4, 8]), cost=st.sampled_from([0.3, 1.0]))
+def test_steps_that_something_holds_up_hardly_change_the_cost_of_a_proposed_token(
+    seed: int, requests: int, cost: float
+) -> None:
+    """One step of ten takes up to four times as long; one of five has a proposed token."""
+    choose, learned = Random(seed), RowCost(8)
+    for number in range(1500):
+        proposed = int(number % 5 == 0)
+        seconds = 1 + cost * proposed / requests + choose.random() * 3 * (choose.random() < 0.1)
+        learned.observe(requests, proposed, seconds)
+    assert learned.tokens(requests) == pytest.approx(cost, abs=0.15)

@@ -26,7 +26,11 @@ _WEIGHT = 0.3
 _ROW_WEIGHT = 0.05
 """Weight of the last step in the average cost of a proposed token, which one step shows badly."""
 _DEAREST_ROW = 2.0
-"""Tokens that a proposed one costs at most in one step, so that a step that something else held up teaches little."""
+"""Tokens that a proposed one costs at most."""
+_SLOWER_PLAIN, _DEARER_ROW = 0.1, 0.5
+"""How much more than its average a step may teach: in parts of a step without proposals, and in tokens for a proposed
+one. Something else holds up some steps. Their mean is above what most steps take, and as most have no proposals, their
+mean made proposed tokens look half as dear as they are."""
 
 
 class Pace:
@@ -104,11 +108,13 @@ class RowCost:
             return
         plain = self._plain[num_requests]
         if not num_proposed:
-            self._plain[num_requests] = plain + _ROW_WEIGHT * (seconds - plain) if plain else seconds
+            change = min(seconds - plain, _SLOWER_PLAIN * plain)
+            self._plain[num_requests] = plain + _ROW_WEIGHT * change if plain else seconds
         elif plain:
+            tokens = self._tokens[num_requests]
             found = (seconds - plain) / plain * num_requests / num_proposed
-            found = min(max(found, 0.0), _DEAREST_ROW)
-            self._tokens[num_requests] += _ROW_WEIGHT * (found - self._tokens[num_requests])
+            found = min(max(found, 0.0), tokens + _DEARER_ROW, _DEAREST_ROW)
+            self._tokens[num_requests] = tokens + _ROW_WEIGHT * (found - tokens)
 
 
 def attention_share(model: ModelDescription) -> float:
