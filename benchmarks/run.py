@@ -82,7 +82,8 @@ COLUMNS = {
     },
     "native": {
         "model": "model",
-        "load": "load",
+        "prompt_tokens": "prompt",
+        "concurrency": "concurrency",
         "server": "server",
         "median": "tokens/s",
         "range": "range",

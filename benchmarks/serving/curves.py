@@ -10,15 +10,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from benchmarks.environment import environment
-from benchmarks.serving.native import prefill, throughput
+from benchmarks.serving.native import answer, prompts, throughput
+from benchmarks.serving.peers import PROMPTS
 from benchmarks.serving.processes import Server, free_port, started
 from benchmarks.serving.vllm_engine import make
 
@@ -35,6 +40,16 @@ _TITLES = {
     "prompt": ("tokens of a prompt", "tokens/s of the prompt"),
     "memory": ("requests at a time", "MB in memory"),
 }
+
+
+async def prefill(server: Server, words: int, seed: int) -> tuple[int, float]:
+    """Return the tokens of a new prompt of so many words, and the seconds until its answer of one token."""
+    choose = random.Random(seed)
+    prompt = " ".join(choose.choice(PROMPTS[choose.randrange(len(PROMPTS))].split()) for _ in range(words))
+    async with httpx.AsyncClient(timeout=300) as client:
+        began = time.perf_counter()
+        tokens, _ = await answer(client, server, prompt, 1)
+        return tokens, time.perf_counter() - began
 
 
 def measure(rounds: int = 3) -> list[dict[str, Any]]:
@@ -60,7 +75,10 @@ def _points(shape: str, server: Server, rounds: int) -> Iterator[dict[str, Any]]
     asyncio.run(throughput(server, 8, 8, max_tokens))
     for concurrency in CONCURRENCIES:
         requests = max(concurrency, 8)
-        rates = [asyncio.run(throughput(server, concurrency, requests, max_tokens)) for _ in range(rounds)]
+        rates = [
+            asyncio.run(throughput(server, prompts(16, requests, seed), concurrency, max_tokens))
+            for seed in range(rounds)
+        ]
         yield _point(shape, "concurrency", concurrency, rates)
         yield _point(shape, "memory", concurrency, [_resident(server.pid)])
     for words in WORDS:

@@ -11,57 +11,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
-from tokenizers import Tokenizer
-
 from benchmarks.environment import environment
-from benchmarks.serving.native import answer, summaries
-from benchmarks.serving.peers import PROMPTS
+from benchmarks.serving.native import PROMPT_TOKENS, prompts, summaries, throughput
 from benchmarks.serving.processes import Server, free_port, started
 from benchmarks.serving.vllm_engine import POCKET, alone
 from plumbline.pocket.to_gguf import write
 
 __all__ = ["measure"]
 
-PROMPT_TOKENS = (16, 250, 2000)
 REQUESTS = {1: 8, 8: 24, 32: 64}
 """By concurrency."""
 MAX_TOKENS = 64
 _MODEL = "bench"
-_WORDS = sorted({word for prompt in PROMPTS for word in prompt.split()})
-
-
-def prompts(tokens: int, count: int, seed: int) -> list[str]:
-    """Return random prompts of about so many tokens of the pocket model."""
-    tokenizer = Tokenizer.from_file(str(POCKET / "tokenizer.json"))
-    choose = random.Random(seed)
-    texts = (" ".join(choose.choices(_WORDS, k=tokens)) for _ in range(count))
-    return [tokenizer.decode(tokenizer.encode(text).ids[:tokens]) for text in texts]
-
-
-async def throughput(server: Server, texts: Sequence[str], concurrency: int) -> float:
-    """Return tokens per second of the answers to these prompts, `concurrency` at a time."""
-    gate = asyncio.Semaphore(concurrency)
-    # llama-server closes kept connections after some requests, which a client may notice too late.
-    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=0)
-    async with httpx.AsyncClient(timeout=300, limits=limits) as client:
-
-        async def run(text: str) -> int:
-            async with gate:
-                return (await answer(client, server, text, MAX_TOKENS))[1]
-
-        began = time.perf_counter()
-        tokens = sum(await asyncio.gather(*map(run, texts)))
-        return tokens / (time.perf_counter() - began)
 
 
 @contextmanager
@@ -104,7 +72,7 @@ def measure(
 def _rows(servers: Sequence[Server], lengths: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
     for server in servers:
         with alone(server, servers):
-            asyncio.run(throughput(server, prompts(16, 8, seed=-1), 8))
+            asyncio.run(throughput(server, prompts(16, 8, seed=-1), 8, MAX_TOKENS))
     for length in lengths:
         for concurrency, requests in REQUESTS.items():
             runs: dict[str, list[float]] = {server.name: [] for server in servers}
@@ -112,7 +80,9 @@ def _rows(servers: Sequence[Server], lengths: Sequence[int], rounds: int) -> Ite
                 texts = prompts(length, requests, seed=1000 * length + 10 * concurrency + number)
                 for server in servers:
                     with alone(server, servers):
-                        runs[server.name].append(asyncio.run(throughput(server, texts, concurrency)))
+                        runs[server.name].append(
+                            asyncio.run(throughput(server, texts, concurrency, MAX_TOKENS))
+                        )
             row = {"model": "pocket", "prompt_tokens": length, "concurrency": concurrency, "unit": "tokens/s"}
             yield from summaries(row, runs)
 

@@ -4,7 +4,7 @@
 
 llama-server also runs the weights rounded to Q8_0 and Q4_0, where llama-cpp-python is installed, which rounds them.
 All servers run at the same time and are measured in turn, A B C A B C …, while the others are stopped. Answers have the
-same number of tokens; long prompts differ from each other from the first word on, so no cache helps.
+same number of tokens; prompts differ from each other from the first word on, so no cache helps.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tokenizers import Tokenizer
 
 from benchmarks.environment import environment
 from benchmarks.serving.peers import PROMPTS
 from benchmarks.serving.processes import Server, free_port, started
-from benchmarks.serving.vllm_engine import SHAPES, alone, make
+from benchmarks.serving.vllm_engine import POCKET, SHAPES, alone, make
 from plumbline.pocket.to_gguf import quantise, write
 
-__all__ = ["answer", "measure", "summaries"]
+__all__ = ["answer", "measure", "prompts", "summaries", "throughput"]
 
-LOADS = {"pocket": (64, 4), "4.2 M": (64, 4), "155 M": (24, 1)}
-"""Tokens of an answer, and answers for each place."""
+MAX_TOKENS = {"pocket": 64, "4.2 M": 64, "155 M": 24}
+"""Tokens of an answer."""
+PROMPT_TOKENS = (16, 250, 2000)
 CONCURRENCIES = (1, 8, 32)
-WORDS = (250, 900)
-"""Words of the long prompts."""
+_WORDS = sorted({word for prompt in PROMPTS for word in prompt.split()})
 _MODEL = "bench"
 _CONTEXT = "4096"
 
@@ -111,35 +112,37 @@ async def answer(client: httpx.AsyncClient, server: Server, prompt: str, max_tok
     return usage["prompt_tokens"], usage["completion_tokens"]
 
 
-async def throughput(server: Server, concurrency: int, requests: int, max_tokens: int) -> float:
-    """Return tokens per second of `requests` answers, `concurrency` at a time."""
+def prompts(tokens: int, count: int, seed: int) -> list[str]:
+    """Return random prompts of about so many tokens of the pocket model, whose tokenizer all these models have."""
+    tokenizer = Tokenizer.from_file(str(POCKET / "tokenizer.json"))
+    choose = random.Random(seed)
+    texts = (" ".join(choose.choices(_WORDS, k=tokens)) for _ in range(count))
+    return [tokenizer.decode(tokenizer.encode(text).ids[:tokens]) for text in texts]
+
+
+async def throughput(server: Server, texts: Sequence[str], concurrency: int, max_tokens: int) -> float:
+    """Return tokens per second of the answers to these prompts, `concurrency` at a time."""
     gate = asyncio.Semaphore(concurrency)
     # llama-server closes kept connections after some requests, which a client may notice too late.
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=300, limits=limits) as client:
 
-        async def run(index: int) -> int:
+        async def run(text: str) -> int:
             async with gate:
-                prompt = f"{index} {PROMPTS[index % len(PROMPTS)]}"
-                return (await answer(client, server, prompt, max_tokens))[1]
+                return (await answer(client, server, text, max_tokens))[1]
 
         began = time.perf_counter()
-        tokens = sum(await asyncio.gather(*map(run, range(requests))))
+        tokens = sum(await asyncio.gather(*map(run, texts)))
         return tokens / (time.perf_counter() - began)
 
 
-async def prefill(server: Server, words: int, seed: int) -> tuple[int, float]:
-    """Return the tokens of a new prompt of so many words, and the seconds until its answer of one token."""
-    choose = random.Random(seed)
-    prompt = " ".join(choose.choice(PROMPTS[choose.randrange(len(PROMPTS))].split()) for _ in range(words))
-    async with httpx.AsyncClient(timeout=300) as client:
-        began = time.perf_counter()
-        tokens, _ = await answer(client, server, prompt, 1)
-        return tokens, time.perf_counter() - began
-
-
 def measure(
-    vllm: Path | None, llama: Path | None, shapes: Sequence[str] = tuple(SHAPES), rounds: int = 5
+    vllm: Path | None,
+    llama: Path | None,
+    shapes: Sequence[str] = tuple(SHAPES),
+    rounds: int = 5,
+    lengths: Sequence[int] = PROMPT_TOKENS,
+    concurrencies: Sequence[int] = CONCURRENCIES,
 ) -> list[dict[str, Any]]:
     """Return medians and ranges for each model and load.
 
@@ -148,39 +151,37 @@ def measure(
         llama: the folder of `llama-server`.
         shapes: names of `SHAPES`.
         rounds: how often each is measured.
+        lengths: tokens of a prompt.
+        concurrencies: requests at a time.
     """
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for shape in shapes:
             with serving(make(shape, Path(folder)), vllm, llama) as servers:
-                rows += list(_rows(shape, servers, rounds))
+                for server in servers:
+                    with alone(server, servers):
+                        asyncio.run(throughput(server, prompts(16, 8, seed=-1), 8, MAX_TOKENS[shape]))
+                for length in lengths:
+                    for concurrency in concurrencies:
+                        rows += cell(shape, servers, length, concurrency, rounds)
     return rows
 
 
-def _rows(shape: str, servers: Sequence[Server], rounds: int) -> Iterator[dict[str, Any]]:
-    max_tokens, each = LOADS[shape]
-    for server in servers:
-        with alone(server, servers):
-            asyncio.run(throughput(server, 8, 8, max_tokens))
-    for concurrency in CONCURRENCIES:
-        runs: dict[str, list[float]] = {server.name: [] for server in servers}
-        for _ in range(rounds):
-            for server in servers:
-                with alone(server, servers):
-                    rate = asyncio.run(
-                        throughput(server, concurrency, max(each * concurrency, 4), max_tokens)
-                    )
-                runs[server.name].append(rate)
-        yield from summaries({"model": shape, "load": f"concurrency {concurrency}", "unit": "tokens/s"}, runs)
-    for words in WORDS:
-        runs = {server.name: [] for server in servers}
-        tokens = 0
-        for number in range(rounds):
-            for server in servers:
-                with alone(server, servers):
-                    tokens, seconds = asyncio.run(prefill(server, words, seed=number))
-                runs[server.name].append(tokens / seconds)
-        yield from summaries({"model": shape, "load": f"prompt of {tokens}", "unit": "tokens/s"}, runs)
+def cell(
+    shape: str, servers: Sequence[Server], length: int, concurrency: int, rounds: int
+) -> list[dict[str, Any]]:
+    """Measure one load on all servers in turn."""
+    runs: dict[str, list[float]] = {server.name: [] for server in servers}
+    # Short answers of few requests take so little time that a moment decides.
+    requests = concurrency if length > 1000 or shape == "155 M" else max(2 * concurrency, 4)
+    for number in range(rounds):
+        texts = prompts(length, requests, seed=1000 * length + 10 * concurrency + number)
+        for server in servers:
+            with alone(server, servers):
+                rate = asyncio.run(throughput(server, texts, concurrency, MAX_TOKENS[shape]))
+            runs[server.name].append(rate)
+    row = {"model": shape, "prompt_tokens": length, "concurrency": concurrency, "unit": "tokens/s"}
+    return list(summaries(row, runs))
 
 
 def summaries(row: dict[str, Any], runs: dict[str, list[float]]) -> Iterator[dict[str, Any]]:
@@ -205,10 +206,19 @@ def main() -> None:
     parser.add_argument("--llama-server", type=Path, help="folder of the program llama-server")
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lengths", nargs="*", type=int, default=list(PROMPT_TOKENS))
+    parser.add_argument("--concurrencies", nargs="*", type=int, default=list(CONCURRENCIES))
     parser.add_argument("--to", type=Path)
     options = parser.parse_args()
     result = {"taken": datetime.now(UTC).isoformat(timespec="seconds"), "environment": environment()}
-    result["native"] = measure(options.vllm, options.llama_server, options.shapes, options.rounds)
+    result["native"] = measure(
+        options.vllm,
+        options.llama_server,
+        options.shapes,
+        options.rounds,
+        options.lengths,
+        options.concurrencies,
+    )
     if options.to is not None:
         options.to.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
