@@ -41,6 +41,9 @@ import plumbline_conformance.checks.tool_defaults
 import plumbline_conformance.checks.responses.client_tools
 import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing
+import plumbline_conformance.checks.chat.typed
+import plumbline_conformance.checks.responses.typed
+import plumbline_conformance.checks.responses.stored.leftovers
 import plumbline_conformance.checks.responses.websocket.connection
 import plumbline_conformance.checks.responses.websocket.lanes
 import plumbline_conformance.checks.responses.websocket.turns
@@ -48,5 +51,7 @@ import plumbline_conformance.checks.messages.texts
 import plumbline_conformance.checks.messages.tools
 import plumbline_conformance.checks.messages.refusals
 import plumbline_conformance.checks.messages.further
+import plumbline_conformance.checks.messages.typed
+import plumbline_conformance.checks.http.headers
 import plumbline_conformance.checks.stored_objects
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

@@ -222,6 +222,7 @@ def _complete(slug: str) -> bool:
 
 NOTHING = (
     *("responses/background-unkept", "responses/background", "responses/conversation-items"),
+    *("responses/conversation-deleted", "responses/stored-function"),
     *("completions/stream", "messages/refused"),
 )
 """Scenarios in which the laws of every answer are already checks, or that generate no answer."""
@@ -234,9 +235,11 @@ REFUSED = {
     "models/list": "list",
     "responses/compact": "compacted",
     "responses/conversation": "created",
+    "responses/conversation-deleted": "created",
     "responses/stored": "created",
     "responses/two-parents": "created",
     "responses/unkept": "created",
+    "responses/unkept-stream": "stream",
 }
 """Scenarios of answers in which some requests must be refused, with the request that must be answered."""
 

@@ -9,11 +9,16 @@ __all__ = [
     "FLIP",
     "LOCAL_SHELL",
     "MARKUP",
+    "NESTED",
     "NOTE",
     "PATCH",
     "PLACES",
+    "RESULTS",
     "SEARCH",
+    "SET_TYPED",
     "SHELL",
+    "TYPED",
+    "TYPES",
     "flat",
     "flipping",
     "function",
@@ -38,6 +43,63 @@ PATCH: dict[str, Any] = {"type": "apply_patch"}
 SEARCH: dict[str, Any] = {"type": "tool_search", "execution": "client"}
 MARKUP = ("<tool_call", "</tool_call", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
 """The markup of calls that servers fail to take out of the text."""
+
+
+NESTED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "greeting": {"type": "string", "enum": ["Grüß dich, 世界 🌊"]},
+        "place": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "enum": ["Zürich", "São Paulo"]},
+                "position": {
+                    "type": "object",
+                    "properties": {"north": {"type": "boolean"}, "east": {"type": "boolean"}},
+                    "required": ["north", "east"],
+                    "additionalProperties": False,
+                },
+            },
+            "required": ["name", "position"],
+            "additionalProperties": False,
+        },
+        "tags": {
+            "type": "array",
+            "items": {"type": "string", "enum": ["α", "β"]},
+            "minItems": 2,
+            "maxItems": 2,
+        },
+    },
+    "required": ["greeting", "place", "tags"],
+    "additionalProperties": False,
+}
+"""Objects in objects and an array, with text of two to four bytes a character, which tokens may cut."""
+TYPED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer", "enum": [3, 4]},
+        "ratio": {"type": "number", "enum": [0.5, 1.5]},
+        "on": {"type": "boolean"},
+        "place": NESTED["properties"]["place"],
+        "tags": NESTED["properties"]["tags"],
+    },
+    "required": ["count", "ratio", "on", "place", "tags"],
+    "additionalProperties": False,
+}
+"""The parameters of a tool: a value of each type."""
+RESULTS = {
+    "short": "21 °C",
+    "long": "21 °C, with clouds from the west, rain in the evening and a strong wind from the sea",
+}
+"""Results of a tool, by the name of the request that sends it."""
+TYPES: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        name: {"type": found.get("type")} for name, found in TYPED["properties"].items() if "type" in found
+    },
+}
+"""The types of these parameters alone; values beyond them are the model's choice if a tool is not strict."""
+SET_TYPED = "Use set_values with count 3, ratio 0.5, on true, place Zürich and tags α and β."
 
 
 def schema(name: str) -> dict[str, Any]:

@@ -54,6 +54,10 @@ class Conversation:
 
         return await self._wire.retry.send(request.path, ask)
 
+    def insist(self) -> None:
+        """Send the next requests, however many earlier answers were late."""
+        self._wire.insist()
+
     async def __aenter__(self) -> Conversation:
         return self
 
@@ -167,7 +171,8 @@ class _Wire:
                     room = min(_MAX_BODY, _MAX_TOTAL - self._total)
                     await sockets.exchange(exchange, request, headers, started, room)
                 else:
-                    await self._exchange(exchange, started)
+                    client = sockets.http(request.socket, self._kept) if request.socket else self._client
+                    await self._exchange(client, exchange, started)
         except (TimeoutError, httpx.TimeoutException) as error:
             self._late += 1
             exchange.error = f"{type(error).__name__}: no end after {self._patience:g} seconds"
@@ -191,8 +196,17 @@ class _Wire:
         self._silences += exchange.status == 0
         return exchange
 
-    async def _exchange(self, exchange: Exchange, started: float) -> None:
-        async with self._client.stream(
+    def insist(self) -> None:
+        """Forget how many answers were late or missing."""
+        self._late = self._silences = 0
+
+    def _kept(self) -> httpx.AsyncClient:
+        """Return a client with one connection that it keeps."""
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+        return httpx.AsyncClient(timeout=self._patience, headers=self._client.headers, limits=limits)
+
+    async def _exchange(self, client: httpx.AsyncClient, exchange: Exchange, started: float) -> None:
+        async with client.stream(
             exchange.method, exchange.url, content=exchange.request_body, headers=exchange.request_headers
         ) as answer:
             exchange.status = answer.status_code

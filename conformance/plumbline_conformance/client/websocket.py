@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
+import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
@@ -19,16 +21,27 @@ ENDS = ("response.completed", "response.incomplete", "response.failed", "respons
 """Events that end a turn (WS-04, WS-07)."""
 
 
+_UNREADABLE = 8
+"""Messages in a row that are no JSON objects, after which a turn ends."""
+
+
 def message_of(value: Any) -> bytes:
     """Return a message as JSON, or None."""
     return json.dumps(value).encode()
 
 
 class Sockets:
-    """Keep the WebSockets of one scenario by name."""
+    """Keep the WebSockets of one scenario by name, and its connections of HTTP."""
 
     def __init__(self) -> None:
         self._open: dict[str, ClientConnection] = {}
+        self._clients: dict[str, httpx.AsyncClient] = {}
+
+    def http(self, name: str, make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
+        """Return the client of a connection of HTTP, which is made at its first use."""
+        if name not in self._clients:
+            self._clients[name] = make()
+        return self._clients[name]
 
     async def exchange(
         self, exchange: Exchange, request: Request, headers: dict[str, str], started: float, room: int
@@ -51,12 +64,14 @@ class Sockets:
             if socket is None:
                 return
         exchange.status = 101
-        left = request.turns
+        left, unreadable = request.turns, 0
         try:
             for message in exchange.request_body.split(b"\n"):
                 await socket.send(message.decode("utf-8", "replace"))
             while left:
                 said = await socket.recv()
+                if isinstance(said, bytes):
+                    exchange.binary = True
                 kept = said if isinstance(said, bytes) else said.encode("utf-8", "surrogatepass")
                 exchange.frames.append((time.monotonic() - started, kept))
                 room -= len(kept)
@@ -64,6 +79,12 @@ class Sockets:
                     exchange.error = "the messages are longer than may be kept"
                     return
                 value = load_json(kept)
+                unreadable = 0 if isinstance(value, dict) else unreadable + 1
+                if unreadable == _UNREADABLE:
+                    # A turn without a readable end would cost the time limit, and so would each that follows.
+                    exchange.error = f"{unreadable} messages in a row are no JSON objects"
+                    await self._open.pop(request.socket).close()
+                    return
                 left -= isinstance(value, dict) and value.get("type") in ENDS
         except ConnectionClosed as closed:
             self._open.pop(request.socket, None)
@@ -96,7 +117,10 @@ class Sockets:
         return socket
 
     async def close(self) -> None:
-        """Close all WebSockets."""
+        """Close all of them."""
         for socket in self._open.values():
             await socket.close()
+        for client in self._clients.values():
+            await client.aclose()
         self._open.clear()
+        self._clients.clear()

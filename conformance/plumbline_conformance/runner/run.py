@@ -132,6 +132,10 @@ class _Schedule:
         """Run all scenarios; hostile requests come last and alone, and those that may kill the server after them."""
         await asyncio.gather(*(self._beside_others(one) for one in scenarios if not one.hostile))
         await self._repeat_disturbed()
+        if mute := await self._session.silenced(
+            [self._done[one.id] for one in scenarios if one.id in self._done]
+        ):
+            self._end(mute)
         for scenario in sorted(scenarios, key=lambda one: one.lethal):
             if scenario.hostile:
                 self._end(await self._session.survived(await self._attempts.of(scenario)))

@@ -21,6 +21,8 @@ Steps = Generator[Request, Exchange, str | None]
 Probed = tuple[list[Exchange], str | None]
 """The exchanges of a probe, and the reason why the target lacks the capability; None if it does not."""
 _GENERATING = ("/chat/completions", "/completions", "/responses", "/messages")
+_LIST = Request(name="alive", path="/models", method="GET")
+"""What a server must answer that has not answered any question to a model."""
 _PAUSE = 1.0
 """Seconds before a server that has refused a valid request is asked once more."""
 DISTURBED = f"{DIED} of another request while the scenario ran"
@@ -44,6 +46,8 @@ class Session:
         self._watch = watch
         self._proof: Request | None = None
         """A request that the server has answered, and must answer again."""
+        self._heard = False
+        """Whether the server has answered anything."""
         self._died: dict[str, Transcript] = {}
         """The transcripts of probes during which the server died, by capability."""
         self.stopped: set[str] = set()
@@ -132,7 +136,7 @@ class Session:
             return seen
         try:
             for _ in range(2):
-                shown, _ = await self._converse(_once(self._proof), seen.scenario)
+                shown, _ = await self._converse(_once(self._proof), seen.scenario, insist=True)
                 if _serves(shown[-1]) or shown[-1].status in (*BUSY, 401, 403):
                     return seen
                 await asyncio.sleep(_PAUSE)
@@ -140,18 +144,41 @@ class Session:
             return msgspec.structs.replace(seen, died=len(seen.exchanges) - 1)
         except _Ended:
             return seen
+        return self._muted(seen, shown[-1])
+
+    async def silenced(self, seen: Sequence[Transcript]) -> Transcript | None:
+        """Return the first transcript with an answer that did not end in time, marked, if the server answers no more.
+
+        A server may be slow. So it must give no answer at all, twice, to a request that it had answered in time; to a
+        list of its models, if it had answered no question.
+        """
+        late = next((one for one in seen if any(map(_is_late, one.exchanges))), None)
+        if late is None or self._watch.over or not self._heard:
+            return None
+        try:
+            for _ in range(2):
+                shown, _ = await self._converse(_once(self._proof or _LIST), late.scenario, insist=True)
+                if shown[-1].status or not _is_late(shown[-1]):
+                    return None
+        except _Ended:
+            return None
+        return self._muted(late, shown[-1])
+
+    def _muted(self, seen: Transcript, answer: Exchange) -> Transcript:
         self._watch.silence(seen.scenario)
-        alike = [place for place, one in enumerate(seen.exchanges) if _same(one, shown[-1])]
+        alike = [place for place, one in enumerate(seen.exchanges) if _same(one, answer)]
         place = alike[0] if alike else len(seen.exchanges) - 1
         return msgspec.structs.replace(
-            seen, exchanges=seen.exchanges[: place + 1], again=[], died=place, mute=shown[-1]
+            seen, exchanges=seen.exchanges[: place + 1], again=[], died=place, mute=answer
         )
 
-    async def _converse(self, steps: Steps, name: str) -> Probed:
+    async def _converse(self, steps: Steps, name: str, *, insist: bool = False) -> Probed:
         exchanges: list[Exchange] = []
         flight = self._watch.begin(name)
         try:
             async with asyncio.timeout(self._tracker.timeout), self._begin() as conversation:
+                if insist:
+                    conversation.insist()
                 return exchanges, await self._send_all(steps, exchanges, flight, conversation)
         except OverBudget as reason:
             raise _Stopped(exchanges, str(reason)) from None
@@ -185,6 +212,7 @@ class Session:
                     if last_try:
                         exchange.dropped = True
                 exchanges.append(exchange)
+                self._heard = self._heard or exchange.status != 0
                 if self._proof is None and request.path in _GENERATING and _serves(exchange):
                     self._proof = request
                 request = steps.send(exchange)
@@ -196,6 +224,10 @@ class Session:
         if (death := await self._watch.death(flight)) is not None:
             guilty = death.suspects[0] is flight
             raise _Died(exchanges, death) if guilty else _Disturbed(exchanges, DISTURBED)
+
+
+def _is_late(exchange: Exchange) -> bool:
+    return (exchange.error or "").startswith(("TimeoutError", "ReadTimeout", "ConnectTimeout"))
 
 
 def _once(request: Request) -> Steps:

@@ -95,7 +95,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     pause: float = 0.0
     """Seconds to wait before sending, for requests that poll."""
     socket: str = ""
-    """The name of the WebSocket that carries the turn; it is opened at its first use."""
+    """The name of the WebSocket that carries the turn; it is opened at its first use. Requests of HTTP with the same
+    name share a connection, as long as the server keeps it open."""
     turns: int = 1
     """How many answers to wait for. If `json` is a list, each element is sent as a message, all at once."""
 

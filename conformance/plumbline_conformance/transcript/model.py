@@ -35,6 +35,8 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     error: str | None = None
     busy: list[int] | msgspec.UnsetType = msgspec.UNSET
     """The statuses of earlier tries that a busy server answered; 0 for a connection that failed."""
+    binary: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether a message of a WebSocket was binary."""
     dropped: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether the connection broke twice, while the server lived: the request was sent again, and this is the second
     exchange."""

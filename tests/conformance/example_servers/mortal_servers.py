@@ -38,10 +38,13 @@ class _Relay:
         returns_after: float | None,
         survives: bool,
         mutes: bool,
+        hangs: bool,
     ) -> None:
         self._upstream = upstream
         self._survives = survives
         self._mutes = mutes
+        self._hangs = hangs
+        self._hanging = False
         self._mute = False
         self._fatal = fatal
         self._returns_after = returns_after
@@ -76,6 +79,9 @@ class _Relay:
         head = await reader.readuntil(b"\r\n\r\n")
         sizes = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         body = await reader.readexactly(int(sizes[0].partition(b":")[2])) if sizes else b""
+        self._hanging = self._hanging or (self._hangs and self._fatal(head + body))
+        if self._hanging:
+            await asyncio.Event().wait()  # The client has to give up.
         if self._mute and head.startswith(b"POST"):
             writer.write(_REFUSAL)
             return
@@ -123,6 +129,7 @@ def mortal(
     returns_after: float | None = None,
     survives: bool = False,
     mutes: bool = False,
+    hangs: bool = False,
 ) -> Iterator[tuple[str, _Relay]]:
     """Serve the reference until a request is fatal; yield the base URL and the relay, which counts deaths.
 
@@ -131,9 +138,10 @@ def mortal(
         returns_after: seconds after which it listens again; None for never.
         survives: whether only the connection of the fatal request dies.
         mutes: whether a server that survives refuses the fatal request, and every POST after it.
+        hangs: whether it answers neither the fatal request nor any after it.
     """
     with serving(application()) as upstream:
-        relay = _Relay(urlsplit(upstream).port or 0, fatal, returns_after, survives, mutes)
+        relay = _Relay(urlsplit(upstream).port or 0, fatal, returns_after, survives, mutes, hangs)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever)
         thread.start()

@@ -20,6 +20,7 @@ from mutants.response_clauses import RESPONSE_CLAUSES
 from mutants.response_members import RESPONSE_MEMBERS
 from mutants.responses import RESPONSES
 from mutants.state import STATE
+from mutants.typed import TYPED
 
 __all__ = ["MUTANTS"]
 
@@ -40,4 +41,5 @@ MUTANTS: list[Mutant] = [
     *RESPONSE_MEMBERS,
     *CLIENT_TOOLS,
     *MESSAGES,
+    *TYPED,
 ]

@@ -59,7 +59,12 @@ LOGPROBS: list[tuple[str, str, Mutation, str]] = [
         streamed_logprobs(put(0, 0, "logprob", -0.3)),
         "stream-sampled",
     ),
-    ("logprobs-pair", "a worse token", logprobs(put(0, "top_logprobs", 1, "logprob", -0.1)), "greedy count"),
+    (
+        "logprobs-pair",
+        "a worse token",
+        logprobs(put(0, "top_logprobs", 1, "logprob", -0.1)),
+        "greedy count probable",
+    ),
     (
         "logprobs-pair",
         "one alternative twice",

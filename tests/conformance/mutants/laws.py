@@ -60,7 +60,7 @@ def unknown_event(found: list[Event]) -> list[Event]:
 def chat_laws(slug: str) -> list[tuple[str, Mutation, str]]:
     whole, stream, final = PLACES.get(slug, (WHOLE, STREAM, -1))
     # With several choices, the last event before the finish of one belongs to another.
-    other = -4 if slug == "chat/tool-choices" else final - 2
+    other = -4 if slug in ("chat/tool-choices", "chat/json-choices") else final - 2
     end = drop(final - 1) if slug == "chat/many" else swap(final - 1, other)
     return [
         ("no object", body(without("object"), whole), "shape"),

@@ -191,7 +191,7 @@ MEMBERS_OF: dict[str, list[Row]] = {
         (
             "more alternatives than asked for",
             whole(*CHOICE, "logprobs", "top_logprobs", 0, {"O": -0.5, "x": -1.0, "y": -2.0, "z": -3.0}),
-            "sampled",
+            "sampled probable",
         ),
     ],
     "errors/broken-json": [

@@ -163,7 +163,12 @@ SOCKETS: list[Mutant] = [
     ("websocket/queue", "forgets a delta", messages(lambda m: m[:4] + m[5:]), ("as-stream",)),
     ("websocket/continue", "forgets a delta", messages(lambda m: m[:4] + m[5:], "continued"), ("as-stream",)),
     ("websocket/failed", "forgets a delta", messages(lambda m: m[:4] + m[5:]), ("as-stream",)),
-    ("websocket/errors", "forgets a delta", messages(lambda m: m[:4] + m[5:], "valid"), ("as-stream",)),
+    (
+        "websocket/errors",
+        "forgets a delta",
+        messages(lambda m: m[:4] + m[5:], "valid"),
+        ("as-stream", "steps"),
+    ),
     (
         "websocket/continue",
         "an error without a message",

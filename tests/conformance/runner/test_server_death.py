@@ -40,11 +40,18 @@ SOME = [
 
 
 def run(
-    base_url: str, names: Sequence[str], *, concurrency: int = 4, restart_wait: float = 0.0
+    base_url: str,
+    names: Sequence[str],
+    *,
+    concurrency: int = 4,
+    restart_wait: float = 0.0,
+    patience: float = 60.0,
 ) -> dict[str, Transcript]:
     target = Target(base_url=base_url, model=MODEL, api_key=KEY)
     scenarios = [SCENARIOS[name] for name in names]
-    found = asyncio.run(record(scenarios, target, concurrency=concurrency, restart_wait=restart_wait))
+    found = asyncio.run(
+        record(scenarios, target, concurrency=concurrency, restart_wait=restart_wait, patience=patience)
+    )
     return {seen.scenario: seen for seen in found}
 
 
@@ -126,6 +133,19 @@ def test_after_a_server_has_stopped_serving_nothing_is_judged() -> None:
     [silenced] = violations(seen)
     assert silenced.check == "errors/out-of-range/refused"
     assert seen["errors/hostile"].skipped == f"{MUTE} in errors/out-of-range"
+
+
+def test_a_server_that_answers_nothing_any_more_is_accused_of_it() -> None:
+    """Late answers are inconclusive as long as the server answers what it had answered before in time."""
+    names = ["chat/text", "models/list", "chat/stream-text", "errors/hostile"]
+    with mortal(lambda request: b'"stream": true' in request, hangs=True) as (base_url, _):
+        seen = run(base_url, names, concurrency=1, patience=3.0)
+
+    [silenced] = violations(seen)
+    assert silenced.check.startswith("chat/stream-text/")
+    assert silenced.broken == ["HTTP-17"]
+    assert "the server stopped serving" in silenced.problems[0].actual
+    assert seen["errors/hostile"].skipped == f"{MUTE} in chat/stream-text"
 
 
 def test_a_refusal_that_kills_breaks_the_rule_of_refusals() -> None:

@@ -196,7 +196,7 @@ def _tried(fault: Fault, good: Answers, folder: Path) -> Outcome:
             changed = asyncio.run(_first_change(url, good))
             if changed is None:
                 return Outcome(fault=fault, kind="no change")
-            accused = asyncio.run(_judged(url))
+            accused = asyncio.run(_judged(url, near=changed))
     except DidNotStart:
         return Outcome(fault=fault, kind="no start")
     kind = "survived" if accused is None else "detected"
@@ -259,10 +259,15 @@ def _steady(text: bytes) -> bytes:
     return text
 
 
-async def _judged(url: str) -> str | None:
-    """Return the first check that accuses the server, or None."""
+async def _judged(url: str, near: str) -> str | None:
+    """Return the first check that accuses the server, or None.
+
+    Args:
+        url: the server.
+        near: the first request that it answers in another way; scenarios of that API come first.
+    """
     target = Target(base_url=url, model=MODEL, api_key=KEY)
-    scenarios = list(SCENARIOS.values())
+    scenarios = sorted(SCENARIOS.values(), key=lambda one: one.id.partition("/")[0] not in near)
     found = await discovered(target, apis_of(scenarios), patience=PATIENCE)
     if found.why is not None:
         return f"cannot be judged: {found.why[:80]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from plumbline_conformance.checks.request_reader import greedy, request_fields, 
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target, check
 from plumbline_conformance.suite.wording import as_json
+from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["as_many", "entries_of_chat", "ranked", "sampled_in"]
@@ -105,6 +107,35 @@ def _joined(exchange: Exchange) -> Iterator[Problem]:
 )
 def _sampled_listed(exchange: Exchange) -> Iterator[Problem]:
     yield from sampled_in(_entries(exchange))
+
+
+@both(
+    "chat/logprobs-pair/probable",
+    ("Give probabilities that add up to 1 at most", "LP-02"),
+    ("Stream probabilities that add up to 1 at most", "LP-02"),
+)
+def _probable(exchange: Exchange) -> Iterator[Problem]:
+    yield from probable(_entries(exchange))
+
+
+ROUNDING = 0.01
+"""What a sum of probabilities may exceed 1 by, because they are computed in 16 bits and rounded."""
+
+
+def probable(found: list[dict[str, Any]]) -> Iterator[Problem]:
+    """Check that the alternatives of an entry are possible together, as those of one distribution are."""
+    for number, entry in enumerate(found):
+        listed = {str(one.get("token")): one.get("logprob") for one in objects_in(entry["top_logprobs"])}
+        yield from added_up(listed, number)
+
+
+def added_up(listed: dict[str, Any], number: int) -> Iterator[Problem]:
+    """Check the sum of the probabilities of different tokens; other checks report values above 0."""
+    values = [value for value in listed.values() if isinstance(value, int | float)]
+    total = sum(math.exp(min(value, 0.0)) for value in values)
+    if total > 1 + ROUNDING and max(values) <= 0:
+        wanted, shown = "probabilities that add up to 1 at most", f"{total:.3f}"
+        yield Problem(expected=wanted, actual=shown, pointer=f"entry {number}")
 
 
 def sampled_in(found: list[dict[str, Any]]) -> Iterator[Problem]:

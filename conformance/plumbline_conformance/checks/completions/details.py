@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from plumbline_conformance.checks.chat.logprobs import added_up
 from plumbline_conformance.checks.chat.shared_laws import UNNAMED
 from plumbline_conformance.checks.common import accepted, at, done_last, framing, usage_adds_up, usage_count
 from plumbline_conformance.checks.common import whole_shapes as shapes_of
@@ -16,6 +17,7 @@ from plumbline_conformance.checks.stopped_text import same_answer, texts_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
+from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["first"]
@@ -100,6 +102,27 @@ def _steps(tokens: list[Any], offsets: list[Any]) -> Iterator[Problem]:
         wanted = [*wanted, wanted[-1] + len(token)]
     if wanted != offsets:
         yield Problem(expected=as_json(wanted)[:200], actual=as_json(offsets)[:200], pointer="text_offset")
+
+
+@whole("completions/logprobs/probable", "Give probabilities that add up to 1 at most", "CMP-05")
+def _probable(exchange: Exchange) -> Iterator[Problem]:
+    for number, top in enumerate(_lists(first(exchange))["top_logprobs"]):
+        if isinstance(top, dict):
+            yield from added_up(top, number)
+
+
+@whole("completions/echo/offsets", "Give the offsets of the tokens in the text with its prompt", "CMP-05")
+def _echoed_offsets(exchange: Exchange) -> Iterator[Problem]:
+    for choice in objects_in(exchange.json.get("choices")):
+        lists = _lists(choice)
+        # A start token, which has no text, may come first.
+        if len(lists["text_offset"]) == len(lists["tokens"]) and "".join(
+            map(str, lists["tokens"])
+        ) == choice.get("text"):
+            if lists["text_offset"][:1] != [0]:
+                shown = as_json(lists["text_offset"][:1])
+                yield Problem(expected="[0], where the prompt begins", actual=shown, pointer="text_offset")
+            yield from _steps(lists["tokens"], lists["text_offset"])
 
 
 @whole("completions/logprobs/sampled", "List the sampled token among the alternatives", "CMP-05")

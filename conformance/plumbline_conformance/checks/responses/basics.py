@@ -157,8 +157,12 @@ def _begun(exchange: Exchange) -> Iterator[Problem]:
 
 @stream("responses/stream-text/steps", "Number events from 0 or 1, without gaps", "RS-02", milder=True)
 def _steps(exchange: Exchange) -> Iterator[Problem]:
+    yield from steps(events(exchange))
+
+
+def steps(turn: list[dict[str, Any]]) -> Iterator[Problem]:
     """Check for gaps, from which clients conclude that they lost events."""
-    found = [event.get("sequence_number") for event in events(exchange)]
+    found = [event.get("sequence_number") for event in turn]
     numbers = [number for number in found if isinstance(number, int)]
     if not numbers or len(numbers) != len(found) or any(b <= a for a, b in pairwise(numbers)):
         raise Inconclusive("the events are not numbered upwards; another check reports this")

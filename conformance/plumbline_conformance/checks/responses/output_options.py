@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.answers import parsed
-from plumbline_conformance.checks.chat.logprobs import as_many, ranked, sampled_in
+from plumbline_conformance.checks.chat.logprobs import as_many, probable, ranked, sampled_in
 from plumbline_conformance.checks.chat.structured_output import PLACE
 from plumbline_conformance.checks.common import accepted, at, follow_up_accepted, required, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream, whole
@@ -155,7 +155,8 @@ pair("responses/json-schema", "An answer under a strict schema", _schema)
     ("Write text that validates", "SO-01"),
     ("Stream text that validates", "SO-09"),
 )
-def _document(exchange: Exchange) -> Iterator[Problem]:
+def document_of(exchange: Exchange) -> Iterator[Problem]:
+    """Check that the text is one JSON document that validates (SO-01, SO-09)."""
     schema = requested_schema(exchange)
     if response(exchange).get("status") == "incomplete":
         raise Inconclusive("the token limit cut the answer")
@@ -272,6 +273,15 @@ def _as_many(exchange: Exchange) -> Iterator[Problem]:
 )
 def _sampled(exchange: Exchange) -> Iterator[Problem]:
     yield from sampled_in([one for one in _listed(exchange) if "token" in one])
+
+
+@both(
+    "responses/logprobs/probable",
+    ("Give probabilities that add up to 1 at most", "LP-02"),
+    ("Stream probabilities that add up to 1 at most", "LP-02"),
+)
+def _probable(exchange: Exchange) -> Iterator[Problem]:
+    yield from probable([one for one in _listed(exchange) if isinstance(one.get("logprob"), int | float)])
 
 
 @stream("responses/logprobs/deltas", "Send as many entries in deltas as in done events", "LP-07")

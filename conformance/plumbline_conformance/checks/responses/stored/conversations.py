@@ -75,15 +75,43 @@ def conversation_prepended(seen: Transcript) -> Iterator[Problem]:
     request="items",
 )
 def conversation_appended(seen: Transcript) -> Iterator[Problem]:
-    made = [_messages(accepted(at(seen, name)).json, "output") for name in RESPONSES]
+    made = [messages_in(accepted(at(seen, name)).json, "output") for name in RESPONSES]
     wanted = {"user": 2, "assistant": sum(map(len, made))}
-    listed = _messages(answered(at(seen, "items")).json, "data")
+    listed = messages_in(answered(at(seen, "items")).json, "data")
     found = {role: sum(item.get("role") == role for item in listed) for role in wanted}
     if found != wanted:
         yield Problem(expected=as_json(wanted), actual=as_json(found), pointer="data[].role")
 
 
-def _messages(answer: Any, key: str) -> list[dict[str, Any]]:
+@check(
+    "responses/conversation/texts",
+    "Keep the questions and answers of a conversation in their order",
+    "ST-09",
+    request="items",
+)
+def conversation_texts(seen: Transcript) -> Iterator[Problem]:
+    """Compare roles and texts; the list may begin with the newest or the oldest item."""
+    wanted = []
+    for name in RESPONSES:
+        wanted.append(("user", "Hi"))
+        wanted += [spoken(item) for item in messages_in(accepted(at(seen, name)).json, "output")]
+    found = [spoken(item) for item in messages_in(answered(at(seen, "items")).json, "data")]
+    if sorted(role for role, _ in found) != sorted(role for role, _ in wanted):
+        raise Inconclusive("other items are listed; another check reports this")
+    if found not in (wanted, wanted[::-1]):
+        yield Problem(expected=as_json(wanted)[:200], actual=as_json(found)[:200], pointer="data")
+
+
+def spoken(item: dict[str, Any]) -> tuple[str, str]:
+    """Return the role and the text of a message."""
+    content = item.get("content")
+    parts = content if isinstance(content, list) else []
+    text = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+    return str(item.get("role")), content if isinstance(content, str) else text
+
+
+def messages_in(answer: Any, key: str) -> list[dict[str, Any]]:
+    """Return the messages in a list of an answer."""
     value = answer.get(key) if isinstance(answer, dict) else None
     items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
     return [item for item in items if item.get("type") == "message"]
@@ -113,7 +141,7 @@ def item_reference(target: Target) -> Steps:
 
 
 def _first_item(exchange: Exchange) -> str | None:
-    found = _messages(exchange.json, "output")
+    found = messages_in(exchange.json, "output")
     name = found[0].get("id") if found else None
     return name if isinstance(name, str) else None
 

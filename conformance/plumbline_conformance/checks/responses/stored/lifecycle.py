@@ -66,7 +66,7 @@ def stored(target: Target) -> Steps:
 
 @check("responses/stored/get", "Return a stored response unchanged", "ST-01", request="get")
 def stored_get(seen: Transcript) -> Iterator[Problem]:
-    yield from _same(accepted(at(seen, "created")).json, answered(at(seen, "get")))
+    yield from same_response(accepted(at(seen, "created")).json, answered(at(seen, "get")))
 
 
 def _not_offered(exchange: Exchange) -> bool:
@@ -81,7 +81,8 @@ def _require_operation(exchange: Exchange) -> Exchange:
     return exchange
 
 
-def _same(wanted: Any, found: Exchange) -> Iterator[Problem]:
+def same_response(wanted: Any, found: Exchange) -> Iterator[Problem]:
+    """Check that a response that was read back is the one that was created."""
     if found.status != 200:
         yield Problem(expected="status 200", actual=f"status {found.status}", pointer="status")
     elif without_nulls(found.json) != without_nulls(wanted):
@@ -181,7 +182,7 @@ def stored_stream(target: Target) -> Steps:
     request="get",
 )
 def stored_stream_get(seen: Transcript) -> Iterator[Problem]:
-    yield from _same(terminal(events(at(seen, "stream"))), answered(at(seen, "get")))
+    yield from same_response(terminal(events(at(seen, "stream"))), answered(at(seen, "get")))
 
 
 @scenario("responses/unkept", "A response that is not stored", needs=NEEDS)

@@ -173,11 +173,16 @@ def turn_answered(seen: Transcript) -> Iterator[Problem]:
 def turn_messages(seen: Transcript) -> Iterator[Problem]:
     for name in TURNS:
         found = at(seen, name)
-        messages_of(found)
-        for number, message in enumerate(found.chunks):
+        flawed = found.binary is True
+        if flawed:
+            yield Problem(expected="messages of text", actual="binary", pointer="messages", exchange=name)
+        for number, message in enumerate(found.chunks if found.status == 101 else ()):
             if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+                flawed = True
                 wanted, shown = "an object with a type", as_json(found.frames[number][1])[:200]
                 yield Problem(expected=wanted, actual=shown, pointer=f"event {number}", exchange=name)
+        if not flawed:
+            messages_of(found)
 
 
 @check("websocket/turn/event-shapes", "Send the events of the contract", "RS-21", "RS-17")
@@ -256,10 +261,8 @@ def queue_order(seen: Transcript) -> Iterator[Problem]:
         shown = f"begun at {begins}, ended at {ends}"
         yield Problem(expected="two turns, one after the other", actual=shown, pointer="events")
     names = [event["response"].get("id") for event in found if isinstance(event.get("response"), dict)]
-    if len(set(map(repr, names))) != 2:
-        yield Problem(
-            expected="two responses", actual=as_json(sorted(set(map(repr, names))))[:200], pointer="id"
-        )
+    if len(set(map(as_json, names))) != 2:
+        yield Problem(expected="two responses", actual=as_json(names)[:200], pointer="id")
 
 
 @scenario(

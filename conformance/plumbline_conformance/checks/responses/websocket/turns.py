@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.common import at
+from plumbline_conformance.checks.responses.basics import steps
 from plumbline_conformance.checks.responses.items import Items, sums
 from plumbline_conformance.checks.responses.shared_laws import event_order, known_types, shapes, snapshots
-from plumbline_conformance.checks.responses.websocket.connection import error_event, messages_of
+from plumbline_conformance.checks.responses.websocket.connection import done, error_event, messages_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, about, breaking, check
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Transcript
@@ -72,6 +73,17 @@ for _name, _turns_of in TURNS.items():
     check(f"websocket/{_name}/as-stream", "Send the events of every turn as a stream has them", "WS-03")(
         _sound(_turns_of)
     )
+
+
+@check(
+    "websocket/errors/steps",
+    "Number the events after an error from 0 or 1, without gaps",
+    "RS-02",
+    request="valid",
+    milder=True,
+)
+def steps_after_error(seen: Transcript) -> Iterator[Problem]:
+    yield from steps(done(at(seen, "valid")))
 
 
 def _errors(names: tuple[str, ...]) -> Callable[[Transcript], Iterator[Problem]]:

@@ -1,0 +1,98 @@
+"""Check what HTTP itself requires of every answer: its headers, its bytes and its connection."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator
+
+from plumbline_conformance.checks.answers import is_stream
+from plumbline_conformance.checks.common import BUSY, accepted, answered, at, required
+from plumbline_conformance.checks.laws import STREAM, WHOLE
+from plumbline_conformance.checks.sample_requests import JSON, chat
+from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, about, check, scenario
+from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
+
+Steps = Generator[Request, Exchange, None]
+CODINGS = {"identity", "gzip", "x-gzip", "deflate"}
+"""The codings that the judge accepts."""
+ONCE = ("content-type", "content-length", "content-encoding")
+SCENARIOS = (
+    *("chat/text", "chat/stream-text", "completions/text", "responses/stream-text", "messages/text"),
+    *("models/list", "errors/broken-json"),
+)
+
+
+def _headers(exchange: Exchange) -> Iterator[Problem]:
+    """Check the coding, headers that may not be repeated, and the beginning of JSON."""
+    names = Counter(name.lower() for name, _ in exchange.headers)
+    for name in ONCE:
+        if names[name] > 1:
+            yield Problem(expected="one header", actual=str(names[name]), pointer=f"headers.{name}")
+    if names["content-length"] and names["transfer-encoding"]:
+        wanted = "content-length or transfer-encoding"
+        yield Problem(expected=wanted, actual="both", pointer="headers.transfer-encoding")
+    coding = exchange.header("content-encoding") or "identity"
+    if not {one.strip().lower() for one in coding.split(",")} <= CODINGS:
+        wanted = "a coding that the client accepts"
+        yield Problem(expected=wanted, actual=coding[:100], pointer="headers.content-encoding")
+    # Before an event stream it is allowed.
+    if exchange.body.startswith(BYTE_ORDER_MARK) and not is_stream(exchange):
+        yield Problem(expected="no byte order mark", actual="one", pointer="body")
+
+
+def _every_answer(seen: Transcript) -> Iterator[Problem]:
+    refusing = seen.scenario.startswith("errors/")
+    found = [one for one in seen.exchanges if _wanted(one, refusing=refusing)]
+    for exchange in found:
+        yield from about(exchange, _headers(exchange))
+    if not found:
+        for exchange in seen.exchanges:
+            # It was refused, it failed, or the connection broke.
+            _ = answered(exchange) if refusing else accepted(exchange)
+        raise Inconclusive("no request was refused" if refusing else "no request was answered")
+
+
+def _wanted(exchange: Exchange, *, refusing: bool) -> bool:
+    """Return whether this is a whole answer, or a refusal; other checks report failures."""
+    if exchange.error is not None or exchange.status in (*BUSY, 401, 403):
+        return False
+    return 400 <= exchange.status < 500 if refusing else exchange.status == 200
+
+
+for _slug in SCENARIOS:
+    check(f"{_slug}/headers", "Send each header once, and a coding that the client accepts", "HTTP-18")(
+        _every_answer
+    )
+
+
+@scenario("chat/connection", "Requests on one connection, after answers of each kind")
+def connection(target: Target) -> Steps:
+    """Send a valid request after an answer, two refusals and a stream, all on a connection that may be kept."""
+
+    def on(name: str, **fields: object) -> Request:
+        given = {"path": "/chat/completions", "socket": "kept", **fields}
+        return Request(name=name, **given)  # type: ignore[arg-type]
+
+    yield on(WHOLE, json=chat(target))
+    yield on("after/1", json=chat(target))
+    yield on("broken", content=b'{"model": "x", "messages": [', headers=JSON)
+    yield on("after/2", json=chat(target))
+    yield on("unknown", path="/models/no-model-0f3a", method="GET")
+    yield on("after/3", json=chat(target))
+    yield on(STREAM, json=chat(target, stream=True))
+    yield on("after/4", json=chat(target))
+
+
+@check("chat/connection/served", "Serve the next request on a connection that is kept open", "HTTP-19")
+def connection_served(seen: Transcript) -> Iterator[Problem]:
+    """A server may close the connection after any answer; if it does not, the next answer must be whole."""
+    accepted(at(seen, WHOLE))
+    for number in range(1, 5):
+        found = at(seen, f"after/{number}")
+        if (found.error or "").startswith("RemoteProtocolError"):
+            yield Problem(
+                expected="an answer", actual=found.error or "", pointer="connection", exchange=found.name
+            )
+            return
+        required(lambda found=found: accepted(found))  # type: ignore[misc]
