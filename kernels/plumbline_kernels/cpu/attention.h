@@ -19,6 +19,7 @@ constexpr int KEYS = 64;
 // More rows reuse a packed block of keys, and fewer wide heads fit the cache: as many as have the numbers of FEW_ROWS
 // heads of the widest kind.
 constexpr int FEW_ROWS = 64, TILE_ROWS = 256;
+constexpr int SCORED_ROWS = 8 * MOST_ROWS;  // Their scores of a block and its keys fit the first-level cache.
 constexpr float LOWEST = -1e30f;  // Finite, so that a row without a key so far has no NaN.
 
 template <typename T>
@@ -62,8 +63,8 @@ class Tile {
   alignas(64) E q_[FEW_ROWS * MAX_DIM];
   alignas(64) E k_[MAX_DIM * KEYS];  // Panels of keys.
   alignas(64) E v_[KEYS * MAX_DIM];  // The values of a block side by side.
-  alignas(64) E p_[TILE_ROWS * KEYS];
-  alignas(64) float s_[TILE_ROWS * KEYS];
+  alignas(64) E p_[SCORED_ROWS * KEYS];
+  alignas(64) float s_[SCORED_ROWS * KEYS];
   alignas(64) float o_[FEW_ROWS * MAX_DIM];
   alignas(64) F total_[TILE_ROWS];
   float top_[TILE_ROWS];
@@ -130,14 +131,15 @@ class Tile {
     pack_values(v, a.dim);
   }
 
-  // Turn the scores of a block into weights. If the row's maximum grows, rescale what it has so far.
-  void weigh(int row, float scale, float softcap, long lowest, long highest, long dim) {
+  // Turn the scores of a block, in row `at` of the buffers, into weights. If the row's maximum grows, rescale what it has
+  // so far.
+  void weigh(int row, int at, float scale, float softcap, long lowest, long highest, long dim) {
     const I lanes = numbers();
     constexpr int VECTORS = KEYS / LANES;
     bool partly = lowest > 0 || highest < KEYS - 1;
     F x[VECTORS], top = splat(LOWEST);
     for (int i = 0; i < VECTORS; i++) {
-      x[i] = load(s_ + row * KEYS + i * LANES) * scale;
+      x[i] = load(s_ + at * KEYS + i * LANES) * scale;
       if (softcap) x[i] = tanh(x[i] / (softcap * LOG2E)) * (softcap * LOG2E);
       if (partly) {
         I index = lanes + i * LANES;
@@ -155,7 +157,7 @@ class Tile {
     for (int i = 0; i < VECTORS; i++) {
       F weight = exp2(x[i] - top_[row]);
       total_[row] += weight;
-      store(p_ + row * KEYS + i * LANES, weight);
+      store(p_ + at * KEYS + i * LANES, weight);
     }
   }
 
@@ -177,21 +179,21 @@ class Tile {
     for (long block = earliest > 0 ? earliest / KEYS * KEYS : 0; block <= last_key(stop - 1); block += KEYS) {
       pack(a, a.tables + sequence * a.table_width, head, block, seq_len);
       while (last_key(skipped) < block) skipped++;
-      int from = (skipped - first) * shared, count = rows - from;
-      for (int key = 0; key < KEYS; key += PANEL)
-        products<A, GROUPS>(count, q_ + from * dim, dim, k_ + key * dim, PANEL * PER, dim / PER, s_ + from * KEYS + key,
-                            KEYS, false);
-      for (int r = from; r < rows; r++) {
-        long query = first + r / shared, position = context + query - block;
-        weigh(r, a.scale * LOG2E, a.softcap, a.window ? position - a.window + 1 : 0, last_key(query) - block, dim);
+      for (int from = (skipped - first) * shared; from < rows; from += SCORED_ROWS) {
+        int count = rows - from < SCORED_ROWS ? rows - from : SCORED_ROWS;
+        for (int key = 0; key < KEYS; key += PANEL)
+          products<A, GROUPS>(count, q_ + from * dim, dim, k_ + key * dim, PANEL * PER, dim / PER, s_ + key, KEYS, false);
+        for (int r = from; r < from + count; r++) {
+          long query = first + r / shared, position = context + query - block;
+          weigh(r, r - from, a.scale * LOG2E, a.softcap, a.window ? position - a.window + 1 : 0, last_key(query) - block, dim);
+        }
+        float* sums = o_ + from * dim;
+        long column = 0;
+        for (; column + PANEL <= dim; column += PANEL)
+          products<A, GROUPS>(count, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, sums + column, dim, true);
+        for (; column < dim; column += LANES)
+          products<A, 1>(count, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, sums + column, dim, true);
       }
-      const E* weights = p_ + from * KEYS;
-      float* sums = o_ + from * dim;
-      long column = 0;
-      for (; column + PANEL <= dim; column += PANEL)
-        products<A, GROUPS>(count, weights, KEYS, v_ + column * PER, dim * PER, KEYS / PER, sums + column, dim, true);
-      for (; column < dim; column += LANES)
-        products<A, 1>(count, weights, KEYS, v_ + column * PER, dim * PER, KEYS / PER, sums + column, dim, true);
     }
     for (int r = 0; r < rows; r++) {
       float total = sum(total_[r]);
