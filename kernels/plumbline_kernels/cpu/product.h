@@ -57,16 +57,18 @@ struct ArithmeticOf<bf16> {
 template <typename T>
 using Arithmetic = typename ArithmeticOf<T>::type;
 
-// out[r][0 .. N * LANES) = sum over words of rows[r][word] * columns[word], added to what is there if `add`.
+// out[r][0 .. N * LANES) = sum over words of rows[r][word] * columns[word], added to what is there if `add`. The columns
+// may be in several panels of GROUPS, `panel_stride` numbers from each other.
 template <typename A, int R, int N>
 inline void product(const typename A::Row* rows, long row_stride, const typename A::Element* columns,
-                    long column_stride, long words, float* out, long out_stride, bool add) {
+                    long column_stride, long words, float* out, long out_stride, bool add, long panel_stride = 0) {
   F sums[R][N];
   for (int r = 0; r < R; r++)
     for (int n = 0; n < N; n++) sums[r][n] = add ? load(out + r * out_stride + n * LANES) : splat(0.0f);
   for (long word = 0; word < words; word++) {
     typename A::Column column[N];
-    for (int n = 0; n < N; n++) column[n] = A::column(columns + word * column_stride + n * LANES * A::PER_WORD);
+    for (int n = 0; n < N; n++)
+      column[n] = A::column(columns + word * column_stride + n / GROUPS * panel_stride + n % GROUPS * LANES * A::PER_WORD);
     for (int r = 0; r < R; r++) {
       typename A::Value value = A::value(rows + r * row_stride + word * A::PER_WORD);
       for (int n = 0; n < N; n++) sums[r][n] = A::dot(sums[r][n], column[n], value);
