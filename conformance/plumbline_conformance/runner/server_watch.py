@@ -157,15 +157,23 @@ class ServerWatch:
                 return True
         return False
 
-    async def _accepts(self) -> bool:
-        """Return whether anything accepts a connection at the address."""
+    async def listens(self) -> bool:
+        """Return whether a connection is accepted in time, which one behind a firewall is not."""
+        return await self._accepts(full=False)
+
+    async def _accepts(self, *, full: bool = True) -> bool:
+        """Return whether anything accepts a connection at the address.
+
+        Args:
+            full: the result for a full queue of connections: the server is slow, not dead.
+        """
         parts = urlsplit(self._base_url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
             async with asyncio.timeout(5):
                 _, writer = await asyncio.open_connection(parts.hostname, port)
         except TimeoutError:
-            return True  # A full queue of connections: the server is slow, not dead.
+            return full
         except OSError:
             return False
         writer.close()

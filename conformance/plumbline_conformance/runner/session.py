@@ -150,10 +150,10 @@ class Session:
         """Return the first transcript with an answer that did not end in time, marked, if the server answers no more.
 
         A server may be slow. So it must give no answer at all, twice, to a request that it had answered in time; to a
-        list of its models, if it had answered no question.
+        list of its models, if it had answered no question, though it accepts connections.
         """
         late = next((one for one in seen if any(map(_is_late, one.exchanges))), None)
-        if late is None or self._watch.over or not self._heard:
+        if late is None or self._watch.over or not (self._heard or await self._watch.listens()):
             return None
         try:
             for _ in range(2):

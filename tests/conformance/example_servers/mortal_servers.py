@@ -39,11 +39,13 @@ class _Relay:
         survives: bool,
         mutes: bool,
         hangs: bool,
+        recovers: bool,
     ) -> None:
         self._upstream = upstream
         self._survives = survives
         self._mutes = mutes
         self._hangs = hangs
+        self._recovers = recovers
         self._hanging = False
         self._mute = False
         self._fatal = fatal
@@ -79,8 +81,9 @@ class _Relay:
         head = await reader.readuntil(b"\r\n\r\n")
         sizes = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         body = await reader.readexactly(int(sizes[0].partition(b":")[2])) if sizes else b""
-        self._hanging = self._hanging or (self._hangs and self._fatal(head + body))
-        if self._hanging:
+        hanging = self._hanging or (self._hangs and self._fatal(head + body))
+        self._hanging = hanging and not self._recovers
+        if hanging:
             await asyncio.Event().wait()  # The client has to give up.
         if self._mute and head.startswith(b"POST"):
             writer.write(_REFUSAL)
@@ -130,6 +133,7 @@ def mortal(
     survives: bool = False,
     mutes: bool = False,
     hangs: bool = False,
+    recovers: bool = False,
 ) -> Iterator[tuple[str, _Relay]]:
     """Serve the reference until a request is fatal; yield the base URL and the relay, which counts deaths.
 
@@ -139,9 +143,10 @@ def mortal(
         survives: whether only the connection of the fatal request dies.
         mutes: whether a server that survives refuses the fatal request, and every POST after it.
         hangs: whether it answers neither the fatal request nor any after it.
+        recovers: whether it answers the others.
     """
     with serving(application()) as upstream:
-        relay = _Relay(urlsplit(upstream).port or 0, fatal, returns_after, survives, mutes, hangs)
+        relay = _Relay(urlsplit(upstream).port or 0, fatal, returns_after, survives, mutes, hangs, recovers)
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever)
         thread.start()

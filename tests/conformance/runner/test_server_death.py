@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -146,6 +147,23 @@ def test_a_server_that_answers_nothing_any_more_is_accused_of_it() -> None:
     assert silenced.broken == ["HTTP-17"]
     assert "the server stopped serving" in silenced.problems[0].actual
     assert seen["errors/hostile"].skipped == f"{MUTE} in chat/stream-text"
+
+
+def test_a_server_that_accepts_connections_and_answers_nothing_is_accused_of_it() -> None:
+    with mortal(lambda request: True, hangs=True) as (base_url, _):
+        seen = run(base_url, ["chat/text", "models/list"], patience=1.0)
+
+    [silenced] = violations(seen)
+    assert silenced.check.startswith("chat/text/")
+    assert silenced.broken == ["HTTP-17"]
+
+
+def test_a_server_that_is_late_with_some_answers_is_not_accused() -> None:
+    late = re.compile(rb'"stream": true')
+    with mortal(lambda request: late.search(request) is not None, hangs=True, recovers=True) as (base_url, _):
+        seen = run(base_url, ["chat/text", "models/list", "chat/stream-text"], concurrency=1, patience=2.0)
+
+    assert violations(seen) == []
 
 
 def test_a_refusal_that_kills_breaks_the_rule_of_refusals() -> None:
