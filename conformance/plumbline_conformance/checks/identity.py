@@ -70,18 +70,35 @@ def made_now(key: str) -> Callable[[Exchange], Iterator[Problem]]:
 
     def law(exchange: Exchange) -> Iterator[Problem]:
         body = exchange.json
-        made = body.get(key) if isinstance(body, dict) else None
-        if not isinstance(made, int | float) or isinstance(made, bool):
-            raise Inconclusive("there is no such time; another check reports this")
-        now = _clock(exchange)
-        if now is None and not EARLIEST <= made < LATEST:
-            yield Problem(expected="seconds since 1970", actual=as_json(made), pointer=key)
-        if now is not None and not abs(made - now) <= HOUR:
-            wanted = f"about {now}, as the header date says"
-            yield Problem(expected=wanted, actual=as_json(made), pointer=key)
+        yield from _fresh(exchange, body.get(key) if isinstance(body, dict) else None, key)
 
     law.__doc__ = made_now.__doc__
     return law
+
+
+def streamed_now(key: str, *inside: str) -> Callable[[Exchange], Iterator[Problem]]:
+    """Return the law of `made_now` for the first event of a stream, whose object is below these members."""
+
+    def law(exchange: Exchange) -> Iterator[Problem]:
+        found = next((one for one in exchange.chunks if isinstance(one, dict)), None)
+        for name in inside:
+            found = found.get(name) if isinstance(found, dict) else None
+        where = ".".join(("event 0", *inside, key))
+        yield from _fresh(exchange, found.get(key) if isinstance(found, dict) else None, where)
+
+    law.__doc__ = made_now.__doc__
+    return law
+
+
+def _fresh(exchange: Exchange, made: Any, where: str) -> Iterator[Problem]:
+    if not isinstance(made, int | float) or isinstance(made, bool):
+        raise Inconclusive("there is no such time; another check reports this")
+    now = _clock(exchange)
+    if now is None and not EARLIEST <= made < LATEST:
+        yield Problem(expected="seconds since 1970", actual=as_json(made), pointer=where)
+    if now is not None and not abs(made - now) <= HOUR:
+        wanted = f"about {now}, as the header date says"
+        yield Problem(expected=wanted, actual=as_json(made), pointer=where)
 
 
 def _clock(exchange: Exchange) -> int | None:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from plumbline_conformance.client import http10
 from plumbline_conformance.client.busy_retry import BusyRetry
 from plumbline_conformance.client.compression import ACCEPTED, Unpacked
 from plumbline_conformance.client.target_input import joined
@@ -170,6 +171,8 @@ class _Wire:
                     headers = {**_plain(self._client.headers), **exchange.request_headers}
                     room = min(_MAX_BODY, _MAX_TOTAL - self._total)
                     await sockets.exchange(exchange, request, headers, started, room)
+                elif request.version == "1.0":
+                    await http10.ask(exchange, self._headers, started, _MAX_BODY)
                 else:
                     client = sockets.http(request.socket, self._kept) if request.socket else self._client
                     await self._exchange(client, exchange, started)
@@ -199,6 +202,11 @@ class _Wire:
     def insist(self) -> None:
         """Forget how many answers were late or missing."""
         self._late = self._silences = 0
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        """The headers of every request, without a wish for a coding: bytes are kept as they come."""
+        return {**_plain(self._client.headers), "accept-encoding": "identity"}
 
     def _kept(self) -> httpx.AsyncClient:
         """Return a client with one connection that it keeps."""

@@ -97,6 +97,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     socket: str = ""
     """The name of the WebSocket that carries the turn; it is opened at its first use. Requests of HTTP with the same
     name share a connection, as long as the server keeps it open."""
+    version: Literal["1.1", "1.0"] = "1.1"
+    """The version of HTTP."""
     turns: int = 1
     """How many answers to wait for. If `json` is a list, each element is sent as a message, all at once."""
 

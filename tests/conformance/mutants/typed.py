@@ -117,6 +117,26 @@ def twice(name: str, value: str, request: str) -> Mutation:
     return each(request, lambda e: changed(e, headers=[*e.headers, (name, value)]))
 
 
+def later(*path: str) -> Mutation:
+    """Put the time of every event of a stream two hours later."""
+
+    def change(found: list[Any]) -> None:
+        for event in found:
+            for name in path[:-1]:
+                event = event.get(name) or {}
+            if path[-1] in event:
+                event[path[-1]] += 7200
+
+    return chunks(change, STREAM)
+
+
+def long_ago(seen: Transcript) -> Transcript:
+    """Give the conversation a time of 2001, in every answer."""
+    for name in ("created", "get", "update", "get_updated"):
+        seen = body(put("created_at", 1_000_000_000), name)(seen)
+    return seen
+
+
 def lengthy(seen: Transcript) -> Transcript:
     """Send a length and say that the body comes in chunks."""
     return twice("transfer-encoding", "chunked", WHOLE)(header("content-length", "5", WHOLE)(seen))
@@ -229,6 +249,22 @@ OTHERS: list[tuple[str, str, Mutation, str]] = [
     ("completions/text", "a length beside chunks", lengthy, "headers"),
     ("responses/stream-text", "two content types", twice("content-type", "text/plain", STREAM), "headers"),
     ("messages/text", "two content types", twice("content-type", "text/plain", WHOLE), "headers"),
+    (
+        "chat/http10",
+        "chunks for an old client",
+        twice("transfer-encoding", "chunked", WHOLE),
+        "unchunked",
+    ),
+    ("chat/stream-text", "made two hours later", later("created"), "created"),
+    ("completions/stream", "made two hours later", later("created"), "created"),
+    ("responses/stream-text", "made two hours later", later("response", "created_at"), "stream-created"),
+    ("responses/conversation-items", "made long ago", long_ago, "created"),
+    (
+        "chat/stop",
+        "the tokens after the stop string",
+        body(counted("completion_tokens", 99), WHOLE),
+        "counted",
+    ),
     ("chat/connection", "a broken answer after an answer", broken_connection("after/1"), "served"),
     ("chat/connection", "a broken answer after a refusal", broken_connection("after/2"), "served"),
     ("chat/connection", "a broken answer after a stream", broken_connection("after/4"), "served"),

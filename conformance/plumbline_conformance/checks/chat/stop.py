@@ -15,7 +15,7 @@ from plumbline_conformance.checks.chat.shared_laws import (
     streamed_laws,
     until_out_of_order,
 )
-from plumbline_conformance.checks.common import accepted, at, group
+from plumbline_conformance.checks.common import accepted, at, group, usage_count
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, streams, whole
 from plumbline_conformance.checks.request_reader import (
     request_fields,
@@ -83,6 +83,19 @@ def stop_shape(seen: Transcript) -> Iterator[Problem]:
 
 
 streamed_laws("chat/stop", before=lambda seen: _stopped(seen, STREAM))
+
+
+@check("chat/stop/counted", "Count no more tokens than without the stop string", "CHAT-08", request=WHOLE)
+def stop_counted(seen: Transcript) -> Iterator[Problem]:
+    """Compare with the same answer without it, of which this one is the beginning."""
+    _, stopped = _stopped(seen, WHOLE)
+    plain, found = (usage_count(one, "completion_tokens") for one in (at(seen, "plain"), stopped))
+    content = choice(stopped).content
+    if not choice(at(seen, "plain")).content.startswith(content):
+        raise Inconclusive("the server answered the same request differently each time")
+    if found > plain or (content and not found):
+        wanted = f"1 to {plain}" if content else f"at most {plain}"
+        yield Problem(expected=wanted, actual=str(found), pointer="usage.completion_tokens")
 
 
 @both(

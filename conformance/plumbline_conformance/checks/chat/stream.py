@@ -23,7 +23,7 @@ from plumbline_conformance.checks.common import (
     usage_adds_up,
     usage_count,
 )
-from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids
+from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids, streamed_now
 from plumbline_conformance.checks.laws import STREAM, WHOLE, stream, streams
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
@@ -84,6 +84,9 @@ stream("chat/stream-text/tidy", "Use line feeds, no byte order mark and no ids",
     portable_framing
 )
 stream("chat/stream-text/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")(done_last)
+stream("chat/stream-text/created", "Report when a streamed answer was created", "CHAT-01")(
+    streamed_now("created")
+)
 check("chat/stream-text/ids", "Give each answer a unique id", "CHAT-01")(distinct_ids)
 check("chat/stream-text/request-ids", "Give each request a unique id", "HTTP-03")(distinct_request_ids)
 

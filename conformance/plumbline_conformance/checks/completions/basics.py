@@ -16,7 +16,7 @@ from plumbline_conformance.checks.common import (
     usage_count,
     valid_body,
 )
-from plumbline_conformance.checks.identity import at_no_time, made_now
+from plumbline_conformance.checks.identity import at_no_time, made_now, streamed_now
 from plumbline_conformance.checks.laws import STREAM, WHOLE, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices
 from plumbline_conformance.suite.field_rules import rules_of_shape
@@ -80,6 +80,9 @@ stream(
     "Frame one JSON object per event, without names",
     *UNNAMED,
 )(framing_without_names)
+stream("completions/stream/created", "Report when a streamed answer was created", "CMP-01")(
+    streamed_now("created")
+)
 stream("completions/stream/content-type", "Send text/event-stream", "HTTP-02")(sse_content_type)
 stream("completions/stream/done", "End with exactly one [DONE]", "SSE-05", "SSE-07")(done_last)
 

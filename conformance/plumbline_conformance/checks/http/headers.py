@@ -9,7 +9,16 @@ from plumbline_conformance.checks.answers import is_stream
 from plumbline_conformance.checks.common import BUSY, accepted, answered, at, required
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.checks.sample_requests import JSON, chat
-from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, about, check, scenario
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    Problem,
+    Rejected,
+    Request,
+    Target,
+    about,
+    check,
+    scenario,
+)
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
 
@@ -64,6 +73,25 @@ for _slug in SCENARIOS:
     check(f"{_slug}/headers", "Send each header once, and a coding that the client accepts", "HTTP-18")(
         _every_answer
     )
+
+
+@scenario("chat/http10", "An answer by HTTP/1.0")
+def http10(target: Target) -> Steps:
+    yield Request(name=WHOLE, path="/chat/completions", json=chat(target), version="1.0")
+
+
+@check("chat/http10/unchunked", "Answer HTTP/1.0 without chunks, or refuse it", "HTTP-20")
+def unchunked(seen: Transcript) -> Iterator[Problem]:
+    found = at(seen, WHOLE)
+    if found.status in (426, 505):
+        raise Rejected(f"the server refuses HTTP/1.0: status {found.status}")
+    if (coding := accepted(found).header("transfer-encoding")) is not None:
+        yield Problem(
+            expected="no transfer coding",
+            actual=coding[:100],
+            pointer="headers.transfer-encoding",
+            exchange=WHOLE,
+        )
 
 
 @scenario("chat/connection", "Requests on one connection, after answers of each kind")

@@ -13,7 +13,7 @@ from plumbline_conformance.checks.common import (
     portable_framing,
     sse_content_type,
 )
-from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids, made_now
+from plumbline_conformance.checks.identity import distinct_ids, distinct_request_ids, made_now, streamed_now
 from plumbline_conformance.checks.laws import either, stream, whole
 from plumbline_conformance.checks.responses.items import terminal
 from plumbline_conformance.checks.responses.shared_laws import (
@@ -90,6 +90,9 @@ def _cache_writes(exchange: Exchange) -> Iterator[Problem]:
 
 
 whole("responses/stream-text/created", "Report when the response was created", "R-01")(made_now("created_at"))
+stream("responses/stream-text/stream-created", "Report when a streamed response was created", "R-01")(
+    streamed_now("created_at", "response")
+)
 check("responses/stream-text/ids", "Give each response a unique id", "R-01")(distinct_ids)
 check("responses/stream-text/request-ids", "Give each request a unique id", "HTTP-03")(distinct_request_ids)
 whole("responses/stream-text/json", "Send application/json", "HTTP-01")(json_content_type)

@@ -76,6 +76,8 @@ def application() -> Any:
             own = messages.error(refused) if scope["path"].startswith(messages.PATH) else refused.error
             status, body = refused.status, json.dumps(own).encode()
         headers = [(b"content-type", kind.encode()), (b"x-request-id", b"req_%d" % count)]
+        if scope["http_version"] == "1.0":
+            headers.append((b"content-length", b"%d" % len(body)))  # Otherwise uvicorn sends chunks.
         if scope["path"].startswith(messages.PATH):
             headers.append((b"request-id", b"req_%d" % count))
         await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,11 +63,12 @@ class Conversation:
     name: str
     items: list[Json] = field(default_factory=list)
     metadata: Json = field(default_factory=dict)
+    made: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def resource(self) -> Json:
         """Return the conversation as an answer has it."""
-        head = {"id": self.name, "object": "conversation", "created_at": 1_764_000_000}
+        head = {"id": self.name, "object": "conversation", "created_at": self.made}
         return {**head, "metadata": self.metadata}
 
     def page(self, query: dict[str, str]) -> Json:

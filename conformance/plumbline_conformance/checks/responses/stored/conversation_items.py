@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.checks.responses.stored.lifecycle import id_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.wording import as_json
@@ -58,6 +59,16 @@ def conversation_updated(seen: Transcript) -> Iterator[Problem]:
             if found.get(key) != wanted:
                 shown = as_json(found.get(key))[:200]
                 yield Problem(expected=as_json(wanted)[:200], actual=shown, pointer=key, exchange=name)
+
+
+@check(
+    "responses/conversation-items/created",
+    "Report when a conversation was created",
+    "ST-09",
+    request="created",
+)
+def conversation_created(seen: Transcript) -> Iterator[Problem]:
+    yield from made_now("created_at")(accepted(at(seen, "created")))
 
 
 @check("responses/conversation-items/order", "List the items of a conversation in their order", "ST-09")
