@@ -11,7 +11,7 @@ import msgspec
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.verify.causes import Cause, failing
 from plumbline_conformance.verify.samples import Result, Row
-from plumbline_conformance.verify.statistics import Share, fisher, share, triggers
+from plumbline_conformance.verify.statistics import Share, fisher, mean, share, triggers
 
 __all__ = ["Asked", "Failure", "Figure", "Findings", "findings_of", "percent"]
 
@@ -190,25 +190,24 @@ def _prompts(asked: Sequence[Asked]) -> Figure | None:
 
 def _starts(asked: Sequence[Asked]) -> Figure | None:
     """Compare how greedy answers begin."""
-    alike = [
-        start_of(one) in {start_of(each) for each in entry.baseline if not each.error}
-        for entry in asked
-        if entry.row.body.get("temperature") == 0 and any(not one.error for one in entry.baseline)
-        for one in entry.server
-        if not one.error
-    ]
-    if not alike:
+    shares: list[float] = []
+    for entry in asked:
+        known = {start_of(each) for each in entry.baseline if not each.error}
+        found = [start_of(one) in known for one in entry.server if not one.error]
+        if entry.row.body.get("temperature") == 0 and known and found:
+            shares.append(sum(found) / len(found))
+    if not shares:
         return None
-    equal = share(sum(alike), len(alike))
+    value, low, high = mean(shares)
     return Figure(
         name="equal beginnings",
-        value=equal.value,
-        low=equal.low,
-        high=equal.high,
-        of=equal.all,
+        value=value,
+        low=low,
+        high=high,
+        of=len(shares),
         baseline=1.0,
-        verdict="worse" if equal.high < _LEAST_ALIKE else "same",
-        note=f"{_START} characters of answers at temperature 0",
+        verdict="worse" if high < _LEAST_ALIKE else "same",
+        note=f"{_START} characters of answers at temperature 0; a row counts once, however often it is asked",
     )
 
 

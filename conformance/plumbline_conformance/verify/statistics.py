@@ -15,7 +15,7 @@ from itertools import accumulate
 
 import msgspec
 
-__all__ = ["Share", "Triggers", "fisher", "share", "triggers"]
+__all__ = ["Share", "Triggers", "fisher", "mean", "share", "triggers"]
 
 _Z = 1.959963984540054
 """The quantile of the normal distribution for intervals of 95 %."""
@@ -41,10 +41,27 @@ def share(right: int, total: int) -> Share:
     """Return `right` of `total` with its interval."""
     if not total:
         return Share(0, 0, 0.0, 1.0)
-    rate, square = right / total, _Z * _Z / total
+    return Share(right, total, *_wilson(right / total, total))
+
+
+def mean(shares: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean of shares, one for each row, with its interval.
+
+    The answers of a row are alike, so a row counts once, however often it was asked. A share varies at most as much
+    as one answer does, so the interval is that of so many answers, or too wide.
+
+    >>> mean([1.0, 1.0, 0.5, 0.5])[0]
+    0.75
+    """
+    value = math.fsum(shares) / len(shares)
+    return value, *_wilson(value, len(shares))
+
+
+def _wilson(rate: float, total: int) -> tuple[float, float]:
+    square = _Z * _Z / total
     middle = (rate + square / 2) / (1 + square)
     half = _Z / (1 + square) * math.sqrt(rate * (1 - rate) / total + square / (4 * total))
-    return Share(right, total, max(0.0, middle - half), min(1.0, middle + half))
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 class Triggers(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline_conformance.verify.statistics import Share, fisher, share, triggers
+from plumbline_conformance.verify.statistics import Share, fisher, mean, share, triggers
 
 Rows = list[tuple[list[bool], list[bool]]]
 
@@ -89,3 +89,15 @@ def test_many_rows_are_compared_without_overflow() -> None:
     rows: Rows = [([True], [False, True, False])] * 400
     assert triggers(rows).p < 0.01
     assert math.isclose(fisher(Share(3000, 12000, 0, 1), Share(3000, 12000, 0, 1)), 0.5, abs_tol=0.02)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30))
+def test_a_mean_of_rows_has_the_interval_of_as_many_answers(parts: list[int]) -> None:
+    """Asking a row again adds no row; rows of one answer each are a share."""
+    value, low, high = mean([part / 4 for part in parts])
+
+    assert 0 <= low <= value + 1e-9
+    assert value - 1e-9 <= high <= 1
+    alone = [part // 4 for part in parts]
+    found = share(sum(alone), len(alone))
+    assert mean([float(one) for one in alone]) == pytest.approx((found.value, found.low, found.high))
