@@ -43,7 +43,8 @@ class Running:
 
     def is_ready(self) -> bool:
         """Whether it takes requests."""
-        assert self.process.poll() is None, f"the server has ended:\n{self.log}"
+        status = self.process.poll()
+        assert status is None, f"the server has ended with status {status}:\n{self.log}"
         try:
             return httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200
         except httpx.HTTPError:

@@ -1,8 +1,8 @@
-"""Bound the time of a template: an endless loop ends with an error, and not with a thread that is never free again.
+"""Bound the time and the joins of a template: an endless loop ends with an error, and not with a thread that is lost.
 
 Templates have no `while`, but loops within loops and macros that call themselves can run for years. So each pass of a
-loop and each call of a macro counts a step, and every so many steps the clock of the thread is read. What a template
-may write is not bounded: it comes from the operator's model, or from clients that the operator trusts.
+loop and each call of a macro counts a step, and every so many steps the clock of the thread is read. `~` becomes a call
+that checks the length of its result, as `sizes.py` does for other operations.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import time
 
 import jinja2
 from jinja2 import nodes
+from jinja2.visitor import NodeTransformer
 
-__all__ = ["STEP", "Steps", "bounded"]
+__all__ = ["JOIN", "STEP", "Steps", "bounded"]
 
 STEP = "__step__"
 """The variable that counts; templates may not use the name."""
+JOIN = "__join__"
+"""The function that joins texts; templates may not use the name."""
 _SECONDS = 10.0
 """CPU time of the thread that renders. A conversation of 10 MiB takes about a second."""
 _BETWEEN = 1024
@@ -44,15 +47,15 @@ class Steps:
 
 
 def bounded(tree: nodes.Template) -> nodes.Template:
-    """Make the loops and macros of a syntax tree count their steps.
+    """Make the loops and macros of a syntax tree count their steps, and its joins check their lengths.
 
     Raises:
-        TemplateSyntaxError: of jinja2, if the template uses the name of the counter.
+        TemplateSyntaxError: of jinja2, if the template uses the name of the counter or of the function that joins.
     """
     named: list[nodes.Name | nodes.Macro] = [*tree.find_all(nodes.Name), *tree.find_all(nodes.Macro)]
     for found in named:
-        if found.name == STEP:
-            raise jinja2.TemplateSyntaxError(f"the name {STEP} is reserved", found.lineno)
+        if found.name in (STEP, JOIN):
+            raise jinja2.TemplateSyntaxError(f"the name {found.name} is reserved", found.lineno)
     loops: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
         *tree.find_all(nodes.For),
         *tree.find_all(nodes.Macro),
@@ -66,4 +69,16 @@ def bounded(tree: nodes.Template) -> nodes.Template:
             )  # Its condition is evaluated for items that it leaves out, too.
         else:
             each.body.insert(0, nodes.ExprStmt(call).set_lineno(each.lineno))
+    _Joins().visit(tree)
     return tree
+
+
+class _Joins(NodeTransformer):
+    """Replaces `~` by a call."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Call:  # noqa: N802 - The name of the node.
+        """Return the call."""
+        self.generic_visit(node)
+        call = nodes.Call(nodes.Name(JOIN, "load"), node.nodes, [], None, None)
+        call.set_lineno(node.lineno)
+        return call

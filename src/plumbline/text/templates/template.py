@@ -16,9 +16,10 @@ from typing import Any
 import jinja2
 from jinja2 import meta
 
-from plumbline.text.templates.bounds import STEP, Steps, bounded
+from plumbline.text.templates.bounds import JOIN, STEP, Steps, bounded
 from plumbline.text.templates.content_format import ContentFormat, content_format
 from plumbline.text.templates.sandbox import template_environment
+from plumbline.text.templates.sizes import checked_text, joined
 from plumbline.text.templates.values import GivenList
 
 __all__ = ["ChatTemplate", "TemplateError", "named_templates"]
@@ -174,9 +175,10 @@ class ChatTemplate:
             "documents": None if documents is None else GivenList(documents),
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
             STEP: Steps(),
+            JOIN: joined,
         }
         try:
-            rendered = self._for(bool(tools)).template.render(variables)
+            rendered = checked_text(self._for(bool(tools)).template.generate(variables))
         except _ERRORS as error:
             raise TemplateError(
                 f"The model's chat template could not render these messages: {error}"
