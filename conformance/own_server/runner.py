@@ -29,7 +29,12 @@ from plumbline_conformance.watch.live import judge_live
 
 __all__ = ["answer"]
 
-_PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses"}
+_PATHS = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+}
 _ENDS = frozenset({1015, 1017})
 _VOCABULARY = 1024
 """Tokens of the pocket model, of which these two end an answer."""
@@ -89,7 +94,7 @@ def _judged(question: Mapping[str, Any]) -> dict[str, Any]:
         request_headers={"content-type": "application/json"},
         request_body=json.dumps(question["request"]).encode(),
         status=200,
-        headers=[("content-type", "text/event-stream"), ("x-request-id", "req_1")],
+        headers=[("content-type", "text/event-stream"), ("x-request-id", "req_1"), ("request-id", "req_1")],
         frames=[(0.0, f"{event}\n\n".encode()) for event in question["stream"].split("\n\n")[:-1]],
     )
     findings = [finding for finding in judge_live(exchange) if finding.verdict in _ACCUSING]
@@ -124,10 +129,31 @@ def _folded_response(events: list[Any]) -> dict[str, Any]:
     return {"content": "".join(deltas), "status": events[-1]["response"]["status"]}
 
 
+def _folded_message(events: list[Any]) -> dict[str, Any]:
+    folded: dict[str, Any] = {"content": "", "calls": [], "stop_reason": None, "usage": None}
+    for event in events:
+        match event:
+            case {
+                "type": "content_block_start",
+                "content_block": {"type": "tool_use", "id": name, "name": tool},
+            }:
+                folded["calls"].append({"id": name, "name": tool, "input": ""})
+            case {"type": "content_block_delta", "delta": {"text": text}}:
+                folded["content"] += text
+            case {"type": "content_block_delta", "delta": {"partial_json": text}}:
+                folded["calls"][-1]["input"] += text
+            case {"type": "message_delta", "delta": delta, "usage": usage}:
+                folded |= {"stop_reason": delta["stop_reason"], "usage": usage}
+    for call in folded["calls"]:
+        call["input"] = json.loads(call["input"])
+    return folded
+
+
 _FOLDS: dict[str, Callable[[list[Any]], dict[str, Any]]] = {
     "chat": _folded_chat,
     "completions": _folded_completion,
     "responses": _folded_response,
+    "messages": _folded_message,
 }
 
 

@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from vectors import message_streams
+
 __all__ = ["files"]
 
 Event = dict[str, Any]
@@ -342,6 +344,7 @@ _APIS: dict[str, list[Callable[[], Iterator[dict[str, Any]]]]] = {
     "chat": [_chat_folds, _chat_faults],
     "completions": [_completions],
     "responses": [_responses],
+    "messages": [message_streams.cases],
 }
 
 
