@@ -12,6 +12,7 @@ from the server. One module per group of operations; this one imports none, so t
     swiglu     the activations of feed-forward blocks
     experts    the choice of experts for each token, and the sum of their results; its Triton kernel is in
                `_experts_triton`
+    narrow     products with weights of 8 or 4 bits
     logits     penalties and grammar bitmasks
     sampling   temperature, top-k, top-p, min-p and the draw
     cpu        the C++ kernels of a CPU

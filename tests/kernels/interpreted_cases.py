@@ -18,6 +18,7 @@ from support.reach import reach_of_runs
 from torch import Tensor
 
 from plumbline.engines.native.models import describe, random_model
+from plumbline.engines.native.models.linear import Linear
 from plumbline_kernels import (
     _attention_triton,
     _backend,
@@ -27,6 +28,7 @@ from plumbline_kernels import (
     latent,
     logits,
     lora,
+    narrow,
     norm,
     rope_kv,
     sampling,
@@ -258,6 +260,24 @@ def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
         out = attention.paged_attention(randn(2, 2, 16), cache, cache, batch, 1.0)
         assert not out[0].isnan().any()
         assert (out[1] == 0).all()
+
+
+@dtypes
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("tokens", "group", "shifted"), [(3, 16, False), (20, 48, True)])
+def test_narrow_linear(dtype, bits, tokens, group, shifted, randn):
+    """Some columns and inputs more than whole tiles have, rows of a wider tensor, with and without a bias."""
+    outputs, inputs = 37, 144
+    scales = randn(outputs, inputs // group).abs() + 0.1
+    shifts = randn(outputs, inputs // group) if shifted else None
+    packed = narrow.pack_narrow(randn(outputs, inputs) * 4, bits, scales, shifts)
+    x = randn(tokens, inputs + 8, dtype=dtype)[:, :inputs] * 0.1
+    for bias in (None, randn(outputs, dtype=dtype)):
+        ours = narrow.narrow_linear(x, packed, bias)
+        expected = narrow.narrow_linear_torch(x, packed, bias)
+        torch.testing.assert_close(ours, expected, atol=1e-5 if dtype == torch.float32 else 3e-2, rtol=2e-3)
+        layer = Linear(packed.dequantised(torch.float32), bias, None, bits, scales, shifts)
+        assert torch.equal(layer(x), ours)
 
 
 @dtypes

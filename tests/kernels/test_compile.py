@@ -10,6 +10,7 @@ from plumbline_kernels import (
     _experts_triton,
     logits,
     lora,
+    narrow,
     norm,
     rope_kv,
     sampling,
@@ -31,7 +32,18 @@ CASES = {
         _attention_triton.compile_cases(capability),
         *(
             module.compile_cases()
-            for module in (norm, rope_kv, _experts_triton, delta, latent, lora, swiglu, logits, sampling)
+            for module in (
+                norm,
+                rope_kv,
+                _experts_triton,
+                delta,
+                latent,
+                lora,
+                narrow,
+                swiglu,
+                logits,
+                sampling,
+            )
         ),
     )
     for case in cases

@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from plumbline_kernels._backend import use_triton
 from plumbline_kernels.cpu.library import Library, PackedWeight
+from plumbline_kernels.narrow import NarrowWeight, narrow_linear, pack_narrow
 
 __all__ = ["LayerAdapters", "Linear", "can_pack"]
 
@@ -25,7 +27,7 @@ _ROWS = 16
 class Linear:
     """y = x @ weight.T + bias."""
 
-    __slots__ = ("_library", "_packed", "_weight", "adapters", "bias", "packed", "shape")
+    __slots__ = ("_library", "_narrow", "_packed", "_weight", "adapters", "bias", "packed", "shape")
 
     def __init__(
         self,
@@ -39,7 +41,8 @@ class Linear:
         """Take `weight` [out, in] and `bias` [out]; the weight may be kept in another layout.
 
         With a library of compiled kernels it is packed for them, rounded to `bits` if that is 8 or 4, by
-        `scales` and `shifts` (`Library.pack`), and only `logits` can be called.
+        `scales` and `shifts` (`Library.pack`), and only `logits` can be called. On a GPU it keeps the integers that
+        `bits`, `scales` and `shifts` describe.
         """
         self.shape = tuple(weight.shape)
         self.bias = bias
@@ -49,8 +52,11 @@ class Linear:
         self._library = library
         self._packed: Any = None
         self._weight: Tensor | None = None
+        self._narrow: NarrowWeight | None = None
         if library is not None:
             self.packed = library.pack(weight, bits, scales, shifts)
+        elif scales is not None and use_triton(weight):
+            self._narrow = pack_narrow(weight, bits, scales, shifts)
         elif can_pack(weight.dtype, weight.device):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
         else:
@@ -58,6 +64,8 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [T, in] to [T, out]."""
+        if self._narrow is not None:
+            return narrow_linear(x, self._narrow, self.bias)
         if self._packed is None:
             assert self._weight is not None
             return F.linear(x, self._weight, self.bias)

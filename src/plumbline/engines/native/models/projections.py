@@ -75,7 +75,7 @@ def in_order(
 def build_linear(
     weight: Tensor, bias: Tensor | None, grid: Grid | None, library: Library | None, bits: int | None
 ) -> Linear:
-    """Build a linear layer; with compiled kernels a weight on a grid keeps it if `bits` are None or the grid's."""
+    """Build a linear layer; with kernels that have narrow weights, one on a grid keeps it if `bits` are None or its."""
     if grid is not None and bits in (None, grid.bits):
         return Linear(weight, bias, library, grid.bits, grid.scales, grid.shifts)
     return Linear(weight, bias, library, bits or 0)

@@ -1,0 +1,65 @@
+"""Laws of weights of 8 or 4 bits: what comes from integers gives them back, and rounding errs by half a step."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plumbline_kernels.narrow import narrow_linear, pack_narrow
+
+SETTINGS = settings(max_examples=40, deadline=None)
+cases = {
+    "bits": st.sampled_from([4, 8]),
+    "groups": st.integers(1, 3),
+    "shifted": st.booleans(),
+    "seed": st.integers(0, 999),
+}
+
+
+def grid(
+    bits: int, groups: int, shifted: bool, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Levels [5, 16 groups], with scales and shifts of groups."""
+    generator = torch.Generator().manual_seed(seed)
+    half = 1 << bits - 1
+    levels = torch.randint(-half, half, (5, 16 * groups), generator=generator).float()
+    scales = torch.rand(5, groups, generator=generator) + 0.01
+    return levels, scales, torch.randn(5, groups, generator=generator) if shifted else None
+
+
+@SETTINGS
+@given(**cases)
+def test_integers_come_back(bits: int, groups: int, shifted: bool, seed: int) -> None:
+    levels, scales, shifts = grid(bits, groups, shifted, seed)
+    weight = levels * scales.repeat_interleave(16, 1)
+    if shifts is not None:
+        weight += shifts.repeat_interleave(16, 1)
+    packed = pack_narrow(weight, bits, scales, shifts)
+    torch.testing.assert_close(packed.dequantised(torch.float32), weight)
+    assert packed.levels.numel() * packed.levels.itemsize == weight.numel() * bits // 8
+    x = torch.randn(3, weight.shape[1], generator=torch.Generator().manual_seed(seed))
+    torch.testing.assert_close(narrow_linear(x, packed), x @ weight.t(), atol=1e-4, rtol=1e-4)
+
+
+@SETTINGS
+@given(**cases)
+def test_any_weight_errs_by_half_a_step_within_the_range(
+    bits: int, groups: int, shifted: bool, seed: int
+) -> None:
+    _, scales, shifts = grid(bits, groups, shifted, seed)
+    steps = scales.repeat_interleave(16, 1)
+    weight = (
+        (torch.rand(5, 16 * groups, generator=torch.Generator().manual_seed(seed)) - 0.5)
+        * (1 << bits - 1)
+        * steps
+    )
+    if shifts is not None:
+        weight += shifts.repeat_interleave(16, 1)
+    error = (pack_narrow(weight, bits, scales, shifts).dequantised(torch.float32) - weight).abs()
+    assert (error <= 0.5001 * steps + 1e-5).all()
+
+
+def test_a_group_without_a_scale_is_zero() -> None:
+    packed = pack_narrow(torch.ones(2, 32), 8, torch.zeros(2, 2))
+    assert (packed.dequantised(torch.float32) == 0).all()
