@@ -235,6 +235,33 @@ async def test_parts_are_read_until_the_response_ends(postgres_url: str) -> None
         assert await other._database.run(lambda connection: connection.scalar(count)) == 0  # type: ignore[attr-defined]
 
 
+async def test_no_part_is_added_to_a_response_while_another_process_ends_it(postgres_url: str) -> None:
+    """The other one has read the parts; one more would be lost, or be all that a follower finds."""
+    async with opened(postgres_url) as first, opened(postgres_url) as second:
+        await first.save_response(record("r1", status="queued"))
+        assert await first.append_part("r1", 0, b"0")
+        await _expire(first)
+        ending, may_end = asyncio.Event(), asyncio.Event()
+
+        async def end() -> None:
+            database = second._database  # type: ignore[attr-defined]
+            async with database._asynchronous.connect() as connection, connection.begin():
+                await connection.run_sync(lambda c: c.execute(second._abandoned()).all())  # type: ignore[attr-defined]
+                ending.set()
+                await may_end.wait()
+                change = sa.update(responses).values(status="failed", runner=None, lease_until=None)
+                await connection.run_sync(lambda c: c.execute(change))
+
+        task = asyncio.create_task(end())
+        await ending.wait()
+        adding = asyncio.create_task(first.append_part("r1", 1, b"1"))
+        await asyncio.sleep(0.2)
+        assert not adding.done()
+        may_end.set()
+        await task
+        assert not await adding
+
+
 async def test_one_process_works_on_a_conversation(postgres_url: str) -> None:
     async with opened(postgres_url) as first, opened(postgres_url) as second:
         for name in ("c1", "c2"):

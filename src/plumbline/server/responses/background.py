@@ -157,6 +157,8 @@ class BackgroundRun:
         log = self._keeper.log
         if self.writer.ended:
             log.events.pop()  # The end that could not be stored.
+        if error is _TAKEN:
+            del log.events[self._shown :]  # Nobody can read what is not stored.
         if error is CANCELLED:
             self.writer.cancel()
         else:

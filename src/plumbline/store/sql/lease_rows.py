@@ -99,6 +99,8 @@ class LeaseRows(ConversationRows):
         def work(connection: sa.Connection) -> bool:
             values = (sa.literal(response_id), sa.literal(number), sa.literal(body, sa.LargeBinary))
             mine = sa.select(*values).where(responses.c.id == response_id, responses.c.runner == self._runner)
+            # Without the lock, a part could be added after another process has ended the response.
+            mine = mine.with_for_update(read=True)
             insert = self._insert(event_parts).from_select(["response", "number", "body"], mine)
             # An attempt whose commit was not reported may have stored it.
             insert = insert.on_conflict_do_update(
@@ -110,10 +112,10 @@ class LeaseRows(ConversationRows):
 
     async def parts(self, response_id: str, first: int) -> Sequence[bytes] | None:
         def work(connection: sa.Connection) -> Sequence[bytes] | None:
+            # The status comes last: then no part had been deleted when they were read.
+            found = self._parts(connection, response_id, first)
             query = sa.select(responses.c.status).where(responses.c.id == response_id)
-            if connection.scalar(query) not in UNFINISHED:
-                return None
-            return self._parts(connection, response_id, first)
+            return found if connection.scalar(query) in UNFINISHED else None
 
         return await self._database.run(work)
 
