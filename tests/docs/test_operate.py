@@ -1,0 +1,60 @@
+"""The operator's checklist names tests that exist, and its probes follow the server."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.asgi import Server, serving
+from support.models import GatedEngine, answer_with, served
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "guides" / "operate.md").read_text("utf-8")
+NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", GUIDE)))
+PROBES: dict[str, Any] = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)[0])
+
+
+def test_every_item_of_the_checklist_is_walked() -> None:
+    rows = re.findall(r"^\| (.*?) \| (.*?) \| (.*?) \|$", GUIDE, re.M)[2:]
+    assert len(rows) >= 8
+    for _, _, walked in rows:
+        assert "tests/" in walked or walked in ("the same test", "`nox -s faults`")
+
+
+@pytest.mark.parametrize("test", NAMED)
+def test_every_named_test_exists(test: str) -> None:
+    file, _, name = test.partition("::")
+    defined = {
+        node.name
+        for node in ast.parse((ROOT / file).read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert not name or name in defined
+
+
+async def probe(server: Server, name: str) -> int:
+    """Return the status that a probe of the guide gets."""
+    return (await server.get(PROBES[name]["httpGet"]["path"])).status
+
+
+async def test_the_probes_of_kubernetes_follow_the_server() -> None:
+    """Ready and alive without a key, and alive but not ready while it drains and a stream goes on."""
+    engine = GatedEngine(answer_with("one two three"))
+    async with serving(served(engine), api_keys=("a key",)) as server:
+        assert [await probe(server, name) for name in PROBES] == [200, 200, 200]
+        body = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        headers = {"authorization": "Bearer a key"}
+        exchange = server.open("POST", "/v1/chat/completions", body, headers=headers)
+        engine.let(2)
+        await exchange.begin()
+        server.app.draining.begin()
+        assert await probe(server, "livenessProbe") == 200
+        assert await probe(server, "readinessProbe") == 503
+        engine.let()
+        assert b"[DONE]" in b"".join([write async for write in exchange.writes()])
+        await asyncio.sleep(0)
