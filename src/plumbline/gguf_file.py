@@ -92,9 +92,9 @@ class _Reader:
         for _ in range(count):
             name, dimensions = self._text(), self._number("I")
             if name in found:
-                raise GgufError(f"it has two tensors {name}")
+                raise GgufError(f"it has two tensors {name!r}")
             if dimensions > _MOST_DIMENSIONS:
-                raise GgufError(f"{name} has {dimensions} dimensions; {_MOST_DIMENSIONS} can be read")
+                raise GgufError(f"{name!r} has {dimensions} dimensions; {_MOST_DIMENSIONS} can be read")
             sizes = [int(self._number("Q")) for _ in range(dimensions)]
             found[name] = Tensor(tuple(reversed(sizes)), self._number("I"), self._number("Q"))
         start = -(-self._stream.tell() // alignment) * alignment
