@@ -26,12 +26,13 @@ BODY = json.dumps(
 ).encode()
 
 
-def read_streams(port: int, server: int) -> None:
+def read_streams(port: int, server: int, key: str) -> None:
     """Read until the process is ended.
 
     Args:
         port: of the server.
         server: its process id.
+        key: its API key; empty if it has none.
     """
     last, ran = time.monotonic(), own_time(server)
     reported, longest = last, 0.0
@@ -39,7 +40,9 @@ def read_streams(port: int, server: int) -> None:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(
                 b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\nconnection: close\r\n"
-                b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
+                b"authorization: Bearer %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+                % (key.encode() or b"none", len(BODY))
+                + BODY
             )
             while piece := connection.recv(65536):
                 if piece.startswith(b"HTTP/1.1 ") and not piece.startswith(b"HTTP/1.1 200"):
@@ -53,4 +56,4 @@ def read_streams(port: int, server: int) -> None:
 
 
 if __name__ == "__main__":
-    read_streams(int(sys.argv[1]), int(sys.argv[2]))
+    read_streams(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

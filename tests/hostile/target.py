@@ -58,8 +58,11 @@ class Cost:
 class Target:
     """A server, and a bystander that reads a stream from it."""
 
-    def __init__(self, port: int, pid: int, reports: list[tuple[float, float]]) -> None:
+    def __init__(self, port: int, pid: int, reports: list[tuple[float, float]], key: str = "") -> None:
         self.port = port
+        self._headers = {"content-type": "application/json"}
+        if key:
+            self._headers["authorization"] = f"Bearer {key}"
         self._pid = pid
         self._reports = reports
         self._made: dict[str, str] = {}
@@ -81,7 +84,7 @@ class Target:
         try:
             # A refusal may come before the whole body is sent; the answer counts all the same.
             with suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(method, path, body, {"content-type": "application/json", **headers})
+                connection.request(method, path, body, {**self._headers, **headers})
             sent = time.monotonic()
             answer = connection.getresponse()
             return answer.status, answer.read(), time.monotonic() - sent
@@ -132,8 +135,14 @@ class Target:
 
 
 @contextmanager
-def running(*options: str, name: str = "pocket") -> Iterator[Target]:
-    """Serve the pocket model under a name while the block runs, with a bystander that reads from "pocket"."""
+def running(*options: str, name: str = "pocket", key: str = "") -> Iterator[Target]:
+    """Serve the pocket model under a name while the block runs, with a bystander that reads from "pocket".
+
+    Args:
+        options: of `plumbline serve`.
+        name: of the model.
+        key: what all requests send, if the options have keys.
+    """
     port = _free_port()
     command = [
         sys.executable,
@@ -154,13 +163,13 @@ def running(*options: str, name: str = "pocket") -> Iterator[Target]:
     try:
         _await_server(port, server)
         reader = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "bystander.py"), str(port), str(server.pid)],
+            [sys.executable, str(Path(__file__).parent / "bystander.py"), str(port), str(server.pid), key],
             stdout=subprocess.PIPE,
         )
         try:
             reports: list[tuple[float, float]] = []
             threading.Thread(target=_collect, args=(reader, reports), daemon=True).start()
-            target = Target(port, server.pid, reports)
+            target = Target(port, server.pid, reports, key)
             target.control()
             yield target
         finally:

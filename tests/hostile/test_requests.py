@@ -30,15 +30,22 @@ STALLED_BY_OTHERS = 0.1
 """Silence of a bystander at rest from which the machine counts as loaded; all times are allowed in proportion."""
 
 
-@pytest.fixture(scope="module", params=["model", "adapter"])
+@pytest.fixture(scope="module", params=["model", "adapter", "limits"])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """A server with the pocket model, or with an adapter of it under the name that all requests give; a bystander."""
+    """A server with the pocket model, an adapter of it under the name that all requests give, or limits of its key.
+
+    The limits are never reached, so that every row takes its whole way; a bystander reads a stream.
+    """
     # A step of 1,024 tokens takes 0.4 s on a slow core; what is measured here is the server.
     options, name = ["--max-num-batched-tokens", "256", "--admin-api-key", ADMIN["x-admin-key"]], "pocket"
     if request.param == "adapter":
         adapter = pocket_adapter(tmp_path_factory.mktemp("adapter"))
         options, name = [*options, "--lora", f"pocket={adapter}"], "base"
-    with running(*options, name=name) as found:
+    key = "a-key" if request.param == "limits" else ""
+    if key:
+        most = "requests=1000000 tokens=1000000000 streams=1000 stored=100GiB models=pocket"
+        options += ["--api-key", f"{key} {most}"]
+    with running(*options, name=name, key=key) as found:
         yield found
 
 
