@@ -7,6 +7,7 @@ registers, tile by tile, and multiplied as the inputs' own type; sums are fp32.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,8 @@ __all__ = ["NarrowWeight", "compile_cases", "narrow_linear", "narrow_linear_torc
 
 _FEW_ROWS = 16
 """Up to so many rows take the tiles of decodes."""
+_PACKED = 1 << 24
+"""Numbers that are rounded at a time: the fp32 copies of a whole output layer would take more than the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +54,40 @@ class NarrowWeight:
 
 
 def pack_narrow(weight: Tensor, bits: int, scales: Tensor, shifts: Tensor | None = None) -> NarrowWeight:
-    """Round a weight to integers.
+    """Round a weight to integers, on its device.
 
     Args:
         weight: [out, in]; what comes from such integers gives them back.
         bits: 8 or 4.
-        scales: fp32 [out, groups]; groups are equally long.
-        shifts: fp32 [out, groups].
+        scales: fp32 [out, groups], on any device: checkpoints keep theirs on the CPU. Groups are equally long.
+        shifts: fp32 [out, groups], like scales.
     """
     check(bits in (4, 8), "pack_narrow: bits must be 4 or 8")
     inputs, groups = weight.shape[1], scales.shape[1]
     check(inputs % groups == 0 and inputs % 2 == 0, "pack_narrow: groups must be equally long")
+    scales = scales.to(weight.device, torch.float32).contiguous()
+    if shifts is not None:
+        shifts = shifts.to(weight.device, torch.float32).contiguous()
+    count = max(1, _PACKED // inputs)
+    moved = repeat(None) if shifts is None else torch.split(shifts, count)
+    parts = zip(torch.split(weight, count), torch.split(scales, count), moved, strict=False)
+    levels = torch.cat([_levels(*part, bits) for part in parts])
+    return NarrowWeight(levels, scales, shifts, bits)
+
+
+def _levels(weight: Tensor, scales: Tensor, shifts: Tensor | None, bits: int) -> Tensor:
+    """Return `NarrowWeight.levels` of some rows."""
+    group = weight.shape[1] // scales.shape[1]
     plain = weight.float()
     if shifts is not None:
-        plain = plain - shifts.repeat_interleave(inputs // groups, 1)
-    divisors = torch.where(scales == 0, 1.0, scales).repeat_interleave(inputs // groups, 1)
+        plain = plain - shifts.repeat_interleave(group, 1)
+    divisors = torch.where(scales == 0, 1.0, scales).repeat_interleave(group, 1)
     most = (1 << bits - 1) - 1
     levels = (plain / divisors).round_().clamp_(-most - 1, most).to(torch.int8)
-    if bits == 4:
-        halves = levels.view(torch.uint8) & 15
-        levels = halves[:, ::2] | halves[:, 1::2] << 4
-    shifts = None if shifts is None else shifts.float().contiguous()
-    return NarrowWeight(levels.contiguous(), scales.float().contiguous(), shifts, bits)
+    if bits == 8:
+        return levels
+    halves = levels.view(torch.uint8) & 15
+    return halves[:, ::2] | halves[:, 1::2] << 4
 
 
 def narrow_linear(x: Tensor, weight: NarrowWeight, bias: Tensor | None = None) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plumbline_kernels import narrow
 from plumbline_kernels.narrow import narrow_linear, pack_narrow
 
 SETTINGS = settings(max_examples=40, deadline=None)
@@ -63,3 +65,21 @@ def test_any_weight_errs_by_half_a_step_within_the_range(
 def test_a_group_without_a_scale_is_zero() -> None:
     packed = pack_narrow(torch.ones(2, 32), 8, torch.zeros(2, 2))
     assert (packed.dequantised(torch.float32) == 0).all()
+
+
+def test_scales_follow_the_weight_to_its_device() -> None:
+    """A checkpoint gives the weight on the GPU and its scales on the CPU; `meta` stands for the GPU."""
+    packed = pack_narrow(torch.ones(2, 32, device="meta"), 4, torch.ones(2, 2), torch.ones(2, 2))
+    assert packed.shifts is not None
+    assert {part.device.type for part in (packed.levels, packed.scales, packed.shifts)} == {"meta"}
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_rows_are_packed_alike_in_any_blocks(
+    bits: int, shifted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels, scales, shifts = grid(bits, 2, shifted, seed=1)
+    whole = pack_narrow(levels, bits, scales, shifts)
+    monkeypatch.setattr(narrow, "_PACKED", 64)
+    assert torch.equal(pack_narrow(levels, bits, scales, shifts).levels, whole.levels)

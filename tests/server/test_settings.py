@@ -21,6 +21,7 @@ from plumbline.server.settings.sources import read_settings
     ("arguments", "words"),
     [
         (["--port", "99999"], "--port must be an integer from 0 to 65535, got 99999"),
+        (["--threads", "2000"], "--threads must be an integer from 1 to 1024, got 2000"),
         (["--host", "0.0.0.0"], "--api-key"),
         (["--api-key", ""], "must not be empty"),
         (["--api-key-file", "no-such-file"], "--api-key-file names no-such-file, which cannot be read"),

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engines.conftest import build_engine, tiny_model
 
+from plumbline.engines.native.models import Transformer
+from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.native.threads import candidates, fastest
+from plumbline_kernels.attention import AttentionBatch
 
 
 class Machine:
@@ -90,6 +94,22 @@ def test_the_number_changes_no_bit(bits: int) -> None:
         found.append((driver.tokens, driver.logprobs, driver.prompt_logprobs))
     model.library.threads = before
     assert found[0] == found[1] == found[2]
+
+
+def test_a_measured_step_stays_within_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block may be longer than the table of rotations, and kernels do not check positions."""
+    model, positions = tiny_model(), []
+    forward = Transformer.forward
+
+    def watched(self: Transformer, ids: torch.Tensor, batch: AttentionBatch, *rest: Any) -> torch.Tensor:
+        positions.append(int(batch.positions.max()))
+        return forward(self, ids, batch, *rest)
+
+    monkeypatch.setattr(Transformer, "forward", watched)
+    runner = ModelRunner(model, num_blocks=1, block_size=1024, device=torch.device("cpu"))
+    assert model.library is not None
+    runner.decode(1, model.library.threads)
+    assert positions == [model.description.context_length - 1]
 
 
 def test_a_measured_step_leaves_answers_as_they_are() -> None:

@@ -163,9 +163,11 @@ class ModelRunner:
 
         All sequences are in the first block of the cache, which requests overwrite.
         """
-        library, size = self._model.library, self._cache_size[1]
+        library = self._model.library
         assert library is not None, "torch has its own threads"
         library.threads = threads
+        # Kernels do not check positions, and a block (--block-size) may be longer than the tables of rotations.
+        size = min(self._cache_size[1], self._model.description.context_length)
         last = torch.full((rows,), size - 1)
         batch = AttentionBatch(
             query_start_loc=torch.arange(rows + 1, dtype=torch.int32),

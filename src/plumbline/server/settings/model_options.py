@@ -189,7 +189,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     threads: Annotated[
-        AtLeastOne | None,
+        Annotated[int, Meta(ge=1, le=1024)] | None,
         _engine(
             "threads that share a step of compiled kernels on a CPU",
             "N",

@@ -118,6 +118,7 @@ def test_yarn_makes_the_context_longer():
         ({"model_type": "gpt_oss", "swiglu_limit": 9.0}, "swiglu_limit"),
         ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok"),
         ({"model_type": "granitemoehybrid"}, "linear_attention"),
+        ({"model_type": "qwen3_5_text", "layer_types": ["linear_attention"] * 4}, "full_attention"),
         ({"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1.0]}}, "long_factor"),
         ({"surprise": 1, "other": 2.5}, "not known for model_type 'llama': other, surprise"),
         ({"rope_parameters": {"rope_theta": 10.0, "surprise": 1}}, "surprise"),

@@ -93,6 +93,9 @@ def _mixers(fields: Fields, *, by_key_head: bool = False) -> list[Mixer]:
         raise UnsupportedModelError(f"layer_types {sorted(unknown)} are not supported")
     if len(types) != count:
         raise UnsupportedModelError("layer_types must name every layer")
+    if FULL not in types:
+        # The cache is counted in the bytes of a token, which would be none.
+        raise UnsupportedModelError(f"layer_types must have a {FULL!r} layer")
     return [mixers[kind] for kind in types]
 
 
