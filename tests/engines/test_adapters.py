@@ -56,6 +56,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """By engine."""
 
 
+def test_an_adapter_changes_the_answer_to_a_short_prompt(tmp_path: Path) -> None:
+    """The step that the start measures comes before any request, and must know of adapters."""
+    settings = Settings(
+        served_model_names=("pocket",),
+        engine="plumbline",
+        device="cpu",
+        dtype="float32",
+        loras=(("a", str(adapter(tmp_path / "a", 0))),),
+    )
+
+    async def scenario() -> None:
+        async with serving(load(settings), loras=settings.loras) as server:
+            assert await tokens(server, "a", [5, 6, 7]) != await tokens(server, "pocket", [5, 6, 7])
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("engine", OPTIONS)
 def test_tokens_are_those_of_merged_weights_in_any_batch(engine: str, tmp_path: Path) -> None:

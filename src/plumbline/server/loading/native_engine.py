@@ -172,10 +172,11 @@ def build_native(
         device=device,
         num_states=config.max_num_seqs,
     )
-    means = _share(settings, runner, loaded.library) if loaded.library is not None else ""
     adapters = None
     if settings.loras or settings.lora_dir:
         adapters = AdapterTable(loaded, capacity=settings.max_loras, max_rank=largest_rank(settings))
+    # After the places of adapters: the first step records which operations there are.
+    means = _share(settings, runner, loaded.library) if loaded.library is not None else ""
     ends = described.eos_token_ids
     return NativeEngine(
         config,
