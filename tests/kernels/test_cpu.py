@@ -479,6 +479,18 @@ def test_draws_are_those_of_the_reference(
     assert (ours != theirs).sum() <= 1
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("-inf"), float("inf")])
+@pytest.mark.parametrize("top_k", [0, 5])
+@pytest.mark.parametrize("top_p", [0.0, 0.9, 1.0])
+def test_a_row_without_a_likeliest_token_draws_some_token(number: float, top_k: int, top_p: float) -> None:
+    """An adapter or a damaged checkpoint may make all logits NaN; the process must go on."""
+    floats, whole = [torch.tensor([x]) for x in (1.0, top_p, 0.0)], torch.tensor([7])
+    drawn = load().sample(
+        torch.full((1, 96), number), floats[0], torch.tensor([top_k]).int(), *floats[1:], whole, whole
+    )
+    assert 0 <= int(drawn) < 96
+
+
 def test_threads_and_callers_at_the_same_time_change_nothing():
     """Callers that find the pool busy work alone; parts are never lost or computed for another task."""
     library = load()

@@ -113,7 +113,8 @@ class Row {
   // range that it is in, because sorting a flat distribution took most of a draw.
   float nucleus(std::vector<float>& kept, float temperature, float wanted) const {
     float *first = kept.data(), *last = first + kept.size();
-    if (mass(first, last, temperature) < wanted) return NAN;
+    // A row of NaN keeps nothing, and wants NaN.
+    if (kept.empty() || !(mass(first, last, temperature) >= wanted)) return NAN;
     double before = 0;
     while (last - first > 1) {
       float* middle = first + (last - first) / 2;
