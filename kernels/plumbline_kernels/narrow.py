@@ -57,7 +57,8 @@ def pack_narrow(weight: Tensor, bits: int, scales: Tensor, shifts: Tensor | None
     """Round a weight to integers, on its device.
 
     Args:
-        weight: [out, in]; what comes from such integers gives them back.
+        weight: [out, in]; one in fp32 that comes from such integers gives them back, and one in bf16 may be a step off
+            where shifts are large.
         bits: 8 or 4.
         scales: fp32 [out, groups], on any device: checkpoints keep theirs on the CPU. Groups are equally long.
         shifts: fp32 [out, groups], like scales.

@@ -143,6 +143,10 @@ def build_native(
         UnsupportedModelError, WeightsError: the model cannot be served.
     """
     device = device_of(settings.device)
+    if settings.batch_invariant and device.type != "cpu":
+        raise OptionError(
+            "--batch-invariant", f"needs --device cpu: on {device} sums depend on the number of rows"
+        )
     model = describe_model(settings, folder, gguf)
     described = model.description
     dtype = native_dtype(settings, model)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.engines.native.models import describe
+from plumbline.engines.native.models import UnsupportedModelError, describe
 from plumbline.engines.native.models.description import Attention
 
 SHARED: dict[str, Any] = {
@@ -382,6 +382,14 @@ def test_the_config_of_a_hybrid_release_is_read(release: str) -> None:
     nets = len(mixers) - len(full)
     assert 2e6 * nets < model.state_bytes(2) < 4e6 * nets
     assert model.cache_width == len(full) * 2 * fields["num_key_value_heads"] * 256
+
+
+@pytest.mark.parametrize("types", [[["linear_attention"]], 3, [None]])
+@pytest.mark.parametrize("family", ["qwen3_5_text", "qwen3"])
+def test_types_of_layers_that_are_no_names_are_refused(family: str, types: Any) -> None:
+    fields = SHARED | shape(1, 2, 2, 32, 32, 99, 64) | {"model_type": family, "layer_types": types}
+    with pytest.raises(UnsupportedModelError, match="layer_types"):
+        describe(fields)
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -47,7 +47,7 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
 
 def kernels_problem(description: ModelDescription) -> str | None:
     """Return which part of a model the Triton kernels do not have, or None if a GPU runs it."""
-    for mixer in {layer.mixer for layer in description.layers}:
+    for mixer in dict.fromkeys(layer.mixer for layer in description.layers):
         if isinstance(mixer, Latent):
             if mixer.rank > _WIDEST_LATENT:
                 return f"the Triton kernels have no latents of {mixer.rank} ({_WIDEST_LATENT} at most)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from plumbline.engines.native.models.description import (
@@ -81,19 +81,23 @@ def alike(
     return (layer,) * fields.integer("num_hidden_layers")
 
 
-def layer_types(fields: Fields, default: Iterable[str]) -> tuple[str, ...]:
+def layer_types(
+    fields: Fields, default: Iterable[str], known: Sequence[str] = (FULL, SLIDING)
+) -> tuple[str, ...]:
     """Read the type of each layer.
 
     Args:
         fields: of the config.
         default: the types where `layer_types` is missing.
+        known: the types that there are.
 
     Raises:
         UnsupportedModelError: a type is not supported, or there is not one for each layer.
     """
-    types = tuple(fields.get("layer_types") or default)
-    if unknown := set(types) - {FULL, SLIDING}:
-        raise UnsupportedModelError(f"layer_types {sorted(unknown)} are not supported")
+    found = fields.get("layer_types") or default
+    types = tuple(found) if isinstance(found, Iterable) else (found,)
+    if unknown := [str(kind) for kind in types if kind not in known]:
+        raise UnsupportedModelError(f"layer_types {sorted({*unknown})} are not supported")
     if len(types) != fields.integer("num_hidden_layers"):
         raise UnsupportedModelError("layer_types must name every layer")
     return types

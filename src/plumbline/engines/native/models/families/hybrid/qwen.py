@@ -17,7 +17,15 @@ from plumbline.engines.native.models.description import (
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.families.experts.qwen import SHARED, expert_layers, experts
-from plumbline.engines.native.models.families.parts import FULL, Family, attention_bias, dense, heads, model
+from plumbline.engines.native.models.families.parts import (
+    FULL,
+    Family,
+    attention_bias,
+    dense,
+    heads,
+    layer_types,
+    model,
+)
 from plumbline.engines.native.models.families.rope_fields import read_rope, rope_parameters
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
@@ -86,13 +94,8 @@ def _mixers(fields: Fields, *, by_key_head: bool = False) -> list[Mixer]:
     )
     mixers: dict[str, Mixer] = {FULL: attention, _LINEAR: net}
     count, interval = fields.integer("num_hidden_layers"), fields.integer("full_attention_interval", 4)
-    types = fields.get("layer_types") or [
-        _LINEAR if (layer + 1) % interval else FULL for layer in range(count)
-    ]
-    if unknown := set(types) - mixers.keys():
-        raise UnsupportedModelError(f"layer_types {sorted(unknown)} are not supported")
-    if len(types) != count:
-        raise UnsupportedModelError("layer_types must name every layer")
+    by_default = (_LINEAR if (layer + 1) % interval else FULL for layer in range(count))
+    types = layer_types(fields, by_default, (FULL, _LINEAR))
     if FULL not in types:
         # The cache is counted in the bytes of a token, which would be none.
         raise UnsupportedModelError(f"layer_types must have a {FULL!r} layer")
