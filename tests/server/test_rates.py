@@ -270,6 +270,7 @@ def test_words_of_another_form_belong_to_the_key() -> None:
         ("secret1 requests=3 requests=4", "each once"),
         ("secret1 requests=0", "requests are no number from 1"),
         ("secret1 tokens=many", "tokens are no number"),
+        ("secret1 stored=0", "stored is no size above 0"),
         ("secret1 name=a/b", "name is not"),
         ("sha256:12", "64 hexadecimal digits"),
     ],

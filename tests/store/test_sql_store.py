@@ -290,6 +290,8 @@ async def test_a_process_whose_lease_expired_adds_nothing(postgres_url: str) -> 
         await second.save_response(record("r2", conversation="c1"))
         kept = (await first.conversation_items("a", "c1")).entries
         assert [one.id for one in kept] == ["in_r2", "out_r2"]
+        with pytest.raises(StoreUnavailableError, match="another server"):
+            await first.save_response(record("r3", conversation="c1"))
 
 
 async def test_an_abandoned_response_ends_in_its_conversation(postgres_url: str) -> None:
@@ -304,6 +306,63 @@ async def test_an_abandoned_response_ends_in_its_conversation(postgres_url: str)
         assert await second.end_abandoned(failed) == 1
         assert [one.id for one in (await second.conversation_items("a", "c1")).entries] == ["in_r1", "out_r1"]
         assert await second.lease_conversation("a", "c1")
+
+
+async def test_an_abandoned_response_does_not_wait_for_its_conversation(postgres_url: str) -> None:
+    """A conversation that another process works on stops neither this response nor the others of its batch."""
+    async with opened(postgres_url) as gone, opened(postgres_url) as busy, opened(postgres_url) as third:
+        await gone.save_conversation(ConversationRecord(id="c1", owner="a", created_at=1))
+        assert await gone.lease_conversation("a", "c1")
+        for name, conversation in (("r1", "c1"), ("r2", None)):
+            await gone.save_response(record(name, status="queued", conversation=conversation))
+        await _expire(gone)
+        assert await busy.lease_conversation("a", "c1")
+
+        assert await third.end_abandoned(failed) == 2
+        assert [one.id for one in (await third.conversation_items("a", "c1")).entries] == ["in_r1", "out_r1"]
+        assert not await third.lease_conversation("a", "c1"), "the process that is busy keeps its lease"
+
+
+async def test_new_metadata_do_not_end_a_lease(postgres_url: str) -> None:
+    changed = ConversationRecord(id="c1", owner="a", created_at=1, metadata={"k": "v"})
+    async with opened(postgres_url) as first, opened(postgres_url) as second:
+        await first.save_conversation(ConversationRecord(id="c1", owner="a", created_at=1))
+        assert await first.lease_conversation("a", "c1")
+        for store in (first, second):
+            await store.save_conversation(changed)
+        assert await second.conversation("a", "c1") == changed
+        assert not await second.lease_conversation("a", "c1")
+
+
+async def test_a_client_that_leaves_while_a_lease_is_granted_keeps_none(postgres_url: str) -> None:
+    async with opened(postgres_url) as first, opened(postgres_url) as second:
+        await first.save_conversation(ConversationRecord(id="c1", owner="a", created_at=1))
+        async with second._database._asynchronous.begin() as other:  # type: ignore[attr-defined]
+            await other.execute(sa.select(conversations).with_for_update())
+            leaving = asyncio.create_task(first.lease_conversation("a", "c1"))
+            await asyncio.sleep(0.1)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+            first.release_conversation("c1")
+        for _ in range(2):  # The lease, and its release.
+            await first.save_chat(chat("x1"))
+        assert await second.lease_conversation("a", "c1")
+
+
+async def test_metadata_of_a_conversation_count_for_its_owner(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise conversations without items would be free. Metadata that replace others count once."""
+    monkeypatch.setattr(response_rows, "_SUM_SECONDS", 0.0)
+    async with opened(url) as store:
+        for size in (400, 500, 300):
+            metadata = {"k": "v" * size}
+            await store.save_conversation(
+                ConversationRecord(id="c1", owner="a", created_at=1, metadata=metadata)
+            )
+            await store.check_room("a", most_bytes=size + 50)
+            with pytest.raises(StoreFullError, match="stored bytes"):
+                await store.check_room("a", most_bytes=size)
 
 
 async def test_a_conversation_keeps_its_items_in_order(url: str) -> None:

@@ -75,9 +75,10 @@ def read_key(text: str) -> Key:
     models = tuple(given.pop("models", "").split(",")) if "models" in given else ()
     if not all(models):
         raise ValueError("has a key with an empty name among its models")
-    stored = parse_size(given.pop("stored", "0"))
-    if stored is None:
-        raise ValueError("has a key whose stored is no size such as 1048576 or 1GiB")
+    size = given.pop("stored", None)
+    stored = 0 if size is None else parse_size(size) or 0
+    if size is not None and not stored:
+        raise ValueError("has a key whose stored is no size above 0, such as 1048576 or 1GiB")
     limits = {}
     for each, value in given.items():
         if not re.fullmatch(r"[1-9]\d{0,11}", value):

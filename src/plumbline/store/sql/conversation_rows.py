@@ -20,15 +20,18 @@ class ConversationRows(ResponseRows):
 
     async def save_conversation(self, record: ConversationRecord, items: Sequence[ItemRecord] = ()) -> None:
         def work(connection: sa.Connection) -> None:
-            values = {"metadata": encode_pairs(record.metadata), "used_at": now()}
+            values = {"metadata": pairs, "used_at": now()}
             insert = self._insert(conversations).values(
-                id=record.id, owner=record.owner, created_at=record.created_at, size=0, **values
+                id=record.id, owner=record.owner, created_at=record.created_at, size=len(pairs), **values
             )
             own = conversations.c.owner == record.owner
-            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=values, where=own))
-            self._append(connection, record.owner, record.id, items)
+            changed = {**values, "size": _resized(len(pairs))}
+            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=changed, where=own))
+            if items:  # Metadata alone leave the lease of a request that works on it.
+                self._append(connection, record.owner, record.id, items)
 
-        await self._writer.write(work, lambda _: self._grown(record.owner, 0, items))
+        pairs = encode_pairs(record.metadata)
+        await self._writer.write(work, lambda _: self._grown(record.owner, len(pairs), items))
 
     async def conversation(self, owner: str, conversation_id: str) -> ConversationRecord | None:
         def work(connection: sa.Connection) -> ConversationRecord | None:
@@ -124,6 +127,12 @@ class ConversationRows(ResponseRows):
             return bool(found.rowcount)
 
         return await self._writer.write(work)
+
+
+def _resized(new: int) -> sa.ColumnElement[int]:
+    """Return the size of a conversation whose metadata are replaced; older versions did not count them."""
+    others = conversations.c.size - sa.func.length(conversations.c.metadata)
+    return sa.case((others > 0, others), else_=0) + new
 
 
 def _mine(owner: str, conversation_id: str) -> sa.ColumnElement[bool]:

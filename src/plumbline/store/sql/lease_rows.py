@@ -133,11 +133,19 @@ class LeaseRows(ConversationRows):
             # One that does not exist needs no lease: whoever reads it finds that out.
             return None if connection.scalar(sa.select(conversations.c.id).where(*mine)) is None else False
 
+        has_left = False
+
         def committed(granted: bool | None) -> None:
             if granted:
                 self._leased.add(conversation_id)
+                if has_left:  # Nobody else would end it, and `renew_leases` would keep it for ever.
+                    self.release_conversation(conversation_id)
 
-        return await self._writer.write(work, committed) is not False
+        try:
+            return await self._writer.write(work, committed) is not False
+        except asyncio.CancelledError:
+            has_left = True
+            raise
 
     def release_conversation(self, conversation_id: str) -> None:
         if conversation_id in self._leased:

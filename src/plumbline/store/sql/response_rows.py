@@ -43,15 +43,16 @@ class ResponseRows(Rows):
     """Conversations that requests of this process work on."""
 
     async def save_response(self, record: ResponseRecord) -> None:
-        def work(connection: sa.Connection) -> None:
-            self._save(connection, record)
+        def work(connection: sa.Connection) -> bool:
+            return self._save(connection, record)
 
-        def committed(_: None) -> None:
+        def committed(is_saved: bool) -> None:
             if record.status in UNFINISHED:
                 self._unfinished.add(record.id)
             else:
                 self._unfinished.discard(record.id)
-                self._leased.discard(record.conversation or "")  # `_append` has ended the lease.
+                if is_saved:
+                    self._leased.discard(record.conversation or "")  # `_append` has ended the lease.
             self._grown(record.owner, len(record.response) + len(record.events), record.input)
 
         await self._writer.write(work, committed)
@@ -156,8 +157,11 @@ class ResponseRows(Rows):
 
     def _save(
         self, connection: sa.Connection, record: ResponseRecord, *, taken_from: str | None = None
-    ) -> None:
-        """Write a record; `taken_from` is the process that has it now, if that is another one."""
+    ) -> bool:
+        """Write a record, and return True; return False if it was deleted, or has ended.
+
+        `taken_from` is the process that has it now, if that is another one.
+        """
         values = _values(record)
         is_unfinished = record.status in UNFINISHED
         values |= {"runner": self._runner, "seconds": LEASE_SECONDS} if is_unfinished else _NO_LEASE
@@ -165,7 +169,7 @@ class ResponseRows(Rows):
         if not new:
             mine = {"its_id": record.id, "its_owner": record.owner}
             if not connection.execute(self._replace_unfinished, values | mine).rowcount:
-                return  # It was deleted, or has ended.
+                return False
             connection.execute(sa.delete(items).where(items.c.holder == record.id))
             if self.is_shared:
                 connection.execute(sa.delete(event_parts).where(event_parts.c.response == record.id))
@@ -173,6 +177,7 @@ class ResponseRows(Rows):
         self._note_items(connection, record.owner, record.id, every)
         if record.conversation is not None and not is_unfinished:
             self._append(connection, record.owner, record.conversation, every, taken_from=taken_from)
+        return True
 
     @cached_property
     def _insert_response(self) -> Any:
@@ -249,21 +254,29 @@ class ResponseRows(Rows):
 
         An item that the conversation has already stays where it is: cursors are ids, so an id has one place.
 
+        With `taken_from`, the items are of a process that has gone: only its own lease ends, and one that another
+        process has meanwhile stays. Otherwise they, and their whole batch, would wait for that process.
+
         Raises:
             StoreUnavailableError: another process has the lease: this one was stopped for long, or could not renew it.
         """
         mine = (conversations.c.id == conversation, conversations.c.owner == owner)
-        free = sa.or_(
-            conversations.c.runner.is_(None), conversations.c.runner.in_((self._runner, taken_from or ""))
-        )
+        runner = conversations.c.runner
+        if taken_from is None:
+            # One that was leased, and has no runner now, was another process' meanwhile.
+            is_leased = conversation in self._leased
+            free = runner == self._runner if is_leased else sa.or_(runner.is_(None), runner == self._runner)
+            left: dict[str, Any] = {"runner": None, "lease_until": None}
+        else:
+            free = sa.true()
+            left = {"runner": sa.func.nullif(runner, taken_from)}
         touched = connection.execute(
             sa.update(conversations)
             .where(*mine, free)
             .values(
                 used_at=now(),
                 size=conversations.c.size + sum(len(item.body) for item in every),
-                runner=None,
-                lease_until=None,
+                **left,
             )
         )
         if not touched.rowcount:

@@ -98,7 +98,10 @@ conversations = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("used_at", sa.BigInteger, nullable=False),
     sa.Column(
-        "size", sa.BigInteger, nullable=False, comment="bytes of its items; an item sent again counts again"
+        "size",
+        sa.BigInteger,
+        nullable=False,
+        comment="bytes of metadata and items; an item sent again counts again",
     ),
     sa.Column("metadata", sa.LargeBinary, nullable=False),
     sa.Column("runner", _TEXT, comment="the process with a request that works on it"),
