@@ -102,6 +102,7 @@ def both(
     of_stream: TitleAndRules,
     requests: tuple[str, str] = (WHOLE, STREAM),
     before: Precondition | None = None,
+    milder: bool = False,
 ) -> Callable[[Law], Law]:
     """Register a law twice: for non-streaming answers as `scenario/name`, for streams as `scenario/stream-name`.
 
@@ -111,12 +112,14 @@ def both(
         of_stream: title and rules of the check of the stream.
         requests: the names of the two requests in the scenario.
         before: raises Inconclusive if the law cannot be applied to the scenario.
+        milder: see `check`.
     """
     scenario, _, name = slug.rpartition("/")
 
     def register(law: Law) -> Law:
-        whole(slug, *of_whole, request=requests[0], before=before)(law)
-        return stream(f"{scenario}/stream-{name}", *of_stream, request=requests[1], before=before)(law)
+        whole(slug, *of_whole, request=requests[0], before=before, milder=milder)(law)
+        streamed = f"{scenario}/stream-{name}"
+        return stream(streamed, *of_stream, request=requests[1], before=before, milder=milder)(law)
 
     return register
 

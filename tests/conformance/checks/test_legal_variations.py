@@ -128,3 +128,22 @@ def test_a_refusal_may_be_400_or_422(scenario: str) -> None:
     ]
 
     assert accused(Transcript(scenario=scenario, exchanges=exchanges), ()) == {}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RemoteProtocolError: Server disconnected without sending a response.",
+        "ReadError",
+    ],
+)
+def test_a_server_may_close_a_kept_connection_without_notice(error: str) -> None:
+    """RFC 9112, section 9.5: the next request may be on its way already."""
+    seen = transcripts()["chat/connection"]
+    closed = [
+        changed(one, status=0, headers=[], frames=[], error=error) if one.name == "after/2" else one
+        for one in seen.exchanges
+    ]
+    found = judge(Transcript(scenario=seen.scenario, exchanges=closed))
+
+    assert {one.verdict for one in found if one.check == "chat/connection/served"} == {"inconclusive"}

@@ -30,6 +30,11 @@ MILDER = {
     "responses/stream-text/terminator",
     "responses/tool/new-ids",
     "chat/tool/new-ids",
+    *(
+        f"{api}/tool-typed/{name}"
+        for api in ("chat", "responses")
+        for name in ("arguments", "stream-arguments")
+    ),
 }
 """Checks that ask for less than their rule, each with the reason beside it in the code."""
 

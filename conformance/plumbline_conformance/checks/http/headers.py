@@ -25,6 +25,8 @@ from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
 Steps = Generator[Request, Exchange, None]
 CODINGS = {"identity", "gzip", "x-gzip", "deflate"}
 """The codings that the judge accepts."""
+CLOSED = "RemoteProtocolError: Server disconnected without sending a response"
+"""The error of httpx for a connection that ends before the first byte of an answer."""
 ONCE = ("content-type", "content-length", "content-encoding")
 SCENARIOS = (
     *("chat/text", "chat/stream-text", "completions/text", "responses/stream-text", "messages/text"),
@@ -114,10 +116,15 @@ def connection(target: Target) -> Steps:
 
 @check("chat/connection/served", "Serve the next request on a connection that is kept open", "HTTP-19")
 def connection_served(seen: Transcript) -> Iterator[Problem]:
-    """A server may close the connection after any answer; if it does not, the next answer must be whole."""
+    """A server may close the connection after any answer; if it does not, the next answer must be whole.
+
+    It may close it without notice (RFC 9112, section 9.5), also while the next request is on its way.
+    """
     accepted(at(seen, WHOLE))
     for number in range(1, 5):
         found = at(seen, f"after/{number}")
+        if (found.error or "").startswith(CLOSED):
+            raise Inconclusive("the server closed the connection while the next request was sent")
         if (found.error or "").startswith("RemoteProtocolError"):
             yield Problem(
                 expected="an answer", actual=found.error or "", pointer="connection", exchange=found.name
