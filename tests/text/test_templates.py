@@ -431,6 +431,10 @@ GROWING = {
     "times": "{{ 'x' * 1000000000 }}",
     "times, from the left": "{{ 1000000000 * 'x' }}",
     "times, of a list": "{{ [1] * 1000000000 }}",
+    "a width of JSON": "{{ [1] | tojson(indent=1000000000) }}",
+    "a format, of an object": "{{ ('%(a)s' * 1000) % {'a': 'x' * 1000000} }}",
+    "a format, of a list": "{{ ('{0[0]}' * 1000).format(['x' * 1000000]) }}",
+    "a join of attributes": "{{ ([{'a': 'x' * 1000000}] * 1000) | join(attribute='a') }}",
     "a constant": "{% set x = ('x' * 1000) * 1000000 %}",
     "a power": "{{ 2 ** 10000000000 }}",
     "powers of powers": "{% set ns = namespace(n=3) %}{% for i in range(60) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
@@ -460,7 +464,7 @@ GROWING = {
 def test_a_template_makes_no_value_of_gigabytes(source: str) -> None:
     """Neither when it is compiled, where constants are computed, nor when it runs."""
     tracemalloc.start()
-    with pytest.raises(TemplateError, match=r"it makes a (value|number) of more than"):
+    with pytest.raises(TemplateError, match=r"it (makes a (value|number) of|indents JSON by) more than"):
         ChatTemplate(source).render([{"role": "user", "content": "x"}])
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -472,6 +476,7 @@ def test_a_template_makes_no_value_of_gigabytes(source: str) -> None:
     [
         ("{{ 'ab' ~ 1 ~ none ~ ['c'] }}", "ab1None['c']"),
         ("{{ 'ab' * 3 }}{{ 2 ** 10 }}{{ [1] + [2] }}", "ababab1024[1, 2]"),
+        ("{{ [{'a': 1}, {'a': 2}] | join('-', attribute='a') }}{{ [1] | tojson(indent=1) }}", "1-2[\n 1\n]"),
         ("{{ '%5d|%s' % (3, 'x') }}{{ '%s-%s'|format('a', 'b') }}", "    3|xa-b"),
         ("{{ '{:>4}{}'.format(1, 'y') }}{{ 'a'.center(5) }}{{ 'a'|center(3) }}", "   1y  a   a "),
         (

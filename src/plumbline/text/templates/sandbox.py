@@ -16,10 +16,19 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from plumbline.text.templates.sizes import checked_call, checked_filters, checked_format, checked_operation
+from plumbline.text.templates.sizes import (
+    checked_call,
+    checked_filters,
+    checked_format,
+    checked_operation,
+    checked_text,
+)
 from plumbline.text.templates.values import NoContent
 
 __all__ = ["template_environment"]
+
+_WIDEST = 64
+"""Characters by which JSON may be indented."""
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -114,19 +123,20 @@ def _check_name(name: Any) -> None:
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
-    indent: int | None = None,
+    indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     """Return plain JSON. jinja2's own filter escapes HTML, which differs from the training data."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-        default=_null,
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_null
     )
+    if indent is None:
+        return encoder.encode(value)
+    # Each entry of a deep list has a line of its own, so a request can make much of it.
+    if (indent if isinstance(indent, int) else len(indent)) > _WIDEST:
+        raise jinja2.TemplateError(f"it indents JSON by more than {_WIDEST} characters")
+    return checked_text(encoder.iterencode(value))
 
 
 def _null(value: Any) -> None:

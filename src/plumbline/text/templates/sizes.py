@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import jinja2
-from jinja2.filters import FILTERS
+from jinja2.filters import FILTERS, make_attrgetter
 
 __all__ = [
     "LONGEST",
@@ -43,6 +43,19 @@ def _length(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     return len(value) * _ENTRY if isinstance(value, Sized) else 0
+
+
+def _written(value: Any) -> int:
+    """Return about how many characters a value has as text; lists may have one long text many times."""
+    size, waiting = 0, [value]
+    while waiting and size <= LONGEST:  # A list may also have itself.
+        each = waiting.pop()
+        size += len(each) if isinstance(each, str) else _ENTRY
+        if isinstance(each, Mapping):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, list | tuple):
+            waiting += each
+    return size
 
 
 def checked_operation(operator: str, left: Any, right: Any) -> None:
@@ -82,7 +95,7 @@ def checked_format(pattern: str, values: Iterable[Any]) -> None:
     if "*" in pattern or "{" in pattern:
         widths += [value for value in given if isinstance(value, int)]
     # The same value may be named several times.
-    largest = max((_length(value) for value in given), default=0)
+    largest = max(map(_written, given), default=0)
     fields = pattern.count("%") + pattern.count("{")
     _check(len(pattern) + sum(map(abs, widths)) + largest * fields)
 
@@ -131,9 +144,10 @@ def checked_filters() -> dict[str, Callable[..., Any]]:
 
     def join(context: Any, value: Any, d: Any = "", attribute: Any = None) -> Any:
         entries = list(value)
-        if attribute is None:
-            _check(sum(_length(each) + len(str(d)) for each in entries))
-        return filters["join"](context, entries, d, attribute)
+        if attribute is not None:
+            entries = list(map(make_attrgetter(context.environment, attribute), entries))
+        _check(sum(_length(each) + len(str(d)) for each in entries))
+        return filters["join"](context, entries, d)
 
     def format_(value: Any, *given: Any, **named: Any) -> Any:
         checked_format(str(value), (*given, *named.values()))
