@@ -27,7 +27,7 @@ CODINGS = {"identity", "gzip", "x-gzip", "deflate"}
 """The codings that the judge accepts."""
 CLOSED = "RemoteProtocolError: Server disconnected without sending a response"
 """The error of httpx for a connection that ends before the first byte of an answer."""
-ONCE = ("content-type", "content-length", "content-encoding")
+ONCE = ("content-type", "content-length")
 SCENARIOS = (
     *("chat/text", "chat/stream-text", "completions/text", "responses/stream-text", "messages/text"),
     *("models/list", "errors/broken-json"),
