@@ -63,6 +63,9 @@ _PHRASES = {
     413: "The request body is too large.",
 }
 
+_LEFT = "client disconnected prematurely"
+"""What Litestar's error says, a 500, of a client that leaves before its whole body has come."""
+
 
 class Application:
     """The ASGI application, and the models that it serves."""
@@ -209,6 +212,10 @@ def _api_error(request: Request[Any, Any, Any], error: ApiError) -> Response[byt
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """Answer the framework's errors: unknown path, wrong method, body too large."""
+    if (
+        error.detail == _LEFT
+    ):  # Nobody reads the answer, but the log and the metrics must not blame the server.
+        return _respond(request, from_status(HTTPStatus.BAD_REQUEST, "The request body ended early."))
     if error.status_code in _PHRASES:
         message = _PHRASES[error.status_code].format(method=request.method, path=request.url.path)
         if error.status_code == HTTPStatus.NOT_FOUND:

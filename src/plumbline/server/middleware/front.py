@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 from litestar.utils import normalize_path
 
@@ -62,7 +63,8 @@ _DRAIN_LIMIT = 8
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 """An id that a client may give its request; others are replaced."""
 
-
+_HOST = re.compile(rb"([\w.~%!$&'()*+,;=-]*|\[[\da-fA-F:.]+\])(:\d{0,5})?")
+"""A name or an address, and a port."""
 _NO_KEYS = KeyRing(())
 
 
@@ -234,6 +236,10 @@ class Front:
         """Check a request by its headers; return the error, if any."""
         headers = dict(scope["headers"])
         path = scope["path"]
+        if not _has_valid_host(scope):
+            return ApiError(
+                400, "The Host header is not one host with an optional port.", code="invalid_http"
+            )
         if not is_open and (error := self._key_error(scope)) is not None:
             return error
         if path not in PROBES and (error := self._draining.refusal) is not None:
@@ -310,3 +316,16 @@ async def _drain(receive: Receive, limit: int) -> None:
         if message["type"] != "http.request" or not message.get("more_body", False):
             return
         seen += len(message.get("body", b""))
+
+
+def _has_valid_host(scope: Scope) -> bool:
+    """Return whether the Host header names one host (RFC 9112, 3.2), or is missing; Litestar fails on `host: t:x`."""
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    if len(hosts) > 1 or not all(map(_HOST.fullmatch, hosts)):
+        return False
+    try:
+        for host in hosts:
+            urlsplit(f"//{host.decode()}").port  # noqa: B018 - it raises where a port or an IPv6 address is none.
+    except ValueError:
+        return False
+    return True
