@@ -23,6 +23,11 @@ from plumbline.text.fill_in import fill_in_tokens
 __all__ = ["Guard", "Markers", "TextTokenizer", "UnguardableTextError", "UnsupportedTokenizerError"]
 
 
+_MOST_TOKENS = 2**20
+"""Four times the largest vocabulary of today. A file of a few bytes may give a token the id 2**32 - 1, and the tables
+have an entry for every id."""
+
+
 class UnsupportedTokenizerError(ValueError):
     """The folder's tokenizer is not supported; the message names what is missing."""
 
@@ -57,6 +62,10 @@ class TextTokenizer:
         self.vocab_size: int = whole.get_vocab_size(with_added_tokens=True)
         highest = max(whole.get_vocab(with_added_tokens=True).values(), default=-1)
         self.vocab_size = max(self.vocab_size, highest + 1)
+        if self.vocab_size > _MOST_TOKENS:
+            raise UnsupportedTokenizerError(
+                f"A token has the id {highest}; at most {_MOST_TOKENS} are supported."
+            )
         self.added: dict[str, int] = {token["content"]: token["id"] for token in added}
         self.fill_in = fill_in_tokens(self.added)
         self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
@@ -98,7 +107,18 @@ class TextTokenizer:
             )
         config_path = folder / "tokenizer_config.json"
         config = json.loads(config_path.read_text("utf-8")) if config_path.is_file() else {}
-        return cls(json.loads(path.read_text("utf-8")), config=config)
+        definition = json.loads(path.read_text("utf-8"))
+        if not isinstance(definition, dict):
+            raise UnsupportedTokenizerError(f"{path} must be an object")
+        try:
+            return cls(definition, config=config if isinstance(config, dict) else {})
+        except UnsupportedTokenizerError:
+            raise
+        except Exception as error:  # The library raises no narrower type.
+            reason = str(error).partition("\n")[0][:200]
+            raise UnsupportedTokenizerError(
+                f"{path} cannot be read: {type(error).__name__}: {reason}"
+            ) from error
 
     def encode_text(self, text: str) -> list[int]:
         """Encode text without any added tokens."""

@@ -25,6 +25,10 @@ def named_files(folder: Path) -> Iterator[None]:
         if path.parent != folder:
             raise
         raise FileNotFoundError(f"the model folder {folder} has no {path.name}") from error
+    except RecursionError as error:
+        raise ValueError(
+            f"{_broken(folder)} is not valid JSON: its lists or objects are nested too deep"
+        ) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{_broken(folder)} is not valid JSON: {error}") from error
 
@@ -34,7 +38,7 @@ def _broken(folder: Path) -> Path:
     for path in sorted(folder.glob("*.json")):
         try:
             json.loads(path.read_text("utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             return path
     return folder
 

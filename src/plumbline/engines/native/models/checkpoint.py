@@ -40,6 +40,8 @@ _IMAGES = (
 
 _OLD = "rotary_emb.inv_freq"
 """Rotary frequencies of old checkpoints, which the config determines."""
+_LONGEST = 255
+"""Bytes of the name of a file that file systems take; looking for a longer one is an error of the system."""
 _PLAIN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -64,7 +66,7 @@ class Checkpoint:
         """Open every file and index its tensors."""
         for name in self._file_names():
             path = self.folder / name
-            if not path.exists():
+            if not path.is_file():
                 raise WeightsError(f"{path} is named by the index but missing")
             try:
                 file: Any = safe_open(path, framework="pt", device="cpu")
@@ -83,7 +85,7 @@ class Checkpoint:
     def _file_names(self) -> list[str]:
         index = self.folder / "model.safetensors.index.json"
         if index.exists():
-            return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            return _files_of_index(index)
         if (self.folder / "model.safetensors").exists():
             return ["model.safetensors"]
         raise WeightsError(f"{self.folder} has neither model.safetensors nor model.safetensors.index.json")
@@ -164,6 +166,23 @@ class Checkpoint:
             problems.append(f"not used: {some(sorted(self.unused))}")
         if problems:
             raise WeightsError(f"the weights in {self.folder} do not fit its config; " + "; ".join(problems))
+
+
+def _files_of_index(index: Path) -> list[str]:
+    """Return the files that an index names, which are beside it.
+
+    Raises:
+        WeightsError: the index has no `weight_map`, or it names something else than a file of the folder.
+    """
+    found = json.loads(index.read_text(encoding="utf-8"))
+    files = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(files, dict):
+        raise WeightsError(f"{index} has no weight_map, an object with the file of each tensor")
+    for name, file in files.items():
+        named = isinstance(file, str) and file.isprintable() and Path(file).name == file
+        if not named or len(file.encode()) > _LONGEST:
+            raise WeightsError(f"{index} has {file!r:.80} for {name!r:.80}, which is not the name of a file")
+    return sorted(set(files.values()))
 
 
 def some(names: list[str]) -> str:

@@ -6,7 +6,8 @@ not known may change what the model computes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +26,12 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "relu2": "relu2",
 }
+_MOST = {"num_hidden_layers": 10_000}
+"""Layers are described one by one: a config of 300 bytes with 2**31 of them would take 16 GB."""
+_MOST_OF_ANY = 2**31 - 1
+"""What the kernels index with."""
+_MOST_SHOWN = 80
+"""Characters of a value in an error."""
 _FROM_TRANSFORMERS = (
     "_attn_implementation _attn_implementation_autoset _name_or_path architectures attn_implementation auto_map "
     "chunk_size_feed_forward id2label is_decoder is_encoder_decoder label2id model_type output_attentions "
@@ -46,14 +53,33 @@ class Fields:
     def __init__(self, values: Json) -> None:
         """Take the fields, with null for those that are not set."""
         self._values = values
+        self._latest = ""
         self._known = set(f"{_FROM_TRANSFORMERS} {_OF_TRAINING} {_OF_GENERATION}".split())
         self.model_type = str(values.get("model_type") or "")
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a field, or `default` where it is missing or null."""
         self._known.add(name)
+        self._latest = name
         value = self._values.get(name)
         return default if value is None else value
+
+    @contextmanager
+    def readable(self) -> Iterator[None]:
+        """Refuse a value with which a family's reader cannot compute, such as a string where it expects a list.
+
+        Raises:
+            UnsupportedModelError: the block failed; the message names the field that was read last.
+        """
+        try:
+            yield
+        except UnsupportedModelError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UnsupportedModelError(
+                f"config.json has a value that cannot be read, probably of {self._latest or 'model_type'}: "
+                f"{type(error).__name__}: {str(error)[:_MOST_SHOWN]!r}"
+            ) from error
 
     def has(self, name: str) -> bool:
         """Return whether a field is there, null or not."""
@@ -67,7 +93,11 @@ class Fields:
         """
         value = self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise UnsupportedModelError(f"{name} must be a positive integer in config.json, not {value!r}")
+            raise UnsupportedModelError(
+                f"{name} must be a positive integer in config.json, not {value!r:.{_MOST_SHOWN}}"
+            )
+        if value > (most := _MOST.get(name, _MOST_OF_ANY)):
+            raise UnsupportedModelError(f"{name} is larger than {most}, the most that is supported")
         return value
 
     def number(self, name: str, default: float) -> float:
@@ -78,7 +108,9 @@ class Fields:
         """
         value = self.get(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise UnsupportedModelError(f"{name} must be a number in config.json, not {value!r}")
+            raise UnsupportedModelError(
+                f"{name} must be a number in config.json, not {value!r:.{_MOST_SHOWN}}"
+            )
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -93,7 +125,9 @@ class Fields:
         """
         value = self.get(name, default)
         if value not in _ACTIVATIONS:
-            raise UnsupportedModelError(f"{name} {value!r} is not supported ({', '.join(_ACTIVATIONS)} are)")
+            raise UnsupportedModelError(
+                f"{name} {value!r:.{_MOST_SHOWN}} is not supported ({', '.join(_ACTIVATIONS)} are)"
+            )
         return _ACTIVATIONS[value]
 
     def dtype(self) -> torch.dtype:
@@ -105,13 +139,24 @@ class Fields:
         name = self.get("torch_dtype", "float32")
         name = self.get("dtype", name)
         if name not in _DTYPES:
-            raise UnsupportedModelError(f"dtype {name!r} is not supported ({', '.join(_DTYPES)} are)")
+            raise UnsupportedModelError(
+                f"dtype {name!r:.{_MOST_SHOWN}} is not supported ({', '.join(_DTYPES)} are)"
+            )
         return _DTYPES[name]
 
     def token_ids(self, name: str) -> frozenset[int]:
-        """Return a field that is one token id, a list of them or null."""
+        """Return a field that is one token id, a list of them or null.
+
+        Raises:
+            UnsupportedModelError: it is something else.
+        """
         value = self.get(name, [])
-        return frozenset([value] if isinstance(value, int) else value)
+        ids = [value] if isinstance(value, int) else value
+        if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
+            raise UnsupportedModelError(
+                f"{name} must be a token id or a list of them, not {value!r:.{_MOST_SHOWN}}"
+            )
+        return frozenset(ids)
 
     def without_effect(self, *names: str) -> None:
         """Accept fields that do not change what the model computes; a string may name several, with spaces."""
@@ -125,7 +170,7 @@ class Fields:
         """
         for name in names:
             if (value := self.get(name)) is not None and value is not False:
-                raise UnsupportedModelError(f"{name} {value!r} is not supported")
+                raise UnsupportedModelError(f"{name} {value!r:.{_MOST_SHOWN}} is not supported")
 
     def finish(self) -> None:
         """Refuse what nothing has read.
@@ -137,7 +182,8 @@ class Fields:
             name for name, value in self._values.items() if value is not None and name not in self._known
         )
         if unknown:
+            names = ", ".join(f"{name!r:.{_MOST_SHOWN}}"[1:-1] for name in unknown[:20])
             raise UnsupportedModelError(
-                f"config.json has fields that are not known for model_type {self.model_type!r}: "
-                f"{', '.join(unknown)}; remove them if they have no effect"
+                f"config.json has fields that are not known for model_type {self.model_type!r:.{_MOST_SHOWN}}: "
+                f"{names}; remove them if they have no effect"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +26,20 @@ def describe(config: Json) -> ModelDescription:
     Raises:
         UnsupportedModelError: the model is of another family or uses a feature that is not implemented.
     """
+    if not isinstance(config, Mapping):
+        raise UnsupportedModelError("config.json must be an object")
     fields = Fields(config)
-    if fields.model_type in WRAPPED:
-        return replace(describe(text_of(config)), is_text_of_more=True)
+    with fields.readable():
+        if fields.model_type in WRAPPED:
+            return replace(describe(text_of(config)), is_text_of_more=True)
+        return _describe(fields)
+
+
+def _describe(fields: Fields) -> ModelDescription:
     family = FAMILIES.get(fields.model_type)
     if family is None:
         raise UnsupportedModelError(
-            f"model_type {config.get('model_type')!r} is not supported; `plumbline models --supported` lists "
+            f"model_type {fields.get('model_type')!r:.80} is not supported; `plumbline models --supported` lists "
             "those that are, and the transformers engine runs others"
         )
     stored = fields.get("quantization_config")
@@ -49,7 +57,9 @@ def read_description(folder: Path) -> ModelDescription:
     description = describe(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     generation = folder / "generation_config.json"
     if generation.exists():
-        ends = Fields(json.loads(generation.read_text(encoding="utf-8"))).token_ids("eos_token_id")
-        if ends:
+        found = json.loads(generation.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise UnsupportedModelError("generation_config.json must be an object")
+        if ends := Fields(found).token_ids("eos_token_id"):
             description = replace(description, eos_token_ids=ends)
     return description
