@@ -224,9 +224,8 @@ def conformance(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def engines(session: nox.Session) -> None:
     """Try the contract of engines and the judge on transformers, llama.cpp and vLLM, or on `-- NAME …` of them."""
-    Environment(session, "serve,dev,llama-cpp").run(
-        "python", "conformance/own_server/engines.py", *session.posargs
-    )
+    environment = Environment(session, "serve,dev,llama-cpp")
+    environment.run("python", "conformance/own_server/engines.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -246,15 +245,8 @@ def page(session: nox.Session) -> None:
     install += tuple(map(_pin, SITE_BUILDER))
     if not ((driver / "playwright").is_dir() and (driver / "sphinx").is_dir()):
         environment.run("python", *install)
-    environment.run(
-        "python",
-        "-m",
-        "pytest",
-        "-m",
-        "browser",
-        *(session.posargs or ["tests/page"]),
-        PYTHONPATH=str(driver),
-    )
+    chosen = ("-m", "browser", *(session.posargs or ["tests/page"]))
+    environment.run("python", "-m", "pytest", *chosen, PYTHONPATH=str(driver))
 
 
 @nox.session(venv_backend="none")
@@ -279,6 +271,14 @@ def peers(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Fuzz our server with the judge's strategies and with schemathesis (`-- --examples N --seed N`; default 2,000)."""
     Environment(session, DEV).run("python", "conformance/own_server/fuzz.py", *session.posargs)
+
+
+@nox.session(name="fuzz-bytes", venv_backend="none")
+def fuzz_bytes(session: nox.Session) -> None:
+    """Damage requests, frames and model files for ten minutes a target, or PLUMBLINE_FUZZ_SECONDS=N; `-- -k WORD`."""
+    seconds = {"PLUMBLINE_FUZZ_SECONDS": os.environ.get("PLUMBLINE_FUZZ_SECONDS", "600")}
+    chosen = ("-n", "0", "-rA", "--show-capture=stdout", "tests/fuzz_bytes", *session.posargs)
+    Environment(session, DEV).run("python", "-m", "pytest", *chosen, **seconds)
 
 
 @nox.session(name="client-cases", venv_backend="none")
@@ -372,9 +372,8 @@ def docs(session: nox.Session) -> None:
 @nox.session(name="peers-docs", venv_backend="none")
 def peers_docs(session: nox.Session) -> None:
     """Send the requests that the documents of other servers show: each is answered, or refused by name."""
-    Environment(session, DEV).run(
-        "python", "-m", "pytest", "tests/server/test_documented_examples.py", *session.posargs
-    )
+    script = "tests/server/test_documented_examples.py"
+    Environment(session, DEV).run("python", "-m", "pytest", script, *session.posargs)
 
 
 @nox.session(venv_backend="none")
