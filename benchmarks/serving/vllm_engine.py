@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -159,8 +159,9 @@ def _tree(pid: int) -> list[int]:
     """Return a process and all that it has started (Linux)."""
     found = [pid]
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            found += _tree(int(child))
+        with suppress(OSError):  # The thread has ended meanwhile.
+            for child in (thread / "children").read_text().split():
+                found += _tree(int(child))
     return found
 
 
