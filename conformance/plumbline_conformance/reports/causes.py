@@ -14,7 +14,7 @@ from plumbline_conformance.suite.model import FAILED, SURVIVED, Problem, broken_
 __all__ = ["Group", "distinct", "groups", "with_causes"]
 
 _NO_STREAM = {"HTTP-02", "SSE-01"}
-"""The rules that an answer breaks which is no event stream, such as JSON; what else it breaks is a consequence."""
+"""The rules for the form of an event stream: an answer that breaks one, such as plain JSON, breaks others by it."""
 _ORDER = ("error", "fail", "untestable", "flaky", "warn", "rejected", "inconclusive")
 _UNDECIDED = ("rejected", "inconclusive")
 

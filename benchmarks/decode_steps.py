@@ -1,6 +1,6 @@
 """Measure where a decode step of our engine goes, in a server that streams answers to clients.
 
-    python -m benchmarks.serving.decode_steps --to result.json
+    python -m benchmarks.decode_steps --to result.json
 
 The server is a child process that times the parts of its steps, by the wall clock and by the CPU time of the engine's
 thread. A part that takes longer than its CPU time waits: for the interpreter, which also serves HTTP, or for a core.
@@ -230,7 +230,7 @@ def _row(steps: list[dict[str, tuple[float, float]]], row: dict[str, Any]) -> di
 
 def main() -> None:
     """Measure, and write the result."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.decode_steps", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decode_steps", description=__doc__)
     parser.add_argument("--shapes", nargs="*", default=["pocket", "155 M"], choices=list(SHAPES))
     parser.add_argument("--loads", nargs="*", default=list(LOADS), choices=list(LOADS))
     parser.add_argument("--concurrencies", nargs="*", type=int, default=list(CONCURRENCIES))
