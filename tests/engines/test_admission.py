@@ -2,10 +2,12 @@
 
 - A request is admitted exactly if the engine and its client have room, and its id is not in flight.
 - A refusal changes nothing, and a request that leaves gives its place to others.
+- What a client is told before it has sent a request is what its request is told.
 """
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,15 +49,18 @@ def test_a_request_is_admitted_exactly_if_there_is_room(
             continue
         of_client = sum(each.client == client for each in inside.values())
         is_full = len(inside) >= max_in_flight or of_client >= most
+        early = admission.refusal(client)
+        assert (early is not None) is is_full
+        if early is not None:
+            with pytest.raises(EngineFullError) as found:
+                admission.enter(wanted)
+            assert (str(found.value), found.value.retry_after) == (str(early), early.retry_after)
+            continue
         try:
             admission.enter(wanted)
-        except EngineFullError:
-            assert is_full
         except RefusedRequestError:
-            assert not is_full
             assert wanted.request_id in inside
         else:
-            assert not is_full
             assert wanted.request_id not in inside
             inside[wanted.request_id] = wanted
         assert admission.ids == inside.keys()

@@ -78,35 +78,38 @@ class Admission:
                 wait too long.
             RefusedRequestError: a request with this id is in flight, or no adapter has the name that it gives.
         """
-        if len(self._ids) >= self._max_in_flight:
-            raise EngineFullError(
-                f"{len(self._ids)} requests are in flight, which is the limit of this server."
-            )
-        if self._clients[request.client] >= self._max_per_client:
-            raise EngineFullError(
-                f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
-            )
+        if (full := self.refusal(request.client)) is not None:
+            raise full
         if request.request_id in self._ids:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
-        self._check_wait(request.client)
         self._queue.entered(request.request_id, request.client)
         self._ids[request.request_id] = (
             None if self._adapters is None else self._adapters.enter(request.adapter)
         )
         self._clients[request.client] += 1
 
-    def started(self, request: GenerateRequest) -> None:
-        """Note the first chunk of an admitted request."""
-        self._queue.started(request.request_id)
-
-    def _check_wait(self, client: str) -> None:
+    def refusal(self, client: str) -> EngineFullError | None:
+        """Return why `enter` would refuse another request of a client for lack of room; None if there is room."""
+        if len(self._ids) >= self._max_in_flight:
+            return EngineFullError(
+                f"{len(self._ids)} requests are in flight, which is the limit of this server."
+            )
+        if self._clients[client] >= self._max_per_client:
+            return EngineFullError(
+                f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
+            )
         expected = self._queue.expected(client) if self.max_queue_seconds else 0.0
         if expected > self.max_queue_seconds:
-            raise EngineFullError(
+            return EngineFullError(
                 f"The request would wait about {expected:.0f} s for its first token; this server takes none that would "
                 f"wait for more than {self.max_queue_seconds:g} s.",
                 retry_after=min(_LONGEST_RETRY, math.ceil(expected - self.max_queue_seconds)),
             )
+        return None
+
+    def started(self, request: GenerateRequest) -> None:
+        """Note the first chunk of an admitted request."""
+        self._queue.started(request.request_id)
 
     def leave(self, request: GenerateRequest) -> None:
         """Give the place of an admitted request to others."""

@@ -328,6 +328,13 @@ class Engine(Protocol):
         """
         ...
 
+    def refusal(self, client: str) -> EngineFullError | None:
+        """Return the error that `generate` would raise now for another request of a client, whatever the request is.
+
+        None if there is room, or if that is not known. It is cheap: servers ask before they read a request.
+        """
+        ...
+
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
         """Return a prompt as the model reads it, with the tokens of each item in the place of its placeholder.
 

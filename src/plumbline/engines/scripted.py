@@ -77,6 +77,12 @@ class ScriptedEngine:
         """Refuse every grammar: a script does not follow one."""
         raise RefusedRequestError("this engine does not support grammars", param="grammar")
 
+    def refusal(self, client: str) -> EngineFullError | None:
+        """Refuse a request beyond the limit of requests in flight."""
+        if len(self._running) < self._max_inflight:
+            return None
+        return EngineFullError(f"{len(self._running)} requests are in flight, which is the limit.")
+
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Play the script of this request."""
         check_features(request.sampling, self._info)
@@ -84,8 +90,8 @@ class ScriptedEngine:
             await self.check_grammar(request.sampling.grammar)
         if self._closed:
             raise EngineClosedError("The engine is shutting down.")
-        if len(self._running) >= self._max_inflight:
-            raise EngineFullError(f"{len(self._running)} requests are in flight, which is the limit.")
+        if (full := self.refusal(request.client)) is not None:
+            raise full
         stopped = self._running[request.request_id] = asyncio.Event()
         finished = False
         left = request.sampling.max_tokens

@@ -12,12 +12,17 @@ from plumbline.server.settings import Settings
 from plumbline.wire.call import Call
 from plumbline.wire.errors import invalid_request, model_not_found, unsupported_parameter
 
-__all__ = ["Admission", "client_of"]
+__all__ = ["Admission", "client_named", "client_of"]
 
 
 def client_of(call: Call, settings: Settings) -> str:
     """Return the client that a request counts for: its key, or its address where the server checks no keys."""
-    return call.api_key or "" if settings.api_keys else call.peer
+    return client_named(call.api_key, call.peer, settings)
+
+
+def client_named(api_key: str | None, peer: str, settings: Settings) -> str:
+    """Return the client of a request by its key and its address."""
+    return api_key or "" if settings.api_keys else peer
 
 
 class Admission:

@@ -184,6 +184,7 @@ def create_app(
         open_paths=frozenset(settings.public) | (OPEN_PATHS if settings.page else frozenset()),
         recent=recent,
         draining=draining,
+        full=models.refusal,
     )
     outer: Any = Cors(front, settings.cors_origins) if settings.cors_origins else front
     if settings.access_log:

@@ -92,8 +92,12 @@ class Generation:
         """Render, encode and check the turns of a request; `param` is the field of their prompt.
 
         Raises:
-            ApiError: 400 naming the field that cannot be honoured; 429 while too many grammars are compiled.
+            ApiError: 400 naming the field that cannot be honoured; 429 while the engine is full, which is checked
+                first, or too many grammars are compiled.
         """
+        full = self.model.engine.refusal(client_of(call, self.settings))
+        if full is not None:
+            raise as_api_error(full)
         return await until_disconnect(call, self.prepared(request, turns, param))
 
     async def prepared(self, request: FormatRequest, turns: Sequence[Turn], param: str) -> list[PreparedTurn]:

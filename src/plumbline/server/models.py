@@ -19,8 +19,8 @@ from plumbline._generated.models import Model, ModelStatus
 from plumbline.engines.daemon import in_daemon_thread
 from plumbline.engines.port import Engine
 from plumbline.protocols.common.ids import now
-from plumbline.server.admission import client_of
-from plumbline.server.failures import api_errors
+from plumbline.server.admission import client_named, client_of
+from plumbline.server.failures import api_errors, as_api_error
 from plumbline.server.frames import Frames
 from plumbline.server.generation import Generation
 from plumbline.server.limits.keys import KeyRing, as_sent
@@ -232,6 +232,24 @@ class Models(Generic[M]):
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def refusal(self, api_key: str | None, peer: str) -> ApiError | None:
+        """Return the 429 of a request that no model has room for, whichever it names; None if one may have room.
+
+        Reading, rendering and tokenising a request only to refuse it would take the time of those that are answered.
+
+        Args:
+            api_key: the key of the request.
+            peer: the address that it came from.
+        """
+        client = client_named(api_key, peer, self._settings)
+        if len(self._pool.loaded) < len(self._catalog.sources):
+            return None
+        found = [model.generation.model.engine.refusal(client) for model in self._pool.loaded]
+        known = [error for error in found if error is not None]
+        if len(known) < len(found):
+            return None
+        return as_api_error(min(known, key=lambda error: error.retry_after))
 
     async def answer(
         self,

@@ -220,6 +220,25 @@ async def test_errors_of_the_engine_arrive_as_they_are(tmp_path: Path, error: Ex
             await remote.check_grammar("start: /a/")
 
 
+async def test_a_client_without_room_is_known_before_it_asks_until_there_is_some(tmp_path: Path) -> None:
+    engine = GatedEngine(max_inflight=1)
+    async with hosted(engine, tmp_path) as (remote,):
+        assert remote.refusal("") is None
+        running = asyncio.create_task(chunks_of(remote, request("a")))
+        await until(lambda: engine.num_running)
+        with pytest.raises(EngineFullError) as found:
+            await chunks_of(remote, request("b"))
+        await until(lambda: remote.refusal(""))
+        early = remote.refusal("")
+        assert early is not None
+        assert vars(early) == vars(found.value)
+        assert remote.refusal("another") is None
+        engine.let()
+        await running
+        await until(lambda: not remote.refusal(""))
+        await chunks_of(remote, request("b"))
+
+
 async def test_what_is_no_frame_ends_the_connection(tmp_path: Path) -> None:
     engine = scripted()
     async with hosted(engine, tmp_path) as (remote,):

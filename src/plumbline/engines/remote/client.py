@@ -100,6 +100,8 @@ class RemoteEngine:
         self._num_streams = 0
         self._closed: str | None = "The engine has not been started."
         self._stats = (_DEAD, time.monotonic())
+        self._full: dict[str, tuple[str, int]] = {}
+        """See `Statistics.full`."""
         self.on_lost: Callable[[], None] = lambda: None
         """Is called when the connection has ended without `stop`."""
 
@@ -175,6 +177,13 @@ class RemoteEngine:
             self._behind.discard(number)
             if not finished:
                 connection.send(Abort(number))
+
+    def refusal(self, client: str) -> EngineFullError | None:
+        """Return what the host's last message has for a client that it refused before."""
+        known = self._full.get(client)
+        if known is None or self._closed is not None or self._is_silent:
+            return None
+        return EngineFullError(*known)
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
@@ -285,8 +294,8 @@ class RemoteEngine:
                 stream = self._streams.get(number)
                 if stream is not None:
                     stream.put_nowait(message)
-            case Statistics(stats):
-                self._stats = (stats, time.monotonic())
+            case Statistics(stats, full):
+                self._stats, self._full = (stats, time.monotonic()), full
             case Hello():
                 pass
 

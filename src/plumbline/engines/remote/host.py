@@ -118,6 +118,8 @@ class _User:
         self._prefix = prefix
         """Makes request ids of different connections differ."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._full: set[str] = set()
+        """Clients that were refused, as long as others of their requests would be."""
         self._held: dict[int, asyncio.Event] = {}
         """Streams with a reader that lags far behind; the event is set when the reader has caught up."""
         self._ready: list[tuple[int, TokenChunk]] = []
@@ -193,6 +195,8 @@ class _User:
                     if not self._writable.is_set():
                         await self._writable.wait()
         except (RefusedRequestError, EngineFullError, EngineClosedError) as error:
+            if isinstance(error, EngineFullError):
+                self._full.add(request.client)
             self._connection.send(_refused(stream, error))
 
     async def _answer(self, stream: int, work: Coroutine[Any, Any, Checked | Expanded]) -> None:
@@ -234,7 +238,12 @@ class _User:
         """Send the counters as long as the other process reads them."""
         with contextlib.suppress(ConnectionError):
             while True:
-                self._connection.send(Statistics(self._engine.stats()))
+                refusals = {client: self._engine.refusal(client) for client in self._full}
+                full = {
+                    client: (str(error), error.retry_after) for client, error in refusals.items() if error
+                }
+                self._full = set(full)
+                self._connection.send(Statistics(self._engine.stats(), full))
                 await self._connection.drained()
                 await asyncio.sleep(_STATISTICS_SECONDS)
 

@@ -146,9 +146,11 @@ class Refused(msgspec.Struct, tag="r", array_like=True, frozen=True):
 
 
 class Statistics(msgspec.Struct, tag="s", array_like=True, frozen=True):
-    """The engine's counters, sent a few times a second."""
+    """The engine's counters, sent a few times a second, and who would be refused now."""
 
     stats: EngineStats
+    full: dict[str, tuple[str, int]] = {}
+    """Message and `retry_after` of the error, by client; only clients that were refused since there was room."""
 
 
 FromHost = Hello | Chunks | Checked | Expanded | Refused | Statistics

@@ -24,6 +24,7 @@ from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.features import CHAIN_FEATURES
 from plumbline.engines.port import (
     EngineClosedError,
+    EngineFullError,
     EngineInfo,
     EngineStats,
     GenerateRequest,
@@ -167,6 +168,10 @@ class ThreadedEngine:
             self._readings.forget(request.request_id)
             if not finished:
                 self._keeper.put(request.request_id)
+
+    def refusal(self, client: str) -> EngineFullError | None:
+        """See `plumbline.engines.port.Engine.refusal`."""
+        return self.admission.refusal(client)
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
         """See `plumbline.engines.port.Engine.expand`. Engines that take media override it."""

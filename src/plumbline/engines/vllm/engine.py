@@ -265,6 +265,10 @@ class VllmEngine:
         finally:
             await source.aclose()  # Aborts what still runs.
 
+    def refusal(self, client: str) -> EngineFullError | None:
+        """See `plumbline.engines.port.Engine.refusal`."""
+        return self.admission.refusal(client)
+
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""
         if self._llm is not None and request_id in self.admission.ids:

@@ -84,8 +84,10 @@ class Front:
         recent: RecentRequests | None = None,
         draining: Draining | None = None,
         rates: Rates | None = None,
+        full: Callable[[str | None, str], ApiError | None] = lambda api_key, peer: None,
     ) -> None:
         self._app = app
+        self._full = full
         self._open_paths = PROBES | open_paths
         self._draining = Draining() if draining is None else draining
         self._rates = Rates(()) if rates is None else rates
@@ -155,7 +157,7 @@ class Front:
             error = self._refusal(scope, is_open=given in self._open_paths)
             if error is None and label in _GENERATING and scope["method"] == "POST":
                 limited = _api_key(scope)
-                error = await self._rates.enter(limited)
+                error = await self._enter(limited, scope)
                 entered = error is None
             if self._draining.began and scope["path"] in PROBES:
                 await _send_json(send_with_headers, *self._draining.health(scope["path"]))
@@ -176,6 +178,11 @@ class Front:
             self._metrics.closed(label, status, state.get(FACTS, {}).get(ERROR, ""))
             if seen is not None:
                 seen.end(state["request_id"], status)
+
+    async def _enter(self, api_key: str | None, scope: Scope) -> ApiError | None:
+        """Count a request for its key, or return its 429. A request without room costs its key nothing."""
+        peer = (scope.get("client") or ("",))[0]
+        return self._full(api_key, peer) or await self._rates.enter(api_key)
 
     async def _upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a WebSocket handshake through, or answer it with an error in the envelope (WS-01)."""
