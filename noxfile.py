@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 import venv
@@ -18,6 +19,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 
 ROOT = Path(__file__).parent
 CONSTRAINTS = "constraints.txt"
+KERNELS = ROOT / "kernels" / "plumbline_kernels" / "cpu" / "build.py"
 SERVE = "serve"
 DEV = "serve,dev"
 BENCH = "serve,dev,peers"
@@ -52,12 +54,16 @@ class Environment:
             )
             venv.create(self._folder, with_pip=True)
         began = time.monotonic()
+        # The first start would compile the kernels for CPUs, for seconds. Here pip waits for downloads meanwhile, and
+        # a failure is told by the start.
+        kernels = subprocess.Popen([sys.executable, str(KERNELS)], stderr=subprocess.DEVNULL)
         # torch is installed first, alone and with an exact pin: pip then takes a local CPU build of that release where
         # there is one, and no later requirement replaces it.
         session.log("Installing torch (step 1 of 2) …")
         self._pip(_pin("torch"))
         session.log("Installing Plumbline and its packages (step 2 of 2) …")
         self._pip("-c", str(_constraints(self._folder)), "-e", f".[{extras}]")
+        kernels.wait()
         stamp.write_text(wanted, "utf-8")
         session.log(f"Installed in {time.monotonic() - began:.0f} s.")
 

@@ -1,4 +1,7 @@
-"""Compile the C++ kernels for this machine, and keep the result in the user's cache."""
+"""Compile the C++ kernels for this machine, and keep the result in the user's cache.
+
+Run as a program, it does so before a start needs them; it imports nothing but the standard library.
+"""
 
 from __future__ import annotations
 
@@ -137,3 +140,7 @@ def _run_compiler(command: list[str]) -> None:
     if result.returncode != 0:
         first = next((line for line in result.stderr.splitlines() if "error" in line), result.stderr[:200])
         raise CompileError(f"the compiler {command[0]} failed: {first}")
+
+
+if __name__ == "__main__":
+    build()
