@@ -87,7 +87,7 @@ def _page(name: str, columns: Sequence[Column], found: Sequence[Sequence[Result]
 
 def _commands(name: str) -> Iterator[str]:
     yield "```sh"
-    yield f"plumbline check --base-url http://127.0.0.1:8000/v1 --model NAME {name}"
+    yield f"plumbline check http://127.0.0.1:8000/v1 {name}"
     yield f"plumbline explain {name}"
     yield "```"
 

@@ -157,7 +157,7 @@ def _request(report: Report, result: Result) -> str:
     scenario = (problem.scenario if problem else "") or result.scenario
     exchanges = report.evidence.get(scenario, [])
     named = [one for one in exchanges if problem is None or one.name == problem.exchange]
-    alone = f"plumbline check --base-url $BASE/v1 --only {result.check}"
+    alone = f"plumbline check $BASE/v1 {result.check}"
     if not named or _STORED.search(named[0].url):
         return alone  # Objects that were stored in that run no longer exist.
     root = report.run.base_url.removesuffix("/v1")

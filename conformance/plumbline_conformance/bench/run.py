@@ -32,7 +32,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is measured."""
 
     targets: list[Target]
-    """One server, or two that are compared. An empty model is the first that the server lists."""
+    """One server, or two that are compared."""
     api: str
     loads: list[Load]
     requests: int
@@ -53,7 +53,7 @@ def run_bench(plan: Plan, out: Console, json_file: Path | None, html_file: Path 
     """Measure and report; return 1 if a request failed.
 
     Raises:
-        UnusableInput: a server lists no model, or does not answer the first request.
+        UnusableInput: a server does not answer the first request.
     """
     points = asyncio.run(_measure(plan, out))
     for line in (*_table(points, len(plan.targets) == 2), "", *_notes(plan, points)):
@@ -103,10 +103,8 @@ async def _round(plan: Plan, load: Load, sender: Sender, number: int) -> Run:
 async def _ready(client: httpx.AsyncClient, plan: Plan, target: Target) -> Sender:
     """Make a sender, and send one request that is not measured: servers compile or load on their first one."""
     api = APIS[plan.api]
-    model = target.model or await _first_model(client, target)
-    sender = Sender(
-        client, joined(target.base_url, api.path), api, {"model": model, **plan.fields}, plan.timeout
-    )
+    fields = {"model": target.model, **plan.fields}
+    sender = Sender(client, joined(target.base_url, api.path), api, fields, plan.timeout)
     sample = await sender.send(*next(prompts(plan.seed - 1, plan.words, plan.answers, plan.given)))
     if sample.error:
         raise UnusableInput(f"{target.base_url} did not answer the first request: {sample.error}")
@@ -123,14 +121,6 @@ def _client(plan: Plan, target: Target) -> httpx.AsyncClient:
         headers |= {"authorization": f"Bearer {target.api_key}", "x-api-key": target.api_key}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     return httpx.AsyncClient(limits=limits, timeout=plan.timeout, headers=headers, trust_env=False)
-
-
-async def _first_model(client: httpx.AsyncClient, target: Target) -> str:
-    try:
-        answer = await client.get(joined(target.base_url, "/models"))
-        return str(answer.json()["data"][0]["id"])
-    except (httpx.HTTPError, ValueError, LookupError, TypeError):
-        raise UnusableInput(f"{target.base_url} lists no models. Give one with --model.") from None
 
 
 def _names(targets: Sequence[Target]) -> list[str]:

@@ -165,9 +165,9 @@ def add_commands(parsers: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_check(parser: Parser) -> None:
-    parser.usage = "plumbline check --base-url URL --model NAME [OPTIONS] [ID ...]"
+    parser.usage = "plumbline check URL [OPTIONS] [ID ...]"
     server = parser.add_argument_group("server")
-    add_target(server)
+    add_target(server, required=False)
     server.add_argument(
         "--capabilities",
         default="",

@@ -11,6 +11,7 @@ from plumbline_conformance.bench.load import Load
 from plumbline_conformance.bench.prompts import lengths_of, read_prompts
 from plumbline_conformance.bench.summary import bounds_of
 from plumbline_conformance.cli.common import fields_of
+from plumbline_conformance.client.first_model import with_model
 from plumbline_conformance.client.target_input import UnusableInput, headers_of, target_of
 from plumbline_conformance.console.output_files import why_unwritable
 from plumbline_conformance.console.terminal import console
@@ -54,6 +55,8 @@ def bench(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         timeout=arguments.timeout,
     )
+    # Servers are asked when all else is right.
+    plan = msgspec.structs.replace(plan, targets=[with_model(each) for each in targets])
     return run_bench(plan, console(), arguments.json, arguments.html)
 
 

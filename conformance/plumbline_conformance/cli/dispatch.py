@@ -20,6 +20,7 @@ from plumbline_conformance.cli.live_check import run_check
 from plumbline_conformance.cli.matrix import run_matrix
 from plumbline_conformance.cli.vectors import vectors
 from plumbline_conformance.cli.verify import plan_of
+from plumbline_conformance.client.first_model import with_model
 from plumbline_conformance.client.target_input import (
     UnusableInput,
     capabilities_of,
@@ -32,6 +33,7 @@ from plumbline_conformance.console.streams import parse_arguments, robust_output
 from plumbline_conformance.console.terminal import INTERRUPTED, console
 from plumbline_conformance.differential import run_diff
 from plumbline_conformance.exact import run_exact
+from plumbline_conformance.recording.redaction import redacted_url
 from plumbline_conformance.reports.conclude import Outputs
 from plumbline_conformance.reports.formats.text import printable
 from plumbline_conformance.runner.budget import Budget
@@ -71,6 +73,7 @@ def run_command(arguments: argparse.Namespace, readers: Readers | None = None) -
 def _run(arguments: argparse.Namespace, readers: Readers | None) -> int:
     match arguments.command:
         case "check":
+            _take_url(arguments)
             return run_check(
                 msgspec.structs.replace(_target(arguments), seed=arguments.seed),
                 _selection(arguments),
@@ -187,8 +190,21 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 
 def _target(arguments: argparse.Namespace) -> Target:
+    if arguments.base_url is None:
+        raise UnusableInput("Which server? Give its base URL: plumbline check http://127.0.0.1:8000/v1")
     found = target_of(arguments.base_url, arguments.model, arguments.api_key)
-    return msgspec.structs.replace(found, headers=headers_of(arguments.header))
+    return with_model(msgspec.structs.replace(found, headers=headers_of(arguments.header)))
+
+
+def _take_url(arguments: argparse.Namespace) -> None:
+    """Take the URL of `plumbline check URL ID …` from the ids."""
+    if arguments.ids and "://" in arguments.ids[0]:
+        url, *arguments.ids = arguments.ids
+        if arguments.base_url is not None:
+            raise UnusableInput(
+                f"The server is given twice: {redacted_url(url)} and --base-url. Keep one of them."
+            )
+        arguments.base_url = url
 
 
 def _selection(arguments: argparse.Namespace) -> Selection:

@@ -69,7 +69,7 @@ def _check(found: Check) -> Iterator[str]:
         yield from ("", "How it looks:", *(f"    {line}" for line in said.splitlines()))
     yield ""
     yield from _scenario(SCENARIOS[found.id.rsplit("/", 1)[0]])
-    yield f"Run it: plumbline check --base-url URL --model NAME {shlex.quote(found.id)}"
+    yield f"Run it: plumbline check URL {shlex.quote(found.id)}"
 
 
 def _claim(found: Claim) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _claim(found: Claim) -> Iterator[str]:
         yield from _rule(rule, full=False)
     yield ""
     yield f"The client {client} reads all recorded answers again from this machine."
-    yield f"Run it: plumbline check --base-url URL --model NAME --sdk {client}"
+    yield f"Run it: plumbline check URL --sdk {client}"
 
 
 def _rule(name: str, *, full: bool) -> Iterator[str]:

@@ -29,12 +29,25 @@ Options = argparse._ActionsContainer
 """A parser, or a group of its options."""
 
 
-def add_target(options: Options) -> None:
-    """Add which server and which of its models are asked, and how it is reached."""
+def add_target(options: Options, *, required: bool = True) -> None:
+    """Add which server and which of its models are asked, and how it is reached.
+
+    Args:
+        options: where to add them.
+        required: whether the URL has to be an option; otherwise `ids` may begin with it.
+    """
     options.add_argument(
-        "--base-url", required=True, metavar="URL", help="root of the API, such as http://127.0.0.1:8000/v1"
+        "--base-url",
+        required=required,
+        metavar="URL",
+        help="root of the API, such as http://127.0.0.1:8000/v1",
     )
-    options.add_argument("--model", required=True, metavar="NAME", help="model name to request")
+    options.add_argument(
+        "--model",
+        default="",
+        metavar="NAME",
+        help="model name to request (default: the first that the server lists)",
+    )
     options.add_argument(
         "--api-key",
         default=os.environ.get("OPENAI_API_KEY"),

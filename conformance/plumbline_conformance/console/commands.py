@@ -11,7 +11,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "check": (
             "test a server",
-            "plumbline check --base-url http://127.0.0.1:8000/v1 --model my-model --html report.html",
+            "plumbline check http://127.0.0.1:8000/v1 --html report.html",
         ),
         "list": (
             "list checks, or rules with their checks",

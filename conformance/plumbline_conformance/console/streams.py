@@ -37,6 +37,9 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None)
     except BrokenPipeError:
         discard_output()
         raise SystemExit(0) from None
+    if unknown and hasattr(found, "ids") and not any(text.startswith("-") for text in unknown):
+        # argparse takes a list in one piece, and so none of it after an option that follows the list's beginning.
+        found.ids, unknown = [*found.ids, *unknown], []
     if unknown:
         names = [text.partition("=")[0] if text.startswith("-") else "…" for text in unknown]
         wrong = next((name for name in names if name.startswith("--")), "")

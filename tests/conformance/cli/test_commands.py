@@ -31,7 +31,7 @@ ERROR = {"error": {"message": "no [bold]", "type": "invalid_request_error", "par
 
 
 def test_the_reference_conforms(good: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--base-url", good, "--model", MODEL, "--api-key", KEY, "--strict"]) == 0
+    assert main(["check", good, "--api-key", KEY, "--strict"]) == 0  # The model is the first that it lists.
     behaviour = sum(found.sampled for found in CHECKS.values())
     protocol = len(CHECKS) - behaviour
     assert capsys.readouterr().out == (
@@ -123,6 +123,30 @@ def test_ids_and_their_beginnings_choose_checks(
     results = json.loads(file.read_text("utf-8"))["results"]
     assert {result["check"] for result in results} == expected
     assert {result["verdict"] for result in results} == {"pass"}
+
+
+def test_a_url_and_ids_stand_on_both_sides_of_options(good: str, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    words = ["check", good, "models", "--api-key", KEY, "--json", str(file), "errors/empty-messages"]
+    assert main(words) == 0
+    report = json.loads(file.read_text("utf-8"))
+    assert report["run"]["model"] == MODEL
+    assert {result["check"].split("/")[0] for result in report["results"]} == {"models", "errors"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chat"], "Give its base URL"),
+        (["http://127.0.0.1:1/v1", "--base-url", "http://127.0.0.1:2/v1"], "given twice"),
+        (["http://127.0.0.1:1/v1"], "Give one with --model"),
+    ],
+)
+def test_a_server_and_its_model_are_named_once(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *words]) == 2
+    assert said in capsys.readouterr().out
 
 
 def test_unknown_ids_are_reported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,7 +149,7 @@ def test_the_command_that_runs_a_check_again_has_the_options_that_were_given(
     read = parser.parse_args(words)
     assert (read.trials, read.timeout, read.profile, read.seed) == (trials, timeout, profile, seed)
     assert capabilities_of(read.capabilities) == capabilities
-    assert read.ids == ["chat/text/shape"]
+    assert read.ids == ["http://h/v1", "chat/text/shape"]
     # Unchanged options are not in the command.
     assert ("--trials" in " ".join(words)) == (trials != 3)
     assert ("--seed" in " ".join(words)) == (seed != 1)

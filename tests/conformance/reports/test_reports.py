@@ -178,7 +178,7 @@ def test_a_failure_shows_rule_expected_actual_pointer_and_how_to_see_it_again() 
     assert "actual   thing  (event 0, thing)" in text
     assert "see it   curl -sS -N -i http://127.0.0.1:1/thing" in text
     assert '"authorization: Bearer $OPENAI_API_KEY"' in text
-    assert "again    plumbline check --base-url http://127.0.0.1:1/v1 --model m chat/text/shape" in text
+    assert "again    plumbline check http://127.0.0.1:1/v1 chat/text/shape --model m" in text
 
 
 def test_the_offending_event_is_marked_and_no_other() -> None:

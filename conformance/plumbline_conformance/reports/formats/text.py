@@ -114,16 +114,12 @@ def command_of(report: Report, result: Result) -> str:
     run = report.run
     # A name that begins with a dash would be an option.
     sign = "=" if run.model.startswith("-") else " "
-    address = f"--base-url {shlex.quote(run.base_url)} --model{sign}{shlex.quote(run.model)}"
-    return " ".join(["plumbline check", address, *_options(report), *_selection(result)])
-
-
-def _selection(result: Result) -> list[str]:
-    """Return the ids to select for this result; for a client's claim, the scenarios of its problems."""
-    if result.check not in CLAIMS:
-        return [result.check]
-    named = dict.fromkeys(problem.scenario for problem in result.problems if problem.scenario)
-    return [f"--sdk {result.scenario.partition('/')[2]}", *named]
+    model = f"--model{sign}{shlex.quote(run.model)}"
+    selected = [result.check]
+    if result.check in CLAIMS:  # Of a client: the scenarios of its problems.
+        named = dict.fromkeys(problem.scenario for problem in result.problems if problem.scenario)
+        selected = [*named, f"--sdk {result.scenario.partition('/')[2]}"]
+    return " ".join(["plumbline check", shlex.quote(run.base_url), *selected, model, *_options(report)])
 
 
 def _options(report: Report) -> Iterator[str]:

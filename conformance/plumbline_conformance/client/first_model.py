@@ -1,0 +1,38 @@
+"""Ask a server which model it lists first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from plumbline_conformance.client.http import sender
+from plumbline_conformance.client.target_input import UnusableInput
+from plumbline_conformance.recording.redaction import redacted_url
+from plumbline_conformance.suite.model import Request, Target
+
+__all__ = ["with_model"]
+
+_PATIENCE = 60.0
+"""Seconds; a server that loads its model when it is first asked still lists it."""
+
+
+def with_model(target: Target) -> Target:
+    """Return the target with a model: its own, or else the first that the server lists.
+
+    Raises:
+        UnusableInput: no model is given, and the server lists none.
+    """
+    return target if target.model else msgspec.structs.replace(target, model=asyncio.run(_first(target)))
+
+
+async def _first(target: Target) -> str:
+    async with sender(target, _PATIENCE) as send:
+        answer = await send(Request(path="/models", method="GET"))
+    match answer.json:
+        case {"data": [{"id": str(name)}, *_]} if name:
+            return name
+    why = f"HTTP {answer.status}" if answer.status else answer.error or "no answer"
+    raise UnusableInput(
+        f"{redacted_url(target.base_url)} lists no models (GET /models: {why}). Give one with --model."
+    )
