@@ -111,7 +111,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "at once",
             (
                 "tests/faults/test_engine.py::test_a_prompt_that_cannot_be_rendered_or_encoded_ends_one_request",
-                "tests/text/test_templates.py::test_an_endless_template_ends",
+                "tests/text/test_template_bounds.py::test_an_endless_template_ends",
             ),
             "log with traceback",
         ),

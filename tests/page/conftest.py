@@ -18,6 +18,17 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 KEY = "a key of the page, with ü"
 
 
+def choose(page: Any, api: str) -> None:
+    """Choose an API on the page."""
+    page.locator(f"#apis input[value={api}]").evaluate("each => each.click()")
+
+
+def verdict(page: Any) -> str:
+    """Wait for the verdict of the judge on the page."""
+    page.wait_for_selector(".verdict.right, .verdict.wrong")
+    return str(page.inner_text(".verdict"))
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Debian's chromium."""

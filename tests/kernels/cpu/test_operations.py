@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
-import stat
-import subprocess
-import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +16,6 @@ from support.reach import reach_of_runs
 from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch, paged_attention_torch
-from plumbline_kernels.cpu import build
-from plumbline_kernels.cpu.build import CompileError
 from plumbline_kernels.cpu.library import Library, load
 from plumbline_kernels.cpu.parts import Experts, Heads, Latent
 from plumbline_kernels.cpu.program import Program
@@ -491,74 +482,11 @@ def test_a_row_without_a_likeliest_token_draws_some_token(number: float, top_k: 
     assert 0 <= int(drawn) < 96
 
 
-def test_threads_and_callers_at_the_same_time_change_nothing():
-    """Callers that find the pool busy work alone; parts are never lost or computed for another task."""
-    library = load()
-    weight, x = library.pack(randn(1600, 256, seed=1)), randn(40, 256)
-    alone = library.logits(x, weight, None)
-    shared = Library(library.path, threads=3)
-    call: Callable[[int], bool] = lambda _: torch.equal(shared.logits(x, weight, None), alone)  # noqa: E731
-    with ThreadPoolExecutor(3) as callers:
-        assert all(callers.map(call, range(200)))
-
-
-def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has():
-    """A limit of memory refuses the stack of a thread, as a limit of processes would."""
-    code = """if True:
-        import resource, sys, torch
-        from plumbline_kernels.cpu.library import Library, load
-        library = Library(load().path, threads=64)
-        weight, x = library.pack(torch.ones(6400, 256)), torch.ones(40, 256)
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (64 << 20)
-        resource.setrlimit(resource.RLIMIT_AS, (used, used))
-        assert bool((library.logits(x, weight, None) == 256).all())
-    """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
 def test_libraries_in_one_process_share_no_variables(library):
     """Buffers of a thread have other sizes for other processors: shared ones were overrun."""
     functions = ctypes.CDLL(library.path)
     assert hasattr(functions, "plumbline_run")
     assert not hasattr(functions, "_ZZ4poolvE6memory")  # `memory` in `pool()`.
-
-
-def test_a_forked_process_computes_with_threads_of_its_own():
-    code = """if True:
-        import os, torch
-        from plumbline_kernels.cpu.library import Library, load
-        torch.set_num_threads(1)  # OpenMP's threads do not survive a fork.
-        library = Library(load().path, threads=3)
-        weight, x = library.pack(torch.ones(6400, 256)), torch.ones(40, 256)
-        compute = lambda: bool((library.logits(x, weight, None) == 256).all())
-        assert compute()
-        child = os.fork()
-        if child == 0:
-            before = len(os.listdir("/proc/self/task"))
-            os._exit(0 if compute() and len(os.listdir("/proc/self/task")) == before + 2 else 1)
-        assert os.waitpid(child, 0)[1] == 0
-    """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_a_kernel_without_memory_raises_and_the_next_one_computes():
-    code = """if True:
-        import resource, torch
-        from plumbline_kernels.cpu.library import load
-        library = load()
-        weight, x = library.pack(torch.ones(32, 1 << 14), bits=8), torch.ones(1 << 12, 1 << 14)
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (16 << 20)
-        _, most = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (used, most))
-        try:
-            library.logits(x, weight, None)
-        except MemoryError:
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-            assert abs(library.logits(x[:1], weight, None) - (1 << 14)).max() < 100
-        else:
-            raise AssertionError("64 MB fit into 16")
-    """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -574,111 +502,3 @@ def test_a_number_that_is_none_is_seen_in_the_results_of_its_row_alone(library, 
 def test_more_query_heads_of_a_key_head_than_a_tile_has_rows_are_left_to_torch():
     assert load().supports(torch.float32, 64, 64, (64,))
     assert not load().supports(torch.float32, 64, 65, (64,))
-
-
-def test_without_a_compiler_the_error_names_what_to_install(monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(CompileError, match=r"no C\+\+ compiler 'no-such-compiler' was found; install one"):
-        build.build()
-
-
-def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(CompileError, match=r"failed: .*no-such-option"):
-        build.build("-fno-such-option")
-    assert not list((tmp_path / "plumbline").iterdir())
-
-
-@pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A compiler that writes a word slowly, and an empty cache."""
-    compiler = tmp_path / "c++"
-    compiler.write_text(
-        '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nsleep 0.1\nrm "$2"\necho compiled > "$2"\n'
-    )
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return compiler
-
-
-def test_compiled_code_is_kept_where_only_the_user_can_write(compiler):
-    first = build.build()
-    assert first.read_text() == "compiled\n"
-    assert stat.S_IMODE(first.parent.stat().st_mode) == stat.S_IMODE(first.stat().st_mode) == 0o700
-    compiler.write_text(compiler.read_text())
-    os.utime(compiler, ns=(first.stat().st_atime_ns, compiler.stat().st_mtime_ns))
-    assert build.build().parent == first.parent
-
-    first.parent.chmod(0o777)
-    elsewhere = build.build()
-    assert elsewhere.parent != first.parent
-    elsewhere.unlink()
-    Path(elsewhere.parent).rmdir()
-
-
-def test_builds_at_the_same_time_leave_one_whole_file(compiler):
-    with ThreadPoolExecutor(4) as builders:
-        paths = set(builders.map(lambda _: build.build(), range(4)))
-    (path,) = paths
-    assert path.read_text() == "compiled\n"
-    assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_build_waits_for_the_one_that_was_begun_ahead(compiler, monkeypatch, cached):
-    runs = []
-    compile_once = build._compile
-    monkeypatch.setattr(build, "_compile", lambda *given: (runs.append(given), compile_once(*given)))
-    if not cached:
-        monkeypatch.setattr(build, "_folder", lambda: None)
-    build.build_ahead()
-    while not (runs or build._lock.locked()):
-        pass
-    path = build.build()
-    assert path.read_text() == "compiled\n"
-    assert len(runs) == 1
-    assert build.build() == path
-    path.unlink()
-
-
-def test_an_error_of_a_build_ahead_is_raised_by_the_build(monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    build.build_ahead()
-    with pytest.raises(CompileError):
-        build.build()
-
-
-def test_building_imports_no_torch():
-    code = "import sys, plumbline_kernels.cpu.build; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_a_cache_on_a_read_only_disk_is_read(compiler, monkeypatch):
-    first = build.build()
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
-    assert build.build() == first
-    first.unlink()
-    elsewhere = build.build()
-    assert elsewhere.parent != first.parent
-    elsewhere.unlink()
-    elsewhere.parent.rmdir()
-
-
-def test_a_user_without_a_home_compiles_at_each_start(compiler, monkeypatch):
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    path = build.build()
-    assert path.read_text() == "compiled\n"
-    path.unlink()
-    path.parent.rmdir()
-
-
-def test_a_damaged_file_is_compiled_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(build, "_FLAGS", ("-O0", *build._FLAGS[1:]))
-    path = build.build()
-    path.write_bytes(path.read_bytes()[:100])
-    assert load.__wrapped__().path == str(path)
-    assert path.stat().st_size > 100

@@ -1,0 +1,136 @@
+"""The page in a browser: what a model writes stays text, and keys reach their server alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.live import Live, live
+from support.models import answer_with, scripted, served
+from support.path_proxy import below_a_path
+
+from plumbline.server.settings import Settings
+
+from .conftest import KEY
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)> <script>alert(1)</script> ![p](http://example.com/p.png) "
+    "[l](javascript:alert(1)) **b** `c`\n\n```html\n<b>d</b>\n```\n\n" + ">" * 3000 + " deep"
+)
+
+
+def test_what_a_model_writes_is_text(visit: Any) -> None:
+    with live(lambda: served(scripted(answer_with(HOSTILE))), Settings()) as server:
+        seen = visit(server)
+        page = seen.open()
+        page.on("dialog", lambda dialog: seen.problems.append(dialog.message))
+        seen.ask("hello")
+        text = page.locator(".message.assistant .text")
+        assert text.locator("img, script, a[href^=javascript]").count() == 0
+        assert text.locator("strong").inner_text() == "b"
+        assert text.locator("pre code").inner_text() == "<b>d</b>"
+        assert "<script>alert(1)</script>" in text.inner_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("# C#", "C#"),
+        ("## closed ##", "closed"),
+        ("# #", ""),
+        ("[" * 300_000, "[" * 300_000),  # Took minutes when each "[" was read to the end.
+        ("# a" + " " * 300_000 + "b", "a" + " " * 300_000 + "b"),
+        ("[[a](https://example.org)]", "[a]"),
+    ],
+)
+def test_markdown_is_read_at_a_linear_cost(visit: Any, pocket: Live, text: str, shown: str) -> None:
+    page = visit(pocket).open()
+    script = (
+        "(text) => import('/page/markdown.js').then((m) => m.markdown(text).map((e) => e.textContent).join())"
+    )
+    assert page.evaluate(script, text) == shown
+
+
+def test_the_page_asks_for_a_key_and_keeps_it_in_the_tab(visit: Any, keyed: Live) -> None:
+    seen = visit(keyed)
+    page = seen.page
+    page.goto(keyed.url)
+    page.wait_for_selector("#key[open]")
+    page.fill("#key-value", "a wrong key")
+    page.click("text=Use this key")
+    page.wait_for_selector("text=The server does not know this key.")
+    page.fill("#key-value", KEY)
+    page.click("text=Use this key")
+    page.wait_for_selector("#tab-settings[aria-selected=true]")
+    seen.ask("hello")
+    assert "You said: hello" in seen.answer()
+    assert page.evaluate("sessionStorage.getItem('key')") == KEY
+    assert KEY not in page.evaluate("JSON.stringify(localStorage)")
+    page.click("text=Code")
+    assert KEY not in page.inner_text("#code")
+
+
+def test_requests_that_are_refused_together_get_the_same_key(visit: Any, keyed: Live) -> None:
+    page = visit(keyed).page
+    page.goto(keyed.url)
+    page.wait_for_selector("#key[open]")
+    page.evaluate("import('/page/stream.js').then(({ askKey }) => { askKey(''); })")
+    page.fill("#key-value", KEY)
+    page.click("text=Use this key")
+    page.wait_for_selector("#tab-settings[aria-selected=true]")
+    assert page.evaluate("sessionStorage.getItem('key')") == KEY
+
+
+def test_a_dialog_that_is_closed_does_not_come_back(visit: Any, keyed: Live) -> None:
+    page = visit(keyed).page
+    page.goto(keyed.url)
+    page.wait_for_selector("#key[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#notice:has-text('The page cannot start')")
+    assert page.locator("#key[open]").count() == 0
+
+
+def test_the_page_works_below_a_path(visit: Any, pocket: Live) -> None:
+    with below_a_path("/llm", pocket) as port:
+        seen = visit(pocket)
+        seen.url = f"http://127.0.0.1:{port}"
+        seen.page.goto(f"{seen.url}/llm/")
+        seen.page.wait_for_selector("#tab-settings[aria-selected=true]")
+        seen.ask("Count from 3 to 5.")
+        assert seen.answer() == "3, 4, 5"
+        seen.page.click("text=Code")
+        seen.page.wait_for_selector(f"#code:has-text('{seen.url}/llm/v1/chat/completions')")
+        seen.page.goto(f"{seen.url}/llm/docs")
+        seen.page.click("a[href='openapi.json']")
+        assert '"openapi"' in seen.page.inner_text("pre")
+
+
+def test_events_are_read_from_any_frames_at_a_linear_cost(visit: Any, pocket: Live) -> None:
+    """An event of 16 MiB in frames of 16 KiB, and two events cut at every byte."""
+    page = visit(pocket).open()
+    script = r"""async () => {
+      const { EventReader } = await import("/page/stream.js");
+      const bytes = (text) => new TextEncoder().encode(text);
+      const text = 'event: a\r\ndata: {"x": "é"}\r\n\r\ndata: 2\n\ndata: 3\n\n';
+      const events = [];
+      for (let cut = 0; cut <= bytes(text).length; cut++) {
+        const reader = new EventReader();
+        const found = reader.take([[0, bytes(text).slice(0, cut)], [1, bytes(text).slice(cut)]]);
+        events.push(JSON.stringify(found.map(({ data, name, json }) => [data, name ?? null, json])));
+      }
+      const frames = [[0, bytes("data: ")]];
+      for (let number = 0; number < 1024; number++) frames.push([0, bytes("x".repeat(16384))]);
+      frames.push([0, bytes("\n\n")]);
+      const reader = new EventReader();
+      let length = 0;
+      for (let count = 1; count <= frames.length; count++) length = reader.take(frames.slice(0, count)).length;
+      return [[...new Set(events)], length, reader.events[0].data.length];
+    }"""
+    cut, count, length = page.evaluate(script)
+    assert [json.loads(each) for each in cut] == [
+        [['{"x": "é"}', "a", {"x": "é"}], ["2", None, 2], ["3", None, 3]]
+    ]
+    assert (count, length) == (1, 16 << 20)
