@@ -22,9 +22,10 @@ from support.models import (
 from support.strategies import cuts, texts
 from transformers import PreTrainedTokenizerFast
 
+from plumbline.text.guard import Guard, Markers
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import TemplateError
-from plumbline.text.tokenizer import Guard, Markers, TextTokenizer, UnsupportedTokenizerError
+from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, Tool, ToolCall
 
 CONTROL = frozenset(TOKENIZER.added.values())

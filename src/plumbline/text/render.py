@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from plumbline.text.guard import Guard, UnguardableTextError
 from plumbline.text.prompts.encoders import PromptFormat
 from plumbline.text.templates.content_format import ContentFormat
 from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.text.templates.values import Arguments, NoContent
-from plumbline.text.tokenizer import Guard, TextTokenizer, UnguardableTextError
+from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Message, Part, Prompt, TextPrompt, TokenPrompt, Tool
 
 __all__ = ["Renderer", "TooManyTokensError", "UnusedVariableError"]

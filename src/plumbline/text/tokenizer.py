@@ -1,26 +1,25 @@
 """Encode text to token ids and look up the bytes of every token, with a model folder's `tokenizer.json`.
 
-`<|im_start|>` written by a template is a control token; the same characters in a message are ordinary text. `Guard`
-marks added tokens in message text before rendering, and `encode_rendered` splits a rendered prompt only at the added
-tokens that the template wrote.
+`<|im_start|>` written by a template is a control token; the same characters in a message are ordinary text. A guard
+(`text.guard`) marks added tokens in message text before rendering, and `encode_rendered` splits a rendered prompt only
+at the added tokens that the template wrote.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from plumbline.dialects.streams.affixes import proper_prefixes, proper_suffixes
 from plumbline.text.fill_in import fill_in_tokens
+from plumbline.text.guard import Guard, Markers, pattern_of
 
-__all__ = ["Guard", "Markers", "TextTokenizer", "UnguardableTextError", "UnsupportedTokenizerError"]
+__all__ = ["TextTokenizer", "UnsupportedTokenizerError"]
 
 
 _MOST_TOKENS = 2**20
@@ -30,10 +29,6 @@ have an entry for every id."""
 
 class UnsupportedTokenizerError(ValueError):
     """The folder's tokenizer is not supported; the message names what is missing."""
-
-
-class UnguardableTextError(ValueError):
-    """The texts use every private-use character, so none is left for `Guard` to mark with."""
 
 
 class TextTokenizer:
@@ -71,7 +66,7 @@ class TextTokenizer:
         self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
         self.control = Markers(token["content"] for token in added if token.get("special"))
         self.markers = Markers(text for text in self.added if not text.isspace())
-        self._splitter = _splitter(
+        self._splitter = pattern_of(
             {
                 token["content"]: (
                     (r"\s*" if token.get("lstrip") else "")
@@ -81,7 +76,7 @@ class TextTokenizer:
                 for token in added
             }
         )
-        self._generated_splitter = _splitter(
+        self._generated_splitter = pattern_of(
             {text: re.escape(text) for text in self.added if self.added[text] not in self.special_ids}
         )
         self.table = _byte_table(whole, definition, self.vocab_size, self.added)
@@ -259,100 +254,8 @@ class TextTokenizer:
         return self.added[matched.strip()] if found is None else found
 
 
-class Markers:
-    """Added tokens with a compiled pattern that finds them in text; built once per tokenizer."""
-
-    def __init__(self, tokens: Iterable[str]) -> None:
-        self.tokens = tuple(tokens)
-        self.pattern = _splitter({token: re.escape(token) for token in self.tokens})
-        self.beginnings = proper_prefixes(self.tokens)
-        self.ends = proper_suffixes(self.tokens)
-        self.longest = max(map(len, self.tokens), default=0)
-        self.singles = tuple(token for token in self.tokens if len(token) == 1)
-
-
-class Guard:
-    """Keep markers in message text from becoming control tokens.
-
-    `protect` inserts marks between the characters of every marker, so that the prompt is not split there; `restore`
-    removes the marks after splitting, also where a template has written the text as a JSON or Python literal and the
-    mark as an escape. The mark is a private-use character that does not occur in the request, neither as itself nor as
-    an escape. A text that ends like the beginning of a marker, or begins like the end of one, gets a mark there too, so
-    that two adjacent texts cannot form a marker.
-
-    Raises:
-        UnguardableTextError: no private-use character is left.
-    """
-
-    def __init__(self, texts: Sequence[str], markers: Markers | None = None) -> None:
-        singles = () if markers is None else markers.singles
-        self.mark, *stand_ins = _unused_marks(texts, 1 + len(singles))
-        self._stand_ins = dict(zip(singles, stand_ins, strict=True))
-        self._originals = {self.mark: "", _escaped(self.mark): ""}
-        for single, stand_in in self._stand_ins.items():
-            self._originals |= {stand_in: single, _escaped(stand_in): single}
-
-    def protect(self, text: str, markers: Markers) -> str:
-        """Insert marks into every marker in the text."""
-        if markers.pattern is None or not text:
-            return text
-        marked = text
-        while markers.pattern.search(marked):  # Repeat, because markers may overlap.
-            marked = markers.pattern.sub(self._hidden, marked)
-        sizes = range(1, min(markers.longest, len(text) + 1))
-        before = self.mark if any(text[:size] in markers.ends for size in sizes) else ""
-        after = self.mark if any(text[-size:] in markers.beginnings for size in sizes) else ""
-        return before + marked + after
-
-    def restore(self, piece: str) -> str:
-        """Remove the marks."""
-        for mark, original in self._originals.items():
-            piece = piece.replace(mark, original)
-        return piece
-
-    def _hidden(self, match: re.Match[str]) -> str:
-        # A marker of one character has no inside for a mark, so another character replaces it.
-        return self.mark.join(self._stand_ins.get(character, character) for character in match.group())
-
-
-_FIRST_MARK = 0xE000
-
-
-def _escaped(mark: str) -> str:
-    return f"\\u{ord(mark):04x}"
-
-
-def _occurs(mark: str, texts: Sequence[str]) -> bool:
-    escape = _escaped(mark)
-    return any(mark in text or escape in text for text in texts)
-
-
-def _unused_marks(texts: Sequence[str], count: int) -> list[str]:
-    """Return private-use characters that are in none of the texts, neither as themselves nor as an escape."""
-    first = [chr(_FIRST_MARK + index) for index in range(count)]
-    if not any(_occurs(mark, texts) for mark in first):
-        return first
-    used = set(chain.from_iterable(texts)) | set(chain.from_iterable(map(_ESCAPES.findall, texts)))
-    unused = (mark for mark in map(chr, range(_FIRST_MARK, 0xF900)) if not {mark, _escaped(mark)} & used)
-    found = list(islice(unused, count))
-    if len(found) < count:
-        raise UnguardableTextError("The messages use every private-use character there is; leave one out.")
-    return found
-
-
-_ESCAPES = re.compile(r"\\u[0-9a-f]{4}")
-
-
 def _unchanged(piece: str) -> str:
     return piece
-
-
-def _splitter(tokens: Mapping[str, str]) -> re.Pattern[str] | None:
-    """Return one pattern for all tokens, given the pattern of each; the longer of two with a common prefix wins."""
-    if not tokens:
-        return None
-    longest_first = sorted(tokens, key=len, reverse=True)
-    return re.compile("|".join(tokens[token] for token in longest_first))
 
 
 def _token_text(value: Any) -> str | None:
