@@ -21,7 +21,7 @@ if TINY:
 import torch  # noqa: E402
 
 from benchmarks.environment import environment  # noqa: E402
-from benchmarks.gpu.families import family_cases, family_difference  # noqa: E402
+from benchmarks.gpu.families import family_cases, family_difference, graph_difference  # noqa: E402
 from benchmarks.gpu.operations import (  # noqa: E402
     Maker,
     Operation,
@@ -70,6 +70,12 @@ def compared_families(make: Maker, cases: Sequence[Any]) -> Iterator[dict[str, A
     """Yield how far the logits of each family are from those of the CPU."""
     for case in cases:
         yield _row(case.name, _tried(lambda one=case: family_difference(one, make)), LIMITS[make.dtype][1])
+
+
+def compared_graphs(make: Maker, cases: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yield how far the logits of decodes as a graph are from those of decodes launch by launch."""
+    for case in cases:
+        yield _row(case.name, _tried(lambda one=case: graph_difference(one, make)), LIMITS[make.dtype][1])
 
 
 def _tried(call: Any) -> Any:
@@ -186,6 +192,7 @@ def main(argv: list[str] | None = None) -> int:
     for part, found in (
         ("kernels", compared(make, shapes, loads, context=20 if args.dry_run else 300)),
         ("families", compared_families(make, cases)),
+        ("graphs", compared_graphs(make, cases)),
     ):
         result[part] = list(found)
         bad = [row for row in result[part] if not row["passed"]]
@@ -198,7 +205,9 @@ def main(argv: list[str] | None = None) -> int:
         print("A dry run on a CPU: the times are those of the interpreter and say nothing of a GPU.")
     if args.to:
         args.to.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return 0 if all(row["passed"] for part in ("kernels", "families") for row in result[part]) else 1
+    return (
+        0 if all(row["passed"] for part in ("kernels", "families", "graphs") for row in result[part]) else 1
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.operations import Maker, difference, reference
+from plumbline.engines.native.graphs import Capture, CudaRecorder, Recorder, StepGraphs
 from plumbline.engines.native.models import describe, random_model
+from plumbline.engines.native.slots import StepInputs
 from plumbline_kernels.attention import AttentionBatch
 
-__all__ = ["family_cases", "family_difference"]
+__all__ = ["family_cases", "family_difference", "graph_difference"]
 
 _STEPS: tuple[tuple[list[int], list[int], list[int], list[int], list[int], int], ...] = (
     ([3, 9, 4, 7, 7], [0, 5], [5], [8, 9, 10, 11, 12], [0, 1, 2, 3, 4], 0),
@@ -65,3 +67,64 @@ def _logits(model: Any, device: torch.device) -> Iterator[Tensor]:
             num_decodes=decodes,
         )
         yield model.compute_logits(model.forward(whole(tokens), batch, caches)[: starts[-1]])
+
+
+class _Kept:
+    """A recorder without a GPU: it keeps the call, and a replay runs it again."""
+
+    def record(self, call: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        result = call().clone()
+
+        def replay() -> None:
+            result.copy_(call())
+
+        return result, replay
+
+
+@torch.inference_mode()
+def graph_difference(case: Any, make: Maker) -> float:
+    """Return the largest difference between decodes as a graph and launch by launch, as a share of the largest logit.
+
+    Three sequences decode twice in a bucket of four; both times the first one has a longer block table than before.
+    """
+    device = make.device
+    model = random_model(
+        describe(json.loads(case.config().to_json_string())), seed=1, dtype=make.dtype, device=device
+    )
+    caches = model.allocate_kv(16, 8, num_states=4)
+    recorder: Recorder = CudaRecorder() if device.type == "cuda" else _Kept()
+    graphs = StepGraphs(
+        lambda token_ids, batch: model.compute_logits(model.forward(token_ids, batch, caches)),
+        Capture(recorder, 4, 5),
+        block_size=8,
+        state_row=3,
+        device=device,
+    )
+    graphs.record_all()
+    found, expected = [], []
+    tables = torch.arange(1, 16, dtype=torch.int32, device=device).view(3, 5)
+    for length in (0, 1, 8, 9, 16):
+        positions = torch.tensor([length, length // 2, length // 4], device=device)
+        rows = torch.arange(3, device=device)
+        batch = AttentionBatch(
+            query_start_loc=torch.arange(4, dtype=torch.int32, device=device),
+            seq_lens=(positions + 1).int(),
+            block_tables=tables[:, : length // 8 + 1],
+            slot_mapping=tables[rows, positions // 8].long() * 8 + positions % 8,
+            positions=positions,
+            max_query_len=1,
+            max_seq_len=length + 1,
+            num_decodes=3,
+            state_rows=rows,
+        )
+        token_ids = (positions * 7 + rows) % 90
+        before = [tuple(each.clone() for each in pair) for pair in caches]
+        expected.append(model.compute_logits(model.forward(token_ids, batch, caches)).clone())
+        for pair, kept in zip(caches, before, strict=True):
+            for cache, values in zip(pair, kept, strict=True):
+                cache.copy_(values)
+        states: list[Any] = [None] * 3
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        inputs = StepInputs(token_ids, batch, states, None, none, states, none.cpu().numpy(), [], [], [])
+        found.append(graphs.run(inputs).clone())
+    return difference(torch.cat(found), torch.cat(expected))

@@ -23,6 +23,8 @@ from benchmarks.roofline.launches import launches
 from benchmarks.roofline.prediction import predict
 from benchmarks.roofline.shapes import LOADS, SHAPES, Load
 
+from plumbline.engines.native.graphs import StepGraphs
+
 triton = pytest.importorskip("triton")
 MAKE = Maker(torch.device("cpu"), torch.float32)
 LOAD = Load("decode 2", 2)
@@ -107,6 +109,14 @@ def test_the_share_is_that_of_all_launches(monkeypatch: pytest.MonkeyPatch) -> N
     assert script._beside(None, operation, known, 1e-3) == {}
 
 
+def test_a_graph_agrees_with_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that keeps an old length does not."""
+    (case,) = (case for case in script.family_cases(wide=False) if case.name == "qwen3_next")
+    assert script.graph_difference(case, MAKE) < 1e-5
+    monkeypatch.setattr(StepGraphs, "_clear", lambda graphs, rows, size: graphs._seq_lens[:rows].fill_(1))
+    assert script.graph_difference(case, MAKE) > 0.1
+
+
 @pytest.mark.long
 def test_the_script_runs_under_the_interpreter(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--dry-run", "--families", "4", "--to"]
@@ -126,6 +136,6 @@ def test_the_script_runs_under_the_interpreter(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr[-2000:]
     written = json.loads((tmp_path / "gpu.json").read_text())
     assert written["gpu"] is None
-    assert len(written["families"]) == 4
+    assert len(written["families"]) == len(written["graphs"]) == 4
     assert {row["operation"] for row in written["times"]} >= {"attention decode", "experts", "sample"}
     assert not any("error" in row for row in written["times"])

@@ -22,6 +22,8 @@ from plumbline.engines.native.speculation import Speculator
 from plumbline.engines.port import GenerateRequest, TokenLogprob
 from plumbline.engines.request import PlacedAdapter, PlacedImage, RequestState
 from plumbline.engines.sampling.masks import MaskWorker
+from plumbline.engines.sampling.rows import upload
+from plumbline.engines.sampling.sampler import TokensInFlight
 from plumbline.engines.threaded.request_core import RequestCore
 
 __all__ = ["EngineCore"]
@@ -63,6 +65,8 @@ class EngineCore(RequestCore):
         self._masks = MaskWorker(runner.vocab_size)
         self.adapters: dict[str, PlacedAdapter] = {}
         """The adapters that requests name, by their names."""
+        self._launched: tuple[StepPlan, TokensInFlight] | None = None
+        """The step that the device computes while the host is behind."""
 
     def add(
         self,
@@ -76,8 +80,19 @@ class EngineCore(RequestCore):
             self._states[request.request_id].adapter = self.adapters[request.adapter]
 
     def _step(self) -> None:
-        """Plan a step and run it."""
+        """Plan a step and run it; while the device computes plain decodes, launch those that follow them.
+
+        The host is a step behind the device then: it knows the tokens of a step when the next one has been launched.
+        """
         began = self._clock()
+        launched, self._launched = self._launched, None
+        if launched is not None:
+            plan, tokens = launched
+            self._launched = self._follow(plan, tokens)
+            self._settle(plan, Drawn(tokens.wait(), [None] * len(plan.entries)))
+            self._count(plan, began)
+            if self._launched is not None or self._outputs:
+                return
         plan = self.scheduler.plan()
         self._release(plan.preempted)
         if not plan.entries:
@@ -87,9 +102,28 @@ class EngineCore(RequestCore):
                 self._slots.assign(entry.state)
                 self._runner.admit(entry.state)
         inputs = self._slots.stage(plan)
+        if self._runner.can_launch(inputs):
+            self._launched = plan, self._runner.launch(inputs, self._slots)
+            return
         self._masks.start(inputs.draw_states, inputs.draw_masks)
         self._runner.forward(inputs)
         self._settle(plan, self._runner.sample(inputs, self._slots, self._masks.wait()))
+        self._count(plan, began)
+
+    def _follow(self, plan: StepPlan, tokens: TokensInFlight) -> tuple[StepPlan, TokensInFlight] | None:
+        """Launch the decodes that follow those of a step, if nothing must be known before."""
+        following = self.scheduler.follow(plan)
+        if following is None:
+            return None
+        last, going = tokens.token_ids, {id(entry.state) for entry in following.entries}
+        if len(going) < len(plan.entries):
+            rows = [row for row, entry in enumerate(plan.entries) if id(entry.state) in going]
+            last = last[upload(np.array(rows), last.device)]
+        inputs = self._slots.stage(following, last)
+        return following, self._runner.launch(inputs, self._slots)
+
+    def _count(self, plan: StepPlan, began: float) -> None:
+        """Count a step, and learn from its time."""
         self.num_steps += 1
         seconds = self._clock() - began
         self._pace.observe(plan.prompt_units, plan.scores, seconds)
@@ -112,6 +146,9 @@ class EngineCore(RequestCore):
         draws = zip(drawn.token_ids.tolist(), drawn.logprobs, strict=True)
         for entry in plan.entries:
             state = entry.state
+            if state.slot < 0:  # It has ended or paused since the launch.
+                next(draws)
+                continue
             if not entry.proposal.tokens:
                 self.scheduler.advance(entry)
             if not entry.draws:
@@ -150,6 +187,7 @@ class EngineCore(RequestCore):
 
     def _recover(self, states: Collection[RequestState]) -> None:
         """Free the slots and forget the prefix cache: its blocks may be half written."""
+        self._launched = None
         self._release(states)
         self.scheduler.pool.reset_cache()
         self.scheduler.check_integrity()

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plumbline.engines.native.graphs import Capture, StepGraphs
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.pace import attention_share
 from plumbline.engines.native.slots import Slots, StepInputs
@@ -22,7 +23,7 @@ from plumbline.engines.port import TokenLogprob
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import StepMasks
-from plumbline.engines.sampling.sampler import Sampler
+from plumbline.engines.sampling.sampler import Sampler, TokensInFlight
 from plumbline_kernels.attention import AttentionBatch
 
 __all__ = ["Drawn", "ModelRunner", "NullRunner", "Runner"]
@@ -87,6 +88,14 @@ class Runner(Protocol):
         """Drop the state of a slot."""
         ...
 
+    def can_launch(self, inputs: StepInputs) -> bool:
+        """Whether `launch` runs this step: nothing that the host must know is between its tokens and the next ones."""
+        ...
+
+    def launch(self, inputs: StepInputs, slots: Slots) -> TokensInFlight:
+        """Let the device compute a step and draw its tokens, without waiting for them."""
+        ...
+
     def forward(self, inputs: StepInputs) -> None:
         """Compute the step's tokens and write their KV."""
         ...
@@ -107,13 +116,34 @@ class ModelRunner:
         block_size: int,
         device: torch.device,
         num_states: int = 0,
+        capture: Capture | None = None,
     ) -> None:
+        """Allocate the cache; with `capture`, decode steps run as graphs, which `graphs` has."""
         self._model = model
         self._device = device
         self._cache_size, self._num_states = (num_blocks, block_size), num_states
-        self._kv = model.allocate_kv(num_blocks, block_size, num_states=num_states)
+        self._capture = capture
+        self.graphs: StepGraphs | None = None
+        self._allocate()
         self._sampler = Sampler(model.description.vocab_size, device, model.library)
-        self._hidden: Tensor | None = None
+        self._computed: Tensor | None = None
+        """What `forward` leaves to `sample`: logits after a graph, else hidden states."""
+        self._has_logits = False
+
+    def _allocate(self) -> None:
+        capture, spare = self._capture, 0 if self._capture is None else 1
+        self._kv = self._model.allocate_kv(*self._cache_size, num_states=self._num_states + spare)
+        if capture is not None:
+            self.graphs = StepGraphs(
+                self._logits,
+                capture,
+                block_size=self._cache_size[1],
+                state_row=self._num_states,
+                device=self._device,
+            )
+
+    def _logits(self, token_ids: Tensor, batch: AttentionBatch) -> Tensor:
+        return self._model.compute_logits(self._model.forward(token_ids, batch, self._kv))
 
     @property
     def vocab_size(self) -> int:
@@ -144,9 +174,9 @@ class ModelRunner:
         """See `Runner.renewed`."""
         other = copy.copy(self)
         other._sampler = Sampler(self.vocab_size, self._device, self._model.library)
-        other._hidden = None
+        other._computed = None
         if new_cache:
-            other._kv = self._model.allocate_kv(*self._cache_size, num_states=self._num_states)
+            other._allocate()
         return other
 
     def admit(self, state: RequestState) -> None:
@@ -181,24 +211,46 @@ class ModelRunner:
         )
         self._model.compute_logits(self._model.forward(torch.zeros_like(last), batch, self._kv))
 
+    def can_launch(self, inputs: StepInputs) -> bool:
+        """See `Runner.can_launch`."""
+        return self.graphs is not None and self.graphs.takes(inputs) and self._sampler.is_free
+
+    @torch.inference_mode()
+    def launch(self, inputs: StepInputs, slots: Slots) -> TokensInFlight:
+        """See `Runner.launch`."""
+        assert self.graphs is not None, "can_launch() comes before launch()"
+        logits = self.graphs.run(inputs)
+        return TokensInFlight(
+            self._sampler.pick(
+                logits, inputs.draw_states, inputs.draw_slots, slots, ahead=inputs.draw_proposed
+            )
+        )
+
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> None:
-        """Compute hidden states [num_selected, hidden] and write K and V into the cache."""
-        self._hidden = self._model.forward(
-            inputs.token_ids, inputs.batch, self._kv, inputs.selection, inputs.given
-        )
+        """Compute hidden states [num_selected, hidden] or logits, and write K and V into the cache."""
+        self._has_logits = self.graphs is not None and self.graphs.takes(inputs)
+        if self.graphs is not None and self._has_logits:
+            self._computed = self.graphs.run(inputs)
+        else:
+            self._computed = self._model.forward(
+                inputs.token_ids, inputs.batch, self._kv, inputs.selection, inputs.given
+            )
 
     @torch.inference_mode()
     def sample(self, inputs: StepInputs, slots: Slots, masks: StepMasks | None = None) -> Drawn:
         """Compute logits of the rows that draw, and draw."""
-        hidden = self._hidden
-        assert hidden is not None, "sample() follows forward()"
-        self._hidden = None
-        prompt = [self._score_prompt(hidden, *row) for row in inputs.prompt_rows]
+        computed = self._computed
+        assert computed is not None, "sample() follows forward()"
+        self._computed = None
+        prompt = [self._score_prompt(computed, *row) for row in inputs.prompt_rows]
         if not inputs.draw_states:
             return Drawn(np.zeros(0, dtype=np.int64), [], prompt)
-        all_rows_draw = len(inputs.draw_states) == hidden.shape[0]
-        logits = self._model.compute_logits(hidden if all_rows_draw else hidden[inputs.draw_rows])
+        if self._has_logits:
+            logits = computed
+        else:
+            all_rows_draw = len(inputs.draw_states) == computed.shape[0]
+            logits = self._model.compute_logits(computed if all_rows_draw else computed[inputs.draw_rows])
         token_ids, logprobs = self._sampler.draw(
             logits, inputs.draw_states, inputs.draw_slots, slots, masks, inputs.draw_proposed
         )
@@ -260,6 +312,14 @@ class NullRunner:
 
     def release(self, slot: int) -> None:
         """Nothing to drop."""
+
+    def can_launch(self, inputs: StepInputs) -> bool:
+        """There is no device."""
+        return False
+
+    def launch(self, inputs: StepInputs, slots: Slots) -> TokensInFlight:
+        """Never called."""
+        raise NotImplementedError
 
     def forward(self, inputs: StepInputs) -> None:
         """Nothing to compute."""

@@ -58,6 +58,8 @@ class StepPlan:
     """What the entries after the decodes cost, in the units of `Pace`."""
     scores: bool = False
     """Whether one of them wants the logprobs of its prompt."""
+    num_waiting: int = 0
+    """The requests that no step had room for."""
     preempted: list[RequestState] = field(default_factory=list)
     """Requests that lost their blocks (and their slot) while this plan was made."""
 
@@ -115,7 +117,27 @@ class Scheduler(RequestQueues):
         if not preempted:
             budget = self._admit(entries, budget)
         spent = self.config.max_num_batched_tokens - budget
-        return StepPlan(entries, num_decodes, spent, self._units, self._scores, preempted)
+        waiting = len(self.waiting)
+        return StepPlan(entries, num_decodes, spent, self._units, self._scores, waiting, preempted)
+
+    def follow(self, plan: StepPlan) -> StepPlan | None:
+        """Plan the decodes after those of a step whose tokens are not known yet.
+
+        Requests that end with that step at the latest are left out. Of the others one may end by its token; what is
+        computed for it then is lost.
+
+        Returns:
+            None if the tokens must be known first: a request may be admitted, all end, or blocks are missing.
+        """
+        running = [entry for entry in plan.entries if entry.state.slot >= 0]
+        going = [entry for entry in running if entry.state.num_tokens + 1 < entry.state.max_len]
+        changed = len(running) != len(self.running) or len(self.waiting) != plan.num_waiting
+        if changed or not going or (self.waiting and len(going) < len(plan.entries)):
+            return None
+        if not all(self._grow(entry.state, 2) for entry in going):
+            return None
+        entries = [Scheduled(entry.state, entry.start + 1, 1, draws=True) for entry in going]
+        return StepPlan(entries, len(entries), len(entries), num_waiting=plan.num_waiting)
 
     def advance(self, entry: Scheduled, wrong: int = 0) -> None:
         """Record the computed tokens of an entry, but the `wrong` last ones, and hash the blocks that became full."""

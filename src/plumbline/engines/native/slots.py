@@ -17,11 +17,14 @@ from torch import Tensor
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.scheduler import Scheduled, StepPlan
 from plumbline.engines.request import RequestState
-from plumbline.engines.sampling.rows import SamplingRows
+from plumbline.engines.sampling.rows import SamplingRows, upload
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.lora import AdapterRows
 
 __all__ = ["Slots", "StepInputs"]
+
+_UNKNOWN = (-1,)
+"""The token before one that is drawn when the host does not know it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,13 @@ class Slots(SamplingRows):
         """Record the drawn tokens, the inputs of the next decode."""
         self._last_token[slots] = token_ids
 
-    def stage(self, plan: StepPlan) -> StepInputs:
-        """Build the inputs of a step. Every entry's request must have a slot."""
+    def stage(self, plan: StepPlan, tokens: Tensor | None = None) -> StepInputs:
+        """Build the inputs of a step.
+
+        Args:
+            plan: the step; every entry's request must have a slot.
+            tokens: int64 [entries], on the device: what the requests' last tokens will be, before the host has them.
+        """
         entries = plan.entries
         num_decodes = plan.num_decodes
         states = [entry.state for entry in entries]
@@ -136,8 +144,10 @@ class Slots(SamplingRows):
             state_rows=self._tensor(slots),
         )
         token_ids = rows.tokens[0] if len(rows.tokens) == 1 else np.concatenate(rows.tokens)
+        if tokens is not None:
+            rows.draw_proposed = [_UNKNOWN] * len(states)
         return StepInputs(
-            token_ids=self._tensor(token_ids),
+            token_ids=self._tensor(token_ids) if tokens is None else tokens,
             batch=batch,
             states=states,
             selection=None
@@ -225,8 +235,7 @@ class Slots(SamplingRows):
             self._num_blocks[slot] = have
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
-        tensor = torch.from_numpy(values)
-        return tensor if self._device.type == "cpu" else tensor.to(self._device, non_blocking=True)
+        return upload(values, self._device)
 
 
 class _Rows:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from plumbline.engines.request import RequestState
 
-__all__ = ["SamplingRows"]
+__all__ = ["SamplingRows", "upload"]
+
+
+def upload(values: NDArray[np.generic], device: torch.device) -> Tensor:
+    """Return a tensor on the device; to a GPU it is copied behind what that computes, without waiting for it."""
+    tensor = torch.from_numpy(values)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 class SamplingRows:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +21,39 @@ from plumbline.engines.port import SamplingParams, TokenLogprob
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.logprobs import logprob_rows
 from plumbline.engines.sampling.masks import StepMasks
-from plumbline.engines.sampling.rows import SamplingRows
+from plumbline.engines.sampling.rows import SamplingRows, upload
 from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.sampling import apply_bitmask, apply_penalties, sample
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "TokensInFlight"]
 
 _NEVER = float("-inf")
+
+
+class TokensInFlight:
+    """Drawn tokens that a device may not have computed yet.
+
+    Args:
+        token_ids: int64 [rows], on the device.
+    """
+
+    def __init__(self, token_ids: Tensor) -> None:
+        self.token_ids = token_ids
+        self._host = token_ids
+        self._arrived: Any = None
+        if token_ids.is_cuda:
+            self._host = torch.empty(token_ids.shape, dtype=token_ids.dtype, pin_memory=True)
+            self._host.copy_(token_ids, non_blocking=True)
+            cuda: Any = torch.cuda
+            self._arrived = cuda.Event()
+            self._arrived.record()
+
+    def wait(self) -> NDArray[np.int64]:
+        """Return the tokens when the device has computed them."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        token_ids: NDArray[np.int64] = self._host.numpy()
+        return token_ids
 
 
 @dataclass(slots=True)
@@ -56,6 +83,13 @@ class Sampler:
         self._filters: dict[int, _RowFilter] = {}
         self._chains: set[int] = set()
         """Slots of requests with a sampler chain."""
+        self._bound: set[int] = set()
+        """Slots of requests for which the host must know a token before the next one is drawn."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether all requests can draw their next tokens before the last ones are known to the host."""
+        return not self._bound
 
     def admit(self, state: RequestState) -> None:
         """Build the filters of a request with a slot; token counts include what it has generated already."""
@@ -63,6 +97,8 @@ class Sampler:
         if state.chain is not None:
             self._chains.add(state.slot)
         penalised = state.chain is None and _penalised(sampling)
+        if penalised or state.chain or state.matcher or sampling.logprobs is not None:
+            self._bound.add(state.slot)
         # With a grammar, its mask delays the stop: only the grammar knows whether another token is allowed.
         delays_stop = bool(sampling.min_tokens and state.stop_ids and state.matcher is None)
         if not (penalised or sampling.logit_bias or sampling.allowed_token_ids is not None or delays_stop):
@@ -81,6 +117,7 @@ class Sampler:
         """Drop the filters of this slot."""
         self._filters.pop(slot, None)
         self._chains.discard(slot)
+        self._bound.discard(slot)
 
     def draw(
         self,
@@ -106,9 +143,42 @@ class Sampler:
         """
         wanting = [row for row, state in enumerate(states) if state.sampling.logprobs is not None]
         raw = torch.log_softmax(logits[wanting], dim=-1) if wanting else None
-        ahead: Sequence[Sequence[int]] = [()] * len(states) if proposed is None else proposed
+        drawn = self.pick(logits, states, slots, arrays, masks, proposed)
+        token_ids: NDArray[np.int64] = drawn.cpu().numpy()
+        logprobs: list[TokenLogprob | None] = [None] * len(states)
+        if raw is not None:
+            chosen = drawn[torch.tensor(wanting, device=drawn.device)]
+            tops = [states[row].sampling.logprobs or 0 for row in wanting]
+            further = [states[row].sampling.logprob_token_ids for row in wanting]
+            for row, entry in zip(wanting, logprob_rows(raw, chosen, tops, further=further), strict=True):
+                logprobs[row] = entry
+        return token_ids, logprobs
+
+    def pick(
+        self,
+        logits: Tensor,
+        states: list[RequestState],
+        slots: NDArray[np.int64],
+        arrays: SamplingRows,
+        masks: StepMasks | None = None,
+        ahead: Sequence[Sequence[int]] | None = None,
+    ) -> Tensor:
+        """Draw one token per row without waiting for the device, if `is_free`; see `draw`.
+
+        Args:
+            logits: fp32 [num_rows, vocab]; overwritten.
+            states: the requests of the rows.
+            slots: int64 [num_rows], their slots.
+            arrays: the sampling numbers by slot.
+            masks: the grammar masks of the rows that have one.
+            ahead: for each row the tokens between the request's last one and the one to draw.
+
+        Returns:
+            The token ids, int64 [num_rows], on the device.
+        """
+        between: Sequence[Sequence[int]] = [()] * len(states) if ahead is None else ahead
         if self._filters:
-            self._filter(logits, states, ahead)
+            self._filter(logits, states, between)
         if masks is not None:
             self._forbid(logits, masks)
         temperature = arrays.temperature[slots]
@@ -116,7 +186,7 @@ class Sampler:
             drawn = _first_largest(logits)
         else:
             positions = np.fromiter((state.num_tokens for state in states), np.int64, len(states))
-            positions += np.fromiter(map(len, ahead), np.int64, len(states))
+            positions += np.fromiter(map(len, between), np.int64, len(states))
             drawn = self._sample(
                 logits,
                 self._tensor(temperature),
@@ -128,15 +198,7 @@ class Sampler:
             )
         if self._chains:
             self._draw_chains(drawn, logits, states)
-        token_ids: NDArray[np.int64] = drawn.cpu().numpy()
-        logprobs: list[TokenLogprob | None] = [None] * len(states)
-        if raw is not None:
-            chosen = drawn[torch.tensor(wanting, device=drawn.device)]
-            tops = [states[row].sampling.logprobs or 0 for row in wanting]
-            further = [states[row].sampling.logprob_token_ids for row in wanting]
-            for row, entry in zip(wanting, logprob_rows(raw, chosen, tops, further=further), strict=True):
-                logprobs[row] = entry
-        return token_ids, logprobs
+        return drawn
 
     def _draw_chains(self, drawn: Tensor, logits: Tensor, states: list[RequestState]) -> None:
         """Draw the rows that have a sampler chain, into `drawn`."""
@@ -194,7 +256,7 @@ class Sampler:
             logits[penalised] = part
 
     def _forbid(self, logits: Tensor, masks: StepMasks) -> None:
-        bitmask = torch.from_numpy(masks.bitmask).to(self._device, non_blocking=True)
+        bitmask = self._tensor(masks.bitmask)
         if len(masks.rows) == logits.shape[0]:
             apply_bitmask(logits, bitmask)
             return
@@ -234,7 +296,7 @@ class Sampler:
         return torch.tensor(values, dtype=torch.float32, device=self._device)
 
     def _tensor(self, values: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(values).to(self._device)
+        return upload(values, self._device)
 
 
 def _penalised(sampling: SamplingParams) -> bool:

@@ -16,6 +16,7 @@ from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.graphs import Capture, CudaRecorder
 from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.models import (
     ModelDescription,
@@ -169,16 +170,21 @@ def build_native(
     _check_memory(held, device)
     library = _cpu_kernels(settings, described, dtype, device)
     loaded = _load(settings, model, folder, dtype, config.max_model_len, library)
+    capture = None
+    if settings.cuda_graphs and device.type == "cuda":
+        capture = Capture(CudaRecorder(), config.max_num_seqs, config.blocks_per_sequence)
     runner = ModelRunner(
         loaded,
         num_blocks=config.num_blocks,
         block_size=config.block_size,
         device=device,
         num_states=config.max_num_seqs,
+        capture=capture,
     )
     adapters = None
     if settings.loras or settings.lora_dir:
         adapters = AdapterTable(loaded, capacity=settings.max_loras, max_rank=largest_rank(settings))
+    _record(runner)
     # After the places of adapters: the first step records which operations there are.
     means = _share(settings, runner, loaded.library) if loaded.library is not None else ""
     ends = described.eos_token_ids
@@ -194,6 +200,19 @@ def build_native(
         images=_image_reader(loaded, model, config, encode, hangs_after=3 * settings.stuck_after),
         stuck_after=settings.stuck_after,
     )
+
+
+def _record(runner: ModelRunner) -> None:
+    """Record the decode steps of a model on a GPU, so that no request waits for it."""
+    if runner.graphs is None:
+        return
+    try:
+        runner.graphs.record_all()
+    except RuntimeError as error:
+        raise OptionError(
+            "--cuda-graphs",
+            f"cannot be recorded on {runner.device}: {error}; --no-cuda-graphs starts without them",
+        ) from error
 
 
 def _image_reader(

@@ -216,6 +216,15 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
             engines=("plumbline",),
         ),
     ] = True
+    cuda_graphs: Annotated[
+        bool,
+        _engine(
+            "on a GPU, record decode steps as CUDA graphs at the start, and launch each before the tokens of the last "
+            "one are known",
+            engines=("plumbline",),
+            advice="vLLM takes --engine-args enforce_eager=true",
+        ),
+    ] = True
     batch_invariant: Annotated[
         bool,
         _engine(
