@@ -56,6 +56,7 @@ def _attend_kernel(
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
     REACH: tl.constexpr,
+    TILED: tl.constexpr,  # windows are side by side
 ):
     kv_head = tl.program_id(1)
     segment = tl.program_id(2)
@@ -103,7 +104,9 @@ def _attend_kernel(
         reach = tl.load(reach_ptr + token, mask=row_mask, other=0).to(tl.int32)
         last_key = tl.max(reach, axis=0) + 1
     first_key = 0
-    if window > 0:
+    if TILED:
+        first_key = tl.maximum(context_len + first_query, 0) // window * window
+    elif window > 0:
         first_key = tl.maximum(context_len + first_query - window + 1, 0)
     first_tile = first_key // TILE
     end_tile = tl.cdiv(last_key, TILE)
@@ -136,7 +139,9 @@ def _attend_kernel(
             # scale_log2 has no log2(e) here, but 2 / cap * log2(e): tanh(y) = 1 - 2 / (1 + exp(2 y)).
             scores = cap * (1.0 - 2.0 / (1.0 + tl.exp2(scores)))
         visible = key[None, :] <= reach[:, None]
-        if window > 0:
+        if TILED:
+            visible = visible & (key[None, :] >= (position // window * window)[:, None])
+        elif window > 0:
             visible = visible & (key[None, :] > position[:, None] - window)
         scores = tl.where(visible, scores, float("-inf"))
         new_max = tl.maximum(running_max, tl.max(scores, axis=1))
@@ -207,6 +212,7 @@ def launch(
     window: int | None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    tiled: bool = False,
 ) -> Tensor:
     """Run decodes and prefill chunks as two launches of one kernel, each with the tiles that suit it."""
     check(q.stride(2) == 1 and q.stride(1) == q.shape[2], "paged_attention: heads of q must be contiguous")
@@ -217,7 +223,7 @@ def launch(
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     num_seqs = batch.seq_lens.shape[0]
     num_decodes = num_seqs if batch.max_query_len == 1 else batch.num_decodes
-    scores = _Scores(scale, window or 0, softcap, sinks)
+    scores = _Scores(scale, window or 0, softcap, sinks, tiled and window is not None)
     if num_decodes:
         _launch_part(q, k_cache, v_cache, out, batch, slice(0, num_decodes), num_decodes, scores, True)
     if num_decodes < num_seqs:
@@ -233,6 +239,7 @@ class _Scores(NamedTuple):
     window: int  # 0 for none
     softcap: float | None
     sinks: Tensor | None
+    tiled: bool
 
 
 def _launch_part(
@@ -294,6 +301,7 @@ def _launch_part(
         CAPPED=scores.softcap is not None,
         SINKS=scores.sinks is not None,
         REACH=not decode and batch.reach is not None,
+        TILED=scores.tiled,
         num_warps=config["num_warps"],
         num_stages=config["num_stages"],
     )
@@ -374,6 +382,9 @@ def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
             },
             tuning("attention_reduce"),
         )
+    for segments in (0, MAX_SEGMENTS):
+        name = f"paged_attention hd=128 segments={segments}, windows side by side"
+        yield _attend_case(name, 128, segments, capability, TILED=True)
     # Triton compiles integers that are 1 as constants: a step with a single sequence is a kernel of its own.
     yield _attend_case("paged_attention hd=128, one sequence", 128, 0, capability, num_seqs=1)
 
@@ -395,6 +406,7 @@ def _attend_case(name: str, head_dim: int, segments: int, capability: int, **con
             "CAPPED": False,
             "SINKS": False,
             "REACH": False,
+            "TILED": False,
             "H": 32,
             "GROUP": 4,
             "HD": head_dim,

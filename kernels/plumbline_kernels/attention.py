@@ -7,8 +7,8 @@ A sequence in a step:
       keys in the cache       new tokens, whose keys and values are in the cache as well
 
 Token i of the chunk is at position context_len + i and attends to all positions up to its own, or up to a later one of
-the chunk (`AttentionBatch.reach`); with a sliding window w, position p attends to none before p - w + 1. Slots that a
-sequence does not own may hold anything, NaN included.
+the chunk (`AttentionBatch.reach`); with a sliding window w, position p attends to none before p - w + 1, and with
+windows side by side to none before p // w * w. Slots that a sequence does not own may hold anything, NaN included.
 """
 
 from collections.abc import Callable
@@ -36,11 +36,13 @@ def paged_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    tiled: bool = False,
 ) -> Tensor:
     """Attend with `q` [T, H, hd] to the cached keys and values [num_blocks, block_size, KV, hd]; returns [T, H, hd].
 
     Query head h reads the key head h // (H // KV). Rows that belong to no sequence come back as zeros. With `softcap`
     c, a scaled score s becomes c * tanh(s / c). `sinks`, fp32 [H], are scores of one more key, whose value is zero.
+    With `tiled`, windows are side by side.
     """
     check(q.dim() == 3, "paged_attention: q must be [T, H, hd]")
     check(k_cache.shape == v_cache.shape, "paged_attention: k_cache and v_cache must have the same shape")
@@ -52,11 +54,28 @@ def paged_attention(
         sinks is None or sinks.shape == (q.shape[1],), "paged_attention: sinks must have one score per head"
     )
     if use_triton(q):
-        return _attention_triton.launch(q, k_cache, v_cache, batch, scale, sliding_window, softcap, sinks)
-    return paged_attention_torch(q, k_cache, v_cache, batch, scale, sliding_window, softcap, sinks)
+        return _attention_triton.launch(
+            q, k_cache, v_cache, batch, scale, sliding_window, softcap, sinks, tiled
+        )
+    return paged_attention_torch(q, k_cache, v_cache, batch, scale, sliding_window, softcap, sinks, tiled)
 
 
 _Attend = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
+
+
+class _Window(NamedTuple):
+    """The keys before a query that it attends to."""
+
+    size: int | None  # None for all
+    tiled: bool
+
+    def first(self, position: Tensor) -> Tensor:
+        """Return the first position that each position attends to."""
+        if self.size is None:
+            return torch.zeros_like(position)
+        if self.tiled:
+            return position // self.size * self.size
+        return (position - (self.size - 1)).clamp_(min=0)
 
 
 class _Decodes(NamedTuple):
@@ -91,6 +110,7 @@ def paged_attention_torch(
     sliding_window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    tiled: bool = False,
 ) -> Tensor:
     """Compute `paged_attention` in torch: one gather and one SDPA call for all decodes, one call per block of a chunk.
 
@@ -99,10 +119,11 @@ def paged_attention_torch(
     """
     num_tokens, num_heads, head_dim = q.shape
     _, block_size, num_kv_heads, _ = k_cache.shape
-    key = (sliding_window, block_size, q.dtype)
+    window = _Window(sliding_window, tiled)
+    key = (window, block_size, q.dtype)
     plan = batch.plans.get(key)
     if plan is None:
-        plan = batch.plans[key] = _plan(batch, block_size, sliding_window, q.dtype)
+        plan = batch.plans[key] = _plan(batch, block_size, window, q.dtype)
     decodes, chunks = plan
     if softcap is not None or sinks is not None:
         capped = Capped(softcap, sinks, batch.exact)
@@ -180,7 +201,7 @@ _QUERIES = 128
 
 
 def _plan(
-    batch: AttentionBatch, block_size: int, window: int | None, dtype: torch.dtype
+    batch: AttentionBatch, block_size: int, window: _Window, dtype: torch.dtype
 ) -> tuple[_Decodes | None, list[_Chunk]]:
     num_seqs = batch.seq_lens.shape[0]
     num_decodes = num_seqs if batch.max_query_len == 1 else batch.num_decodes
@@ -199,15 +220,15 @@ def _plan(
 
 
 def _plan_decodes(
-    batch: AttentionBatch, count: int, block_size: int, window: int | None, dtype: torch.dtype
+    batch: AttentionBatch, count: int, block_size: int, window: _Window, dtype: torch.dtype
 ) -> _Decodes:
     last = (batch.seq_lens[:count].unsqueeze(1).long() - 1).clamp_(min=0)
     length = batch.max_seq_len if count == batch.seq_lens.shape[0] else int(last.max()) + 1
-    if window is None or window >= length:
+    if window.size is None or window.size >= length:
         wanted = _offsets(cdiv(length, _PADDING) * _PADDING)
         hidden = wanted > last
     else:
-        first = (last - (window - 1)).clamp_(min=0)
+        first = window.first(last)
         start = first // _SPLIT * _SPLIT
         length = int((last - start).max()) + 1
         wanted = _offsets(cdiv(length, _PADDING) * _PADDING) + start
@@ -231,13 +252,13 @@ def _plan_chunk(
     stop: int,
     seq_len: int,
     block_size: int,
-    window: int | None,
+    window: _Window,
     dtype: torch.dtype,
     reach: Tensor | None = None,
 ) -> _Chunk:
     def first_key(position: int) -> int:
         """Return the first key position of the block that begins with the query at `position`."""
-        return 0 if window is None else max(0, position - window + 1) // _SPLIT * _SPLIT
+        return int(window.first(torch.tensor(position))) // _SPLIT * _SPLIT
 
     context_len = seq_len - (stop - start)
     base = first_key(context_len)
@@ -251,8 +272,8 @@ def _plan_chunk(
         first, last = first_key(position), cdiv(int(far[-1]) + 1, _PADDING) * _PADDING
         wanted = torch.arange(first, last)
         hidden = wanted > far.unsqueeze(1)
-        if window is not None:
-            hidden |= torch.arange(position, end).unsqueeze(1) - wanted >= window
+        if window.size is not None:
+            hidden |= wanted < window.first(torch.arange(position, end)).unsqueeze(1)
         tokens = slice(token, token + end - position)
         blocks.append(_Block(tokens, slice(first - base, last - base), _additive(hidden, dtype)))
     return _Chunk(slots, blocks)

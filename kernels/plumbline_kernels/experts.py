@@ -19,7 +19,7 @@ from plumbline_kernels import _experts_triton
 from plumbline_kernels._backend import check, use_triton
 from plumbline_kernels.swiglu import sigmoid_torch
 
-__all__ = ["Routing", "mix", "mix_torch", "route"]
+__all__ = ["Routing", "mix", "mix_torch", "route", "spread"]
 
 Linear = Callable[[Tensor], Tensor]
 
@@ -38,6 +38,7 @@ class Routing(NamedTuple):
     normalised: bool = True  # weights of a token are divided by their sum
     floor: float = 0.0  # the least divisor
     scale: float = 1.0  # a factor on weights
+    of_inputs: bool = False  # weights multiply what experts take, and not what they return: see `spread`
 
 
 def route(logits: Tensor, routing: Routing, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -72,6 +73,21 @@ def _mask_groups(choice: Tensor, routing: Routing) -> Tensor:
     kept = torch.zeros_like(quality, dtype=torch.bool)
     kept.scatter_(-1, quality.topk(routing.chosen_groups, -1).indices, True)
     return members.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(-2)
+
+
+def spread(x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a row for each token and expert, already multiplied by its weight, for `mix`.
+
+    Args:
+        x: [T, D].
+        weights: fp32 [T, k].
+        chosen: int64 [T, k].
+
+    Returns:
+        Rows [T * k, D], weights of one, fp32 [T * k, 1], and experts, int64 [T * k, 1].
+    """
+    rows = (x.unsqueeze(1) * weights.unsqueeze(2).to(x.dtype)).flatten(0, 1)
+    return rows, torch.ones_like(weights).view(-1, 1), chosen.reshape(-1, 1)
 
 
 def mix(

@@ -15,7 +15,7 @@ from plumbline_kernels import norm
 from plumbline_kernels._backend import CompileCase, cdiv, check, jit, next_power_of_2, tl, tuning, use_triton
 from plumbline_kernels.norm import layer_norm_torch, rms_norm_torch
 
-__all__ = ["HeadNorms", "RopePlan", "plan_rope", "rope_kv_write"]
+__all__ = ["HeadNorms", "RopePlan", "plan_rope", "rope_kv_write", "rotate_torch", "rotations"]
 
 
 class HeadNorms(NamedTuple):
@@ -117,15 +117,7 @@ def rope_kv_write_torch(
     """Compute `rope_kv_write` in torch: normalise and rotate q and k together, then copy new rows to their slots."""
     num_kv_heads, head_dim = k_cache.shape[2:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)
-    x = heads.narrow(1, 0, num_heads + num_kv_heads)
-    if norms is not None and not norms.after:
-        x = _normalise(x, norms, num_heads)
-    if plan.cos is not None and plan.sin is not None:
-        # Rotating by half a head swaps its halves, so one fused multiply-add does both halves at once.
-        x = torch.addcmul(x * plan.cos, x.roll(head_dim // 2, -1), plan.sin)
-    if norms is not None and norms.after:
-        x = _normalise(x, norms, num_heads)
-    rotated = x.to(qkv.dtype)
+    rotated = rotate_torch(heads.narrow(1, 0, num_heads + num_kv_heads), plan, num_heads, norms)
     k = rotated.narrow(1, num_heads, num_kv_heads)
     v = heads.narrow(1, num_heads + num_kv_heads, num_kv_heads)
     if norms is not None and norms.values:
@@ -136,6 +128,19 @@ def rope_kv_write_torch(
     v_cache.view(-1, num_kv_heads, head_dim).index_copy_(0, plan.slots, v)
     q = rotated.narrow(1, 0, num_heads)
     return q if plan.temperature is None else (q * plan.temperature).to(q.dtype)
+
+
+def rotate_torch(x: Tensor, plan: RopePlan, num_heads: int, norms: HeadNorms | None) -> Tensor:
+    """Normalise and rotate heads x [T, heads, hd], of which the first `num_heads` are those of queries."""
+    dtype = x.dtype
+    if norms is not None and not norms.after:
+        x = _normalise(x, norms, num_heads)
+    if plan.cos is not None and plan.sin is not None:
+        # Rotating by half a head swaps its halves, so one fused multiply-add does both halves at once.
+        x = torch.addcmul(x * plan.cos, x.roll(x.shape[-1] // 2, -1), plan.sin)
+    if norms is not None and norms.after:
+        x = _normalise(x, norms, num_heads)
+    return x.to(dtype)
 
 
 def _normalise(x: Tensor, norms: HeadNorms, num_heads: int) -> Tensor:

@@ -228,14 +228,17 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
         caches.append(cache)
     q = randn(len(batch.positions), heads, head_dim, dtype=dtype)
     reaching = replace(batch, reach=reach_of_runs(batch, 5))
-    for given, softcap, sinks in (
-        (batch, None, None),
-        (batch, 0.7, None),
-        (reaching, None, randn(heads) * 3),
-        (reaching, 5.0, randn(heads)),
+    for given, softcap, sinks, tiled in (
+        (batch, None, None, False),
+        (batch, None, None, True),
+        (batch, 0.7, None, False),
+        (reaching, None, randn(heads) * 3, False),
+        (reaching, 5.0, randn(heads), False),
     ):
-        ours = attention.paged_attention(q, *caches, given, 0.3, window, softcap, sinks)
-        expected = attention.paged_attention_torch(q, *caches, given, 0.3, window, softcap, sinks)
+        if tiled and window is None:
+            continue
+        ours = attention.paged_attention(q, *caches, given, 0.3, window, softcap, sinks, tiled)
+        expected = attention.paged_attention_torch(q, *caches, given, 0.3, window, softcap, sinks, tiled)
         torch.testing.assert_close(ours, expected, **TOLERANCE[dtype])
         assert not expected.isnan().any()
 

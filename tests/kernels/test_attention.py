@@ -78,7 +78,12 @@ def make_case(
 
 
 def naive(
-    case: Case, scale: float, window: int | None, softcap: float | None = None, sinks: Tensor | None = None
+    case: Case,
+    scale: float,
+    window: int | None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    tiled: bool = False,
 ) -> Tensor:
     """Softmax over the visible keys of each query and head, and its sink, in fp64."""
     block_size, kv_heads = case.k_cache.shape[1:3]
@@ -90,6 +95,8 @@ def naive(
         for token in range(starts[index], starts[index + 1]):
             position = context + token - starts[index]
             first = 0 if window is None else max(0, position - window + 1)
+            if window is not None and tiled:
+                first = position // window * window
             last = position if case.batch.reach is None else int(case.batch.reach[token])
             at = [(case.owned[index][p // block_size], p % block_size) for p in range(first, last + 1)]
             for head in range(case.q.shape[1]):
@@ -117,6 +124,7 @@ lengths = st.lists(st.tuples(st.integers(0, 20), st.sampled_from([1, 1, 1, 2, 5,
     head_dim=st.sampled_from([4, 8]),
     block_size=st.sampled_from([1, 3, 4, 16]),
     window=st.none() | st.integers(1, 24),
+    tiled=st.booleans(),
     padding=st.integers(0, 2),
     exact=st.booleans(),
     softcap=st.sampled_from([None, None, 0.5, 20.0]),
@@ -125,7 +133,7 @@ lengths = st.lists(st.tuples(st.integers(0, 20), st.sampled_from([1, 1, 1, 2, 5,
     seed=st.integers(0, 1000),
 )
 def test_any_mix_of_decodes_and_chunks_attends_as_each_query_would_alone(
-    lens, group, kv_heads, head_dim, block_size, window, padding, exact, softcap, has_sinks, run, seed
+    lens, group, kv_heads, head_dim, block_size, window, tiled, padding, exact, softcap, has_sinks, run, seed
 ):
     """Paging, raggedness, grouping, windows and padding change nothing, and unowned slots are never read."""
     case = make_case(lens, group, kv_heads, head_dim, block_size, seed, padding=padding, exact=exact)
@@ -133,7 +141,7 @@ def test_any_mix_of_decodes_and_chunks_attends_as_each_query_would_alone(
         case.batch = replace(case.batch, reach=reach_of_runs(case.batch, run))
     scale = 1 / math.sqrt(head_dim)
     sinks = torch.randn(group * kv_heads, generator=torch.Generator().manual_seed(seed)) * 3
-    parts = (scale, window, softcap, sinks if has_sinks else None)
+    parts = (scale, window, softcap, sinks if has_sinks else None, tiled)
     out = paged_attention(case.q, case.k_cache, case.v_cache, case.batch, *parts)
     torch.testing.assert_close(out.double(), naive(case, *parts), atol=1e-5, rtol=1e-5)
 

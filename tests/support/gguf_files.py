@@ -6,6 +6,7 @@ it wrote itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ GRANITE = {
     "residual_multiplier": 0.4,
     "logits_scaling": 2.0,
 }
+EXPERTS = {"num_local_experts": 3}
 WINDOWS = {"sliding_window": 16, "head_dim": 64, "tie_word_embeddings": True}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -66,6 +68,9 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}),
     "olmo2": ("olmo2", "olmo2", {}),
     "granite": ("granite", "granite", GRANITE),
+    "qwen3moe": ("qwen3_moe", "qwen3moe", EXPERTS | {
+        "head_dim": 32, "moe_intermediate_size": 256, "norm_topk_prob": True, "num_experts_per_tok": 2}),
+    "mixtral": ("mixtral", "llama", EXPERTS | {"num_experts_per_tok": 2, "sliding_window": None}),
 }  # fmt: skip
 """By a label: the family, its architecture in GGUF files, and changes of `SHAPE`."""
 PERMUTED = ("llama", "smollm3", "granite")
@@ -114,14 +119,14 @@ def write_gguf(
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     if architecture == "llama" and "llama 3" in label:
         out.add_tensor("rope_freqs.weight", _factors(config))
-    for name, tensor in model.state_dict().items():
+    for name, tensor in _merged(model.state_dict()):
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         array = _stored(name, tensor, architecture, config)
         if stored == without:
             continue
-        if array.ndim > 1:
+        if array.ndim > 1 and "ffn_gate_inp" not in stored:  # Routers are never rounded.
             out.add_tensor(stored, gguf.quants.quantize(array, kind), raw_dtype=kind)
         else:
             out.add_tensor(stored, array)
@@ -131,6 +136,16 @@ def write_gguf(
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
     out.close()
+
+
+def _merged(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield tensors as files name them: gate and up of all experts apart, [E, out, in] each."""
+    for name, tensor in tensors.items():
+        if not name.endswith("experts.gate_up_proj"):
+            yield name.replace("experts.down_proj", "experts.down_proj.weight"), tensor
+            continue
+        for part, half in zip(("gate_proj", "up_proj"), tensor.chunk(2, 1), strict=True):
+            yield name.replace("gate_up_proj", f"{part}.weight"), half
 
 
 def _keys(out: gguf.GGUFWriter, architecture: str, config: Any) -> None:
@@ -160,6 +175,11 @@ def _keys(out: gguf.GGUFWriter, architecture: str, config: Any) -> None:
     if architecture == "gemma2":
         out.add_attn_logit_softcapping(config.attn_logit_softcapping)
         out.add_final_logit_softcapping(config.final_logit_softcapping)
+    if hasattr(config, "num_local_experts"):
+        out.add_expert_count(config.num_local_experts)
+        out.add_expert_used_count(config.num_experts_per_tok)
+    if architecture == "qwen3moe":
+        out.add_expert_feed_forward_length(config.moe_intermediate_size)
     if architecture == "granite":
         out.add_attention_scale(config.attention_multiplier)
         out.add_embedding_scale(config.embedding_multiplier)

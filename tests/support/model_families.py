@@ -121,6 +121,28 @@ WIDE_LATENT = WIDE | {
 }
 LATENT_YARN = {name: value for name, value in YARN.items() if name != "llama_4_scaling_beta"}
 
+LLAMA4: dict[str, Any] = {
+    "head_dim": 16,
+    "intermediate_size_mlp": 96,
+    "num_local_experts": 4,
+    "moe_layers": [0, 2],
+    "no_rope_layers": [1, 0, 1],
+    "attention_chunk_size": 11,
+    "floor_scale": 8,
+    "attn_scale": 0.5,
+}
+GEMMA4 = {**ALTERNATING, "layer_types": [SLIDING, SLIDING, FULL], "hidden_size_per_layer_input": 0}
+
+GEMMA4_EXPERTS = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 32}
+GEMMA4_SHARED = {
+    "num_hidden_layers": 5,
+    "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": 99,
+}
+
 EXPERTS: list[Case] = [
     *both("mixtral", num_local_experts=4, sliding_window=21),
     *both("qwen2_moe", **SPARSE, num_experts=4, shared_expert_intermediate_size=48, mlp_only_layers=[1]),
@@ -162,11 +184,15 @@ EXPERTS: list[Case] = [
         shared_intermediate_size=48,
         layer_rope_theta=[100.0, 0, 1000.0],
     ),
+    Case("llama4_text", LLAMA4),
+    Case(
+        "llama4_text",
+        LLAMA4 | {"num_experts_per_tok": 2, "use_qk_norm": False, "attention_bias": True},
+        "two",
+    ),
     *both("gpt_oss", num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=11),
     *both("minimax_m2", num_local_experts=4, num_experts_per_tok=2, head_dim=16, rotary_dim=8),
 ]
-
-GEMMA4 = {**ALTERNATING, "layer_types": [SLIDING, SLIDING, FULL], "hidden_size_per_layer_input": 0}
 
 DELTA: dict[str, Any] = {
     # With larger weights transformers' own logits differ by 3e-4 between a whole prompt and one token at a time.
@@ -244,6 +270,8 @@ CASES: list[Case] = [
         num_global_key_value_heads=1,
         final_logit_softcapping=3.0,
     ),
+    Case("gemma4_text", GEMMA4 | GEMMA4_EXPERTS | {"head_dim": 16, "global_head_dim": 32}, "experts"),
+    Case("gemma4_text", GEMMA4 | GEMMA4_SHARED | {"head_dim": 16, "global_head_dim": 32}, "inputs"),
     Case("gemma4_text", WIDE | GEMMA4 | {"head_dim": 32, "global_head_dim": 512}, "wide", is_compiled=True),
     *both("glm", head_dim=16),
     *both("glm4", head_dim=16),

@@ -16,6 +16,7 @@ import torch
 from plumbline.engines.admission import Admission
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.native.models import UnsupportedModelError
+from plumbline.engines.native.models.description import Experts
 from plumbline.engines.port import Engine, EngineInfo
 from plumbline.server.loading.adapter_ranks import vllm_rank
 from plumbline.server.loading.native_engine import (
@@ -165,6 +166,8 @@ def _for_file(settings: Settings, folder: Path, gguf: Path) -> EngineChoice:
         return EngineChoice("llama_cpp", f"ours is slower without compiled kernels: {problem}")
     if gguf.stat().st_size < _SMALL:
         return EngineChoice("plumbline", "it is faster than llama.cpp with a small model")
+    if any(isinstance(layer.feed_forward, Experts) for layer in model.description.layers):
+        return EngineChoice("llama_cpp", "ours has not been compared with it on experts")
     fast = _NARROW | _HALF if library.multiplies_pairs else _NARROW
     if slow := model.gguf.kinds - fast:
         return EngineChoice(

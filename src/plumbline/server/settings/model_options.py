@@ -219,8 +219,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     cuda_graphs: Annotated[
         bool,
         _engine(
-            "on a GPU, record decode steps as CUDA graphs at the start, and launch each before the tokens of the last "
-            "one are known",
+            "on a GPU, record decode steps as CUDA graphs, and launch one step ahead",
             engines=("plumbline",),
             advice="vLLM takes --engine-args enforce_eager=true",
         ),

@@ -20,7 +20,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.model_driver import Driver, Sequence
-from support.model_families import CASES, GEMMA4, HYBRID, SMALL, YARN, Case
+from support.model_families import CASES, GEMMA4, HYBRID, LLAMA4, SMALL, YARN, Case
 
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.families import FAMILIES
@@ -39,7 +39,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     config._attn_implementation = "eager"
     reference: Any = transformers.AutoModelForCausalLM.from_config(config).eval()
     for name, parameter in reference.named_parameters():
-        if "norm" in name or name.endswith("bias") or "sinks" in name:
+        if "norm" in name or name.endswith(("bias", "router.scale", "per_expert_scale")) or "sinks" in name:
             parameter.data.normal_(case.norms, 0.3)
     for name, buffer in reference.named_buffers():
         if "correction" in name:
@@ -145,6 +145,8 @@ def test_in_an_exact_batch_a_prompt_has_the_same_bits_in_any_chunks(pair: tuple[
     ("gemma4", {"head_dim": 16, **GEMMA4, "global_head_dim": 32, "pad_token_id": 0},
      {"head_dim": 16, "num_key_value_heads": 2}),
     ("mistral3", {"model_type": "mistral", "head_dim": 16}, {"model_type": "pixtral"}),
+    ("llama4", {"num_experts_per_tok": 1, **LLAMA4}, {"intermediate_size": 128, "vision_output_dim": 32,
+     "projector_input_dim": 32, "projector_output_dim": 32}),
     ("qwen3_5", HYBRID[1].changes, {"depth": 1, "num_heads": 2, "out_hidden_size": 48, "num_position_embeddings": 16}),
     ("llava", {"model_type": "llama"}, {"model_type": "clip_vision_model"}),
     ("llava", {"model_type": "qwen3", "head_dim": 16}, {"model_type": "siglip_vision_model"}),
@@ -229,7 +231,7 @@ def test_every_family_has_a_case():
 
 NEEDED: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"num_local_experts": 0, "layer_types": ["full_attention"] * 32},
-    "gemma4_text": {"hidden_size_per_layer_input": 0},
+    "gemma4_text": {"vocab_size_per_layer_input": 262144},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2},
 }

@@ -167,6 +167,55 @@ def awq(out: int, width: int) -> Made:
     return tensors, (levels - zeros[:, places]) * factors.half().float()[:, places]
 
 
+def torchao_integers(bits: int, group: int | None, zeros: bool = False) -> Callable[[int, int], Made]:
+    """One number a byte; the tensors that torchao 0.18 writes have these names, shapes and types."""
+
+    def make(out: int, width: int) -> Made:
+        groups = width // (group or width)
+        most = 1 << bits - 1
+        levels, factors = integers(-most, most, out, width), scales(out, groups) / most
+        points = integers(-2, 3, out, groups) if zeros else torch.zeros(out, groups, dtype=torch.int64)
+        places = torch.arange(width) // (group or width)
+        tensors = {"_weight_qdata": levels.to(torch.int8), "_weight_scale": factors}
+        if zeros:
+            tensors["_weight_zero_point"] = points.to(torch.int8)
+        return tensors, (levels - points[:, places]) * factors[:, places]
+
+    return make
+
+
+def torchao_halves(out: int, width: int) -> Made:
+    levels, factors, shifts = integers(-8, 8, out, width), scales(width // 32, out), scales(width // 32, out)
+    low, high = levels[:, ::2] & 15, levels[:, 1::2] & 15
+    places = torch.arange(width) // 32
+    tensors = {
+        "_weight_qdata": (low | high << 4).to(torch.uint8).view(torch.int8),
+        "_weight_scale": factors.bfloat16(),
+        "_weight_zero_point": shifts.bfloat16(),
+    }
+    factors, shifts = factors.bfloat16().float().t(), shifts.bfloat16().float().t()
+    return tensors, levels * factors[:, places] + shifts[:, places]
+
+
+def torchao_floats(out: int, width: int) -> Made:
+    weight, factors = torch.randn(out, width).to(torch.float8_e4m3fn), scales(out, 1)
+    return {"_weight_qdata": weight, "_weight_scale": factors}, weight.float() * factors
+
+
+def torchao(kind: str, **fields: Any) -> Json:
+    return {
+        "quant_method": "torchao",
+        "quant_type": {"default": {"_type": kind, "_version": 2, "_data": fields}},
+        "modules_to_not_convert": None,
+        "include_input_output_embeddings": False,
+        "untie_embedding_weights": False,
+    }
+
+
+def granularity(kind: str, **fields: Any) -> Json:
+    return {"_type": kind, "_version": 1, "_data": fields}
+
+
 def compressed(form: str, weights: Json, **more: Any) -> Json:
     group = {"targets": ["Linear"], "weights": {"symmetric": True, "dynamic": False, **weights}, **more}
     return {
@@ -198,6 +247,13 @@ GPTQ = {
 }
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 
+ROW, GROUP = granularity("PerRow", dim=-1), granularity("PerGroup", group_size=32)
+INTX = {
+    "weight_dtype": {"_type": "torch.dtype", "_data": "int4"},
+    "intx_packing_format": {"_type": "IntxPackingFormat", "_data": "UNPACKED_TO_INT8"},
+}
+PLAIN = {"int4_packing_format": {"_type": "Int4PackingFormat", "_data": "PLAIN"}}
+
 CASES: dict[str, tuple[Json, Callable[[int, int], Made], int]] = {
     "fp8 in blocks": (FP8, fp8_blocks, 0),
     "fp8 by tensor": (FP8 | {"weight_block_size": None}, fp8_tensor, 0),
@@ -218,6 +274,11 @@ CASES: dict[str, tuple[Json, Callable[[int, int], Made], int]] = {
     ),
     "GPTQ in another order": (GPTQ | {"desc_act": True}, gptq(4, 32, symmetric=True, order=True), 0),
     "AWQ": (AWQ, awq, 8),
+    "torchao int8": (torchao("Int8WeightOnlyConfig", granularity=ROW), torchao_integers(8, None), 8),
+    "torchao int8 in groups": (torchao("Int8WeightOnlyConfig", granularity=GROUP), torchao_integers(8, 32), 8),
+    "torchao int4": (torchao("IntxWeightOnlyConfig", **INTX, granularity=GROUP), torchao_integers(4, 32, True), 8),
+    "torchao packed int4": (torchao("Int4WeightOnlyConfig", group_size=32, **PLAIN), torchao_halves, 4),
+    "torchao float8": (torchao("Float8WeightOnlyConfig", set_inductor_config=True), torchao_floats, 0),
 }  # fmt: skip
 """The config, the writer of a module, and the bits that the compiled kernels keep, by format."""
 
@@ -462,6 +523,13 @@ def test_what_published_checkpoints_say_is_read(config: Json) -> None:
         (AWQ | {"bits": 8}, "bits 8"),
         (AWQ | {"group_size": None}, "group_size"),
         ({"quant_method": "mxfp4", "surprise": 1}, "surprise"),
+        (torchao("Int8WeightOnlyConfig", surprise=1), "surprise"),
+        (torchao("Int8WeightOnlyConfig", granularity=granularity("PerBlock", block_size=[1, 8])), "PerBlock"),
+        (torchao("Int4WeightOnlyConfig", int4_packing_format="tile_packed_to_4d"), "tile_packed_to_4d"),
+        (torchao("UIntXWeightOnlyConfig"), "UIntXWeightOnlyConfig"),
+        (torchao("IntxWeightOnlyConfig", weight_dtype="uint4"), "weight_dtype 'uint4'"),
+        ({"quant_method": "torchao", "quant_type": "int4_weight_only"}, "quant_type 'int4_weight_only'"),
+        ({"quant_method": "torchao", "quant_type": {"default": {}, "lm_head": {}}}, "quant_type"),
     ],
 )
 def test_what_a_format_has_besides_is_refused_by_name(config: Json, field: str) -> None:

@@ -53,7 +53,8 @@ class Rope:
     interleaved: bool = False
     """Whether neighbours are rotated together, and not the halves of a head."""
     temperature: float = 0.0
-    """b, if queries at position p are multiplied by 1 + b * log(1 + floor(p / original_max_positions))."""
+    """b, if queries at position p are multiplied by 1 + b * log(1 + floor((p + shift) / original_max_positions))."""
+    temperature_shift: int = 0
     short_factors: tuple[float, ...] = ()
     """The divisors of frequencies with `longrope` in a context that is not longer than the original one."""
     long_factors: tuple[float, ...] = ()
@@ -84,8 +85,8 @@ class Norm:
 class HeadNorm:
     """How query and key heads are normalised, with the kind, eps and offset of the model's norms."""
 
-    weights: Literal["shared", "each"] = "shared"
-    """Whether all query heads share a weight, as all key heads do."""
+    weights: Literal["shared", "each", "none"] = "shared"
+    """Whether all query heads share a weight, as all key heads do, or there is none."""
     whole: bool = False
     """Whether all query heads are normalised together, and all key heads; their weights are not shared then."""
     after_rope: bool = False
@@ -105,6 +106,8 @@ class Attention:
     head_norm: HeadNorm | None = None
     window: int | None = None
     """How many tokens a token attends to, itself included; None for all."""
+    tiled: bool = False
+    """Whether windows are side by side, so that a token attends to the tokens before it in its own one."""
     softcap: float | None = None
     """c, if a score s becomes c * tanh(s / c)."""
     sinks: bool = False
@@ -117,6 +120,8 @@ class Attention:
     """Whether results are multiplied by the sigmoid of a projection, which follows the queries of each head."""
     scores_scale: float | None = None
     """The factor on scores; None for 1 / sqrt(head_dim)."""
+    keys_of: int | None = None
+    """The layer whose keys and values it attends to; None for its own."""
 
     def __post_init__(self) -> None:
         """Check what the operations assume."""
@@ -133,12 +138,17 @@ class Attention:
     @property
     def cache_width(self) -> int:
         """The numbers that the cache keeps for a token."""
-        return 2 * self.kv_heads * self.head_dim
+        return 2 * self.written_heads * self.head_dim
+
+    @property
+    def written_heads(self) -> int:
+        """The key heads that it writes to the cache."""
+        return self.kv_heads if self.keys_of is None else 0
 
     def num_weights(self, hidden_size: int) -> int:
         """Return the numbers in the projections."""
         queries = 3 if self.gated else 2
-        return hidden_size * (queries * self.heads + 2 * self.kv_heads) * self.head_dim
+        return hidden_size * (queries * self.heads + 2 * self.written_heads) * self.head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +304,10 @@ class Router:
     """The least divisor of weights."""
     scale: float = 1.0
     """A factor on weights."""
+    of_inputs: bool = False
+    """Whether weights multiply what experts take, and not what they return."""
+    by_expert: bool = False
+    """Whether weights are multiplied by a number of the checkpoint for each expert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +322,8 @@ class Experts:
     shared: Dense | None = None
     shared_gate: bool = False
     """Whether the shared experts' result is multiplied by the sigmoid of a projection of the input."""
+    apart: bool = False
+    """Whether router and experts read the residual stream by norms of their own, and results have norms (Gemma 4)."""
 
     def __post_init__(self) -> None:
         """Check what the operations assume."""
@@ -359,6 +375,8 @@ class ModelDescription:
     """Whether the output layer has the weights of the embedding."""
     embedding_scale: float = 1.0
     """A factor on embeddings, rounded to the model's type."""
+    token_inputs: int = 0
+    """The width of what a token's second embedding gives to each layer besides (Gemma 4 E2B and E4B); 0 for none."""
     residual_scale: float = 1.0
     """A factor on what a block adds to the residual stream."""
     logits_scale: float = 1.0

@@ -40,6 +40,7 @@ from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.models.vision import Vision, load_encoder
 from plumbline.engines.native.models.weights import (
+    ApartNorms,
     AttentionWeights,
     DeltaWeights,
     DenseWeights,
@@ -50,6 +51,8 @@ from plumbline.engines.native.models.weights import (
     NormWeights,
     Place,
     Stack,
+    TokenGateWeights,
+    TokenInputWeights,
 )
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.cpu.library import Library
@@ -171,7 +174,7 @@ def build(
         embedding.device.type == "cpu" and compiled_problem(description, embedding.dtype, library) is None
     ):
         library = None
-    builder = _Builder(description, fetch, library, bits, use_triton(embedding))
+    builder = _Builder(description, fetch, library, bits, use_triton(embedding), embedding.device)
     layers = [builder.layer(index) for index in range(len(description.layers))]
     norm = builder.norm(names.norm)
     head, grid = embedding, embedding_grid
@@ -179,7 +182,7 @@ def build(
         head, grid = fetch(f"{names.head}.weight", shape, None)
     bias = fetch(f"{names.head}.bias", shape[:1], None)[0] if description.head_bias else None
     last = build_linear(head, bias, grid, library, bits and 8)
-    weights = ModelWeights(embedding, layers, norm, last, builder.places)
+    weights = ModelWeights(embedding, layers, norm, last, builder.places, builder.token_inputs())
     return Transformer(description, weights, library)
 
 
@@ -193,10 +196,11 @@ class _Builder:
         library: Library | None,
         bits: int | None,
         stacked: bool,
+        device: torch.device,
     ) -> None:
         self._description, self._names = description, description.names
         self._fetch_weight, self._library, self._bits = fetch, library, bits
-        self._stacked = stacked
+        self._stacked, self._device = stacked, device
         self.places: list[Place] = []
 
     def _fetch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
@@ -207,6 +211,14 @@ class _Builder:
         prefix = self._names.layer.format(index)
         names, norms = self._names, layer.norms
         before, after = norms != "after", norms in ("after", "both")
+        token = None
+        if width := self._description.token_inputs:
+            hidden = self._description.hidden_size
+            token = TokenGateWeights(
+                gate=self._linear(prefix, (names.token_gate,), (width,), hidden, False),
+                up=self._linear(prefix, (names.token_up,), (hidden,), width, False),
+                after=self.norm(prefix + names.after_token),
+            )
         return LayerWeights(
             before_mixer=self.norm(prefix + names.before_mixer) if before else None,
             mixer=self._mixer(prefix, layer.mixer),
@@ -221,6 +233,20 @@ class _Builder:
             ),
             after_feed_forward=self.norm(prefix + names.after_feed_forward) if after else None,
             scale=(float(self._fetch(prefix + names.scale, (1,), torch.float32)) if layer.scaled else 1.0),
+            token=token,
+        )
+
+    def token_inputs(self) -> TokenInputWeights | None:
+        """Fetch what makes the inputs of layers from a token's second embedding, if the model has them."""
+        model, names = self._description, self._names
+        if not model.token_inputs:
+            return None
+        width = model.token_inputs * len(model.layers)
+        norm = self._fetch(f"{names.token_norm}.weight", (model.token_inputs,), torch.float32)
+        return TokenInputWeights(
+            embedding=self._fetch(f"{names.token_embedding}.weight", (model.vocab_size, width), None),
+            projection=self._linear("", (names.token_projection,), (width,), model.hidden_size, False),
+            norm=NormWeights(norm + model.norm.offset),
         )
 
     def _mixer(
@@ -238,7 +264,7 @@ class _Builder:
 
     def _attention(self, prefix: str, shape: Attention) -> AttentionWeights:
         names, hidden, head_dim = self._names, self._description.hidden_size, shape.head_dim
-        q_width, kv_width = shape.heads * head_dim, shape.kv_heads * head_dim
+        q_width, kv_width = shape.heads * head_dim, shape.written_heads * head_dim
         order = head_order(shape.rope, head_dim)
         rows = None
         if order is not None:
@@ -246,7 +272,9 @@ class _Builder:
             rotated = torch.arange(q_width + kv_width).view(-1, head_dim)[:, order].flatten()
             rows = torch.cat((rotated, torch.arange(kv_width) + q_width + kv_width))
         qkv = (*names.qkv[:2], names.qkv[1]) if shape.values_are_keys else names.qkv
-        widths = q_width, kv_width, kv_width
+        widths: tuple[int, ...] = (q_width, kv_width, kv_width)
+        if shape.keys_of is not None:
+            qkv, widths = qkv[:1], widths[:1]
         if shape.gated:
             widths, rows = (2 * q_width, kv_width, kv_width), gates_last(shape, rows)
         return AttentionWeights(
@@ -313,8 +341,12 @@ class _Builder:
         """Fetch the weights of q and k norms, [H + KV, head_dim]."""
         if shape.head_norm is None:
             return None
+        if shape.head_norm.weights == "none":
+            return torch.ones(shape.heads + shape.written_heads, shape.head_dim, device=self._device)
         found = []
-        for name, count in ((self._names.q_norm, shape.heads), (self._names.k_norm, shape.kv_heads)):
+        for name, count in ((self._names.q_norm, shape.heads), (self._names.k_norm, shape.written_heads)):
+            if not count:
+                continue
             size: tuple[int, ...] = (shape.head_dim,)
             if shape.head_norm.whole:
                 size = (count * shape.head_dim,)
@@ -346,6 +378,14 @@ class _Builder:
         shared_gate = None
         if block.shared_gate:
             shared_gate = self._fetch(f"{prefix}{names.shared_gate}.weight", (hidden,), fp32)
+        apart = None
+        if block.apart:
+            apart = ApartNorms(
+                router=NormWeights(self._fetch(prefix + names.router_scale, (hidden,), fp32) * hidden**-0.5),
+                before=self.norm(prefix + names.before_experts),
+                after=self.norm(prefix + names.after_experts),
+                after_shared=self.norm(prefix + names.after_shared),
+            )
         return ExpertsWeights(
             routing=Routing(
                 top_k=router.top_k,
@@ -357,6 +397,7 @@ class _Builder:
                 normalised=router.normalised,
                 floor=router.floor,
                 scale=router.scale,
+                of_inputs=router.of_inputs,
             ),
             router=Linear(
                 self._fetch(f"{prefix}{names.router}.weight", (block.number, hidden), fp32),
@@ -373,6 +414,8 @@ class _Builder:
                 else self._dense(prefix, block.shared, names.shared_gate_up, names.shared_down)
             ),
             shared_gate=shared_gate,
+            factors=self._fetch(prefix + names.router_factors, number, fp32) if router.by_expert else None,
+            apart=apart,
         )
 
     def _stack(
@@ -401,18 +444,18 @@ class _Builder:
                 named = tuple(name.format(expert) for name in names)
                 yield self._projection(prefix, named, outputs, inputs, block.bias)
             return
-        (name,), of_oss = names, self._names.experts_of_oss
+        (name,), transposed = names, self._names.experts_transposed
         biases = self._fetch(f"{prefix}{name}_bias", (number, width), None) if block.bias else None
-        shape = (number, inputs, width) if of_oss else (number, width, inputs)
+        shape = (number, inputs, width) if transposed else (number, width, inputs)
         stacked, grids = self._fetch_weight(prefix + name, shape, None)
         for expert in range(number):
             weight, bias = stacked[expert], None if biases is None else biases[expert]
             grid = None if grids is None else Grid(grids.bits, grids.scales[expert])
-            if of_oss:
+            if transposed:
                 weight = weight.t()
-                if len(outputs) == 2:
-                    rows = torch.arange(width).view(-1, 2).t().flatten()
-                    weight, bias, grid = in_order(weight, bias, grid, rows)
+            if self._names.experts_alternate and len(outputs) == 2:
+                rows = torch.arange(width).view(-1, 2).t().flatten()
+                weight, bias, grid = in_order(weight, bias, grid, rows)
             yield weight, bias, grid
 
     def _linear(

@@ -64,7 +64,24 @@ class Names:
     shared_gate_up: tuple[str, ...] = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
     shared_down: str = "mlp.shared_experts.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
-    experts_of_oss: bool = False
-    """Whether tensors of all experts are [E, in, out], and columns of gate and up alternate, as in gpt-oss."""
+    router_scale: str = "router.scale"
+    """The whole name; this and the next four are of experts that read the residual stream by norms of their own."""
+    router_factors: str = "router.per_expert_scale"
+    """The whole name."""
+    before_experts: str = "pre_feedforward_layernorm_2"
+    after_experts: str = "post_feedforward_layernorm_2"
+    after_shared: str = "post_feedforward_layernorm_1"
+    token_embedding: str = "model.embed_tokens_per_layer"
+    """The second embedding of tokens, and what makes an input of each layer of it."""
+    token_projection: str = "model.per_layer_model_projection"
+    token_norm: str = "model.per_layer_projection_norm"
+    token_gate: str = "per_layer_input_gate"
+    """In each layer."""
+    token_up: str = "per_layer_projection"
+    after_token: str = "post_per_layer_input_norm"
+    experts_transposed: bool = False
+    """Whether tensors of all experts are [E, in, out]."""
+    experts_alternate: bool = False
+    """Whether columns of gate and up alternate in them, as in gpt-oss."""
     ignored: tuple[str, ...] = ()
     """What the names of tensors begin with that the model does without, such as layers that predict further tokens."""

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.engines.native.models.adapters.layers import EagerAdapters
 from plumbline.engines.native.models.description import Activation, Attention, DeltaNet, Latent, Norm
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.weights import DeltaWeights, ExpertsWeights, Stack
+from plumbline.engines.native.models.weights import DeltaWeights, ExpertsWeights, Stack, TokenInputWeights
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
 from plumbline_kernels.delta import DeltaShape, causal_conv, delta_gates, delta_rule, gated_norm
-from plumbline_kernels.experts import mix, mix_torch, route
+from plumbline_kernels.experts import mix, mix_torch, route, spread
 from plumbline_kernels.latent import (
     latent_attention,
     latent_queries_torch,
@@ -43,6 +45,7 @@ from plumbline_kernels.rope_kv import (
     plan_rope,
     rope_kv_write,
     rope_kv_write_torch,
+    rotate_torch,
     rotations,
 )
 from plumbline_kernels.swiglu import (
@@ -68,6 +71,7 @@ __all__ = [
     "Loop",
     "Operations",
     "PreparedNorm",
+    "TokenInputs",
     "eager_backend",
 ]
 
@@ -113,6 +117,16 @@ class LatentHeads:
     keys: Tensor | list[Linear]
     """See `LatentWeights`."""
     values: Tensor | list[Linear]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInputs:
+    """What makes the inputs of all layers from the tokens' second embeddings."""
+
+    weights: TokenInputWeights
+    norm: PreparedNorm
+    factor: float
+    """On the second embeddings, rounded to the model's type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +197,25 @@ class Operations(Protocol):
         """Return activation(gate) * up of [T, 2 * width], or activation(x) of [T, width]."""
         ...
 
-    def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
-        """Return the experts' results for x [T, D], and the result of shared experts times its gate, added up."""
+    def experts(
+        self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
+    ) -> Tensor:
+        """Return the experts' results for x [T, D], and the result of shared experts times its gate, added up.
+
+        The router chooses by `asked` [T, D], or by x.
+        """
+        ...
+
+    def rotate(self, q: Tensor, heads: Heads) -> Tensor:
+        """Normalise and rotate q [T, H * head_dim] of a layer that writes no keys; returns [T, H, head_dim]."""
+        ...
+
+    def token_inputs(self, embedded: Tensor, inputs: TokenInputs) -> Tensor:
+        """Return the inputs of all layers, [T, layers, width], of tokens with these embeddings [T, D]."""
+        ...
+
+    def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
+        """Return gelu(gate) * given, both [T, width]."""
         ...
 
 
@@ -232,6 +263,9 @@ class _Step:
     ) -> None:
         self._token_ids, self._batch, self._selection, self._given = token_ids, batch, selection, given
 
+    def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
+        raise NotImplementedError
+
     def embed(self, table: Tensor, factor: float) -> Tensor:
         if self._given is None:
             rows = F.embedding(self._token_ids, table)
@@ -275,6 +309,20 @@ class _Step:
     def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
         return (attended.float() * sigmoid_torch(gate.float())).to(attended.dtype)
 
+    def rotate(self, q: Tensor, heads: Heads) -> Tensor:
+        assert heads.cos_sin is not None
+        plan = RopePlan(*rotations(heads.cos_sin, self._batch.positions), self._batch.slot_mapping, None)
+        return rotate_torch(
+            q.view(len(q), heads.attention.heads, -1), plan, heads.attention.heads, heads.norms
+        )
+
+    def token_inputs(self, embedded: Tensor, inputs: TokenInputs) -> Tensor:
+        weights, width = inputs.weights, len(inputs.weights.norm.weight)
+        own = F.embedding(self._token_ids.clamp(min=0), weights.embedding).mul_(inputs.factor)
+        projected = self.linear(embedded, weights.projection).mul_(embedded.shape[1] ** -0.5)
+        normed = self.norm(projected.view(-1, width), inputs.norm)
+        return (normed.reshape(own.shape) + own).mul_(2.0**-0.5).view(len(own), -1, width)
+
     def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
         net, weights, batch = heads.net, heads.weights, self._batch
         ends = (net.channels, net.channels + net.values, -net.value_heads)
@@ -293,9 +341,19 @@ _PLAIN_KERNELS = {"gelu_tanh": gelu, "relu2": relu2}
 _GATE_KERNELS = {"silu": silu_mul, "gelu_tanh": gelu_mul, "swiglu_oss": oss_mul}
 
 
-def _choose(x: Tensor, weights: ExpertsWeights) -> tuple[Tensor, Tensor]:
-    """Return the weights and the experts of each token, [T, k]."""
-    return route(weights.router(x.float()), weights.routing, weights.correction)
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Return the weighted sums of experts' results, fp32 [T, D], for rows, their weights and their experts."""
+
+
+def _mixed(x: Tensor, weights: ExpertsWeights, asked: Tensor | None, mix: Mix) -> Tensor:
+    """Choose the experts of each token, and return the sum of their results, fp32 [T, D]."""
+    logits = weights.router((x if asked is None else asked).float())
+    factors, chosen = route(logits, weights.routing, weights.correction)
+    if weights.factors is not None:
+        factors = factors * weights.factors[chosen]
+    if weights.routing.of_inputs:
+        return mix(*spread(x, factors, chosen)).view(len(x), weights.routing.top_k, -1).sum(1)
+    return mix(x, factors, chosen)
 
 
 def _add_shared(mixed: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
@@ -342,21 +400,26 @@ class _Kernels(_Step):
         if heads.rank is not None:
             return latent_attention(q, cache[0], self._batch, heads.rank, shape.scale).flatten(1)
         return paged_attention(
-            q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks
+            q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks, shape.tiled
         ).flatten(1)
 
     def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
         return (_GATE_KERNELS if gated else _PLAIN_KERNELS)[activation](x)
 
-    def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+    def experts(
+        self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
+    ) -> Tensor:
         gate_up, down = weights.gate_up, weights.down
         assert isinstance(gate_up, Stack)
         assert isinstance(down, Stack)
-        mixed = mix(
-            x, *_choose(x, weights), gate_up.weight, gate_up.bias, down.weight, down.bias,
-            _GATE_KERNELS[weights.activation],
+        found = partial(
+            mix, gate_up=gate_up.weight, gate_up_bias=gate_up.bias, down=down.weight, down_bias=down.bias,
+            activate=_GATE_KERNELS[weights.activation],
         )  # fmt: skip
-        return _add_shared(mixed, x, weights, shared)
+        return _add_shared(_mixed(x, weights, asked, found), x, weights, shared)
+
+    def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
+        return gelu_mul(torch.cat((gate, given), 1))
 
 
 class _Torch(_Step):
@@ -405,17 +468,24 @@ class _Torch(_Step):
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         shape = heads.attention
         return paged_attention_torch(
-            q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks
+            q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks, shape.tiled
         ).flatten(1)
 
     def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
         return (_GATES if gated else _PLAIN)[activation](x)
 
-    def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+    def experts(
+        self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
+    ) -> Tensor:
         assert isinstance(weights.gate_up, list)
         assert isinstance(weights.down, list)
-        mixed = mix_torch(x, *_choose(x, weights), weights.gate_up, weights.down, _GATES[weights.activation])
-        return _add_shared(mixed, x, weights, shared)
+        found = partial(
+            mix_torch, gate_up=weights.gate_up, down=weights.down, activate=_GATES[weights.activation]
+        )
+        return _add_shared(_mixed(x, weights, asked, found), x, weights, shared)
+
+    def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
+        return gelu_mul_torch(torch.cat((gate, given), 1))
 
 
 class _EagerBackend:

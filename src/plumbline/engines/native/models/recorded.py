@@ -14,6 +14,7 @@ from plumbline.engines.native.models.operations import (
     LatentHeads,
     Loop,
     PreparedNorm,
+    TokenInputs,
 )
 from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
@@ -119,7 +120,19 @@ class _Recorder:
     def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
         return self._program.latent_values(attended, _latent(heads))
 
-    def experts(self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+    def rotate(self, q: Tensor, heads: Heads) -> Tensor:
+        raise NotImplementedError("compiled_problem refuses layers that share keys")
+
+    def token_inputs(self, embedded: Tensor, inputs: TokenInputs) -> Tensor:
+        raise NotImplementedError("compiled_problem refuses second embeddings")
+
+    def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
+        raise NotImplementedError("compiled_problem refuses second embeddings")
+
+    def experts(
+        self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
+    ) -> Tensor:
+        assert asked is None, "compiled_problem refuses experts with norms of their own"
         assert isinstance(weights.gate_up, list)
         assert isinstance(weights.down, list)
         block = Experts.of(

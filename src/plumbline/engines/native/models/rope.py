@@ -28,7 +28,8 @@ def temperatures(rope: Rope, max_positions: int) -> Tensor | None:
     """Return the factors on queries by position, fp32 [max_positions], or None if all are 1."""
     if not rope.temperature:
         return None
-    steps = torch.arange(max_positions, dtype=torch.float32) / rope.original_max_positions
+    positions = torch.arange(max_positions, dtype=torch.float32) + rope.temperature_shift
+    steps = positions / rope.original_max_positions
     return 1 + rope.temperature * torch.log1p(steps.floor())
 
 

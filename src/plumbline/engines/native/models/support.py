@@ -7,6 +7,7 @@ import torch
 from plumbline.engines.native.models.description import (
     Attention,
     DeltaNet,
+    Dense,
     Experts,
     Latent,
     ModelDescription,
@@ -21,13 +22,14 @@ _WIDEST_HEAD, _WIDEST_LATENT = 256, 512
 
 def compiled_problem(description: ModelDescription, dtype: torch.dtype, library: Library) -> str | None:
     """Return why compiled CPU kernels do not run a model, or None if they do."""
+    if description.token_inputs:
+        return "they do not have second embeddings of tokens"
     for layer in description.layers:
-        shape = layer.mixer
+        shape, block = layer.mixer, layer.feed_forward
+        if lacking := _lacking(shape, block):
+            return f"they do not have {lacking}"
         if isinstance(shape, DeltaNet):
             return "they do not have gated delta nets"
-        if isinstance(shape, Attention) and shape.gated:
-            return "they do not have gated attention"
-        block = layer.feed_forward
         widths: tuple[int, ...] = (description.hidden_size, block.width)
         if isinstance(block, Experts) and block.shared is not None:
             widths += (block.shared.width,)
@@ -43,6 +45,21 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
         if not library.supports(dtype, shape.head_dim, shared, widths):
             return f"they do not support {dtype} with the shapes of this model on this processor"
     return None
+
+
+def _lacking(shape: Attention | Latent | DeltaNet, block: Dense | Experts) -> str:
+    """Return which part of a layer the compiled kernels do not have, if they lack one."""
+    attention = shape if isinstance(shape, Attention) else None
+    experts = block if isinstance(block, Experts) else None
+    parts = {
+        "gated attention": attention is not None and attention.gated,
+        "windows side by side": attention is not None and attention.tiled,
+        "layers that attend to the keys of another one": attention is not None
+        and attention.keys_of is not None,
+        "experts whose inputs have weights": experts is not None and experts.router.of_inputs,
+        "experts with norms of their own": experts is not None and experts.apart,
+    }
+    return next((name for name, is_there in parts.items() if is_there), "")
 
 
 def kernels_problem(description: ModelDescription) -> str | None:

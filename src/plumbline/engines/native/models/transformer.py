@@ -42,6 +42,7 @@ from plumbline.engines.native.models.operations import (
     LatentHeads,
     Operations,
     PreparedNorm,
+    TokenInputs,
     eager_backend,
 )
 from plumbline.engines.native.models.recorded import RecordedBackend
@@ -56,6 +57,7 @@ from plumbline.engines.native.models.weights import (
     LayerWeights,
     ModelWeights,
     NormWeights,
+    TokenGateWeights,
 )
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library
@@ -71,6 +73,15 @@ _ALIGNMENT = 64
 """Bytes of a line of a CPU's cache."""
 
 
+class _Apart(NamedTuple):
+    """The norms of experts that read the residual stream."""
+
+    router: PreparedNorm
+    before: PreparedNorm
+    after: PreparedNorm
+    after_shared: PreparedNorm
+
+
 class _Layer(NamedTuple):
     """A layer, as its operations take it."""
 
@@ -83,6 +94,9 @@ class _Layer(NamedTuple):
     q_a_norm: PreparedNorm | None
     after_mixer: PreparedNorm | None
     is_parallel: bool
+    apart: _Apart | None
+    token: TokenGateWeights | None
+    after_token: PreparedNorm | None
     before_feed_forward: PreparedNorm | None
     after_feed_forward: PreparedNorm | None
     scale: float
@@ -111,6 +125,10 @@ class Transformer:
         self._backend: Backend = (
             eager_backend(self.embedding) if library is None else RecordedBackend(library)
         )
+        self._token_inputs = None
+        if (found := weights.token_inputs) is not None:
+            factor = float(torch.tensor(description.token_inputs**0.5, dtype=self.dtype))
+            self._token_inputs = TokenInputs(found, self._prepared(found.norm), factor)
         befores = [layer.before_mixer for layer in weights.layers]
         self._first_norm = self._norm(befores[0])
         self._layers = [
@@ -130,6 +148,9 @@ class Transformer:
             q_a_norm=self._q_a_norm(layer.mixer, found.mixer),
             after_mixer=self._norm(found.after_mixer),
             is_parallel=layer.norms == "parallel",
+            apart=self._apart(found.feed_forward),
+            token=found.token,
+            after_token=None if found.token is None else self._norm(found.token.after),
             before_feed_forward=self._norm(found.before_feed_forward),
             after_feed_forward=self._norm(found.after_feed_forward),
             scale=found.scale,
@@ -137,9 +158,17 @@ class Transformer:
         )
 
     def _norm(self, found: NormWeights | None) -> PreparedNorm | None:
-        if found is None:
-            return None
+        return None if found is None else self._prepared(found)
+
+    def _prepared(self, found: NormWeights) -> PreparedNorm:
         return self._backend.norm(self.description.norm, found.weight, found.bias)
+
+    def _apart(self, found: DenseWeights | ExpertsWeights) -> _Apart | None:
+        if isinstance(found, DenseWeights) or found.apart is None:
+            return None
+        norms = found.apart
+        each = (norms.router, norms.before, norms.after, norms.after_shared)
+        return _Apart(*(self._prepared(norm) for norm in each))
 
     def _table(self, rope: Rope, width: int) -> tuple[Tensor, Tensor | None]:
         """Return the rotary table and the temperatures of queries, which equal layers share."""
@@ -203,7 +232,9 @@ class Transformer:
             size = (num_blocks, block_size, shape.kv_heads, shape.head_dim)
             return _zeros(size, kind, self.device)
 
-        def pair(layer: _Layer) -> KVCache:
+        def pair(layer: _Layer, before: list[KVCache]) -> KVCache:
+            if layer.heads is not None and layer.heads.attention.keys_of is not None:
+                return before[layer.heads.attention.keys_of]
             if layer.delta is not None:
                 net = layer.delta.net
                 inputs = (num_states, net.channels, net.taps - 1)
@@ -214,7 +245,10 @@ class Transformer:
             # Of latents, the keys are values, too.
             return keys, zeros(layer.heads) if layer.latent is None else keys
 
-        return [pair(layer) for layer in self._layers]
+        caches: list[KVCache] = []
+        for layer in self._layers:
+            caches.append(pair(layer, caches))
+        return caches
 
     def forward(
         self,
@@ -240,12 +274,17 @@ class Transformer:
 
     def _run_layers(self, operations: Operations, kv_caches: list[KVCache]) -> Tensor:
         residual = operations.embed(self.embedding, self._embedding_scale)
+        given = None
+        if self._token_inputs is not None:
+            given = operations.token_inputs(residual, self._token_inputs).unbind(1)
         x = residual if self._first_norm is None else operations.norm(residual, self._first_norm)
-        for layer, cache in zip(self._layers, kv_caches, strict=True):
+        for index, (layer, cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
+            beside = residual if given is None else given[index]
             q, gate = self._queries(operations, x, layer, cache)
             if layer is self._layers[-1]:
-                beside = x if layer.is_parallel else residual
+                beside = x if layer.is_parallel else beside
                 q, residual, x, gate = operations.select(q, residual, beside, gate)
+                beside = x
                 if not len(q):
                     return residual  # No result is wanted, and the keys are written.
             attended = q if layer.heads is None else operations.attend(q, cache, layer.heads)
@@ -260,9 +299,13 @@ class Transformer:
                 residual = operations.add(mixed, residual, self.description.residual_scale, 1.0)
             else:
                 x, residual = self._add(operations, mixed, residual, layer.before_feed_forward)
-            fed = self._feed_forward(operations, x, layer)
+            fed = self._feed_forward(operations, x, residual, layer)
             if layer.after_feed_forward is not None:
                 fed = operations.norm(fed, layer.after_feed_forward)
+            if layer.token is not None and layer.after_token is not None:
+                residual = operations.add(fed, residual, self.description.residual_scale, 1.0)
+                gated = operations.gated_inputs(operations.linear(residual, layer.token.gate), beside)
+                fed = operations.norm(operations.linear(gated, layer.token.up), layer.after_token)
             x, residual = self._add(operations, fed, residual, layer.following, layer.scale)
         return x
 
@@ -277,6 +320,8 @@ class Transformer:
         if isinstance(mixer, AttentionWeights):
             assert layer.heads is not None
             qkv, gate, shape = operations.linear(x, mixer.qkv), None, layer.heads.attention
+            if shape.keys_of is not None:
+                return operations.rotate(qkv, layer.heads), None
             if shape.gated:
                 qkv, gate = qkv.tensor_split((-shape.heads * shape.head_dim,), 1)
             return operations.rope_kv_write(qkv, cache, layer.heads), gate
@@ -286,12 +331,17 @@ class Transformer:
             x = operations.norm(operations.linear(x, mixer.q_a), layer.q_a_norm)
         return operations.latent_write(operations.linear(x, mixer.q), kv, cache, layer.latent), None
 
-    def _feed_forward(self, operations: Operations, x: Tensor, layer: _Layer) -> Tensor:
+    def _feed_forward(self, operations: Operations, x: Tensor, residual: Tensor, layer: _Layer) -> Tensor:
         weights = layer.feed_forward
         if isinstance(weights, DenseWeights):
             return self._dense(operations, x, weights)
         shared = None if weights.shared is None else self._dense(operations, x, weights.shared)
-        return operations.experts(x, weights, shared)
+        if layer.apart is None or shared is None:
+            return operations.experts(x, weights, shared)
+        norms = layer.apart
+        asked, given = operations.norm(residual, norms.router), operations.norm(residual, norms.before)
+        mixed = operations.norm(operations.experts(given, weights, None, asked), norms.after)
+        return operations.add(mixed, operations.norm(shared, norms.after_shared), 1.0, 1.0)
 
     def _dense(self, operations: Operations, x: Tensor, weights: DenseWeights) -> Tensor:
         gated = operations.activate(operations.linear(x, weights.gate_up), weights.activation, weights.gated)

@@ -11,6 +11,7 @@ from plumbline.engines.native.models.linear import Linear
 from plumbline_kernels.experts import Routing
 
 __all__ = [
+    "ApartNorms",
     "AttentionWeights",
     "DeltaWeights",
     "DenseWeights",
@@ -21,6 +22,8 @@ __all__ = [
     "NormWeights",
     "Place",
     "Stack",
+    "TokenGateWeights",
+    "TokenInputWeights",
 ]
 
 
@@ -99,6 +102,36 @@ class Stack:
 
 
 @dataclass(slots=True)
+class ApartNorms:
+    """The norms of experts that read the residual stream, and those of the results of a block."""
+
+    router: NormWeights
+    before: NormWeights
+    after: NormWeights
+    after_shared: NormWeights
+
+
+@dataclass(slots=True)
+class TokenInputWeights:
+    """The weights that make the inputs of all layers from a token's second embedding and its first one."""
+
+    embedding: Tensor
+    """[V, layers * width]."""
+    projection: Linear
+    norm: NormWeights
+    """fp32 [width]."""
+
+
+@dataclass(slots=True)
+class TokenGateWeights:
+    """The weights that add such an input to the residual stream of a layer."""
+
+    gate: Linear
+    up: Linear
+    after: NormWeights
+
+
+@dataclass(slots=True)
 class ExpertsWeights:
     """The weights of a block of experts."""
 
@@ -113,6 +146,9 @@ class ExpertsWeights:
     shared: DenseWeights | None
     shared_gate: Tensor | None
     """fp32 [D]."""
+    factors: Tensor | None = None
+    """fp32 [E], on the weights of tokens."""
+    apart: ApartNorms | None = None
 
 
 @dataclass(slots=True)
@@ -127,6 +163,7 @@ class LayerWeights:
     after_feed_forward: NormWeights | None
     scale: float
     """The factor on the residual stream after the layer."""
+    token: TokenGateWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +190,4 @@ class ModelWeights:
     head: Linear
     places: list[Place]
     """The linear layers that adapters may change."""
+    token_inputs: TokenInputWeights | None = None

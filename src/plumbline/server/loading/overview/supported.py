@@ -35,7 +35,7 @@ _REASONS: dict[str, str] = {
     ),
     "attention to a choice of keys": "deepseek_v32 deepseek_v4 glm_moe_dsa",
     "images, audio or video": (
-        "aria_text emu3 fuyu gemma3n gemma4_unified git got_ocr2 llama4 mllama moshi musicgen "
+        "aria_text emu3 fuyu gemma3n gemma4_unified git got_ocr2 mllama moshi musicgen "
         "phi4_multimodal trocr whisper"
     ),
 }

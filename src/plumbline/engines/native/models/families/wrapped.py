@@ -49,7 +49,8 @@ WRAPPED = {
             "vocab_size": 262208,
         },
     ),
-    "gemma4": Wrapped("the text of Gemma 4, dense", "gemma4_text", {}),
+    "gemma4": Wrapped("the text of Gemma 4", "gemma4_text", {}),
+    "llama4": Wrapped("the text of Llama 4", "llama4_text", {}),
     "llava": Wrapped(
         "LLaVA 1.5 and others of its kind, with images by CLIP or SigLIP",
         "llama",

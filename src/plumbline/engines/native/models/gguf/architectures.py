@@ -14,7 +14,7 @@ from typing import Any
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.families.parts import FULL, SLIDING
 
-__all__ = ["ARCHITECTURES", "Architecture", "config_of"]
+__all__ = ["ARCHITECTURES", "Architecture", "architecture_of", "config_of"]
 
 _KEYS = {
     "context_length": "max_position_embeddings",
@@ -29,7 +29,7 @@ _KEYS = {
 }
 """The fields of keys that all architectures have."""
 _READ = (
-    "attention.value_length expert_count rope.dimension_count rope.freq_base rope.scale_linear "
+    "attention.value_length rope.dimension_count rope.freq_base rope.scale_linear "
     "rope.scaling.attn_factor rope.scaling.factor rope.scaling.original_context_length rope.scaling.type "
     "rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow"
 )
@@ -88,6 +88,13 @@ def _query_scalar(keys: Keys, layers_of_largest: int) -> int:
     return int(keys["attention.key_length"])
 
 
+_EXPERTS = {
+    "expert_count": "num_local_experts",
+    "expert_used_count": "num_experts_per_tok",
+}
+_NO_EXPERTS = "expert_count expert_used_count"
+"""Keys that files without experts may have, as zero."""
+
 _CAPS = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
@@ -99,6 +106,13 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "llama": Architecture(model_type="llama", interleaved=True),
         "qwen2": Architecture(model_type="qwen2"),
         "qwen3": Architecture(model_type="qwen3"),
+        "qwen3moe": Architecture(
+            model_type="qwen3_moe",
+            keys={**_EXPERTS, "expert_feed_forward_length": "moe_intermediate_size"},
+            # llama.cpp divides the weights of a token by their sum, whatever the config says.
+            fields=lambda _: {"norm_topk_prob": True},
+            needed="expert_count expert_used_count expert_feed_forward_length",
+        ),
         "smollm3": Architecture(model_type="smollm3", interleaved=True),
         "gemma": Architecture(model_type="gemma", norms_with_offset=True),
         "gemma2": Architecture(
@@ -130,6 +144,18 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
     }
 )
 """The architectures that our engine reads, by `general.architecture`."""
+_MIXTRAL = Architecture(
+    model_type="mixtral", keys=_EXPERTS, interleaved=True, needed="expert_count expert_used_count"
+)
+"""What `llama` stands for in files with experts."""
+
+
+def architecture_of(metadata: Mapping[str, Any]) -> Architecture | None:
+    """Return the architecture of a file, None if it is not known."""
+    name = metadata.get("general.architecture")
+    if name == "llama" and metadata.get("llama.expert_count"):
+        return _MIXTRAL
+    return ARCHITECTURES.get(name) if isinstance(name, str) else None
 
 
 def config_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str, Any]:
@@ -143,7 +169,7 @@ def config_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str
         UnsupportedModelError: the architecture or one of its keys is not supported.
     """
     name = metadata.get("general.architecture")
-    architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    architecture = architecture_of(metadata)
     if architecture is None:
         raise UnsupportedModelError(
             f"general.architecture {name!r} is not supported ({', '.join(ARCHITECTURES)} are)"
@@ -152,7 +178,8 @@ def config_of(metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str
         key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")
     }
     named = _KEYS | dict(architecture.keys)
-    unknown = sorted(keys.keys() - named.keys() - set(f"{_READ} {_WITHOUT_EFFECT}".split()))
+    unneeded = {key for key in _NO_EXPERTS.split() if not keys.get(key)}
+    unknown = sorted(keys.keys() - named.keys() - unneeded - set(f"{_READ} {_WITHOUT_EFFECT}".split()))
     if unknown:
         raise UnsupportedModelError(
             f"the metadata have keys that are not known for {name}: {', '.join(unknown)}"
@@ -184,8 +211,6 @@ def _check_shape(keys: Keys) -> None:
     for name in ("attention.value_length", "rope.dimension_count"):
         if keys.get(name, head_dim) != head_dim:
             raise UnsupportedModelError(f"{name} {keys[name]!r} is not supported: it must be {head_dim}")
-    if keys.get("expert_count"):
-        raise UnsupportedModelError(f"expert_count {keys['expert_count']!r} is not supported (0 is)")
 
 
 def _rope(keys: Keys) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from plumbline.engines.native.models.description import (
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.families import describe
-from plumbline.engines.native.models.gguf.architectures import ARCHITECTURES, Architecture, config_of
+from plumbline.engines.native.models.gguf.architectures import Architecture, architecture_of, config_of
 from plumbline.gguf_file import GgufError, Tensor, read_index
 
 __all__ = ["FACTORS", "GgufModel", "read_model"]
@@ -72,9 +72,10 @@ def read_model(file: Path) -> GgufModel:
     if metadata.get("split.count", 1) > 1:
         raise UnsupportedModelError("files in several parts (split.count) are not supported")
     config = config_of(metadata, tensors.keys())
-    name = metadata["general.architecture"]
+    name, architecture = metadata["general.architecture"], architecture_of(metadata)
+    assert architecture is not None
     config["dtype"] = _dtype(tensors)
-    description = _stored_as(ARCHITECTURES[name], describe(config))
+    description = _stored_as(architecture, describe(config))
     description = replace(description, eos_token_ids=_ends(metadata))
     if FACTORS in tensors:
         description = _with_factors(description, file, tensors[FACTORS])

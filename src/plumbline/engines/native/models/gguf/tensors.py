@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from plumbline.gguf_file import Tensor as Entry
 
 __all__ = ["GgufTensors"]
 
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _PLAIN = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """The types of numbers that are stored as they are, by their number."""
 
@@ -49,12 +51,18 @@ class GgufTensors:
         """
         dtype = dtype or self._dtype
         base, _, end = name.rpartition(".")
+        # Files have one tensor for all experts of a layer, [E, out, in].
+        expert = _EXPERT.search(base)
+        if expert is not None:
+            base = base[: expert.start(1) - 1] + base[expert.end(1) :]
         stored = f"{self._names.get_name(base)}.{end}"
         entry = self._entries.get(stored)
         if entry is None:
             self._missing.append(f"{stored} ({name})")
             return torch.zeros(shape, dtype=dtype, device=self._device), None
         self._unused.discard(stored)
+        if expert is not None:
+            entry = self._part(stored, entry, int(expert[1]))
         if entry.shape != shape:
             raise WeightsError(f"{stored} has shape {list(entry.shape)}, the metadata ask for {list(shape)}")
         found, grid = self._read(stored, entry, dtype)
@@ -76,22 +84,24 @@ class GgufTensors:
                 f"the tensors of {self._file.name} do not fit its metadata; " + "; ".join(problems)
             )
 
+    def _part(self, name: str, entry: Entry, index: int) -> Entry:
+        """Return the matrix of an expert."""
+        if len(entry.shape) != 3 or index >= entry.shape[0]:
+            raise WeightsError(f"{name} has shape {list(entry.shape)}, without a matrix for expert {index}")
+        _, rows, columns = entry.shape
+        size = _size(name, entry.kind, rows, columns)
+        return Entry((rows, columns), entry.kind, entry.offset + index * size)
+
     def _read(self, name: str, entry: Entry, dtype: torch.dtype) -> tuple[Tensor, Grid | None]:
         import gguf
 
         if entry.kind in _PLAIN:
             size = _PLAIN[entry.kind].itemsize * int(np.prod(entry.shape))
             return self._bytes(name, entry, size).view(_PLAIN[entry.kind]).view(entry.shape).to(dtype), None
-        try:
-            kind = gguf.GGMLQuantizationType(entry.kind)
-            width, size = gguf.GGML_QUANT_SIZES[kind]
-        except (KeyError, ValueError):
-            raise WeightsError(f"{name} has type {entry.kind}, which is not known") from None
-        if len(entry.shape) != 2 or entry.shape[1] % width:
-            raise WeightsError(
-                f"{name} of type {kind.name} must have rows of whole blocks of {width} numbers"
-            )
-        data = self._bytes(name, entry, entry.shape[0] * entry.shape[1] // width * size)
+        if len(entry.shape) != 2:
+            raise WeightsError(f"{name} of type {entry.kind} must be a matrix")
+        data = self._bytes(name, entry, _size(name, entry.kind, *entry.shape))
+        kind = gguf.GGMLQuantizationType(entry.kind)
         blocks = BLOCKS.get(entry.kind)
         if blocks is not None:
             weight = blocks.read(data, (entry.shape[0], entry.shape[1]))
@@ -102,6 +112,26 @@ class GgufTensors:
         if entry.offset + size > len(self._data):
             raise WeightsError(f"{self._file.name} ends inside {name}: it is truncated")
         return self._data[entry.offset : entry.offset + size]
+
+
+def _size(name: str, kind: int, rows: int, columns: int) -> int:
+    """Return the bytes of a matrix of a type.
+
+    Raises:
+        WeightsError: the type is not known, or rows are not whole blocks.
+    """
+    import gguf
+
+    if kind in _PLAIN:
+        return rows * columns * _PLAIN[kind].itemsize
+    try:
+        found = gguf.GGMLQuantizationType(kind)
+        width, size = gguf.GGML_QUANT_SIZES[found]
+    except (KeyError, ValueError):
+        raise WeightsError(f"{name} has type {kind}, which is not known") from None
+    if columns % width:
+        raise WeightsError(f"{name} of type {found.name} must have rows of whole blocks of {width} numbers")
+    return int(rows * columns // width * size)
 
 
 def _mapped(file: Path) -> Tensor:

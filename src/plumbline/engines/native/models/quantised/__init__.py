@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import Json
-from plumbline.engines.native.models.quantised import awq, compressed, fp8, gptq, mxfp4
+from plumbline.engines.native.models.quantised import awq, compressed, fp8, gptq, mxfp4, torchao
 from plumbline.engines.native.models.stored import StoredFormat
 
 __all__ = ["FORMATS", "read_format"]
@@ -19,6 +19,7 @@ FORMATS: Mapping[str, Callable[[Json], StoredFormat]] = MappingProxyType(
         "gptq": gptq.read,
         "awq": awq.read,
         "mxfp4": mxfp4.read,
+        "torchao": torchao.read,
     }
 )
 """The readers of `quantization_config`, by its `quant_method`."""

@@ -8,6 +8,7 @@ from plumbline.engines.native.models.families.experts import (
     gpt_oss,
     granite,
     hunyuan,
+    llama4,
     minimax,
     mixtral,
     olmoe,
@@ -18,7 +19,20 @@ __all__ = ["FAMILIES"]
 
 FAMILIES = {
     name: family
-    for module in (mixtral, qwen, olmoe, granite, ernie, glm, deepseek, gpt_oss, minimax, hunyuan, exaone)
+    for module in (
+        mixtral,
+        qwen,
+        olmoe,
+        granite,
+        ernie,
+        glm,
+        deepseek,
+        gpt_oss,
+        minimax,
+        hunyuan,
+        exaone,
+        llama4,
+    )
     for name, family in module.FAMILIES.items()
 }
 """The families by `model_type`."""

@@ -30,7 +30,8 @@ _NAMES = Names(
     router="mlp.router",
     expert_gate_up=("mlp.experts.gate_up_proj",),
     expert_down="mlp.experts.down_proj",
-    experts_of_oss=True,
+    experts_transposed=True,
+    experts_alternate=True,
 )
 _YARN = {
     "rope_type": "yarn",
