@@ -191,24 +191,25 @@ def _serve(arguments: dict[str, Any]) -> int:
         print(f"plumbline serve needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
         return 2
     from plumbline.server.start.explain import explained
+    from plumbline.server.start.summary import print_line
 
     origins: dict[str, str] = {}
     settings: Settings | None = None
     try:
         if ignored := unknown_variables(os.environ):
-            print(f"plumbline: {ignored}", file=sys.stderr)
+            print_line(f"plumbline: {ignored}")
         given = read_settings(arguments, os.environ, store=default_url())
         origins, settings = given.origins, given.settings
         return run(settings, lambda: read_settings(arguments, os.environ, store=default_url()).settings)
     except OptionError as error:
-        print(f"plumbline: {error.at(origins)}", file=sys.stderr)
+        print_line(f"plumbline: {error.at(origins)}")
     except (ValueError, FileNotFoundError) as error:
         # Settings and models that cannot be served raise errors that explain themselves; a traceback adds nothing.
-        print(f"plumbline: {error}", file=sys.stderr)
+        print_line(f"plumbline: {error}")
     except Exception as error:
         if settings is None or settings.debug:
             raise
-        print(f"plumbline: {explained(error)}", file=sys.stderr)
+        print_line(f"plumbline: {explained(error)}")
         return 1
     return 2
 

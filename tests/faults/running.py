@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import httpx
+from support.ports import free_port
 
 CHAT: dict[str, Any] = {
     "model": "pocket",
@@ -65,13 +65,6 @@ class Running:
         """Whether no request runs or waits, and no block of the cache is held."""
         names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio")
         return not any(self.metric(f"plumbline_{name}") for name in names)
-
-
-def free_port() -> int:
-    """Return a port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 120, log: Running | None = None) -> None:

@@ -131,7 +131,8 @@ def test_a_signal_ends_streams_with_an_error_event(
         assert server.process.wait(60) in (0, -signal.SIGTERM)  # uvicorn ends by the signal
 
 
-def test_a_log_on_a_full_disk_stops_no_answer(tmp_path: Path) -> None:
+def test_a_log_on_a_full_disk_stops_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLUMBLINE_NO_OPTION", "1")  # The first line of a start is about it.
     with (
         Path("/dev/full").open("wb", buffering=0) as full,
         running(tmp_path, "--access-log", output=full) as server,

@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.ports import free_port
 from support.postgres import running_postgres
 from support.recovery import recovering
 
@@ -88,12 +89,6 @@ class Reader:
         self.ended = ended
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -149,6 +144,9 @@ def behind(proxy: str, folder: Path) -> Iterator[Fleet]:
     for named, port in zip((8001, 8002, 8080), ports, strict=True):
         assert config.count(f":{named}") == 1
         config = config.replace(f":{named}", f":{port}")
+    if proxy == "haproxy":
+        assert config.count("timeout http-request 30s") == 1
+        config = config.replace("timeout http-request 30s", "timeout http-request 2s")
     path = folder / PROXIES[proxy]
     path.write_text(config)
     command = [program, "-db", "-f", str(path)]
@@ -203,6 +201,16 @@ def test_a_conversation_goes_on_at_any_replica(fleet: Fleet) -> None:
     assert httpx.get(f"{second}/{made['id']}").json() == made
     continued = httpx.post(second, json={**body, "previous_response_id": made["id"]}, timeout=30)
     assert continued.status_code == 200
+
+
+@pytest.mark.parametrize("fleet", ["haproxy"], indirect=True)
+def test_a_client_that_does_not_send_its_request_loses_its_connection(fleet: Fleet) -> None:
+    """The configuration gives a client 30 s; here 2, as `behind` has it."""
+    host, port = fleet.url.removeprefix("http://").split(":")
+    for sent in (b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\n", b"GET"):
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(sent)
+            assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_websocket_passes_the_proxy(fleet: Fleet) -> None:

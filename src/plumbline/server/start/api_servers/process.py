@@ -24,6 +24,7 @@ from plumbline.server.start.api_servers.start import Start
 from plumbline.server.start.explain import explained
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
+from plumbline.server.start.summary import print_line
 
 __all__ = ["main"]
 
@@ -37,7 +38,7 @@ def main() -> int:
     except Exception as error:
         if start.settings.debug:
             raise
-        print(f"plumbline: {explained(error)}", file=sys.stderr)
+        print_line(f"plumbline: {explained(error)}")
         return 1
 
 
