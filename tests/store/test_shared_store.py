@@ -19,7 +19,7 @@ from support.models import scripted, served, text_chunks
 from support.postgres import PostgresServer
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
-from plumbline.server.responses import leases
+from plumbline.server.responses import followers, leases
 from plumbline.store.sql import lease_rows, response_rows
 
 RESPONSES = "/v1/responses"
@@ -32,12 +32,12 @@ def written(request: GenerateRequest) -> Iterable[TokenChunk]:
 
 
 @asynccontextmanager
-async def pair(url: str, *, delay: float = 0.01) -> AsyncIterator[tuple[Server, Server]]:
+async def pair(url: str, *, delay: float = 0.01, **settings: Any) -> AsyncIterator[tuple[Server, Server]]:
     """Two servers with a model that takes its time."""
     async with AsyncExitStack() as stack:
         first, second = [
             await stack.enter_async_context(
-                serving(served(scripted(written, delay=delay)), store=url, page=False)
+                serving(served(scripted(written, delay=delay)), store=url, page=False, **settings)
             )
             for _ in range(2)
         ]
@@ -194,6 +194,54 @@ async def test_a_client_that_leaves_frees_its_conversation(postgres_url: str) ->
         await exchange.finished()
         await asyncio.sleep(0.3)  # Less than a lease.
         assert (await second.post(RESPONSES, {**body, "max_output_tokens": 16})).status == 200
+
+
+async def test_a_wish_to_cancel_outlives_the_server_that_it_was_for(postgres_url: str) -> None:
+    """ST-11: whoever ends the response of a dead server ends it as its client asked."""
+    async with pair(postgres_url, delay=0.05) as (first, second):
+        exchange = first.open("POST", RESPONSES, {**BODY, "background": True, "stream": True})
+        seen = await begun(exchange, 6)
+        name = seen[0]["response"]["id"]
+        _watch_of(first).cancel()
+        cancelled = await second.post(f"{RESPONSES}/{name}/cancel", {})
+        assert (cancelled.status, cancelled.json["status"]) == (200, "cancelled")
+        whole = await followed(second, name)
+        assert whole[: len(seen)] == seen
+        assert (whole[-1]["type"], whole[-1]["code"]) == ("error", "response_cancelled")
+        assert (await second.get(f"{RESPONSES}/{name}")).json == cancelled.json
+        exchange.leave()
+
+
+async def test_a_key_follows_so_many_responses_of_other_servers_that_others_can_too(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followers, "_MOST_OF_A_KEY", 2)
+    async with pair(postgres_url, delay=0.05, api_keys=("a", "b")) as (first, second):
+        names = {
+            key: (await first.post(RESPONSES, {**BODY, "background": True}, headers=bearer(key))).json["id"]
+            for key in "ab"
+        }
+
+        def follow(key: str) -> Exchange:
+            return second.open("GET", f"{RESPONSES}/{names[key]}?stream=true", headers=bearer(key))
+
+        streams = [follow("a") for _ in range(2)]
+        for stream in streams:
+            await begun(stream, 1)
+        refused = await follow("a").answer()
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        streams.append(follow("b"))
+        await begun(streams[-1], 1)
+        for stream in streams:
+            stream.leave()
+            await stream.finished()
+        last = follow("a")
+        await begun(last, 1)
+        last.leave()
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
 
 
 def _watch_of(server: Server) -> asyncio.Task[Any]:

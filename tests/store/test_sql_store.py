@@ -151,9 +151,10 @@ async def test_an_owner_has_no_more_bytes_than_allowed(url: str, monkeypatch: py
         await other.check_room("a", most_bytes=1500)
 
 
-def failed(found: ResponseRecord, parts: Sequence[bytes]) -> ResponseRecord:
+def failed(found: ResponseRecord, parts: Sequence[bytes], is_cancelled: bool) -> ResponseRecord:
     """End a response with its parts as events, to see them."""
-    return msgspec.structs.replace(found, status="failed", events=b"".join(parts))
+    status = "cancelled" if is_cancelled else "failed"
+    return msgspec.structs.replace(found, status=status, events=b"".join(parts))
 
 
 async def test_what_a_process_left_unfinished_is_ended_once(url: str) -> None:

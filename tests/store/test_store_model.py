@@ -197,7 +197,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_of_this_process_is_abandoned(self) -> None:
-        assert self.run(self.store.end_abandoned(lambda found, parts: found)) == 0
+        assert self.run(self.store.end_abandoned(lambda found, parts, is_cancelled: found)) == 0
         waiting = {name for (_, name), one in self.model.responses.items() if one.status in UNFINISHED}
         assert waiting <= self.store._unfinished
 

@@ -157,16 +157,22 @@ class Store(ABC):
         """Renew the leases on unfinished responses that this process runs, and on its conversations."""
 
     @abstractmethod
-    async def end_abandoned(self, ended: Callable[[ResponseRecord, Sequence[bytes]], ResponseRecord]) -> int:
+    async def end_abandoned(
+        self, ended: Callable[[ResponseRecord, Sequence[bytes], bool], ResponseRecord]
+    ) -> int:
         """End unfinished responses with an expired lease; return how many. It takes one batch of them.
 
         Args:
-            ended: returns the record of the response as it ended, given the unfinished one and its parts.
+            ended: returns the record of the response as it ended, given the unfinished one, its parts, and whether it
+                was to be cancelled (`request_cancel`).
         """
 
     @abstractmethod
     async def request_cancel(self, owner: str, response_id: str) -> None:
-        """Ask the process that runs a response to cancel it; its next `renew_leases` tells it."""
+        """Ask the process that runs a response to cancel it; its next `renew_leases` tells it.
+
+        If that process has gone, the response ends as cancelled (`end_abandoned`).
+        """
 
     @abstractmethod
     async def append_part(self, response_id: str, number: int, body: bytes) -> bool:

@@ -84,7 +84,7 @@ class StoredResponseOperations(ServerOperations):
         """Return the events of a response that has ended, or that another server generates."""
         followers = self._required_memory().followers
         if record.status in UNFINISHED:
-            followers.check_room()
+            followers.check_room(record.owner)
         return followers.events(record)
 
     async def _stored(self, call: Call, response_id: str) -> tuple[BackgroundRun | None, ResponseRecord]:

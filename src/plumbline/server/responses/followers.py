@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -23,6 +24,8 @@ __all__ = ["Followers"]
 _POLL_SECONDS = 0.5
 _MOST = 100
 """Streams that follow responses of other servers at once; each reads the store twice a second."""
+_MOST_OF_A_KEY = 50
+"""How many of them one key may have, so that none has all."""
 _CANCEL_SECONDS = 5.0
 """How long a cancellation waits for the server that generates the response."""
 
@@ -32,27 +35,32 @@ class Followers:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._count = 0
+        self._counts: Counter[str] = Counter()
+        """The streams of each owner."""
 
-    def check_room(self) -> None:
-        """Refuse another stream if the limit is reached.
+    def check_room(self, owner: str) -> None:
+        """Refuse another stream of an owner if a limit is reached; without keys all have one owner, the empty one.
 
         Raises:
             ApiError: 429, the limit is reached.
         """
-        if self._count >= _MOST:
+        if self._counts.total() >= _MOST:
             raise rate_limited(
                 f"{_MOST} streams follow responses of other servers, the most that this one allows."
+            )
+        if owner and self._counts[owner] >= _MOST_OF_A_KEY:
+            raise rate_limited(
+                f"{_MOST_OF_A_KEY} streams of this key follow responses of other servers, the most that it may have."
             )
 
     async def events(self, record: ResponseRecord) -> AsyncIterator[ResponseStreamEvent]:
         """Yield all events of a stored response, waiting for those that are still to come."""
-        self._count += 1
+        self._counts[record.owner] += 1
         try:
             async for event in self._events(record):
                 yield event
         finally:
-            self._count -= 1
+            self._counts -= Counter([record.owner])  # Without owners whose count is 0.
 
     async def _events(self, record: ResponseRecord) -> AsyncIterator[ResponseStreamEvent]:
         last, seen = -1, 0

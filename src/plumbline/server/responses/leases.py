@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from plumbline.server.responses.background import BackgroundRuns
@@ -39,15 +39,23 @@ async def leasing(store: Store, runs: BackgroundRuns) -> AsyncIterator[None]:
 async def _watch(store: Store, runs: BackgroundRuns) -> None:
     loop = asyncio.get_running_loop()
     patient_until = 0.0
-    while True:
-        try:
-            await runs.renew(store)
-            if loop.time() > patient_until:
-                await store.end_abandoned(interrupted)
-        except StoreUnavailableError:
-            patient_until = loop.time() + _GRACE_SECONDS
-        except Exception:  # Leases must be renewed whatever a record has.
-            _log.exception(
-                "the leases of this server could not be renewed, or abandoned responses not be ended"
-            )
-        await asyncio.sleep(_SHARED_SECONDS if store.is_shared else _ALONE_SECONDS)
+
+    async def search() -> None:
+        if loop.time() > patient_until:
+            await store.end_abandoned(interrupted)
+
+    async def repeat(work: Callable[[], Awaitable[None]], failure: str) -> None:
+        nonlocal patient_until
+        while True:
+            try:
+                await work()
+            except StoreUnavailableError:
+                patient_until = loop.time() + _GRACE_SECONDS
+            except Exception:  # The next one may succeed, whatever a record has.
+                _log.exception("%s", failure)
+            await asyncio.sleep(_SHARED_SECONDS if store.is_shared else _ALONE_SECONDS)
+
+    async with asyncio.TaskGroup() as group:
+        # Side by side: a search that hangs must not cost this server its leases.
+        group.create_task(repeat(lambda: runs.renew(store), "the leases of this server could not be renewed"))
+        group.create_task(repeat(search, "abandoned responses could not be ended"))

@@ -8,6 +8,7 @@ import msgspec
 
 from plumbline._generated.responses import Response
 from plumbline.protocols.responses.event_log import EventLog, Unfinished
+from plumbline.protocols.responses.writer import CANCELLED
 from plumbline.store.records import ResponseRecord, output_items
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import engine_unavailable
@@ -28,20 +29,20 @@ def unfinished(record: ResponseRecord) -> Unfinished:
     return Unfinished(response, EventLog.decode(record.events))
 
 
-def interrupted(record: ResponseRecord, parts: Sequence[bytes]) -> ResponseRecord:
-    """Return the failed response that an unfinished one becomes, with what it had."""
+def interrupted(record: ResponseRecord, parts: Sequence[bytes], is_cancelled: bool) -> ResponseRecord:
+    """Return the failed or cancelled response that an unfinished one becomes, with what it had."""
     found = unfinished(record)
     try:
         for _ in found.add(parts):
             pass
     except msgspec.DecodeError:  # They are of a newer version.
         found = unfinished(record)
-    for _ in found.end(ABANDONED):
+    for _ in found.end(CANCELLED if is_cancelled else ABANDONED):
         pass
     response = encode(found.writer.response)
     return msgspec.structs.replace(
         record,
-        status="failed",
+        status="cancelled" if is_cancelled else "failed",
         response=response,
         output=output_items(response),
         events=found.log.encode(),

@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +39,8 @@ _CONNECTIONS = 5
 _MIGRATION_LOCK = 0x706C756D  # "plum"
 """The number of PostgreSQL's lock that a migration holds."""
 
+_URGENT_SECONDS = 3.0
+"""How long an urgent transaction waits for an answer on one connection. Two of them are shorter than a lease."""
 _LOW_DISK = 256 << 20
 """Free bytes of a disk below which the health of the server is degraded."""
 _BUSY_SHARE = 0.5
@@ -70,15 +72,17 @@ class Database:
         self.engine: sa.Engine | None = None
         """None while the database is closed. For PostgreSQL, the engine that `_asynchronous` wraps."""
         self._asynchronous: AsyncEngine | None = None
+        self._apart: AsyncEngine | None = None
+        """For PostgreSQL, one connection more, for urgent transactions."""
         self._threads: ThreadPoolExecutor | None = None
         self._file: Path | None = None
         """The file of SQLite; None for PostgreSQL and for a database in memory."""
         self._identity: tuple[int, int] | None = None
         """The identity of the open file in the file system."""
         self._failing: dict[str, tuple[float, str]] = {}
-        """For reads and for writes, since when they fail, and why the last one did: a lock stops writes only."""
+        """By kind, since when transactions fail, and why the last one did: a lock stops writes only."""
         self.transactions: dict[str, tuple[int, float]] = {}
-        """For reads and for writes, how many transactions there were, and the sum of their seconds."""
+        """By kind (read, write, renew), how many transactions there were, and the sum of their seconds."""
 
     async def open(self) -> None:
         """Connect, and create or upgrade the tables.
@@ -103,6 +107,7 @@ class Database:
             # After a restart of the database server, connections are replaced before they are used.
             self._asynchronous = create_async_engine(self.url, pool_pre_ping=True, **limits)
             self.engine = self._asynchronous.sync_engine
+            self._apart = create_async_engine(self.url, pool_size=1, max_overflow=0)
         await self.run(self._upgrade, write=True)
 
     @property
@@ -115,13 +120,17 @@ class Database:
     async def close(self) -> None:
         """Close all connections. Idempotent."""
         engine, self.engine = self.engine, None
-        if self._asynchronous is not None:
-            await self._asynchronous.dispose()
+        if self._asynchronous is not None and self._apart is not None:
+            # It says goodbye on each connection, and one that is silent would not answer.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.timeout):
+                    await self._apart.dispose()
+                    await self._asynchronous.dispose()
         elif engine is not None and self._threads is not None:
             # Work whose caller timed out may still run, until SQLite's own timeout.
             await asyncio.to_thread(self._threads.shutdown)
             engine.dispose()
-        self._asynchronous = self._threads = None
+        self._asynchronous = self._apart = self._threads = None
 
     async def run(self, work: Callable[[sa.Connection], T], *, write: bool = False) -> T:
         """Run statements in one transaction, which is committed if they write.
@@ -129,12 +138,36 @@ class Database:
         Raises:
             StoreUnavailableError: the database failed, or took longer than the timeout.
         """
+        run = self._in_thread if self.is_sqlite else self._on_loop
+        return await self._noted("write" if write else "read", lambda: run(work, write))
+
+    async def renew(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run a short write of PostgreSQL that no other transaction may hold up, and commit it.
+
+        It has a connection of its own, and gets a new one if that does not answer: a connection whose other end has
+        gone without a word may be silent for minutes.
+
+        Raises:
+            StoreUnavailableError: the database failed, or took longer than 6 seconds.
+        """
+
+        async def run() -> T:
+            try:
+                return await self._apart_from_others(work)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+            return await self._apart_from_others(work)
+
+        return await self._noted("renew", run)
+
+    async def _noted(self, kind: str, run: Callable[[], Awaitable[T]]) -> T:
+        """Run a transaction, translate its errors, and keep count of it."""
         if self.engine is None:
             raise StoreUnavailableError("it is closed")
-        kind = "write" if write else "read"
         began = time.perf_counter()
         try:
-            found = await self._run(work, write)
+            found = await self._translated(run)
         except StoreUnavailableError as error:
             self._note_failure(kind, str(error))
             raise
@@ -172,10 +205,10 @@ class Database:
                     found.append(f"the disk of the store has {free >> 20} MiB left")
         return found
 
-    async def _run(self, work: Callable[[sa.Connection], T], write: bool) -> T:
+    async def _translated(self, run: Callable[[], Awaitable[T]]) -> T:
         try:
             async with asyncio.timeout(self.timeout):
-                return await (self._in_thread if self.is_sqlite else self._on_loop)(work, write)
+                return await run()
         except TimeoutError:
             raise UnresponsiveError(f"it did not answer within {self.timeout:g} seconds") from None
         except DBAPIError as error:
@@ -194,6 +227,19 @@ class Database:
             if not write:
                 await transaction.rollback()
         return found
+
+    async def _apart_from_others(self, work: Callable[[sa.Connection], T]) -> T:
+        assert self._apart is not None
+        async with self._apart.connect() as connection:
+            driver = (await connection.get_raw_connection()).driver_connection
+            assert driver is not None, "it has just been opened"
+            # Unlike a cancellation, which says goodbye to the other end first, this ends the wait at once.
+            silent = asyncio.get_running_loop().call_later(_URGENT_SECONDS, driver.terminate)
+            try:
+                async with connection.begin():
+                    return await connection.run_sync(work)
+            finally:
+                silent.cancel()
 
     async def _in_thread(self, work: Callable[[sa.Connection], T], write: bool) -> T:
         engine = self.engine

@@ -47,17 +47,17 @@ class LeaseRows(ConversationRows):
         def work(connection: sa.Connection) -> dict[str, bool]:
             until = {"lease_until": self._database.clock + LEASE_SECONDS}
             found: dict[str, bool] = {}
+            columns = responses.c.id, responses.c.cancel_requested
             for names in _batches(mine):
-                update = sa.update(responses).where(
-                    responses.c.id.in_(names), responses.c.runner == self._runner
-                )
-                rows = connection.execute(
-                    update.values(until).returning(responses.c.id, responses.c.cancel_requested)
-                )
-                found |= {row.id: bool(row.cancel_requested) for row in rows.all()}
+                update = self._renewal(responses, names).values(until).returning(*columns)
+                rows = list(connection.execute(update).all())
+                # Those that a write has locked are renewed the next time.
+                left = set(names).difference(row.id for row in rows)
+                held = responses.c.id.in_(sorted(left)), responses.c.runner == self._runner
+                rows += connection.execute(sa.select(*columns).where(*held)).all() if left else ()
+                found |= {row.id: bool(row.cancel_requested) for row in rows}
             for names in _batches(leased):
-                held = (conversations.c.id.in_(names), conversations.c.runner == self._runner)
-                connection.execute(sa.update(conversations).where(*held).values(until))
+                connection.execute(self._renewal(conversations, names).values(until))
             return found
 
         def committed(found: dict[str, bool]) -> None:
@@ -65,14 +65,26 @@ class LeaseRows(ConversationRows):
             renewed.cancelled.extend(name for name, is_cancelled in found.items() if is_cancelled)
             renewed.lost.extend(name for name in mine if name not in found and name in self._unfinished)
 
-        await self._writer.write(work, committed)
+        if self.is_shared:
+            committed(await self._database.renew(work))
+        else:
+            await self._writer.write(work, committed)
         return renewed
 
-    async def end_abandoned(self, ended: Callable[[ResponseRecord, Sequence[bytes]], ResponseRecord]) -> int:
+    def _renewal(self, table: sa.Table, names: Sequence[str]) -> sa.Update:
+        """Return an update of leases of this process. It waits for no write, and so cannot deadlock with one."""
+        held = table.c.id.in_(names), table.c.runner == self._runner
+        free = sa.select(table.c.id).where(*held).with_for_update(skip_locked=True)
+        return sa.update(table).where(table.c.id.in_(free))
+
+    async def end_abandoned(
+        self, ended: Callable[[ResponseRecord, Sequence[bytes], bool], ResponseRecord]
+    ) -> int:
         def work(connection: sa.Connection) -> int:
             rows = connection.execute(self._abandoned()).all()
             for row in rows:
-                record = ended(response_record(row), self._parts(connection, row.id, 0))
+                parts = self._parts(connection, row.id, 0)
+                record = ended(response_record(row), parts, bool(row.cancel_requested))
                 self._save(connection, record, taken_from=row.runner)
             return len(rows)
 
