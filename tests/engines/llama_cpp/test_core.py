@@ -222,6 +222,38 @@ def greedy(prompt: list[int], limit: int, *, ends: bool = True) -> list[int]:
 prompts = st.lists(st.integers(2, 6), min_size=1, max_size=45)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    longest=st.integers(40, 90),
+    shorts=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 8)), min_size=1, max_size=6),
+    streams=st.booleans(),
+)
+def test_a_short_prompt_does_not_wait_for_a_long_one_which_keeps_half_of_each_batch(
+    longest: int, shorts: list[tuple[int, int]], streams: bool
+) -> None:
+    """Batches have 16 tokens. The prompts share nothing."""
+    run = Run(streams=streams, places=8, num_sequences=8)
+    run.add("long", [2] * longest, 1)
+    begun: dict[str, int] = {}
+    answered: dict[str, int] = {}
+    step = of_long = 0
+    while run.core.has_work or len(begun) < len(shorts):
+        for number, (at, length) in enumerate(shorts):
+            if at == step:
+                begun[str(number)] = step
+                run.add(str(number), [3 + number] * length, 1)
+        before = of_long
+        states = [*run.core.queues.running, *run.core.queues.waiting]
+        long = next((each for each in states if each.request.request_id == "long"), None)
+        run.take(run.core.step())
+        of_long = longest if long is None or "long" in run.reasons else long.num_computed_tokens
+        assert of_long - before >= min(8, longest - before)
+        answered |= {name: step for name in run.reasons if name not in answered}
+        step += 1
+    # At most six short prompts of 8 tokens are before one of them, and each batch computes as many.
+    assert all(answered[name] - begun[name] <= 6 for name in begun)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     requests=st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=9),

@@ -1,7 +1,8 @@
 """Run requests on llama.cpp: plan a batch of their tokens, compute it, draw with the shared sampler.
 
 A step spends its budget of tokens first on decodes, so that a long prompt never stalls a stream, then on chunks of
-prompts, then on waiting requests in their order. The cache is divided anew where the requests need it (`shape.py`).
+prompts, then on waiting requests in their order. Half of what decodes leave is kept for short prompts, which would wait
+until a long one is computed. The cache is divided anew where the requests need it (`shape.py`).
 When it is full, kept sequences go first, then the last request in order waits again and is computed anew; draws are
 keyed by (seed, position), so preemption does not change the output.
 """
@@ -35,6 +36,8 @@ __all__ = ["LlamaCppCore"]
 
 _SCORED = 64
 """Most tokens in a batch with prompt logprobs, over all prompts: each costs a row of logits."""
+_LOOKED_AT = 64
+"""Waiting requests among which short prompts are looked for."""
 _MOVED = 16
 """Tokens that are moved to another shape of the cache in the time that one takes to compute, at least."""
 
@@ -85,18 +88,23 @@ class _Budget:
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
+        self.kept = 0
+        """How many of them are kept for short prompts."""
         self.entries: list[_Entry] = []
         self._scored = _SCORED
 
-    def spend(self, state: RequestState) -> None:
+    def spend(self, state: RequestState, *, is_long: bool = False) -> None:
         """Add as many of a request's tokens as fit; if none fits, the request waits for the next batch."""
-        entry = _Entry(state, state.num_computed_tokens, min(_missing(state), self.tokens))
+        room = self.tokens - self.kept if is_long else self.tokens
+        entry = _Entry(state, state.num_computed_tokens, min(_missing(state), room))
         if entry.scores:
             entry = replace(entry, count=min(entry.count, self._scored))
             self._scored -= entry.count
         if entry.count:
             self.entries.append(entry)
             self.tokens -= entry.count
+            if not is_long:
+                self.kept = max(0, self.kept - entry.count)
 
 
 class LlamaCppCore(RequestCore):
@@ -192,15 +200,43 @@ class LlamaCppCore(RequestCore):
     def _plan(self, admits: bool) -> list[_Entry]:
         budget = _Budget(self._cache.max_batch)
         running, waiting = self.queues.running, self.queues.waiting
-        for state in sorted(running, key=lambda each: _missing(each) > 1):  # decodes first
-            budget.spend(state)
+        prompts = [state for state in running if _missing(state) > 1]
+        for state in running:
+            if _missing(state) == 1:
+                budget.spend(state)
+        admits = admits and len(running) < self._cache.max_running
+        short = [*filter(self._is_short, prompts), *(self._short_waiting() if admits else ())]
+        budget.kept = min(budget.tokens // 2, sum(map(_missing, short)))
+        for state in sorted(prompts, key=self._is_short):  # Long ones first, with what is not kept.
+            budget.spend(state, is_long=not self._is_short(state))
         while admits and budget.tokens and waiting and len(running) < self._cache.max_running:
-            state = waiting[fairest(waiting, running)]
+            state = self._candidate(only_short=budget.tokens <= budget.kept)
             if running and not self._places.fits([*running, state]):
                 break
+            is_long = not self._is_short(state)
             self._start(state)
-            budget.spend(state)
+            budget.spend(state, is_long=is_long)
         return budget.entries
+
+    def _is_short(self, state: RequestState) -> bool:
+        return _missing(state) <= self._cache.max_batch // 2
+
+    def _short_waiting(self) -> list[RequestState]:
+        """Return waiting requests with short prompts, of no later priority than the first."""
+        waiting = self.queues.waiting[:_LOOKED_AT]
+        return [
+            state
+            for state in waiting
+            if self._is_short(state) and state.request.priority == waiting[0].request.priority
+        ]
+
+    def _candidate(self, *, only_short: bool) -> RequestState:
+        """Return the waiting request to admit next: a short one, if there is any, where all that is left is kept."""
+        running, waiting = self.queues.running, self.queues.waiting
+        state = waiting[fairest(waiting, running)]
+        if only_short and not self._is_short(state) and (short := self._short_waiting()):
+            return short[fairest(short, running)]
+        return state
 
     def _start(self, state: RequestState) -> None:
         """Give a request a slot and a sequence, with what the cache has of its tokens."""
