@@ -120,8 +120,11 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "a 400 after three times `--stuck-after`; images behind it wait so long; while two hang, requests with "
             "others get a 503",
             "at once: a new thread encodes the next image",
-            ("tests/engines/native/test_image_reader.py",),
-            "log",
+            (
+                "tests/engines/native/test_image_reader.py",
+                "tests/server/test_load.py::test_health_and_metrics_report_images_that_hang",
+            ),
+            "`/health` is `degraded`; `plumbline_engine_hanging_images`; log",
         ),
     ),
     "Processes": (
@@ -255,6 +258,14 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
         ),
     ),
     "Clients and the network": (
+        Fault(
+            "A connection to PostgreSQL falls silent",
+            "requests that store get a 503 after 10 s; responses in the background and conversations stay with their "
+            "server, which renews its leases on a new connection after 3 s",
+            "at once, on new connections",
+            ("tests/store/test_dead_connections.py",),
+            "`/health` is `degraded`; log",
+        ),
         Fault(
             "A client resets its connection, at any event",
             "–",

@@ -157,3 +157,17 @@ async def test_health_reports_a_dead_or_stuck_engine(facts: dict[str, Any], read
             assert answer.json["status"] == ("ok" if status == 200 else "failing")
             assert ("engine" in " ".join(answer.json.get("reasons", []))) is (status == 503)
         engine.facts = {}
+
+
+async def test_health_and_metrics_report_images_that_hang() -> None:
+    """Requests without images are answered, so the server stays ready."""
+    engine = SickEngine()
+    async with serving(served(engine)) as server:
+        for number, status in ((0, "ok"), (2, "degraded"), (0, "ok")):
+            engine.facts = {"num_hanging_images": number}
+            for path in ("/health", "/health/ready"):
+                answer = await server.get(path)
+                assert (answer.status, answer.json["status"]) == (200, status)
+                assert ("images" in " ".join(answer.json.get("reasons", []))) is (number > 0)
+            line = f'plumbline_engine_hanging_images{{model_name="test-model"}} {number}.0'
+            assert line in (await server.get("/metrics")).body.decode().splitlines()

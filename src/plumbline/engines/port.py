@@ -306,6 +306,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that raised an error since the start."""
     num_restarts: int = 0
     """How often the engine went on with a new core after its thread had died or hung."""
+    num_hanging_images: int = 0
+    """Images that took too long to encode and still occupy a thread."""
 
 
 class Engine(Protocol):

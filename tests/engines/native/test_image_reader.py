@@ -213,13 +213,14 @@ def test_an_image_that_hangs_is_given_up_and_others_go_on() -> None:
             await hanging
         with pytest.raises(RefusedRequestError, match="takes longer"):
             await images.read(asking("h2", b"!"))
+        assert images.num_hanging == 2
         with pytest.raises(EngineClosedError, match="Images hang"):
             await images.read(asking("b", b"b"))
         assert await images.read(asking("kept", b"a")), "what is encoded already is used"
         released.set()
         for name in ("h1", "h2", "b"):
             images.forget(name)
-        await until(lambda: all(job.done() for job in images._hanging))
+        await until(lambda: not images.num_hanging)
         assert await images.read(asking("c", b"~")), "the image was not at fault"
         images.close()
 

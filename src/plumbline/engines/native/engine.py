@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from plumbline.engines.checks import check_media, no_adapters
 from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.native.adapter_table import AdapterTable
@@ -14,7 +16,7 @@ from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.runner import Runner
-from plumbline.engines.port import EngineInfo, MediaPrompt
+from plumbline.engines.port import EngineInfo, EngineStats, MediaPrompt
 from plumbline.engines.threaded.engine import FEATURES, ThreadedEngine
 
 __all__ = ["NativeEngine"]
@@ -79,6 +81,11 @@ class NativeEngine(ThreadedEngine):
         await super().stop()
         if self._images is not None:
             self._images.close()
+
+    def stats(self) -> EngineStats:
+        """See `plumbline.engines.port.Engine.stats`."""
+        hanging = 0 if self._images is None else self._images.num_hanging
+        return msgspec.structs.replace(super().stats(), num_hanging_images=hanging)
 
     def _renew(self, *, abandoned: bool) -> EngineCore:
         """Return a new core; the cache of the old one is used again, unless a thread may still write to it."""

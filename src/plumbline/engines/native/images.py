@@ -131,6 +131,11 @@ class ImageReader:
         self._hanging: list[asyncio.Future[Tensor]] = []
 
     @property
+    def num_hanging(self) -> int:
+        """How many images were given up and still occupy a thread."""
+        return sum(not job.done() for job in self._hanging)
+
+    @property
     def modalities(self) -> dict[Modality, int]:
         """See `EngineInfo.modalities`."""
         return {"image": self._placeholder}
@@ -217,8 +222,7 @@ class ImageReader:
     async def _encoded(self, image: _Image, data: bytes) -> Tensor:
         """Encode an image when it is its turn; it gives up when no request needs it."""
         async with self._turn:
-            self._hanging = [job for job in self._hanging if not job.done()]
-            if len(self._hanging) >= _HANGS:
+            if self.num_hanging >= _HANGS:
                 raise EngineClosedError(
                     "Images hang while they are encoded; the server takes no others now.", 10
                 )
@@ -229,9 +233,15 @@ class ImageReader:
             await asyncio.wait({job}, timeout=self._hangs_after)
             if job.done():
                 return job.result()
-            _log.error("an image of %d bytes hangs while it is encoded: it is left alone", len(data))
             job.add_done_callback(_seen)
-            self._hanging.append(job)
+            self._hanging = [each for each in self._hanging if not each.done()] + [job]
+            _log.error(
+                "an image of %d bytes hangs while it is encoded: it is left alone%s",
+                len(data),
+                "; others are refused until one ends, or the server is started again"
+                if self.num_hanging >= _HANGS
+                else "",
+            )
             raise ImageError(
                 f"takes longer than {self._hangs_after:g} seconds to encode", "image_parse_error"
             )

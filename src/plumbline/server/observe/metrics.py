@@ -329,6 +329,14 @@ class _EngineCollector(Collector):
             GaugeMetricFamily("plumbline_kv_blocks", "Blocks of the KV cache", labels=["model_name"]),
             {name: float(engine.info.num_blocks) for name, engine in self._engines.items()},
         )
+        yield _family(
+            GaugeMetricFamily(
+                "plumbline_engine_hanging_images",
+                "Images whose encoding was given up and has not ended; with two, other images are refused",
+                labels=["model_name"],
+            ),
+            {name: float(found.num_hanging_images) for name, found in stats.items()},
+        )
 
 
 def _family(

@@ -24,8 +24,8 @@ class UtilityOperations(ServerOperations):
     """Operations around the models."""
 
     async def get_health(self, call: Call) -> Reply:
-        """Report the health: 503 if an engine is dead or stuck in a step; degraded if only the store fails."""
-        limit = self._settings.stuck_after
+        """Report the health: 503 if an engine is dead or stuck in a step; degraded if only some requests fail."""
+        limit, reasons = self._settings.stuck_after, list[str]()
         for engine in self._models.engines:
             stats = engine.stats()
             if not stats.alive or stats.seconds_since_step > limit:
@@ -33,8 +33,11 @@ class UtilityOperations(ServerOperations):
                     f"an engine makes no step for {stats.seconds_since_step:.0f} s" if stats.alive else _DEAD
                 )
                 return JsonReply(encode(Health(status="failing", reasons=[reason])), status=503)
-        # Requests that store nothing are answered as before, so traffic should go on to come.
-        if self._memory is not None and (reasons := self._memory.store.problems()):
+            if stats.num_hanging_images:
+                reasons.append(f"images hang while they are encoded: {stats.num_hanging_images}; see the log")
+        # Requests without images, or that store nothing, are answered as before, so traffic should go on to come.
+        reasons += [] if self._memory is None else self._memory.store.problems()
+        if reasons:
             return JsonReply(encode(Health(status="degraded", reasons=reasons)))
         return JsonReply(encode(Health(status="ok")))
 
