@@ -32,7 +32,7 @@ EVENTS = 1000
 TEXT = "The quick brown fox counts 1, 2, 3 and jumps over the lazy dog. " * 50
 
 
-def scripted_app(num_tokens: int) -> tuple[Any, ScriptedEngine]:
+def scripted_app(num_tokens: int, room: int = 1_000_000, **settings: Any) -> tuple[Any, ScriptedEngine]:
     """Build the whole server over an engine that replays `num_tokens` tokens at once."""
     folder: Path = MODEL_DIR
     tokenizer = TextTokenizer.from_folder(folder)
@@ -48,7 +48,7 @@ def scripted_app(num_tokens: int) -> tuple[Any, ScriptedEngine]:
     def script(_: GenerateRequest) -> Iterable[TokenChunk]:
         return [TokenChunk(token_ids=(token,)) for _ in range(num_tokens)]
 
-    engine = ScriptedEngine(info, script)
+    engine = ScriptedEngine(info, script, max_inflight=room)
     model = ServedModel(
         engine=engine,
         renderer=Renderer(tokenizer, ChatTemplate.from_folder(folder)),
@@ -57,10 +57,10 @@ def scripted_app(num_tokens: int) -> tuple[Any, ScriptedEngine]:
         created=0,
         fingerprint="fp_0",
     )
-    return create_app(only(model), Settings()), engine
+    return create_app(only(model), Settings(**settings)), engine
 
 
-async def call(app: Any, path: str, body: dict[str, Any]) -> int:
+async def call(app: Any, path: str, body: dict[str, Any], status: int = 200) -> int:
     """Send one request to the ASGI application; returns the number of body messages."""
     payload = json.dumps(body).encode()
     scope = {
@@ -95,7 +95,7 @@ async def call(app: Any, path: str, body: dict[str, Any]) -> int:
     async def send(message: dict[str, Any]) -> None:
         nonlocal sent
         if message["type"] == "http.response.start":
-            assert message["status"] == 200
+            assert message["status"] == status
         elif not message.get("more_body", False):
             done.set()
         sent += 1
@@ -135,6 +135,32 @@ def test_server_per_request(benchmark: Any, surface: str) -> None:
     loop = asyncio.new_event_loop()
     benchmark(lambda: loop.run_until_complete(call(app, path, body)))
     benchmark.extra_info["us_per_request"] = benchmark.stats.stats.median * 1e6
+    loop.close()
+
+
+@pytest.mark.parametrize("traces", ["off", "on"])
+def test_traces_per_request(benchmark: Any, traces: str) -> None:
+    """Without the option the application has no layer for traces; with it, a collector that refuses connections."""
+    endpoint = "http://127.0.0.1:1/v1/traces" if traces == "on" else ""
+    app, _ = scripted_app(1, **({"otlp_traces_endpoint": endpoint} if endpoint else {}))
+    path, body = BODIES["chat"]
+    loop = asyncio.new_event_loop()
+    benchmark(lambda: loop.run_until_complete(call(app, path, body)))
+    benchmark.extra_info["us_per_request"] = benchmark.stats.stats.median * 1e6
+    loop.close()
+
+
+@pytest.mark.parametrize("surface", BODIES)
+def test_server_per_refused_request(benchmark: Any, surface: str) -> None:
+    """A request that a full server refuses before it reads it."""
+    app, _ = scripted_app(1, room=0)
+    loop = asyncio.new_event_loop()
+    # The pool has the model only once it is loaded.
+    loop.run_until_complete(app.models.start())
+    path, body = BODIES[surface]
+    benchmark(lambda: loop.run_until_complete(call(app, path, body, 429)))
+    benchmark.extra_info["us_per_request"] = benchmark.stats.stats.median * 1e6
+    loop.run_until_complete(app.models.close())
     loop.close()
 
 

@@ -3,10 +3,13 @@
     python -m benchmarks.serving.overload --to result.json
 
 The capacity is what clients that wait for their answers get. Then requests come at random (a Poisson process), whatever
-becomes of the earlier ones, from a client of raw sockets that keeps up with them. An answer is good if it
+becomes of the earlier ones, from a client that keeps its connections, as official clients do. An answer is good if it
 is whole and its first token came within the bound, counted from when the request was due. Every rate is measured in
 turn, several times, because the speed of a machine changes. Goal: at 4 and 16 times the capacity 90 % of the good
 answers of the best load.
+
+Real clients have machines of their own. So the server gets one core and the client another, and the CPU time of both is
+in the rows: where the client needs its whole core, the rate is what it could send and not what was asked for.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
+import re
 import statistics
 import sys
 import time
@@ -23,8 +28,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import uvloop
+
 from benchmarks.environment import environment
-from benchmarks.serving.processes import free_port, started
+from benchmarks.serving.processes import cpu_seconds, free_port, started
 
 __all__ = ["measure"]
 
@@ -50,32 +57,48 @@ class Answer(NamedTuple):
     """Whether the answer came to its end."""
 
 
+class Run(NamedTuple):
+    """One load in one round."""
+
+    answers: list[Answer]
+    client_cores: float
+    """CPU seconds of the client per second."""
+    server_cores: float
+
+
 def measure(seconds: float, rounds: int, tokens: int, options: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row for each load."""
+    cores = sorted(os.sched_getaffinity(0))
     port = free_port()
     command = [sys.executable, "-m", "plumbline.cli", "serve", "--port", str(port), "--store", "none"]
     command += ["--max-queue-seconds", str(_QUEUE_SECONDS), "--served-model-name", _MODEL, *options]
-    found: dict[float, list[list[Answer]]] = {factor: [] for factor in _FACTORS}
-    capacities = []
-    with started(command, port):
-        asyncio.run(_capacity(port, tokens, 2.0))
-        for number in range(rounds):
-            capacities.append(asyncio.run(_capacity(port, tokens, seconds)))
-            for factor in _FACTORS if number % 2 == 0 else _FACTORS[::-1]:
-                rate = factor * capacities[-1]
-                found[factor].append(asyncio.run(_at_rate(port, tokens, seconds, rate, number)))
+    found: dict[float, list[Run]] = {factor: [] for factor in _FACTORS}
+    os.sched_setaffinity(0, cores[:1])  # The server inherits it.
+    with started(command, port) as server:
+        os.sched_setaffinity(0, cores[1:] or cores)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+            client = _Client(port, tokens)
+            loop.run(client.capacity(2.0))
+            for number in range(rounds):
+                capacity = loop.run(client.capacity(seconds))
+                for factor in _FACTORS if number % 2 == 0 else _FACTORS[::-1]:
+                    began, own, its = time.perf_counter(), time.process_time(), cpu_seconds(server.pid)
+                    answers = loop.run(client.at_rate(seconds, factor * capacity, number))
+                    took = time.perf_counter() - began
+                    own, its = time.process_time() - own, cpu_seconds(server.pid) - its
+                    found[factor].append(Run(answers, own / took, its / took))
     best = [max(_good(found[factor][number], seconds) for factor in _FACTORS) for number in range(rounds)]
     return [_row(factor, runs, best, seconds) for factor, runs in found.items()]
 
 
-def _good(run: list[Answer], seconds: float) -> float:
-    return sum(each.whole and each.first <= _BOUND for each in run) / seconds
+def _good(run: Run, seconds: float) -> float:
+    return sum(each.whole and each.first <= _BOUND for each in run.answers) / seconds
 
 
-def _row(factor: float, runs: list[list[Answer]], best: list[float], seconds: float) -> dict[str, Any]:
+def _row(factor: float, runs: list[Run], best: list[float], seconds: float) -> dict[str, Any]:
     good = [_good(run, seconds) for run in runs]
     parts = [one / most for one, most in zip(good, best, strict=True)]
-    every = [each for run in runs for each in run]
+    every = [each for run in runs for each in run.answers]
     firsts = sorted(each.first for each in every if each.whole)
     return {
         "load": factor,
@@ -85,70 +108,121 @@ def _row(factor: float, runs: list[list[Answer]], best: list[float], seconds: fl
         "good_of_best_least": min(parts),
         "refused": sum(each.status in (429, 503) for each in every) / len(every),
         "broken": sum(not each.whole and each.status not in (429, 503) for each in every),
+        "client_cores": statistics.median(run.client_cores for run in runs),
+        "server_cores": statistics.median(run.server_cores for run in runs),
         "first_token_ms": statistics.median(firsts) * 1e3 if firsts else None,
         "first_token_ms_p99": firsts[len(firsts) * 99 // 100] * 1e3 if firsts else None,
     }
 
 
-async def _capacity(port: int, tokens: int, seconds: float) -> float:
-    """Return the answers per second of clients that send a request after the other."""
-    began = time.perf_counter()
+class _Client:
+    """Clients of one server, which share connections."""
 
-    async def work(source: random.Random) -> int:
-        count = 0
-        while time.perf_counter() < began + seconds:
-            answer = await _send(port, _body(source, tokens), time.perf_counter())
-            if answer.whole:
-                count += 1
-            elif answer.status == 429:
-                await asyncio.sleep(0.1)
-            else:
-                raise RuntimeError(f"a request was answered with status {answer.status}")
-        return count
+    def __init__(self, port: int, tokens: int) -> None:
+        self._port = port
+        self._tokens = tokens
+        self._idle: list[_Connection] = []
 
-    counts = await asyncio.gather(*(work(random.Random(number)) for number in range(_CLIENTS)))
-    return sum(counts) / (time.perf_counter() - began)
+    async def capacity(self, seconds: float) -> float:
+        """Return the answers per second of clients that send a request after the other."""
+        began = time.perf_counter()
 
+        async def work(source: random.Random) -> int:
+            count = 0
+            while time.perf_counter() < began + seconds:
+                answer = await self._send(source, time.perf_counter())
+                if answer.whole:
+                    count += 1
+                elif answer.status == 429:
+                    await asyncio.sleep(0.1)
+                else:
+                    raise RuntimeError(f"a request was answered with status {answer.status}")
+            return count
 
-async def _at_rate(port: int, tokens: int, seconds: float, rate: float, seed: int) -> list[Answer]:
-    """Return the answers to requests that come at random."""
-    source = random.Random(seed)
-    tasks = []
-    due = began = time.perf_counter()
-    while due < began + seconds:
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        tasks.append(asyncio.create_task(_send(port, _body(source, tokens), due)))
-        due += source.expovariate(rate)
-    return await asyncio.gather(*tasks)
+        counts = await asyncio.gather(*(work(random.Random(number)) for number in range(_CLIENTS)))
+        return sum(counts) / (time.perf_counter() - began)
 
+    async def at_rate(self, seconds: float, rate: float, seed: int) -> list[Answer]:
+        """Return the answers to requests that come at random."""
+        source = random.Random(seed)
+        tasks = []
+        due = began = time.perf_counter()
+        while due < began + seconds:
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            tasks.append(asyncio.create_task(self._send(source, due)))
+            due += source.expovariate(rate)
+        return await asyncio.gather(*tasks)
 
-def _body(source: random.Random, tokens: int) -> bytes:
-    prompt = " ".join(source.choices(_WORDS, k=60))
-    body = {"model": _MODEL, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0.7}
-    return json.dumps({**body, "stream": True}).encode()
-
-
-async def _send(port: int, body: bytes, due: float) -> Answer:
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return Answer(0, 0.0, False)
-    try:
-        writer.write(
+    async def _send(self, source: random.Random, due: float) -> Answer:
+        prompt = " ".join(source.choices(_WORDS, k=60))
+        fields = {"model": _MODEL, "prompt": prompt, "max_tokens": self._tokens, "ignore_eos": True}
+        body = json.dumps({**fields, "temperature": 0.7, "stream": True}).encode()
+        try:
+            while not (connection := self._idle.pop() if self._idle else await self._opened()).is_open:
+                pass
+        except OSError:
+            return Answer(0, 0.0, False)
+        answer = await connection.send(
             b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+            b"content-length: %d\r\n\r\n%s" % (len(body), body),
+            due,
         )
-        head = await reader.readuntil(b"\r\n\r\n")
-        status, first, tail = int(head.split(b" ", 2)[1]), 0.0, b""
-        while data := await reader.read(1 << 16):
-            if not first and b"data:" in data:
-                first = time.perf_counter() - due
-            tail = (tail + data)[-64:]
-        return Answer(status, first, status == 200 and b"[DONE]" in tail)
-    except (OSError, asyncio.IncompleteReadError):
-        return Answer(0, 0.0, False)
-    finally:
-        writer.close()
+        if connection.is_open:
+            self._idle.append(connection)
+        return answer
+
+    async def _opened(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(_Connection, "127.0.0.1", self._port)
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """A connection with one request at a time. Streams of asyncio would take several times as much CPU."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._answer: asyncio.Future[Answer] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what writes."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def send(self, request: bytes, due: float) -> asyncio.Future[Answer]:
+        """Send a request; the result is its answer."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._due, self._first, self._head, self._tail = due, 0.0, b"", b""
+        self._status, self._left = 0, -1
+        self._transport.write(request)
+        return self._answer
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of an answer, which has a length or ends with an empty chunk."""
+        if not self._status:
+            self._head += data
+            head, end, data = self._head.partition(b"\r\n\r\n")
+            if not end:
+                return
+            self._status = int(head.split(b" ", 2)[1])
+            length = re.search(rb"\r\ncontent-length: (\d+)", head)
+            self._left = int(length[1]) if length else -1
+        if not self._first and b"data:" in data:
+            self._first = time.perf_counter() - self._due
+        self._tail = (self._tail + data)[-64:]
+        if self._left >= 0:
+            self._left -= len(data)
+        if self._left == 0 or (self._left < 0 and self._tail.endswith(b"\r\n0\r\n\r\n")):
+            self._end(Answer(self._status, self._first, self._status == 200 and b"[DONE]" in self._tail))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Fail the request that is on its way."""
+        self.is_open = False
+        self._end(Answer(0, 0.0, False))
+
+    def _end(self, answer: Answer) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
 
 
 def _print(rows: list[dict[str, Any]], show: Callable[[str], object] = print) -> None:
@@ -157,7 +231,8 @@ def _print(rows: list[dict[str, Any]], show: Callable[[str], object] = print) ->
         show(
             f"{row['load']:4g} times: {row['sent_per_second']:7.1f} sent/s, {row['good_per_second']:6.1f} good/s "
             f"({row['good_of_best']:.0%} of the best load, least {row['good_of_best_least']:.0%}), "
-            f"{row['refused']:.0%} refused, {row['broken']} broken, first token {late}"
+            f"{row['refused']:.0%} refused, {row['broken']} broken, first token {late}, "
+            f"cores: server {row['server_cores']:.2f}, client {row['client_cores']:.2f}"
         )
 
 

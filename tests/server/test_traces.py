@@ -28,6 +28,7 @@ from support.asgi import Server, serving
 from support.models import answer_with, scripted, served, text_chunks
 
 from plumbline.engines.port import Engine, GenerateRequest, TokenChunk
+from plumbline.server.middleware.front import Front
 from plumbline.server.observe import traces
 from plumbline.server.settings import Settings
 from plumbline.server.settings.options import OptionError
@@ -70,6 +71,12 @@ def times(span: ReadableSpan) -> tuple[int, int]:
     assert span.start_time is not None
     assert span.end_time is not None
     return span.start_time, span.end_time
+
+
+async def test_without_the_option_there_is_no_layer_for_traces() -> None:
+    """So it costs nothing; `benchmarks/micro` has the time of a request with and without."""
+    async with serving(served(scripted())) as server:
+        assert type(server.app._asgi) is Front
 
 
 @pytest.mark.parametrize("choices", [1, 3])
