@@ -32,8 +32,12 @@ def load_llama() -> Any:
     """
     try:
         return importlib.import_module("llama_cpp")
+    except ModuleNotFoundError as error:
+        # Another module that is missing is named: the user has installed llama.cpp, but not whole.
+        why = "" if error.name == "llama_cpp" else f" ({error})"
+        raise LlamaCppError(_MISSING + why) from error
     except ImportError as error:
-        raise LlamaCppError(_MISSING) from error
+        raise LlamaCppError(f"llama-cpp-python cannot be imported: {error}") from error
 
 
 def read_options(given: Sequence[str]) -> dict[str, Any]:
