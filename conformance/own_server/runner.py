@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from plumbline import __version__
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect
@@ -24,7 +26,11 @@ from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.checks.responses.websocket.connection import TURNS, error_event
+from plumbline_conformance.client.websocket import ENDS
+from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
+from plumbline_conformance.transcript.sse import load_json
 from plumbline_conformance.watch.live import judge_live
 
 __all__ = ["answer"]
@@ -88,6 +94,8 @@ def _rendered(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judged(question: Mapping[str, Any]) -> dict[str, Any]:
+    if question["api"] == "websocket":
+        return _judged_turn(question)
     exchange = Exchange(
         method="POST",
         url=f"http://127.0.0.1{_PATHS[question['api']]}",
@@ -101,6 +109,53 @@ def _judged(question: Mapping[str, Any]) -> dict[str, Any]:
     if findings:
         return {"broken": sorted({rule for finding in findings for rule in finding.broken})}
     return {"broken": [], "folded": _FOLDS[question["api"]](exchange.chunks)}
+
+
+def _judged_turn(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Judge a turn as both turns of the scenario `websocket/turn`, by the checks that look at one turn."""
+    messages, binary = _unframed(question["frames"])
+    exchange = Exchange(
+        method="WEBSOCKET",
+        url=f"ws://127.0.0.1{_PATHS['responses']}",
+        request_headers={},
+        request_body=json.dumps(question["request"]).encode(),
+        status=101,
+        frames=[(0.0, message) for message in messages],
+        error=None if _has_ended(messages) else f"{CLOSED}, with code 1005",
+        binary=binary or msgspec.UNSET,
+    )
+    events = exchange.chunks
+    if [event.get("type") for event in events if isinstance(event, dict)] == ["error"]:
+        if list(error_event(events[0])):
+            return {"broken": ["WS-07"]}
+        return {"broken": [], "folded": {"content": "", "error": events[0]["error"]["code"]}}
+    turns = [msgspec.structs.replace(exchange, name=name) for name in TURNS]
+    findings = judge(Transcript(scenario="websocket/turn", exchanges=turns))
+    broken = {
+        rule
+        for finding in findings
+        if finding.verdict in _ACCUSING
+        and finding.check != "websocket/turn/ended"  # It is the same turn twice.
+        for rule in finding.broken
+    }
+    return {"broken": sorted(broken)} if broken else {"broken": [], "folded": _folded_response(events)}
+
+
+def _unframed(frames: list[dict[str, Any]]) -> tuple[list[bytes], bool]:
+    """Return the messages of frames, and whether one is binary."""
+    messages: list[bytes] = []
+    for frame in frames:
+        payload = bytes.fromhex(frame["hex"]) if "hex" in frame else frame["text"].encode()
+        if frame["opcode"] in ("text", "binary"):
+            messages.append(payload)
+        elif frame["opcode"] == "continuation":
+            messages[-1] += payload
+    return messages, any(frame["opcode"] == "binary" for frame in frames)
+
+
+def _has_ended(messages: list[bytes]) -> bool:
+    last = load_json(messages[-1])
+    return isinstance(last, dict) and last.get("type") in ENDS
 
 
 def _folded_chat(chunks: list[Any]) -> dict[str, Any]:

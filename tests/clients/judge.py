@@ -22,7 +22,15 @@ from plumbline_conformance.variations.run import Outcome, markdown
 
 HERE = Path(__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "client-cases.md"
-NAMES = ("openai-python", "openai-node", "ai-sdk", "langchain", "litellm", "openai-agents")
+NAMES = (
+    "openai-python",
+    "openai-node",
+    "ai-sdk",
+    "langchain",
+    "litellm",
+    "openai-agents",
+    "anthropic-python",
+)
 _HEAD = """# Clients under legal answers
 
 <!-- Written by `nox -s client-cases -- --write`. Do not edit. -->

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import signal
 import socket
 import time
@@ -91,6 +92,32 @@ def test_a_body_that_comes_byte_by_byte_is_given_up() -> None:
         status, headers, body = dripped(connection, b" ")
     assert (status, body["error"]["code"]) == (408, "request_timeout")
     assert headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {}, {"model": "unknown"}])
+def test_an_answer_to_http_1_0_ends_with_its_connection(echoing: Live, fields: dict[str, Any]) -> None:
+    """HTTP-20: the same bytes as by HTTP/1.1, but for ids and times, without chunks."""
+    content = json.dumps(BODY | fields).encode()
+    headers = {"content-type": "application/json", "authorization": "Bearer test-key"}
+    given = {**headers, "connection": "keep-alive", "content-length": str(len(content))}
+    lines = ["POST /v1/chat/completions HTTP/1.0", *map(": ".join, given.items()), "", ""]
+    with connected(echoing) as connection:
+        connection.sendall("\r\n".join(lines).encode() + content)
+        raw = b""
+        while part := connection.recv(65536):
+            raw += part
+    head, _, body = raw.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    wanted = httpx.post(f"{echoing.url}/v1/chat/completions", content=content, headers=headers)
+    assert head.split()[1] == str(wanted.status_code).encode()
+    assert (b"content-length" in head) == ("content-length" in wanted.headers)
+    assert shown(body) == shown(wanted.content)
+
+
+def shown(body: bytes) -> list[str]:
+    """The lines of a body without what differs between two answers."""
+    return re.sub(r'"(id|created|request_id)":("[^"]*"|\d+)|req_\w+', "", body.decode()).splitlines()
 
 
 @pytest.mark.parametrize(

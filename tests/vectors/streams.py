@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vectors import message_streams
+from vectors import message_streams, socket_streams
 
 __all__ = ["files"]
 
@@ -345,6 +345,7 @@ _APIS: dict[str, list[Callable[[], Iterator[dict[str, Any]]]]] = {
     "completions": [_completions],
     "responses": [_responses],
     "messages": [message_streams.cases],
+    "websocket": [lambda: socket_streams.cases(_response)],
 }
 
 

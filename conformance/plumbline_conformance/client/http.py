@@ -28,6 +28,8 @@ _MAX_BODY = 32 * 1024 * 1024
 """Bytes after which an endless answer is cut."""
 _MAX_TOTAL = 256 * 1024 * 1024
 """Bytes of all bodies of a run; beyond this limit no bodies are kept."""
+_LEAST_PATIENCE = 60.0
+"""Seconds after which a server that answers nothing more may be called dead."""
 _PATIENCE_WITH_LATENESS = 12
 """After this many answers that did not end in time, no more requests are sent."""
 _PATIENCE_WITH_SILENCE = 4
@@ -42,6 +44,7 @@ class Conversation:
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
         self._sockets = Sockets()
+        self._least = 0.0
 
     async def send(self, request: Request) -> Exchange:
         """Send a request, with retries while the server is busy. Never raises."""
@@ -51,13 +54,17 @@ class Conversation:
             nonlocal waited
             once = msgspec.structs.replace(request, pause=0.0) if waited else request
             waited = True
-            return await self._wire.send(once, self._sockets)
+            return await self._wire.send(once, self._sockets, self._least)
 
         return await self._wire.retry.send(request.path, ask)
 
     def insist(self) -> None:
-        """Send the next requests, however many earlier answers were late."""
+        """Send the next requests, however many earlier answers were late, and wait for a minute at least.
+
+        HTTP-17 has no time: a server that is slow for the user's `--timeout` is not a dead one.
+        """
         self._wire.insist()
+        self._least = _LEAST_PATIENCE
 
     async def __aenter__(self) -> Conversation:
         return self
@@ -82,7 +89,8 @@ async def conversations(
         headers["authorization"] = f"Bearer {target.api_key}"
     # One connection per request, so that a connection broken by a crash does not affect the next request.
     limits = httpx.Limits(max_keepalive_connections=0)
-    async with httpx.AsyncClient(timeout=patience, headers=headers, limits=limits) as client:
+    longest = max(patience, _LEAST_PATIENCE)
+    async with httpx.AsyncClient(timeout=longest, headers=headers, limits=limits) as client:
         wire = _Wire(client, target, patience, BusyRetry(left))
         yield lambda: Conversation(wire)
 
@@ -150,8 +158,9 @@ class _Wire:
         self._late = 0
         self._total = 0
 
-    async def send(self, request: Request, sockets: Sockets) -> Exchange:
-        """Send one request; failures are recorded in the exchange, not raised."""
+    async def send(self, request: Request, sockets: Sockets, least: float) -> Exchange:
+        """Send one request, and wait for these seconds at least; failures are recorded, not raised."""
+        patience = max(self._patience, least)
         exchange = exchange_of(self._target, request)
         if not self._heard and self._silences >= _PATIENCE_WITH_SILENCE:
             exchange.error = f"not sent: the server answered none of the first {self._silences} requests"
@@ -166,7 +175,7 @@ class _Wire:
             _ = urlsplit(
                 exchange.url
             ).port  # An unknown encoding raises ValueError here and would crash below.
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(patience):
                 if request.method == "WEBSOCKET":
                     headers = {**_plain(self._client.headers), **exchange.request_headers}
                     room = min(_MAX_BODY, _MAX_TOTAL - self._total)
@@ -178,7 +187,7 @@ class _Wire:
                     await self._exchange(client, exchange, started)
         except (TimeoutError, httpx.TimeoutException) as error:
             self._late += 1
-            exchange.error = f"{type(error).__name__}: no end after {self._patience:g} seconds"
+            exchange.error = f"{type(error).__name__}: no end after {patience:g} seconds"
         except httpx.LocalProtocolError as error:
             # httpx shows the value of an invalid header in an escaped form, in which redaction would not find a key.
             said = str(error)

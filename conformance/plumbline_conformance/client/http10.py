@@ -41,13 +41,28 @@ async def ask(exchange: Exchange, headers: Mapping[str, str], started: float, ro
         _read_head(exchange, await reader.readuntil(b"\r\n\r\n"))
         length = exchange.header("content-length") or ""
         left = min(room, int(length)) if length.isdigit() else room
-        while left > 0 and (part := await reader.read(min(left, 65536))):
+        chunked = "chunked" in (exchange.header("transfer-encoding") or "").lower()
+        while left > 0 and (
+            part := await (_chunk(reader, left) if chunked else reader.read(min(left, 65536)))
+        ):
             exchange.frames.append((time.monotonic() - started, part))
             left -= len(part)
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
         raise OSError(f"no answer of HTTP: {error}") from error
     finally:
         writer.close()
+
+
+async def _chunk(reader: asyncio.StreamReader, room: int) -> bytes:
+    """Return the next chunk, or nothing after the last one: HTTP-20 forbids chunks, and other rules judge the body."""
+    size = (await reader.readline()).partition(b";")[0].strip()
+    try:
+        length = min(room, int(size, 16))
+    except ValueError:
+        raise OSError(f"no chunk: {size[:20]!r}") from None
+    part = await reader.readexactly(length)
+    await reader.readline()
+    return part
 
 
 def _read_head(exchange: Exchange, head: bytes) -> None:

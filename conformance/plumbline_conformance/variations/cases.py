@@ -10,7 +10,24 @@ import msgspec
 from plumbline_conformance.variations.contract import CONTRACT
 from plumbline_conformance.variations.formats import FORMATS, Change
 
-__all__ = ["CASES", "PLAIN", "Case", "Sending"]
+__all__ = ["CASES", "PLAIN", "Case", "Frames", "Sending"]
+
+
+class Frames(msgspec.Struct, frozen=True, kw_only=True):
+    """How the messages of a WebSocket are cut."""
+
+    fragment: int = 0
+    """Bytes of each fragment; 0 for messages of one frame."""
+    empty: bool = False
+    """Whether empty fragments stand before, between and after the others."""
+    control: bool = False
+    """Whether a ping or a pong follows each frame."""
+    packet: int = 0
+    """Bytes of each packet; 0 for a packet per message."""
+    together: bool = False
+    """Whether all messages of a turn come at once."""
+    close: bool = False
+    """Whether the server closes the connection after the turn, without a status."""
 
 
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +41,7 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
     """An extension of every chunk (RFC 9112, 7.1.1)."""
     trailer: bytes = b""
     """Fields after the last chunk (RFC 9112, 7.1.2)."""
+    frames: Frames = Frames()
     wait: float = 0.0
     """Seconds before the answer."""
     between: float = 0.0
@@ -48,7 +66,7 @@ class Case(msgspec.Struct, frozen=True):
     @property
     def group(self) -> str:
         """The kind of the variation, in a word."""
-        known = {"WHATWG HTML 9.2": "sse", "RFC 9110/9112": "http", "RFC 8259": "json"}
+        known = {"WHATWG HTML 9.2": "sse", HTTP: "http", "RFC 8259": "json", WEBSOCKET: "websocket"}
         return known.get(self.allowed_by, "contract")
 
     @property
@@ -58,6 +76,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 HTTP = "RFC 9110/9112"
+WEBSOCKET = "RFC 6455"
 _CONNECTION: Sequence[tuple[str, Sending]] = (
     ("a body with its length", Sending(framing="length")),
     ("a body that ends with the connection", Sending(framing="close")),
@@ -66,6 +85,16 @@ _CONNECTION: Sequence[tuple[str, Sending]] = (
     ("fields after the body", Sending(trailer=b"x-checksum: 0\r\n")),
     ("a slow start", Sending(wait=1.5)),
     ("pauses between pieces", Sending(between=0.02)),
+)
+_FRAMES: Sequence[tuple[str, Frames]] = (
+    ("messages in fragments", Frames(fragment=50)),
+    ("fragments of a byte", Frames(fragment=1)),  # They end within characters.
+    ("empty fragments", Frames(fragment=50, empty=True)),
+    ("pings and pongs between messages", Frames(control=True)),
+    ("pings and pongs between fragments", Frames(fragment=50, control=True)),
+    ("a packet for each byte", Frames(packet=1)),
+    ("a packet for a turn", Frames(together=True)),
+    ("a close after the answer", Frames(close=True)),
 )
 _FAILURES: Sequence[tuple[str, str, Sending]] = (
     ("OpenAI's API", "an error event in a stream of status 200", Sending(fails="event")),
@@ -81,6 +110,7 @@ CASES: tuple[Case, ...] = (
     PLAIN,
     *(Case(one.allowed_by, one.name, one.change) for one in (*FORMATS, *CONTRACT) if one.name != _NO_ANSWER),
     *(Case(HTTP, name, PLAIN.change, sending) for name, sending in _CONNECTION),
+    *(Case(WEBSOCKET, name, PLAIN.change, Sending(frames=frames)) for name, frames in _FRAMES),
     *(Case(allowed_by, name, PLAIN.change, sending) for allowed_by, name, sending in _FAILURES),
 )
 """All cases; the first changes nothing."""

@@ -1,4 +1,4 @@
-"""Send scripted answers byte for byte, over HTTP/1.1 on loopback. The first part of a path names the case.
+"""Send scripted answers byte for byte, over HTTP/1.1 and WebSockets on loopback. A path begins with its case.
 
 `/CASE/v1/chat/completions` is answered as the case says. `GET /cases` lists the cases with their URLs and what a client
 must have read, and `POST /CASE/outcome` takes what a program saw: `{"ok": true}`, or `{"ok": false, "error": "…"}`.
@@ -17,6 +17,7 @@ from plumbline_conformance.transcript.model import Exchange
 from plumbline_conformance.transcript.sse import load_json
 from plumbline_conformance.variations.cases import CASES, Case
 from plumbline_conformance.variations.script import EXPECTED, answer
+from plumbline_conformance.variations.websocket import converse
 
 __all__ = ["Server", "scripted_exchange", "serving"]
 
@@ -85,13 +86,16 @@ class Server:
         headers = {
             name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
         }
-        body = await _body(reader, headers)
         slug, _, path = target.partition("?")[0].lstrip("/").partition("/")
+        case = self._cases.get(slug)
+        if case is not None and headers.get("upgrade", "").lower() == "websocket":
+            await self._conversed(reader, writer, head, case, path)
+            return False
+        body = await _body(reader, headers)
         if slug == "cases":
             writer.write(_whole(200, self._list()))
             await writer.drain()
             return True
-        case = self._cases.get(slug)
         if case is None:
             writer.write(
                 _whole(404, {"error": {"message": f"There is no case {slug}.", "type": "not_found"}})
@@ -109,6 +113,25 @@ class Server:
         self.asked[slug] = self.asked.get(slug, 0) + 1
         kept = await _answered(writer, case, method, path.removeprefix("v1"), body)
         return kept and "close" not in headers.get("connection", "").lower()
+
+    async def _conversed(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: str, case: Case, path: str
+    ) -> None:
+        """Answer the turns of a WebSocket; only Responses has them."""
+
+        def asked(body: dict[str, Any]) -> Exchange:
+            self.asked[case.slug] = self.asked.get(case.slug, 0) + 1
+            found = scripted_exchange("POST", "/responses", json.dumps(body).encode())
+            assert found is not None
+            return found
+
+        if path == "v1/responses":
+            await converse(reader, writer, head.encode("latin-1"), case, asked)
+        else:
+            writer.write(
+                _whole(404, {"error": {"message": f"No WebSocket is at {path}.", "type": "not_found"}})
+            )
+            await writer.drain()
 
     def _list(self) -> list[dict[str, Any]]:
         return [

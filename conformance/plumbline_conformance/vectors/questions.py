@@ -142,6 +142,6 @@ def _others(
 _OF_SUITE: dict[str, Callable[[Path, str, dict[str, Any]], Iterator[Question]]] = {
     "parsers": _parsers,
     "dialogues": _others("dialogues", check_prompt, ("template", "messages", "tools", "variables")),
-    "streams": _others("streams", check_stream, ("api", "request", "stream")),
+    "streams": _others("streams", check_stream, ("api", "request", "stream", "frames")),
     "structured": _others("structured", check_allowed, ("schema", "text")),
 }

@@ -1,6 +1,7 @@
 // Hold the official client for JavaScript against every legal answer.
 
 import OpenAI from "openai";
+import { ResponsesWS } from "openai/resources/responses/ws";
 import { model, same, take } from "./taking.mjs";
 
 const messages = [{ role: "user", content: "hi" }];
@@ -54,4 +55,21 @@ async function responseCallStream(url, expected) {
   same([call.name, JSON.parse(call.arguments)], [expected.tool, expected.arguments]);
 }
 
-await take([chat, chatStream, chatCall, chatCallStream, response, responseStream, responseCallStream]);
+async function responseSocket(url, expected) {
+  const socket = new ResponsesWS(client(url));
+  let text = "";
+  await new Promise((resolve, reject) => {
+    socket.on("error", reject);
+    socket.on("event", (event) => {
+      if (event.type === "response.output_text.delta") text += event.delta;
+      if (event.type === "response.completed") resolve();
+    });
+    socket.send({ type: "response.create", model, input: "hi" });
+  });
+  socket.close();
+  same(text, expected.text);
+}
+
+await take([
+  chat, chatStream, chatCall, chatCallStream, response, responseStream, responseCallStream, responseSocket,
+]);

@@ -80,9 +80,21 @@ def response_call_stream(url: str, expected: Json) -> None:
     assert (call.name, json.loads(call.arguments)) == (expected["tool"], expected["arguments"])
 
 
+def response_socket(url: str, expected: Json) -> None:
+    text = ""
+    with client(url).responses.connect() as connection:
+        connection.response.create(model=MODEL, input=HELLO)
+        for event in connection:
+            assert event.type != "error", event
+            text += event.delta if event.type == "response.output_text.delta" else ""
+            if event.type == "response.completed":
+                break
+    assert text == event.response.output_text == expected["text"]
+
+
 take(
     [
         chat, chat_stream, chat_call, chat_call_stream, completion_stream,
-        response, response_stream, response_call_stream,
+        response, response_stream, response_call_stream, response_socket,
     ]
 )  # fmt: skip

@@ -142,7 +142,7 @@ OTHERS: list[tuple[str, str, Mutation, str]] = [
     ("count", "no count", body(without("input_tokens"), "counted"), "same"),
     ("tool", "no call", body(changes(content=[], stop_reason="end_turn"), WHOLE), "called"),
     ("tool", "another tool", body(put("content", 0, "name", "get_time"), WHOLE), "called"),
-    ("tool", "input of another tool", body(put("content", 0, "input", {"zone": "x"}), WHOLE), "called"),
+    ("tool", "input of another tool", body(put("content", 0, "input", {"zone": "x"}), WHOLE), "arguments"),
     (
         "tool",
         "another tool, streamed",
@@ -153,7 +153,7 @@ OTHERS: list[tuple[str, str, Mutation, str]] = [
         "tool",
         "arguments that are no object",
         of_kind("content_block_delta", put("delta", "partial_json", "["), STREAM),
-        "stream-called sound",
+        "stream-arguments sound",
     ),
     ("tool", "two calls for one", body(called_twice, "single"), "single"),
     ("tool", "a forbidden call", body(changes(content=[CALL], stop_reason="tool_use"), "none"), "none"),

@@ -19,6 +19,8 @@ NAMED: dict[str, str] = {
     "completions/best-of/sound: one for all": "CMP-02",
     "completions/best-of/sound: one for two": "CMP-02",
     "responses/tool/state: a failed response in `response.completed`": "R-03",
+    "responses/tool/state: an end in milliseconds": "R-03",
+    "responses/tool/state: an end an hour later": "R-03",
     "errors/hostile/sound: an answer to nothing": "CHAT-01 CHAT-21 CHAT-02 CHAT-08",
     "errors/hostile/sound: an answer to a list": "CHAT-01 CHAT-21 CHAT-02 CHAT-08",
     "errors/hostile/sound: an answer to a number without end": "CHAT-01 CHAT-21 CHAT-02 CHAT-08",

@@ -153,12 +153,26 @@ def streamed_input(value: str) -> Mutation:
     return chunks(change, STREAM)
 
 
+def answered_all_the_same(seen: Transcript) -> Transcript:
+    """Answer the prompt that exceeds the context as the one that fills it."""
+    full = next(one for one in seen.exchanges if one.name == WHOLE)
+    return each("over", lambda e: changed(e, status=200, headers=full.headers, frames=full.frames))(seen)
+
+
 def broken_connection(request: str) -> Mutation:
     def change(exchange: Any) -> Any:
         why = "RemoteProtocolError: illegal status line"
         return changed(exchange, status=0, headers=[], frames=[], error=why)
 
     return each(request, change)
+
+
+def in_milliseconds(answer: Any) -> None:
+    answer["completed_at"] *= 1000
+
+
+def an_hour_later(answer: Any) -> None:
+    answer["completed_at"] += 3600
 
 
 def reordered(answer: Any) -> None:
@@ -204,6 +218,8 @@ RESPONSES_TYPED: list[tuple[str, str, Mutation, str]] = [
         final("output", 0, "arguments", FLAT),
         "stream-arguments sums",
     ),
+    ("tool", "an end in milliseconds", body(in_milliseconds, WHOLE), "state"),
+    ("tool", "an end an hour later", body(an_hour_later, WHOLE), "state"),
     ("tool-result", "an output left out", body(counted("input_tokens", 1), "long"), "read"),
     ("unkept-stream", "kept all the same", status(200, "get"), "gone"),
     ("stored-function", "stored without its calls", body(put("output", []), "get"), "get"),
@@ -232,18 +248,55 @@ OTHERS: list[tuple[str, str, Mutation, str]] = [
         of_kind("content_block_start", put("content_block", "name", "other"), STREAM),
         "stream-called",
     ),
-    ("messages/tool-typed", "a streamed text for a number", streamed_input(FLAT), "stream-called"),
+    ("messages/tool-typed", "another tool", body(put("content", 0, "name", "other"), WHOLE), "called"),
+    (
+        "messages/tool-typed",
+        "another tool, streamed",
+        of_kind("content_block_start", put("content_block", "name", "other"), STREAM),
+        "stream-called",
+    ),
+    ("messages/tool-typed", "a streamed text for a number", streamed_input(FLAT), "stream-arguments"),
     (
         "messages/tool-typed",
         "a text for a number",
         body(put("content", 0, "input", "count", "3"), WHOLE),
-        "called",
+        "arguments",
     ),
+    (
+        "messages/context",
+        "max_tokens at the end of the context",
+        body(put("stop_reason", "max_tokens"), WHOLE),
+        "ending",
+    ),
+    (
+        "messages/context",
+        "a context that is not full",
+        body(put("usage", {"input_tokens": 9, "output_tokens": 8}), WHOLE),
+        "ending",
+    ),
+    (
+        "messages/context",
+        "a streamed max_tokens at the end of the context",
+        of_kind("message_delta", put("delta", "stop_reason", "max_tokens"), STREAM),
+        "stream-ending",
+    ),
+    ("messages/context", "a prompt that is cut", answered_all_the_same, "refused"),
+    ("messages/tool", "streamed input of another tool", streamed_input('{"zone": "x"}'), "stream-arguments"),
+    ("completions/text", "a coding that nobody accepts", header("content-encoding", "br", WHOLE), "coding"),
+    (
+        "responses/stream-text",
+        "a coding that nobody accepts",
+        header("content-encoding", "br", STREAM),
+        "coding",
+    ),
+    ("messages/text", "a coding that nobody accepts", header("content-encoding", "br", WHOLE), "coding"),
+    ("models/list", "a coding that nobody accepts", header("content-encoding", "br", "list"), "coding"),
+    ("errors/broken-json", "a coding that nobody accepts", header("content-encoding", "br", FIRST), "coding"),
     ("messages/tool-result", "a result left out", body(put("usage", ONE), "long"), "read"),
     ("chat/text", "two content types", twice("content-type", "text/plain", "whole"), "headers"),
-    ("chat/text", "a coding that nobody accepts", header("content-encoding", "br", "whole"), "headers"),
+    ("chat/text", "a coding that nobody accepts", header("content-encoding", "br", "whole"), "coding"),
     ("chat/stream-text", "two content types", twice("content-type", "text/plain", STREAM), "headers"),
-    ("chat/stream-text", "a coding that nobody accepts", header("content-encoding", "br", STREAM), "headers"),
+    ("chat/stream-text", "a coding that nobody accepts", header("content-encoding", "br", STREAM), "coding"),
     ("errors/broken-json", "two content types", twice("content-type", "text/plain", FIRST), "headers"),
     ("models/list", "a byte order mark", body_bytes(lambda old: b"\xef\xbb\xbf" + old, "list"), "headers"),
     ("completions/text", "a length beside chunks", lengthy, "headers"),
@@ -254,6 +307,12 @@ OTHERS: list[tuple[str, str, Mutation, str]] = [
         "chunks for an old client",
         twice("transfer-encoding", "chunked", WHOLE),
         "unchunked",
+    ),
+    (
+        "chat/http10",
+        "chunks of a stream for an old client",
+        twice("transfer-encoding", "chunked", STREAM),
+        "stream-unchunked",
     ),
     ("chat/stream-text", "made two hours later", later("created"), "created"),
     ("completions/stream", "made two hours later", later("created"), "created"),

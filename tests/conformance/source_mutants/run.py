@@ -1,39 +1,48 @@
 """Judge our server with drawn faults in its source, one at a time: `nox -s mutants -- source --seed N --count N`.
 
-A reference server answers the wide set of requests, and notes which lines of the packages run. Faults are drawn from
-those lines. A fault counts if the server starts with it and answers a request of the wide set in another way. The whole
-suite then judges that server. A survivor is a fault that no check accuses: `survivors.toml` has the reason of each.
+The unchanged server answers each session of the wide set and each scenario of the judge, and notes which lines run in
+it. Faults are drawn from lines that the wide set runs. A fault counts if the server starts with it and answers a
+request of the wide set in another way; only the sessions that run its line are sent. The judge then sends the scenarios
+that run the line, the quick ones first, and ends at the first accusation; only what they do not detect gets the whole
+suite. A survivor is a fault that no check accuses: `survivors.toml` has the reason of each.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
+import multiprocessing
+import os
 import random
-import re
-import sys
-import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from support.source_faults import Fault, faults_of
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from own_server.launch import KEY, MODEL, DidNotStart, launched_server
-from plumbline_conformance.client.http import conversations
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.runner.preflight import apis_of, discovered
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import CAPABILITIES, SCENARIOS, Target
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.suite.model import CAPABILITIES, SCENARIOS, Scenario, Target
+from plumbline_conformance.transcript.model import Transcript
+from source_mutants.answers import UNSTEADY, Answers, answers, first_change, steady
+from source_mutants.server import (
+    KEY,
+    MODEL,
+    DidNotStart,
+    LineNotes,
+    Lines,
+    import_all,
+    lines_of_imports,
+    served,
+)
+from source_mutants.swap import Change
 from source_mutants.wide import SESSIONS
 
 __all__ = ["main"]
@@ -42,34 +51,53 @@ PACKAGE = Path(__file__).parents[3] / "src" / "plumbline"
 PACKAGES = ("protocols", "road", "store", "server", "dialects", "structured_output")
 LEFT_OUT = ("server/page", "server/start/first_run", "dialects/families", "store/sql/postgres")
 """What the requests of an API cannot reach."""
-SERVER = Path(__file__).with_name("server.py")
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 GOAL = 0.95
-PATIENCE = 15.0
-"""Seconds for one request: the slowest of the unchanged server takes one."""
-JUDGING = 300.0
-"""Seconds for all scenarios, ten times as long as the unchanged server takes."""
+PATIENCE = 25.0
+"""Seconds for one request: the slowest of the unchanged server takes one, and ten on a loaded machine."""
+NOTING = 120.0
+"""Seconds for one request of the server that notes its lines."""
+JUDGING = 900.0
+"""Seconds for all scenarios, thirty times as long as the unchanged server takes; a fault that takes longer survives."""
 ACCUSING = ("fail", "warn", "flaky", "untestable")
-_VOLATILE = (
-    (rb"\b((?:chatcmpl|cmpl|resp|msg|rs|fc|ctc|conv|call|req|toolu|cmp)[-_])[A-Za-z0-9_-]{8,}", rb"\1ID"),
-    (rb'"(created|created_at|completed_at|expires_at)": ?[0-9.]+', rb'"\1":T'),
-    (rb'"(obfuscation|encrypted_content|signature)": ?"[^"]*"', rb'"\1":"X"'),
-    (rb"[0-9a-f]{32,}", rb"HEX"),
-)
-_HEADERS = ("content-type", "allow", "cache-control", "www-authenticate")
-
-Answers = dict[str, list[tuple[str, int, tuple[str, ...], bytes]]]
-"""By session: the name, status, headers and normalised body of each exchange."""
+_DECLARED = dict.fromkeys(CAPABILITIES, True)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one fault."""
 
-    fault: Fault
+    place: str
     kind: str
     """`no start`, `no change`, `detected` or `survived`."""
     what: str = ""
     """The request whose answer changed, and the first check that accused."""
+    seconds: float = 0.0
+
+
+class Reference(msgspec.Struct, kw_only=True):
+    """What the unchanged server answers, and which lines run meanwhile."""
+
+    good: Answers = {}
+    imports: Lines = {}
+    """The lines that run while modules are imported: functions cannot be swapped afterwards."""
+    start: Lines = {}
+    """The lines that run before the first request: a fault there may show anywhere."""
+    sessions: dict[str, Lines] = {}
+    """By session of the wide set, its lines."""
+    scenarios: dict[str, Lines] = {}
+    """By scenario of the judge, its lines; the quickest scenario first."""
+
+    def reached(self, fault: Fault) -> bool:
+        """Whether the start or the wide set runs the line of a fault."""
+        return any(_runs(lines, fault) for lines in (self.start, *self.sessions.values()))
+
+    def near(self, fault: Fault, lines: dict[str, Lines]) -> list[str]:
+        """Return the sessions or scenarios in which a fault may show."""
+        return [name for name, ran in lines.items() if _runs(self.start, fault) or _runs(ran, fault)]
+
+
+def _runs(lines: Lines, fault: Fault) -> bool:
+    return fault.node.lineno in lines.get(fault.path, ())
 
 
 def main(arguments: list[str]) -> int:
@@ -79,47 +107,50 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=500, help="faults that change an answer (default 500)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="faults whose place matches")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="servers at a time")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        return _run(Path(folder), options)
-
-
-def _run(folder: Path, options: argparse.Namespace) -> int:
-    good, lines = _reference(folder)
-    drawn = [fault for fault in _drawn(lines, options.seed) if fnmatchcase(fault.place, options.only)]
-    print(f"{len(drawn)} faults in lines that run; {sum(map(len, good.values()))} requests", flush=True)
+    reference = _reference()
+    drawn = [
+        fault
+        for fault in _drawn(PACKAGE.rglob("*.py"), reference, options.seed)
+        if fnmatchcase(fault.place, options.only)
+    ]
+    requests = sum(map(len, reference.good.values()))
+    print(f"{len(drawn)} faults in lines that run; {requests} requests", flush=True)
+    global _OF_WORKERS
+    _OF_WORKERS = reference  # Forks inherit it.
+    end = time.monotonic() + 60 * options.minutes
     counted: list[Outcome] = []
     kinds: Counter[str] = Counter()
-    end = time.monotonic() + 60 * options.minutes
-    for fault in drawn:
-        if len(counted) == options.count or time.monotonic() > end:
-            break
-        outcome = _tried(fault, good, folder)
-        kinds[outcome.kind] += 1
-        if outcome.kind in ("detected", "survived"):
-            counted.append(outcome)
-            print(f"{len(counted):3} {outcome.kind:9} {fault.place}\n{'':14}{outcome.what}", flush=True)
+    with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
+        for outcome in pool.imap(_tried, drawn):
+            kinds[outcome.kind] += 1
+            if outcome.kind in ("detected", "survived"):
+                counted.append(outcome)
+                print(
+                    f"{len(counted):3} {outcome.kind:9} {outcome.seconds:5.1f} s {outcome.place}\n"
+                    f"{'':14}{outcome.what}",
+                    flush=True,
+                )
+            if len(counted) == options.count or time.monotonic() > end:
+                break
+        pool.terminate()
     return _conclude(counted, kinds)
 
 
-def _conclude(counted: list[Outcome], kinds: Counter[str]) -> int:
-    reasons = tomllib.loads(SURVIVORS.read_text("utf-8")).get("survivor", [])
-    unlisted = []
-    legal = 0
-    for outcome in counted:
-        if outcome.kind != "survived":
-            continue
-        row = next((row for row in reasons if outcome.fault.place in row["faults"]), None)
-        legal += row is not None and row["legal"]
-        if row is None:
-            unlisted.append(outcome.fault.place)
+def _conclude(counted: Sequence[Outcome], kinds: Counter[str]) -> int:
+    rows = tomllib.loads(SURVIVORS.read_text("utf-8")).get("survivor", [])
+    legal_by_place = {place: row["legal"] for row in rows for place in row["faults"]}
+    survived = [outcome.place for outcome in counted if outcome.kind == "survived"]
+    unlisted = [place for place in survived if place not in legal_by_place]
+    legal = sum(legal_by_place.get(place, False) for place in survived)
     detected = kinds["detected"]
     illegal = len(counted) - legal
     low, high = wilson(detected, illegal)
     print(f"{kinds['no start']} do not start, {kinds['no change']} change no answer of the wide set")
     print(
         f"{len(counted)} faults: {detected} detected, {legal} survive and are legal, "
-        f"{len(counted) - detected - legal} survive and are not: {detected / max(1, illegal):.1%} of the illegal "
+        f"{len(survived) - legal} survive and are not: {detected / max(1, illegal):.1%} of the illegal "
         f"ones are detected (95 % interval {low:.1%} to {high:.1%})"
     )
     for place in unlisted:
@@ -142,135 +173,117 @@ def wilson(hits: int, total: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, low), min(1.0, high)
 
 
-def _drawn(lines: Mapping[str, list[int]], seed: int) -> list[Fault]:
+def _drawn(paths: Iterable[Path], reference: Reference, seed: int) -> list[Fault]:
     """Return the faults of the lines that run, in the order of the draw."""
     found: dict[tuple[str, str], Fault] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted(paths):
         name = path.relative_to(PACKAGE).as_posix()
         if not name.startswith(tuple(f"{package}/" for package in PACKAGES)) or name.startswith(LEFT_OUT):
             continue
-        ran = set(lines.get(f"/{name}", ()))
         for fault in faults_of(path, PACKAGE):
-            if fault.node.lineno in ran:
+            if reference.reached(fault):
                 found[f"{name}:{fault.node.lineno}:{fault.node.col_offset}", fault.new] = fault
     faults = list(found.values())
     random.Random(seed).shuffle(faults)
     return faults
 
 
-def _reference(folder: Path) -> tuple[Answers, dict[str, list[int]]]:
-    """Return the answers of the unchanged server that are the same twice, and the lines that run."""
-    noted = folder / "lines.json"
-    runs = []
-    for plan in ({"lines": str(noted), "package": str(PACKAGE)}, {"module": "", "path": "", "source": ""}):
-        with _served(plan, folder) as url:
-            runs.append(asyncio.run(_answers(url, 120.0)))
-            time.sleep(2 if "lines" in plan else 0)  # The lines are written every second.
-    one, other = runs
-    good = {
-        name: [
-            answer if answer == twin else (answer[0], -1, (), b"")
-            for answer, twin in zip(first, other[name], strict=False)
-        ]
-        for name, first in one.items()
+def _reference() -> Reference:
+    """Return the answers of the unchanged server that are the same twice, and the lines that run.
+
+    The sessions are sent in both orders, so that only answers are compared that no other session changes.
+    """
+    asked = LineNotes(None)
+    with served(notes=asked):
+        _, modules = asked.take()
+    import_all(name for name in modules if name.partition(".")[0] != "plumbline")
+    notes = LineNotes(PACKAGE)
+    found = Reference()
+    order = list(SESSIONS)
+    first: Answers = {}
+    seconds: dict[str, float] = {}
+    with served(notes=notes) as url:
+        target = Target(base_url=url, model=MODEL, api_key=KEY)
+        found.start, _ = notes.take()
+        for name in order:
+            first |= asyncio.run(answers(target, [name], NOTING))
+            found.sessions[name], _ = notes.take()
+        for scenario in SCENARIOS.values():
+            began = time.monotonic()
+            asyncio.run(record([scenario], target, patience=NOTING, declared=_DECLARED))
+            seconds[scenario.id] = time.monotonic() - began
+            found.scenarios[scenario.id], modules = notes.take()  # Some are imported by the first request.
+    found.scenarios = {
+        name: found.scenarios[name] for name in sorted(seconds, key=lambda name: seconds[name])
     }
-    unsteady = [answer[0] for answers in good.values() for answer in answers if answer[1] < 0]
+    import_all(name for name in modules if name.partition(".")[0] != "plumbline")
+    found.imports = lines_of_imports(modules, PACKAGE)
+    import_all(modules)
+    # The same source by the slow way, which must start: a fault must not fail because of it.
+    file = PACKAGE / "turn.py"
+    unchanged = Change("plumbline.turn", str(file), file.read_text("utf-8"), imported=True)
+    with served(unchanged) as url:
+        target = Target(base_url=url, model=MODEL, api_key=KEY)
+        found.good = steady(first, asyncio.run(answers(target, order[::-1], PATIENCE)))
+    unsteady = [
+        f"{name}, {answer[0]}" for name in order for answer in found.good[name] if answer[1] == UNSTEADY
+    ]
     if unsteady:
-        print(f"not compared, because the unchanged server answers them in two ways: {', '.join(unsteady)}")
-    lines: dict[str, list[int]] = json.loads(noted.read_text("utf-8"))
-    return good, lines
-
-
-def _served(plan: Mapping[str, str], folder: Path) -> Any:
-    file = folder / "plan.json"
-    file.write_text(json.dumps(plan), "utf-8")
-    return launched_server(KEY, program=[sys.executable, str(SERVER), str(file)])
-
-
-def _tried(fault: Fault, good: Answers, folder: Path) -> Outcome:
-    path = PACKAGE / fault.path
-    source = fault.apply(path.read_bytes()).decode()
-    module = ".".join(("plumbline", *Path(fault.path).with_suffix("").parts)).removesuffix(".__init__")
-    try:
-        with _served({"module": module, "path": str(path), "source": source}, folder) as url:
-            changed = asyncio.run(_first_change(url, good))
-            if changed is None:
-                return Outcome(fault=fault, kind="no change")
-            accused = asyncio.run(_judged(url, near=changed))
-    except DidNotStart:
-        return Outcome(fault=fault, kind="no start")
-    kind = "survived" if accused is None else "detected"
-    return Outcome(fault=fault, kind=kind, what=f"{changed}: {accused or 'no check accuses'}")
-
-
-async def _answers(url: str, patience: float, good: Answers | None = None) -> Answers:
-    """Return the answers to the wide set; with those of the unchanged server, up to the first change."""
-    found: Answers = {}
-    target = Target(base_url=url, model=MODEL, api_key=KEY)
-    async with conversations(target, patience) as begin:
-        for name, session in SESSIONS.items():
-            found[name] = []
-            async with begin() as conversation:
-                steps = session()
-                request = next(steps, None)
-                while request is not None:
-                    exchange = await conversation.send(request)
-                    answer = _normalised(request.name, exchange)
-                    found[name].append(answer)
-                    if good is not None and _differs(answer, good[name], len(found[name]) - 1):
-                        return found
-                    try:
-                        request = steps.send(exchange)
-                    except StopIteration:
-                        break
-            if good is not None and len(found[name]) != len(good[name]):
-                return found
+        print(f"not compared, because the unchanged server answers them in two ways: {'; '.join(unsteady)}")
     return found
 
 
-def _differs(answer: Any, expected: list[Any], place: int) -> bool:
-    return place >= len(expected) or (expected[place][1] >= 0 and answer != expected[place])
+_OF_WORKERS = Reference()
+"""What workers compare with."""
 
 
-async def _first_change(url: str, good: Answers) -> str | None:
-    """Return the name of the first request that is answered in another way."""
-    found = await _answers(url, PATIENCE, good)
-    session = list(found)[-1]
-    last = found[session][-1] if found[session] else ("nothing", 0, (), b"")
-    whole = list(found) == list(good) and [len(found[name]) for name in good] == [len(good[n]) for n in good]
-    if whole and not _differs(last, good[session], len(found[session]) - 1):
-        return None
-    return f"{session}, {last[0]}"
+def _tried(fault: Fault) -> Outcome:
+    began = time.monotonic()
+    kind, what = _kind(fault, _OF_WORKERS)
+    return Outcome(place=fault.place, kind=kind, what=what, seconds=time.monotonic() - began)
 
 
-def _normalised(name: str, exchange: Exchange) -> tuple[str, int, tuple[str, ...], bytes]:
-    headers = tuple(sorted(f"{key}: {value}" for key, value in exchange.headers if key in _HEADERS))
-    names = tuple(sorted({key for key, _ in exchange.headers} - {"date"}))
-    body = _steady(exchange.body)
-    if b'"index":1' in body and body.startswith(b"data:"):
-        body = b"\n\n".join(sorted(body.split(b"\n\n")))  # Choices take turns as they please.
-    return _steady(name.encode()).decode(), exchange.status, (*headers, *names), body
+def _kind(fault: Fault, reference: Reference) -> tuple[str, str]:
+    path = PACKAGE / fault.path
+    module = ".".join(("plumbline", *Path(fault.path).with_suffix("").parts)).removesuffix(".__init__")
+    source = fault.apply(path.read_bytes()).decode()
+    change = Change(module, str(path), source, imported=_runs(reference.imports, fault))
+    try:
+        with served(change) as url:
+            target = Target(base_url=url, model=MODEL, api_key=KEY)
+            sessions = reference.near(fault, reference.sessions)
+            changed = asyncio.run(first_change(target, sessions, reference.good, PATIENCE))
+            if changed is None:
+                return "no change", ""
+            near = reference.near(fault, reference.scenarios)
+            accused, why = asyncio.run(_judged(target, near))
+    except DidNotStart:
+        return "no start", ""
+    return ("detected" if accused else "survived"), f"{changed}: {why}"
 
 
-def _steady(text: bytes) -> bytes:
-    """Replace ids, times and random texts."""
-    for pattern, new in _VOLATILE:
-        text = re.sub(pattern, new, text)
-    return text
-
-
-async def _judged(url: str, near: str) -> str | None:
-    """Return the first check that accuses the server, or None.
+async def _judged(target: Target, near: Sequence[str]) -> tuple[bool, str]:
+    """Return whether the judge accuses the server, and the first checks that do.
 
     Args:
-        url: the server.
-        near: the first request that it answers in another way; scenarios of that API come first.
+        target: the server.
+        near: the scenarios that run the changed line; the others come after them.
     """
-    target = Target(base_url=url, model=MODEL, api_key=KEY)
-    scenarios = sorted(SCENARIOS.values(), key=lambda one: one.id.partition("/")[0] not in near)
-    found = await discovered(target, apis_of(scenarios), patience=PATIENCE)
+    found = await discovered(target, apis_of(list(SCENARIOS.values())), patience=PATIENCE)
     if found.why is not None:
-        return f"cannot be judged: {found.why[:80]}"
+        return True, f"cannot be judged: {found.why[:80]}"
+    first = [SCENARIOS[name] for name in near]
+    others = [scenario for name, scenario in SCENARIOS.items() if name not in set(near)]
+    try:
+        async with asyncio.timeout(JUDGING):
+            why = await _accused(first, found.target) or await _accused(others, found.target)
+    except TimeoutError:
+        return False, f"the judge did not end in {JUDGING:g} s"
+    return bool(why), why or "no check accuses"
+
+
+async def _accused(scenarios: Sequence[Scenario], target: Target) -> str:
+    """Send these scenarios up to the first accusation."""
     accused: list[str] = []
 
     def see(transcript: Transcript) -> None:
@@ -282,21 +295,21 @@ async def _judged(url: str, near: str) -> str | None:
     running = asyncio.create_task(
         record(
             scenarios,
-            found.target,
+            target,
             patience=PATIENCE,
             trials=3,
             ended=see,
             restart_wait=3.0,
-            declared=dict.fromkeys(CAPABILITIES, True),
+            declared=_DECLARED,
         )
     )
     try:
-        await asyncio.wait_for(running, JUDGING)
-    except TimeoutError:
-        return f"the judge did not end in {JUDGING:g} s"
-    except asyncio.CancelledError:  # By `see`, at the first accusation.
-        pass
-    return ", ".join(accused[:3]) or None
+        await running
+    except asyncio.CancelledError:
+        if not accused:  # By the time-out.
+            running.cancel()
+            raise
+    return ", ".join(accused[:3])
 
 
 def _accuses(finding: Finding) -> bool:

@@ -7,13 +7,14 @@ import importlib
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.source_faults import Fault, faults_of
 
 from source_mutants.run import PACKAGE, PACKAGES, SURVIVORS, wilson
-from source_mutants.server import _Changed
+from source_mutants.swap import Change, Changed, NotSwappable, swap
 from source_mutants.wide import SESSIONS
 
 _SOURCE = '''
@@ -24,6 +25,39 @@ def f(a: int, b: str = "word") -> int:
     a += 1
     return g(one=a + 2, other=b)
 '''
+
+
+_MODULE = """\
+VALUE = 1
+
+def doubled(a):
+    return a * 2
+
+class Kind:
+    name = "word"
+    def inner(self, b):
+        return b - 1
+
+def counted():
+    yield from range(3)
+
+def adder(plus=1):
+    def add(x):
+        return x + plus
+    return add
+
+made = adder()
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of a module that can be imported."""
+    path = tmp_path / "changed_module_of_a_test.py"
+    path.write_text(_MODULE, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield path
+    sys.modules.pop(path.stem, None)
 
 
 def faults(tmp_path: Path) -> list[Fault]:
@@ -57,15 +91,28 @@ def test_every_fault_is_valid_python_and_changes_the_tree(tmp_path: Path) -> Non
         assert ast.dump(ast.parse(fault.apply(_SOURCE.encode()))) != before, fault.place
 
 
-def test_a_module_is_imported_with_its_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "changed_module_of_a_test.py").write_text("VALUE = 1\n", "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    path = str(tmp_path / "changed_module_of_a_test.py")
-    monkeypatch.setattr(
-        sys, "meta_path", [_Changed("changed_module_of_a_test", path, "VALUE = 2"), *sys.meta_path]
-    )
-    assert importlib.import_module("changed_module_of_a_test").VALUE == 2
-    del sys.modules["changed_module_of_a_test"]
+def test_a_module_is_imported_with_its_fault(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change = Change(module.stem, str(module), "VALUE = 2")
+    monkeypatch.setattr(sys, "meta_path", [Changed(change), *sys.meta_path])
+    assert importlib.import_module(module.stem).VALUE == 2
+
+
+def test_functions_that_others_have_imported_run_the_fault(module: Path) -> None:
+    imported = importlib.import_module(module.stem)
+    doubled, inner, counted = imported.doubled, imported.Kind().inner, imported.counted
+    changed = _MODULE.replace("a * 2", "a * 3").replace("b - 1", "b - 2").replace("range(3)", "range(4)")
+    swap(Change(module.stem, str(module), changed))
+    assert (doubled(5), inner(5), list(counted())) == (15, 3, [0, 1, 2, 3])
+    assert imported.made(10) == 11
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("VALUE = 1", "VALUE = 2"), ("plus=1", "plus=2"), ("x + plus", "x"), ("word", "other")]
+)
+def test_faults_that_only_an_import_shows_are_not_swapped(module: Path, old: str, new: str) -> None:
+    importlib.import_module(module.stem)
+    with pytest.raises(NotSwappable):
+        swap(Change(module.stem, str(module), _MODULE.replace(old, new)))
 
 
 def test_the_packages_exist_and_sessions_begin_with_a_request() -> None:

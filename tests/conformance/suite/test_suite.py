@@ -31,8 +31,8 @@ MILDER = {
     "responses/tool/new-ids",
     "chat/tool/new-ids",
     *(
-        f"{api}/tool-typed/{name}"
-        for api in ("chat", "responses")
+        f"{scenario}/{name}"
+        for scenario in ("chat/tool-typed", "responses/tool-typed", "messages/tool-typed", "messages/tool")
         for name in ("arguments", "stream-arguments")
     ),
 }

@@ -17,6 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from plumbline_conformance.cli import run_command
 from plumbline_conformance.cli.arguments import add_commands
@@ -150,6 +152,58 @@ async def test_a_case_that_fails_is_an_error_over_http() -> None:
                     await read(server, case)
             elif case.sending.fails:
                 assert await read(server, case) != TEXT
+
+
+async def turn(server: Server, case: Case) -> tuple[list[Json], list[bytes]]:
+    """The messages and the fragments of a turn over a WebSocket, by a client that reads as RFC 6455 says."""
+    address = f"{server.url(case).replace('http', 'ws', 1)}/responses"
+    found: list[Json] = []
+    fragments: list[bytes] = []
+    async with asyncio.timeout(10), connect(address, proxy=None) as socket:
+        await socket.send(json.dumps({"type": "response.create", "model": "m", "input": "hi"}))
+        while not found or found[-1]["type"] not in ("response.completed", "error"):
+            pieces = [piece async for piece in socket.recv_streaming(decode=False)]
+            fragments += pieces
+            found.append(json.loads(b"".join(pieces)))
+    return found, fragments
+
+
+async def test_a_client_reads_every_case_over_a_websocket() -> None:
+    quick = [case for case in SAYS if not case.sending.wait]
+    async with serving() as server:
+        turns = await asyncio.gather(*(turn(server, case) for case in quick))
+    for case, (found, _) in zip(quick, turns, strict=True):
+        deltas = [one["delta"] for one in found if one["type"] == "response.output_text.delta"]
+        assert "".join(deltas) == TEXT, case.slug
+        assert [one["sequence_number"] for one in found] == [*range(len(found))], case.slug
+    assert set(server.asked) == {case.slug for case in quick}
+
+
+async def test_messages_of_a_websocket_are_cut_as_the_case_says() -> None:
+    cases = [case for case in CASES if case.group == "websocket"]
+    async with serving() as server:
+        whole, _ = await turn(server, PLAIN)
+        for case in cases:
+            found, fragments = await turn(server, case)
+            size = case.sending.frames.fragment
+            assert found == whole
+            assert size == 0 or max(map(len, fragments)) <= size
+            assert (len(fragments) > len(found)) == bool(size)
+            assert (b"" in fragments) == case.sending.frames.empty
+
+
+async def test_a_case_that_fails_is_an_error_over_a_websocket() -> None:
+    async with serving() as server:
+        for case in CASES:
+            match case.sending.fails:
+                case "event":
+                    assert (await turn(server, case))[0][-1]["error"]["code"] == "server_error"
+                case "status":
+                    with pytest.raises(InvalidStatus):
+                        await turn(server, case)
+                case "cut":
+                    with pytest.raises(ConnectionClosedError):
+                        await turn(server, case)
 
 
 @pytest.mark.parametrize(

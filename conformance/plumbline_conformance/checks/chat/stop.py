@@ -87,15 +87,27 @@ streamed_laws("chat/stop", before=lambda seen: _stopped(seen, STREAM))
 
 @check("chat/stop/counted", "Count no more tokens than without the stop string", "CHAT-08", request=WHOLE)
 def stop_counted(seen: Transcript) -> Iterator[Problem]:
-    """Compare with the same answer without it, of which this one is the beginning."""
+    """Compare with the same answer without it, of which this one is the beginning; thoughts may differ."""
     _, stopped = _stopped(seen, WHOLE)
-    plain, found = (usage_count(one, "completion_tokens") for one in (at(seen, "plain"), stopped))
+    plain, found = (_spoken_tokens(one) for one in (at(seen, "plain"), stopped))
     content = choice(stopped).content
     if not choice(at(seen, "plain")).content.startswith(content):
         raise Inconclusive("the server answered the same request differently each time")
     if found > plain or (content and not found):
         wanted = f"1 to {plain}" if content else f"at most {plain}"
         yield Problem(expected=wanted, actual=str(found), pointer="usage.completion_tokens")
+
+
+def _spoken_tokens(exchange: Exchange) -> int:
+    """Return the tokens of an answer without those of its thinking."""
+    total = usage_count(exchange, "completion_tokens")
+    details = exchange.json["usage"].get("completion_tokens_details")
+    thought = details.get("reasoning_tokens") if isinstance(details, dict) else None
+    if isinstance(thought, int):
+        return total - thought
+    if choice(exchange).reasoning:
+        raise Inconclusive("the usage does not say how many tokens are thinking")
+    return total
 
 
 @both(

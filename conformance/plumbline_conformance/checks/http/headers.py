@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 
 from plumbline_conformance.checks.answers import is_stream
 from plumbline_conformance.checks.common import BUSY, accepted, answered, at, required
-from plumbline_conformance.checks.laws import STREAM, WHOLE
+from plumbline_conformance.checks.laws import STREAM, WHOLE, both
 from plumbline_conformance.checks.sample_requests import JSON, chat
 from plumbline_conformance.suite.model import (
     Inconclusive,
@@ -35,7 +36,7 @@ SCENARIOS = (
 
 
 def _headers(exchange: Exchange) -> Iterator[Problem]:
-    """Check the coding, headers that may not be repeated, and the beginning of JSON."""
+    """Check headers that may not be repeated, and the beginning of JSON."""
     names = Counter(name.lower() for name, _ in exchange.headers)
     for name in ONCE:
         if names[name] > 1:
@@ -43,20 +44,24 @@ def _headers(exchange: Exchange) -> Iterator[Problem]:
     if names["content-length"] and names["transfer-encoding"]:
         wanted = "content-length or transfer-encoding"
         yield Problem(expected=wanted, actual="both", pointer="headers.transfer-encoding")
-    coding = exchange.header("content-encoding") or "identity"
-    if not {one.strip().lower() for one in coding.split(",")} <= CODINGS:
-        wanted = "a coding that the client accepts"
-        yield Problem(expected=wanted, actual=coding[:100], pointer="headers.content-encoding")
     # Before an event stream it is allowed.
     if exchange.body.startswith(BYTE_ORDER_MARK) and not is_stream(exchange):
         yield Problem(expected="no byte order mark", actual="one", pointer="body")
 
 
-def _every_answer(seen: Transcript) -> Iterator[Problem]:
+def _coding(exchange: Exchange) -> Iterator[Problem]:
+    """Check the coding: a SHOULD, because RFC 9110 lets a server that has no other one send it (section 12.5.3)."""
+    coding = exchange.header("content-encoding") or "identity"
+    if not {one.strip().lower() for one in coding.split(",")} <= CODINGS:
+        wanted = "a coding that the client accepts"
+        yield Problem(expected=wanted, actual=coding[:100], pointer="headers.content-encoding")
+
+
+def _every_answer(seen: Transcript, law: Callable[[Exchange], Iterator[Problem]]) -> Iterator[Problem]:
     refusing = seen.scenario.startswith("errors/")
     found = [one for one in seen.exchanges if _wanted(one, refusing=refusing)]
     for exchange in found:
-        yield from about(exchange, _headers(exchange))
+        yield from about(exchange, law(exchange))
     if not found:
         for exchange in seen.exchanges:
             # It was refused, it failed, or the connection broke.
@@ -72,28 +77,34 @@ def _wanted(exchange: Exchange, *, refusing: bool) -> bool:
 
 
 for _slug in SCENARIOS:
-    check(f"{_slug}/headers", "Send each header once, and a coding that the client accepts", "HTTP-18")(
-        _every_answer
+    check(f"{_slug}/headers", "Send each header once", "HTTP-18")(partial(_every_answer, law=_headers))
+    check(f"{_slug}/coding", "Send a coding that the client accepts", "HTTP-21")(
+        partial(_every_answer, law=_coding)
     )
 
 
 @scenario("chat/http10", "An answer by HTTP/1.0")
 def http10(target: Target) -> Steps:
-    yield Request(name=WHOLE, path="/chat/completions", json=chat(target), version="1.0")
+    for name, fields in ((WHOLE, {}), (STREAM, {"stream": True})):
+        yield Request(name=name, path="/chat/completions", json=chat(target, **fields), version="1.0")
 
 
-@check("chat/http10/unchunked", "Answer HTTP/1.0 without chunks, or refuse it", "HTTP-20")
-def unchunked(seen: Transcript) -> Iterator[Problem]:
+def _spoken(seen: Transcript) -> None:
     found = at(seen, WHOLE)
     if found.status in (426, 505):
         raise Rejected(f"the server refuses HTTP/1.0: status {found.status}")
-    if (coding := accepted(found).header("transfer-encoding")) is not None:
-        yield Problem(
-            expected="no transfer coding",
-            actual=coding[:100],
-            pointer="headers.transfer-encoding",
-            exchange=WHOLE,
-        )
+
+
+@both(
+    "chat/http10/unchunked",
+    ("Answer HTTP/1.0 without chunks, or refuse it", "HTTP-20"),
+    ("Stream by HTTP/1.0 without chunks, or refuse it", "HTTP-20"),
+    before=_spoken,
+)
+def unchunked(exchange: Exchange) -> Iterator[Problem]:
+    """Check that the body ends with its length or with the connection (HTTP-20)."""
+    if (coding := exchange.header("transfer-encoding")) is not None:
+        yield Problem(expected="no transfer coding", actual=coding[:100], pointer="headers.transfer-encoding")
 
 
 @scenario("chat/connection", "Requests on one connection, after answers of each kind")

@@ -32,6 +32,8 @@ TOOLS = [
     {"name": "get_weather", "description": "The weather of a city.", "input_schema": schema("city")},
     {"name": "get_time", "description": "The time of a zone.", "input_schema": schema("zone")},
 ]
+CUT = ("max_tokens", "model_context_window_exceeded")
+"""Why an answer ended that may have half of a call."""
 THINKING = {"type": "enabled", "budget_tokens": 96}
 
 
@@ -80,7 +82,7 @@ def choice_kept(exchange: Exchange) -> Iterator[Problem]:
     calls = blocks_of(exchange, "tool_use")
     allowed = {"tool": [choice.get("name")], "none": []}.get(str(kind), list(tools))
     reason = message_of(exchange).get("stop_reason")
-    cut = reason in ("max_tokens", "model_context_window_exceeded")
+    cut = reason in CUT
     if not calls and kind in ("any", "tool") and not cut:
         yield Problem(expected="a call", actual="none", pointer="content")
     if len(calls) > 1 and choice.get("disable_parallel_tool_use") is True:
@@ -90,7 +92,23 @@ def choice_kept(exchange: Exchange) -> Iterator[Problem]:
         if name not in allowed:
             wanted = f"a call of {', '.join(map(str, allowed)) or 'nothing'}"
             yield Problem(expected=wanted, actual=as_json(name)[:200], pointer="content")
-        elif kind == "tool" and not cut and not _fits(tools.get(name, {}), call.get("input")):
+
+
+@both(
+    "messages/tool/arguments",
+    ("Give the call that is forced the input that its schema describes", "MSG-04"),
+    ("Stream the input that the schema of the forced tool describes", "MSG-04"),
+    milder=True,
+)
+def input_fits(exchange: Exchange) -> Iterator[Problem]:
+    """Check the input of the call that is forced: a SHOULD, because only strict tools guarantee it."""
+    asked = request_fields(exchange)
+    forced = asked["tool_choice"].get("name")
+    if message_of(exchange).get("stop_reason") in CUT:
+        raise Inconclusive("the token limit cut the answer")
+    tool = next(one for one in objects_in(asked.get("tools")) if one.get("name") == forced)
+    for call in blocks_of(exchange, "tool_use"):
+        if call.get("name") == forced and not _fits(tool, call.get("input")):
             shown = as_json(call.get("input"))[:200]
             yield Problem(expected="input that fits the tool's schema", actual=shown, pointer="content")
 

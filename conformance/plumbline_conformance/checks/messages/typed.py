@@ -9,7 +9,7 @@ from plumbline_conformance.checks.common import accepted, at
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both
 from plumbline_conformance.checks.messages.fold import prompt_tokens
 from plumbline_conformance.checks.messages.texts import PATH, message
-from plumbline_conformance.checks.messages.tools import TOOLS, choice_kept
+from plumbline_conformance.checks.messages.tools import TOOLS, choice_kept, input_fits
 from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
 from plumbline_conformance.transcript.model import Exchange, Transcript
@@ -43,9 +43,15 @@ def tool_typed(target: Target) -> Steps:
 
 both(
     "messages/tool-typed/called",
+    ("Call the tool that is forced", "MSG-04"),
+    ("Stream the call that is forced", "MSG-04"),
+)(choice_kept)
+both(
+    "messages/tool-typed/arguments",
     ("Give a call numbers, booleans, arrays and objects", "MSG-04"),
     ("Stream numbers, booleans, arrays and objects of a call", "MSG-04"),
-)(choice_kept)
+    milder=True,
+)(input_fits)
 
 
 @scenario("messages/tool-result", "A call with a short and with a long result", needs=("messages",))

@@ -16,6 +16,7 @@ from plumbline_conformance.checks.common import (
     valid_body,
     without_nulls,
 )
+from plumbline_conformance.checks.identity import LATEST
 from plumbline_conformance.checks.laws import either, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.responses.echoes import Placed, defaults, requested, unlike
@@ -125,6 +126,21 @@ def states_agree(exchange: Exchange) -> Iterator[Problem]:
             expected="a response that nobody cancelled", actual=state, pointer="status", rule="R-03"
         )
     yield from unlike(snapshots_of(exchange), {**requested(given), **defaults(given)})
+    if exchange.method == "POST" and exchange.path.endswith("/responses") and not given.get("background"):
+        yield from _ended_by_now(exchange)
+
+
+def _ended_by_now(exchange: Exchange) -> Iterator[Problem]:
+    """Check that a response took no longer than its exchange, with two seconds for rounding (R-03)."""
+    found = response(exchange)
+    begun, ended = found.get("created_at"), found.get("completed_at")
+    if not exchange.frames or not isinstance(begun, int | float) or not isinstance(ended, int | float):
+        return
+    latest = begun + exchange.frames[-1][0] + 2
+    if latest < ended < LATEST:
+        yield Problem(
+            expected=f"{latest:.0f} or earlier", actual=as_json(ended), pointer="completed_at", rule="R-03"
+        )
 
 
 def snapshots_of(exchange: Exchange) -> list[Placed]:

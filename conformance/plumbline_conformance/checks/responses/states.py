@@ -73,6 +73,8 @@ def _of_times(response: dict[str, Any]) -> Iterator[Problem]:
         yield _problem("R-01", "seconds since 1970", begun, "created_at")
     if isinstance(begun, int | float) and isinstance(ended, int | float) and ended < begun - 1:
         yield _problem("R-03", f"{begun} or later", ended, "completed_at")
+    elif isinstance(ended, int | float) and ended >= LATEST:
+        yield _problem("R-03", "seconds since 1970", ended, "completed_at")
 
 
 def _of_items(items: list[dict[str, Any]]) -> Iterator[Problem]:

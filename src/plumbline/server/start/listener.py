@@ -1,4 +1,4 @@
-"""Listen with uvicorn, with seven changes to its behaviour.
+"""Listen with uvicorn, with eight changes to its behaviour.
 
 * Malformed HTTP is answered in the API's envelope (ERR-01); uvicorn answers in plain text.
 * Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12); uvicorn cuts them.
@@ -10,6 +10,8 @@
   loaded, and others may wait for the memory. uvicorn's pings do not close a WebSocket that still has data to send.
 * A server whose engine is dead ends with `failed`, for a service manager to start it again.
 * A WebSocket handshake that was refused with an answer is complete (WS-01); uvicorn logs it as an error of the server.
+* An answer to HTTP/1.0 without a length ends with its connection (HTTP-20); uvicorn sends chunks, which such a client
+  need not understand.
 """
 
 from __future__ import annotations
@@ -199,6 +201,24 @@ class _Unread(asyncio.Protocol):
             self._unread_timer = None
 
 
+class _ClosingCycle(RequestResponseCycle):
+    """Answer a request of HTTP/1.0, after which uvicorn closes the connection in any case."""
+
+    _has_length = False
+
+    async def send(self, message: Any) -> None:
+        """Send a message of the application: the body as it comes, and no `transfer-encoding`."""
+        if message["type"] == "http.response.start":
+            self._has_length = any(
+                name.lower() == b"content-length" for name, _ in message.get("headers", ())
+            )
+            self.chunked_encoding = None if self._has_length else False
+        elif not self._has_length:
+            # uvicorn compares the body with this length, piece by piece.
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
 class _Protocol(_Unread, HttpToolsProtocol):
     """HTTP/1.1 with refusals in the API's envelope, and a limit on the time that headers take."""
 
@@ -234,6 +254,10 @@ class _Protocol(_Unread, HttpToolsProtocol):
         self._in_headers = False
         self._headers_came()
         super().on_headers_complete()
+        # The task that answers has not run yet. uvicorn has no other place to choose the class.
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.scope is self.scope and self.scope.get("http_version") == "1.0":
+            cycle.__class__ = _ClosingCycle
 
     def _log_flood(self) -> None:
         """Log that connections are refused, once a minute: a flood must not fill the disk of the log."""

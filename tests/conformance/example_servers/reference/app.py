@@ -23,7 +23,13 @@ from example_servers.reference.websocket import converse
 
 __all__ = ["KEY", "MODEL", "application"]
 
-THE_MODEL = {"id": MODEL, "object": "model", "created": 1_764_000_000, "owned_by": "org"}
+THE_MODEL = {
+    "id": MODEL,
+    "object": "model",
+    "created": 1_764_000_000,
+    "owned_by": "org",
+    "max_model_len": messages.CONTEXT,
+}
 OTHER = {**THE_MODEL, "id": "other/one"}
 PATHS = {
     "/v1/chat/completions": "POST",

@@ -11,9 +11,11 @@ from typing import Any
 from example_servers.reference.model_output import Output, output, pieces
 from example_servers.reference.refusals import Refused, known, valid
 
-__all__ = ["PATH", "answer", "counted", "error", "events"]
+__all__ = ["CONTEXT", "PATH", "answer", "counted", "error", "events"]
 
 PATH = "/v1/messages"
+CONTEXT = 8192
+"""Tokens of a prompt and its answer; a token of a prompt is a character."""
 Json = dict[str, Any]
 _MADE = count(1)
 _CALLS = count(1)
@@ -97,7 +99,9 @@ def _end(body: Json, found: Output) -> Json:
     if found.finish == "tool_calls":
         return {"stop_reason": "tool_use", "stop_sequence": None}
     if found.finish == "length":
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
+        full = CONTEXT - _prompt(body) < body["max_tokens"]
+        reason = "model_context_window_exceeded" if full else "max_tokens"
+        return {"stop_reason": reason, "stop_sequence": None}
     whole = _output({**body, "stop_sequences": []}).text
     rest = whole.removeprefix(found.text)
     for word in body.get("stop_sequences") or []:
@@ -147,7 +151,7 @@ def _output(body: Json) -> Output:
         thinks=(body.get("thinking") or {}).get("type") in ("enabled", "adaptive"),
         constraint=((body.get("output_config") or {}).get("format") or {}).get("schema"),
         stop=body.get("stop_sequences"),
-        limit=body["max_tokens"],
+        limit=min(body["max_tokens"], CONTEXT - _prompt(body)),
     )
 
 
@@ -155,6 +159,8 @@ def _check(schema: str, body: Json, model: str) -> None:
     """Refuse what MSG-05 and MSG-06 forbid."""
     valid(schema, body)
     known(body, model)
+    if _prompt(body) >= CONTEXT:
+        raise Refused("Invalid value for 'messages': the prompt is too long.")
     calls: set[str] = set()
     for place, message in enumerate(body["messages"]):
         blocks = message["content"] if isinstance(message["content"], list) else []
