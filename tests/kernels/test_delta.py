@@ -9,16 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline_kernels.attention import AttentionBatch
-from plumbline_kernels.delta import DeltaShape, causal_conv, delta_gates, delta_rule, gated_norm
+from plumbline_kernels.delta import (
+    DeltaShape,
+    causal_conv,
+    delta_gates,
+    delta_rule,
+    gated_group_norm,
+    gated_norm,
+    state_space_gates,
+)
 
 SETTINGS = settings(max_examples=15, deadline=None)
 TAPS = 4
 shapes = st.builds(
-    lambda heads, group, key, value: DeltaShape(heads, heads * group, key, value),
+    lambda heads, group, key, value, corrects: DeltaShape(heads, heads * group, key, value, corrects),
     st.integers(1, 2),
     st.integers(1, 3),
     st.sampled_from([4, 7, 16]),
     st.sampled_from([5, 8]),
+    st.booleans(),
 )
 
 
@@ -84,11 +93,13 @@ def definition(inputs: list[torch.Tensor], weight: torch.Tensor, shape: DeltaSha
         state = x.new_zeros(shape.key_dim, shape.value_dim)
         for t, row in enumerate(mixed):
             q, k = row[key : key + shape.key_dim], row[width + key : width + key + shape.key_dim]
-            q, k = (part / (part.square().sum() + 1e-6).sqrt() for part in (q, k))
             v = row[value : value + shape.value_dim]
             state = decay[t, head].exp() * state
-            state = state + strength[t, head] * torch.outer(k, v - k @ state)
-            out[t, head] = q @ state * shape.key_dim**-0.5
+            if shape.corrects:
+                q, k = (part / (part.square().sum() + 1e-6).sqrt() for part in (q, k))
+                q, v = q * shape.key_dim**-0.5, v - k @ state
+            state = state + strength[t, head] * torch.outer(k, v)
+            out[t, head] = q @ state
     return out
 
 
@@ -110,7 +121,10 @@ def test_results_are_those_of_the_definition_in_any_chunks(
 ) -> None:
     inputs, weight = drawn(shape, length, seed)
     found = run(inputs, weight, shape, cut)
-    torch.testing.assert_close(found.double(), definition(inputs, weight, shape), atol=2e-5, rtol=1e-4)
+    expected = definition(inputs, weight, shape)
+    # Without corrections results grow with keys and queries.
+    size = max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(found.double() / size, expected / size, atol=2e-5, rtol=1e-4)
 
 
 @SETTINGS
@@ -132,6 +146,37 @@ def test_what_is_written_fades_and_nothing_grows(a: float, b: float) -> None:
     expected = -2.0 * torch.nn.functional.softplus(torch.tensor(a + 0.5))
     torch.testing.assert_close(decay[0, 0], expected, atol=1e-6, rtol=1e-5)
     assert 0.0 <= float(strength) <= 1.0
+
+
+@SETTINGS
+@given(seed=st.integers(0, 999), rows=st.integers(1, 4))
+def test_a_norm_of_groups_and_gates_has_the_bits_of_each_row_alone(seed: int, rows: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x, gate = (torch.randn(rows, 12, generator=generator) for _ in range(2))
+    weight = torch.randn(12, generator=generator)
+    whole = gated_group_norm(x, gate, weight, 3, 1e-6)
+    alone = [gated_group_norm(x[i : i + 1], gate[i : i + 1], weight, 3, 1e-6) for i in range(rows)]
+    assert torch.equal(whole, torch.cat(alone))
+    gated = (x * torch.nn.functional.silu(gate)).view(rows, 3, 4)
+    torch.testing.assert_close(
+        whole, torch.nn.functional.rms_norm(gated, (4,), None, 1e-6).flatten(1) * weight
+    )
+
+
+@SETTINGS
+@given(step=st.floats(-100, 100))
+def test_the_decay_of_a_state_space_is_its_step_times_a_rate(step: float) -> None:
+    decay, found = state_space_gates(torch.tensor([[step]]), torch.tensor([2.0]), torch.tensor([0.5]))
+    expected = torch.nn.functional.softplus(torch.tensor(step + 0.5))
+    torch.testing.assert_close(found[0, 0], expected, atol=1e-6, rtol=1e-5)
+    assert torch.equal(decay, -2.0 * found)
+
+
+def test_a_bias_is_added_before_the_activation() -> None:
+    x, bias = torch.randn(5, 8), torch.randn(8)
+    states, none = torch.zeros(1, 8, TAPS - 1), torch.zeros(8, TAPS)
+    found = causal_conv(x, none, states, batch_of([5], [5], [0]), bias)
+    torch.testing.assert_close(found, torch.nn.functional.silu(bias).expand(5, 8))
 
 
 @SETTINGS

@@ -211,10 +211,25 @@ DELTA_EXPERTS = DELTA | {
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 40,
 }
+STATE_SPACE: dict[str, Any] = {
+    "initializer_range": 0.1,
+    "layer_types": ["linear_attention", FULL, "linear_attention"],
+    "shared_intermediate_size": 72,
+    "mamba_n_heads": 6,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+    "mamba_d_head": 16,
+}
 HYBRID: list[Case] = [
     Case("qwen3_next", DELTA_EXPERTS | {"mlp_only_layers": [1]}, norms=0.0),
     Case("qwen3_5_text", DELTA | {"layer_types": [*DELTA["layer_types"][1:], FULL]}, norms=0.0),
     Case("qwen3_5_moe_text", DELTA_EXPERTS, norms=0.0),
+    Case("granitemoehybrid", GRANITE | STATE_SPACE | {"num_local_experts": 0}, "mamba"),
+    Case(
+        "granitemoehybrid",
+        GRANITE | STATE_SPACE | {"num_local_experts": 4, "mamba_proj_bias": True},
+        "experts",
+    ),
 ]
 """Families whose layers keep a state of one size."""
 

@@ -1,9 +1,25 @@
-"""Run gated delta nets: a short convolution, and a state for each head whose size does not grow.
+"""Run gated delta nets and state spaces: a short convolution, and a state for each head whose size does not grow.
 
 net      both operations, and torch's version of them
 _triton  their Triton kernels
 """
 
-from plumbline_kernels.delta.net import DeltaShape, causal_conv, delta_gates, delta_rule, gated_norm
+from plumbline_kernels.delta.net import (
+    DeltaShape,
+    causal_conv,
+    delta_gates,
+    delta_rule,
+    gated_group_norm,
+    gated_norm,
+    state_space_gates,
+)
 
-__all__ = ["DeltaShape", "causal_conv", "delta_gates", "delta_rule", "gated_norm"]
+__all__ = [
+    "DeltaShape",
+    "causal_conv",
+    "delta_gates",
+    "delta_rule",
+    "gated_group_norm",
+    "gated_norm",
+    "state_space_gates",
+]

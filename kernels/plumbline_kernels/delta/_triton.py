@@ -20,6 +20,7 @@ __all__ = ["compile_cases", "launch_conv", "launch_rule"]
 def _conv_kernel(
     x_ptr,  # [T, C]
     weight_ptr,  # fp32 [C, TAPS]
+    bias_ptr,  # fp32 [C], read if BIAS
     states_ptr,  # [rows, C, TAPS - 1]
     out_ptr,  # [T, C], contiguous
     starts_ptr,  # int32 [S + 1]
@@ -28,6 +29,7 @@ def _conv_kernel(
     x_stride,
     channels,
     TAPS: tl.constexpr,
+    BIAS: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     sequence = tl.program_id(0)
@@ -48,6 +50,8 @@ def _conv_kernel(
             new = tl.load(x + place * x_stride, mask=mask & (place >= 0), other=0.0).to(tl.float32)
             old = tl.load(state + place + TAPS - 1, mask=mask & (place < 0) & known, other=0.0).to(tl.float32)
             total += (new + old) * tl.load(weight_ptr + channel * TAPS + tap, mask=mask, other=0.0)
+        if BIAS:
+            total += tl.load(bias_ptr + channel, mask=mask, other=0.0)
         total = total * tl.sigmoid(total)
         tl.store(out + token * channels, total.to(out_ptr.dtype.element_ty), mask=mask)
     # What a place takes comes from a later one, so none is overwritten before it is read.
@@ -75,6 +79,7 @@ def _rule_kernel(
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     SCALE: tl.constexpr,
+    CORRECTS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
@@ -100,10 +105,13 @@ def _rule_kernel(
         v = tl.load(qkv + 2 * key_heads * KEY_DIM + head * VALUE_DIM + j, mask=j_mask, other=0.0).to(
             tl.float32
         )
-        q = q * tl.rsqrt(tl.sum(q * q, axis=0) + 1e-6) * SCALE
-        k = k * tl.rsqrt(tl.sum(k * k, axis=0) + 1e-6)
+        if CORRECTS:
+            q = q * tl.rsqrt(tl.sum(q * q, axis=0) + 1e-6) * SCALE
+            k = k * tl.rsqrt(tl.sum(k * k, axis=0) + 1e-6)
         state = state * tl.exp(tl.load(decay_ptr + row * value_heads + head))
-        error = v - tl.sum(k[:, None] * state, axis=0)
+        error = v
+        if CORRECTS:
+            error = v - tl.sum(k[:, None] * state, axis=0)
         strength = tl.load(strength_ptr + row * value_heads + head)
         state += k[:, None] * (strength * error)[None, :]
         read = tl.sum(q[:, None] * state, axis=0)
@@ -112,7 +120,9 @@ def _rule_kernel(
     tl.store(at, state, mask=both)
 
 
-def launch_conv(x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch) -> Tensor:
+def launch_conv(
+    x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch, bias: Tensor | None = None
+) -> Tensor:
     """Compute `causal_conv`."""
     check(
         weight.is_contiguous() and states.is_contiguous(), "causal_conv: weight and states must be contiguous"
@@ -124,6 +134,7 @@ def launch_conv(x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch
     _conv_kernel[grid](
         x,
         weight,
+        weight if bias is None else bias,
         states,
         out,
         batch.query_start_loc,
@@ -132,6 +143,7 @@ def launch_conv(x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch
         x.stride(0),
         channels,
         TAPS=taps,
+        BIAS=bias is not None,
         BLOCK_C=config["block_c"],
         num_warps=config["num_warps"],
     )
@@ -139,7 +151,13 @@ def launch_conv(x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch
 
 
 def launch_rule(
-    qkv: Tensor, decay: Tensor, strength: Tensor, states: Tensor, batch: AttentionBatch, key_heads: int
+    qkv: Tensor,
+    decay: Tensor,
+    strength: Tensor,
+    states: Tensor,
+    batch: AttentionBatch,
+    key_heads: int,
+    corrects: bool = True,
 ) -> Tensor:
     """Compute `delta_rule`."""
     check(
@@ -165,6 +183,7 @@ def launch_rule(
         KEY_DIM=key_dim,
         VALUE_DIM=value_dim,
         SCALE=key_dim**-0.5,
+        CORRECTS=corrects,
         BLOCK_K=next_power_of_2(key_dim),
         BLOCK_V=block,
         num_warps=config["num_warps"],
@@ -173,32 +192,36 @@ def launch_rule(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield both kernels with the shapes of Qwen3-Next and Qwen 3.5."""
+    """Yield both kernels with the shapes of Qwen3-Next and Qwen 3.5, and of Granite 4."""
     batch = {"starts_ptr": "*i32", "lens_ptr": "*i32", "rows_ptr": "*i64"}
     config = tuning("delta_conv")
-    yield CompileCase(
-        "delta conv",
-        _conv_kernel,
-        {"x_ptr": "*bf16", "weight_ptr": "*fp32", "states_ptr": "*bf16", "out_ptr": "*bf16"}
-        | batch
-        | {"x_stride": "i32", "channels": "i32"},
-        {"TAPS": 4, "BLOCK_C": config["block_c"]},
-        {"num_warps": config["num_warps"]},
-    )
+    for bias in (False, True):
+        yield CompileCase(
+            f"delta conv{', with bias' if bias else ''}",
+            _conv_kernel,
+            {"x_ptr": "*bf16", "weight_ptr": "*fp32", "bias_ptr": "*fp32", "states_ptr": "*bf16"}
+            | {"out_ptr": "*bf16"}
+            | batch
+            | {"x_stride": "i32", "channels": "i32"},
+            {"TAPS": 4, "BIAS": bias, "BLOCK_C": config["block_c"]},
+            {"num_warps": config["num_warps"]},
+        )
     config = tuning("delta_rule")
-    yield CompileCase(
-        "delta rule",
-        _rule_kernel,
-        {"qkv_ptr": "*bf16", "decay_ptr": "*fp32", "strength_ptr": "*fp32", "states_ptr": "*fp32"}
-        | {"out_ptr": "*bf16"}
-        | batch
-        | {"qkv_stride": "i32", "key_heads": "i32", "value_heads": "i32"},
-        {
-            "KEY_DIM": 128,
-            "VALUE_DIM": 128,
-            "SCALE": 128**-0.5,
-            "BLOCK_K": 128,
-            "BLOCK_V": config["block_v"],
-        },
-        {"num_warps": config["num_warps"]},
-    )
+    for corrects, value_dim in ((True, 128), (False, 64)):
+        yield CompileCase(
+            "delta rule" if corrects else "state space",
+            _rule_kernel,
+            {"qkv_ptr": "*bf16", "decay_ptr": "*fp32", "strength_ptr": "*fp32", "states_ptr": "*fp32"}
+            | {"out_ptr": "*bf16"}
+            | batch
+            | {"qkv_stride": "i32", "key_heads": "i32", "value_heads": "i32"},
+            {
+                "KEY_DIM": 128,
+                "VALUE_DIM": value_dim,
+                "SCALE": 128**-0.5,
+                "CORRECTS": corrects,
+                "BLOCK_K": 128,
+                "BLOCK_V": config["block_v"],
+            },
+            {"num_warps": config["num_warps"]},
+        )

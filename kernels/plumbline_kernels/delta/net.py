@@ -7,6 +7,9 @@ v, decay g <= 0 and strength b:
     S = S + b k (v - k S)    the value that k reads is corrected towards v
     o = q S / sqrt(key_dim)
 
+A state space of Mamba 2 (arXiv 2405.21060) is the same without the correction, S = exp(g) S + b k v, with keys and
+queries as they are: k, q and v are called B, C and x there, and b is the step.
+
 Before that, q, k and v pass a causal convolution of a few taps for each channel alone. A sequence whose first new token
 is at position 0 begins with empty states, whatever its row holds, NaN included.
 
@@ -27,7 +30,15 @@ from plumbline_kernels._backend import FLOATS, check, use_triton
 from plumbline_kernels.delta import _triton
 from plumbline_kernels.swiglu import sigmoid_torch
 
-__all__ = ["DeltaShape", "causal_conv", "delta_gates", "delta_rule", "gated_norm"]
+__all__ = [
+    "DeltaShape",
+    "causal_conv",
+    "delta_gates",
+    "delta_rule",
+    "gated_group_norm",
+    "gated_norm",
+    "state_space_gates",
+]
 
 _CHUNK = 64
 """Tokens whose corrections are found at once, by a triangular system of this size."""
@@ -43,6 +54,8 @@ class DeltaShape:
     value_heads: int
     key_dim: int
     value_dim: int
+    corrects: bool = True
+    """Whether keys and queries have length 1 and writes are corrections; False for a state space."""
 
     @property
     def channels(self) -> int:
@@ -50,7 +63,9 @@ class DeltaShape:
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
-def causal_conv(x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch) -> Tensor:
+def causal_conv(
+    x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch, bias: Tensor | None = None
+) -> Tensor:
     """Convolve the tokens of each sequence with the ones before, and take the SiLU; returns [T, C].
 
     Args:
@@ -58,6 +73,7 @@ def causal_conv(x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch
         weight: fp32 [C, taps], contiguous; the last tap is the token's own.
         states: [rows, C, taps - 1], contiguous: the last inputs of each sequence, which are replaced.
         batch: with `state_rows`. Rows of x that belong to no sequence come back as anything.
+        bias: fp32 [C], added before the SiLU.
     """
     rows = _rows(batch)
     check(x.dim() == 2 and x.dtype in FLOATS and x.stride(1) == 1, "causal_conv: x must be [T, C] floats")
@@ -67,7 +83,7 @@ def causal_conv(x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch
         "causal_conv: states must keep one input less than there are taps",
     )
     if use_triton(x):
-        return _triton.launch_conv(x, weight, states, batch)
+        return _triton.launch_conv(x, weight, states, batch, bias)
     out = torch.empty_like(x)
     taps = weight.unbind(1)
     for tokens, row, fresh in _spans(batch, rows):
@@ -79,6 +95,8 @@ def causal_conv(x: Tensor, weight: Tensor, states: Tensor, batch: AttentionBatch
         # Tap by tap, so that a token has the same bits in any cut.
         total = sum(window[:, :, tap : tap + length].float() * taps[tap][:, None] for tap in range(len(taps)))
         assert isinstance(total, Tensor)
+        if bias is not None:
+            total = total + bias[:, None]
         done = (total * sigmoid_torch(total)).to(x.dtype)
         out[tokens] = done[0].t() if row.numel() == 1 else done[:, :, 0]
         states[row] = window[:, :, length:]
@@ -94,9 +112,17 @@ def delta_gates(a: Tensor, b: Tensor, rates: Tensor, shifts: Tensor) -> tuple[Te
         rates: fp32 [HV], positive.
         shifts: fp32 [HV].
     """
-    x = a.float() + shifts
-    softplus = x.clamp(min=0.0) + torch.log(1.0 + x.abs().neg().exp())
-    return -rates * softplus, sigmoid_torch(b.float())
+    return -rates * _softplus(a.float() + shifts), sigmoid_torch(b.float())
+
+
+def state_space_gates(steps: Tensor, rates: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return decays and steps of tokens, fp32 [T, HV], of their projection [T, HV]; see `delta_gates`."""
+    found = _softplus(steps.float() + shifts)
+    return -rates * found, found
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return x.clamp(min=0.0) + torch.log(1.0 + x.abs().neg().exp())
 
 
 def delta_rule(
@@ -122,16 +148,17 @@ def delta_rule(
         "delta_rule: states must be fp32 [rows, HV, key_dim, value_dim]",
     )
     if use_triton(qkv):
-        return _triton.launch_rule(qkv, decay, strength, states, batch, shape.key_heads)
+        return _triton.launch_rule(qkv, decay, strength, states, batch, shape.key_heads, shape.corrects)
     q, k, v = _heads(qkv, shape)
     out = qkv.new_zeros(len(qkv), shape.value_heads, shape.value_dim)
     for tokens, row, fresh in _spans(batch, rows):
         state = states[row].masked_fill_(fresh[:, None, None, None], 0.0)
         parts = (q[tokens], k[tokens], v[tokens], decay[tokens], strength[tokens])
         if len(parts[0]) == len(row):
-            found = _next(*parts, state)
+            found = _next(*parts, state, shape.corrects)
         else:
-            found, state[0] = (_one_by_one if batch.exact else _in_chunks)(*parts, state[0])
+            walk = _one_by_one if batch.exact else _in_chunks
+            found, state[0] = walk(*parts, state[0], shape.corrects)
         out[tokens] = found.to(out.dtype)
         states[row] = state
     return out
@@ -143,6 +170,14 @@ def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     normed = wide / torch.sqrt(wide.square().mean(-1, keepdim=True) + eps) * weight
     gate = gate.float()
     return (normed.to(x.dtype).float() * gate * sigmoid_torch(gate)).to(x.dtype)
+
+
+def gated_group_norm(x: Tensor, gate: Tensor, weight: Tensor, groups: int, eps: float) -> Tensor:
+    """Return the RMS norm of each group of x * silu(gate), times a weight; x and gate [T, W], weight fp32 [W]."""
+    gate = gate.float()
+    parts = (x.float() * gate * sigmoid_torch(gate)).view(len(x), groups, -1)
+    normed = parts / torch.sqrt(parts.square().mean(-1, keepdim=True) + eps)
+    return (normed.flatten(1).to(x.dtype).float() * weight).to(x.dtype)
 
 
 def _rows(batch: AttentionBatch) -> Tensor:
@@ -171,34 +206,39 @@ def _heads(qkv: Tensor, shape: DeltaShape) -> tuple[Tensor, Tensor, Tensor]:
     """Return q and k of length 1, and v, all fp32 [T, HV, dim]; q is divided by sqrt(key_dim)."""
     width, group = shape.key_heads * shape.key_dim, shape.value_heads // shape.key_heads
     both = qkv[:, : 2 * width].float().reshape(len(qkv), 2, shape.key_heads, shape.key_dim)
-    both = both / torch.sqrt(both.square().sum(-1, keepdim=True) + _LEAST)
+    if shape.corrects:
+        both = both / torch.sqrt(both.square().sum(-1, keepdim=True) + _LEAST)
     q, k = both.repeat_interleave(group, 2).unbind(1)
     v = qkv[:, 2 * width :].float().reshape(len(qkv), shape.value_heads, shape.value_dim)
-    return q * shape.key_dim**-0.5, k, v
+    return q * shape.key_dim**-0.5 if shape.corrects else q, k, v
 
 
-def _next(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, strength: Tensor, state: Tensor) -> Tensor:
+def _next(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, strength: Tensor, state: Tensor, corrects: bool
+) -> Tensor:
     """Compute one token of each of n sequences, [n, HV, dim], and change their states [n, HV, K, V]."""
     state *= decay.exp()[:, :, None, None]
-    error = v.unsqueeze(2) - k.unsqueeze(2) @ state
+    error = v.unsqueeze(2)
+    if corrects:
+        error = error - k.unsqueeze(2) @ state
     state += k.unsqueeze(3) * (strength[:, :, None, None] * error)
     return (q.unsqueeze(2) @ state).squeeze(2)
 
 
 def _one_by_one(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, strength: Tensor, state: Tensor
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, strength: Tensor, state: Tensor, corrects: bool
 ) -> tuple[Tensor, Tensor]:
     """Compute the tokens of a chunk as decodes; returns [L, HV, V] and the state [HV, K, V]."""
     state = state.unsqueeze(0)
     found = []
     for index in range(len(q)):
         at = slice(index, index + 1)
-        found.append(_next(q[at], k[at], v[at], decay[at], strength[at], state))
+        found.append(_next(q[at], k[at], v[at], decay[at], strength[at], state, corrects))
     return torch.cat(found), state[0]
 
 
 def _in_chunks(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, strength: Tensor, state: Tensor
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, strength: Tensor, state: Tensor, corrects: bool
 ) -> tuple[Tensor, Tensor]:
     """Compute the tokens of a chunk, up to 64 at a time; returns [L, HV, V] and the state [HV, K, V].
 
@@ -215,10 +255,13 @@ def _in_chunks(
         mask = torch.ones(total.shape[1], total.shape[1], dtype=torch.bool, device=q.device).triu(1)
         fading = (total.unsqueeze(2) - total.unsqueeze(1)).masked_fill(mask, float("-inf")).exp()
         since = total.exp().unsqueeze(2)
-        seen = keys @ keys.transpose(1, 2) * fading
-        wanted = beta * (values - since * (keys @ state))
-        system = beta * seen  # Its diagonal is taken as ones.
-        writes = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+        if corrects:
+            seen = keys @ keys.transpose(1, 2) * fading
+            wanted = beta * (values - since * (keys @ state))
+            system = beta * seen  # Its diagonal is taken as ones.
+            writes = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+        else:
+            writes = beta * values
         read = queries @ keys.transpose(1, 2) * fading
         found.append((since * (queries @ state) + read @ writes).transpose(0, 1))
         last = total[:, -1:]

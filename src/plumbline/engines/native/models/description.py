@@ -212,6 +212,11 @@ class DeltaNet:
     """The tokens that the convolution of queries, keys and values takes, the token itself included."""
     by_key_head: bool = False
     """Whether the rows of the projections are grouped by key head, as in Qwen3-Next."""
+    state_space: bool = False
+    """Whether it is a state space of Mamba 2: no corrections, gates before the norm, values added to results."""
+    conv_bias: bool = False
+    bias: bool = False
+    """Whether projections have a bias; only of state spaces."""
     eps: float = 1e-6
     """Of the norm of results."""
     rope: None = None
@@ -254,7 +259,12 @@ class DeltaNet:
 
     def num_weights(self, hidden_size: int) -> int:
         """Return the numbers in the projections."""
-        return hidden_size * (self.channels + 2 * self.values + 2 * self.value_heads)
+        return hidden_size * (self.channels + 2 * self.values + self.gates)
+
+    @property
+    def gates(self) -> int:
+        """The width of strengths and decays, which are one projection in a state space."""
+        return self.value_heads if self.state_space else 2 * self.value_heads
 
 
 def _check_activation(activation: Activation, gated: bool) -> None:

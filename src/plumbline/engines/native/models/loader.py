@@ -33,6 +33,7 @@ from plumbline.engines.native.models.projections import (
     merge,
     merge_grids,
     parts_of_heads,
+    parts_of_state_space,
 )
 from plumbline.engines.native.models.rope import head_order
 from plumbline.engines.native.models.stored import Grid
@@ -292,14 +293,24 @@ class _Builder:
             widths, rows = (shape.channels + shape.values, 2 * shape.value_heads), parts_of_heads(shape)
         conv = self._fetch(
             f"{prefix}{names.delta_conv}.weight", (shape.channels, 1, shape.taps), torch.float32
-        )
+        ).squeeze(1)
+        conv_bias, skip, norm = None, None, (shape.value_dim,)
+        if shape.conv_bias:
+            conv_bias = self._fetch(f"{prefix}{names.delta_conv}.bias", (shape.channels,), torch.float32)
+        if shape.state_space:
+            widths, norm = (shape.channels + shape.values + shape.gates,), (shape.values,)
+            rows, channels = parts_of_state_space(shape)
+            conv, conv_bias = conv[channels], None if conv_bias is None else conv_bias[channels]
+            skip = self._fetch(prefix + names.delta_skip, heads, torch.float32)
         return DeltaWeights(
-            project=self._linear(prefix, names.delta, widths, hidden, False, rows),
-            conv=conv.squeeze(1).contiguous(),
+            project=self._linear(prefix, names.delta, widths, hidden, shape.bias, rows),
+            conv=conv.contiguous(),
+            conv_bias=conv_bias,
+            skip=skip,
             rates=self._fetch(prefix + names.delta_rates, heads, torch.float32).exp(),
             shifts=self._fetch(prefix + names.delta_shifts, heads, torch.float32),
-            norm=self._fetch(f"{prefix}{names.delta_norm}.weight", (shape.value_dim,), torch.float32),
-            o=self._linear(prefix, (names.delta_o,), (hidden,), shape.values, False),
+            norm=self._fetch(f"{prefix}{names.delta_norm}.weight", norm, torch.float32),
+            o=self._linear(prefix, (names.delta_o,), (hidden,), shape.values, shape.bias),
         )
 
     def _latent(self, prefix: str, shape: Latent) -> LatentWeights:

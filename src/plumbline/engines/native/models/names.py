@@ -55,6 +55,8 @@ class Names:
     """The whole name."""
     delta_norm: str = "linear_attn.norm"
     delta_o: str = "linear_attn.out_proj"
+    delta_skip: str = "mamba.D"
+    """The whole name; of state spaces only."""
     router: str = "mlp.gate"
     correction: str = "mlp.gate.e_score_correction_bias"
     """The whole name."""

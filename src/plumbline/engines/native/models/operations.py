@@ -20,7 +20,15 @@ from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.weights import DeltaWeights, ExpertsWeights, Stack, TokenInputWeights
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention, paged_attention_torch
-from plumbline_kernels.delta import DeltaShape, causal_conv, delta_gates, delta_rule, gated_norm
+from plumbline_kernels.delta import (
+    DeltaShape,
+    causal_conv,
+    delta_gates,
+    delta_rule,
+    gated_group_norm,
+    gated_norm,
+    state_space_gates,
+)
 from plumbline_kernels.experts import mix, mix_torch, route, spread
 from plumbline_kernels.latent import (
     latent_attention,
@@ -324,6 +332,8 @@ class _Step:
         return (normed.reshape(own.shape) + own).mul_(2.0**-0.5).view(len(own), -1, width)
 
     def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
+        if heads.net.state_space:
+            return self._state_space(projected, states, heads)
         net, weights, batch = heads.net, heads.weights, self._batch
         ends = (net.channels, net.channels + net.values, -net.value_heads)
         qkv, gate, b, a = projected.tensor_split(ends, 1)
@@ -333,6 +343,18 @@ class _Step:
             mixed, *delta_gates(a, b, weights.rates, weights.shifts), matrices, batch, heads.shape
         )
         return gated_norm(found, gate.reshape(found.shape), weights.norm, net.eps).flatten(1)
+
+    def _state_space(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
+        net, weights, batch = heads.net, heads.weights, self._batch
+        assert weights.skip is not None
+        qkv, gate, steps = projected.tensor_split((net.channels, net.channels + net.values), 1)
+        inputs, matrices = states
+        mixed = causal_conv(qkv, weights.conv, inputs, batch, weights.conv_bias)
+        gates = state_space_gates(steps, weights.rates, weights.shifts)
+        found = delta_rule(mixed, *gates, matrices, batch, heads.shape)
+        values = mixed[:, -net.values :].reshape(found.shape)
+        found = (found.float() + weights.skip[:, None] * values.float()).to(found.dtype)
+        return gated_group_norm(found.flatten(1), gate, weights.norm, net.key_heads, net.eps)
 
 
 _GATES = {"silu": silu_mul_torch, "gelu_tanh": gelu_mul_torch, "swiglu_oss": oss_mul_torch}

@@ -10,7 +10,15 @@ from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.stored import Grid
 from plumbline_kernels.cpu.library import Library
 
-__all__ = ["build_linear", "gates_last", "in_order", "merge", "merge_grids", "parts_of_heads"]
+__all__ = [
+    "build_linear",
+    "gates_last",
+    "in_order",
+    "merge",
+    "merge_grids",
+    "parts_of_heads",
+    "parts_of_state_space",
+]
 
 
 def gates_last(shape: Attention, order: Tensor | None) -> Tensor:
@@ -38,6 +46,18 @@ def parts_of_heads(shape: DeltaNet) -> Tensor:
     first = torch.split(torch.arange(width).view(shape.key_heads, -1), sizes, 1)
     second = torch.split((torch.arange(2 * shape.value_heads) + width).view(shape.key_heads, -1), group, 1)
     return torch.cat([part.flatten() for part in (*first, *second)])
+
+
+def parts_of_state_space(shape: DeltaNet) -> tuple[Tensor, Tensor]:
+    """Return the order of the rows of a state space's projection, int64 [out], and that of its channels.
+
+    The checkpoint has gates, x, B, C and steps; a delta net's operations take C, B, x, gates and steps.
+    """
+    keys = shape.key_heads * shape.key_dim
+    parts = torch.split(torch.arange(shape.channels), [shape.values, keys, keys])
+    channels = torch.cat(parts[::-1])
+    gates, steps = torch.arange(shape.values), torch.arange(shape.gates) + shape.values + shape.channels
+    return torch.cat((channels + shape.values, gates, steps)), channels
 
 
 def merge(tensors: list[Tensor]) -> Tensor:

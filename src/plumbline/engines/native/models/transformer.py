@@ -375,7 +375,9 @@ def _delta(shape: _Shape, found: _Mixer) -> DeltaHeads | None:
     if not (isinstance(shape, DeltaNet) and isinstance(found, DeltaWeights)):
         return None
     return DeltaHeads(
-        shape, DeltaShape(shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim), found
+        shape,
+        DeltaShape(shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim, not shape.state_space),
+        found,
     )
 
 

@@ -77,8 +77,12 @@ class DeltaWeights:
     shifts: Tensor
     """fp32 [value_heads]."""
     norm: Tensor
-    """fp32 [value_dim]."""
+    """fp32 [value_dim], or of a state space [value_heads * value_dim]."""
     o: Linear
+    conv_bias: Tensor | None = None
+    """fp32 [channels]."""
+    skip: Tensor | None = None
+    """fp32 [value_heads], of a state space: the factors on values that are added to results."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ def overview() -> str:
 
 
 _REASONS: dict[str, str] = {
-    "a state besides keys and values that is not a gated delta net's": (
+    "a state besides keys and values that is not that of a gated delta net or of Granite 4": (
         "bailing_hybrid bamba falcon_h1 falcon_mamba jamba kimi_linear lfm2 lfm2_moe lfm3 mamba mamba2 minimax "
         "nemotron_h olmo_hybrid recurrent_gemma rwkv xlstm zamba zamba2"
     ),

@@ -10,10 +10,8 @@ from plumbline.engines.native.models.description import (
     LayerDescription,
     ModelDescription,
     Norm,
-    UnsupportedModelError,
 )
 from plumbline.engines.native.models.families.parts import (
-    FULL,
     Family,
     alike,
     attention_bias,
@@ -26,7 +24,6 @@ from plumbline.engines.native.models.families.parts import (
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
-from plumbline.engines.native.models.names import Names
 
 __all__ = ["FAMILIES", "factors", "granite_mixer", "swa_mixers"]
 
@@ -72,33 +69,7 @@ def _granite_swa(fields: Fields) -> ModelDescription:
     return model(fields, layers, norm, tied=True, **factors(fields))
 
 
-def _granite_hybrid(fields: Fields) -> ModelDescription:
-    """Granite 4 without state-space layers and experts, such as Micro."""
-    # What configs of this type have for the layers and experts that this model does without.
-    fields.without_effect(_STATE_SPACE, "num_experts_per_tok", "intermediate_size")
-    types = fields.get("layer_types", fields.get("layers_block_type", []))
-    if unknown := set(types or ["linear_attention"]) - {FULL, "attention"}:
-        raise UnsupportedModelError(f"layer_types {sorted(unknown)} are not supported")
-    if experts := fields.get("num_local_experts", 8):
-        raise UnsupportedModelError(f"num_local_experts {experts!r} is not supported (0 is)")
-    position = fields.get("position_embedding_type")
-    if position not in (None, "rope", "nope"):
-        raise UnsupportedModelError(f"position_embedding_type {position!r} is not supported (rope is)")
-    mixer = granite_mixer(fields)
-    mixer = mixer if position == "rope" else replace(mixer, rope=None)
-    feed_forward = dense(fields, width="shared_intermediate_size")
-    names = Names(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear")
-    return model(fields, alike(fields, mixer, feed_forward), names=names, **factors(fields))
-
-
-_STATE_SPACE = (
-    "mamba_chunk_size mamba_conv_bias mamba_d_conv mamba_d_head mamba_d_state mamba_expand mamba_n_groups "
-    "mamba_n_heads mamba_proj_bias time_step_limit time_step_min time_step_max time_step_floor init_method "
-    "normalization_function rope_theta"
-)
-
 FAMILIES = {
     "granite": Family("Granite 3 dense", _granite),
     "granite_swa": Family("Granite SWA", _granite_swa),
-    "granitemoehybrid": Family("Granite 4 dense", _granite_hybrid),
 }

@@ -16,9 +16,9 @@ from plumbline.engines.native.models.families.parts import Family, alike, dense,
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "NAMES", "experts"]
 
-_NAMES = Names(
+NAMES = Names(
     router="block_sparse_moe.router.layer",
     expert_gate_up=("block_sparse_moe.input_linear.weight",),
     expert_down="block_sparse_moe.output_linear.weight",
@@ -26,7 +26,7 @@ _NAMES = Names(
     shared_down="shared_mlp.output_linear",
 )
 _LATER_NAMES = replace(
-    _NAMES,
+    NAMES,
     router="block_sparse_moe.router",
     expert_gate_up=("block_sparse_moe.experts.gate_up_proj",),
     expert_down="block_sparse_moe.experts.down_proj",
@@ -46,17 +46,18 @@ def _shared(fields: Fields) -> Dense | None:
 
 
 def _describe(fields: Fields, shared: Dense | None) -> ModelDescription:
-    layers = alike(fields, granite_mixer(fields), _experts(fields, shared))
-    return model(fields, layers, names=_NAMES, **factors(fields))
+    layers = alike(fields, granite_mixer(fields), experts(fields, shared))
+    return model(fields, layers, names=NAMES, **factors(fields))
 
 
 def _granite_swa(fields: Fields) -> ModelDescription:
-    experts = _experts(fields, _shared(fields))
-    layers = (LayerDescription(mixer=mixer, feed_forward=experts) for mixer in swa_mixers(fields))
+    block = experts(fields, _shared(fields))
+    layers = (LayerDescription(mixer=mixer, feed_forward=block) for mixer in swa_mixers(fields))
     return model(fields, layers, names=_LATER_NAMES, **factors(fields))
 
 
-def _experts(fields: Fields, shared: Dense | None) -> Experts:
+def experts(fields: Fields, shared: Dense | None) -> Experts:
+    """Read the experts beside a shared one, if there is one."""
     return Experts(
         number=fields.integer("num_local_experts", 8),
         width=fields.integer("intermediate_size"),
