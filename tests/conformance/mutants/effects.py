@@ -104,6 +104,10 @@ def all_first(found: list[Any]) -> None:
     found[-1]["choices"][0]["finish_reason"] = "stop"
 
 
+def counted_unasked(found: list[Any]) -> None:
+    found[-1]["usage"] = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+
+
 def twice_finished(found: list[Any]) -> None:
     found[0]["choices"][0]["finish_reason"] = "stop"
 
@@ -180,6 +184,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("completions/stream", "a stream as JSON", header("content-type", JSON), "content-type"),
     ("responses/stream-text", "an answer as a stream", header("content-type", SSE, WHOLE), "json"),
     ("completions/stream", "two prompts in one choice", chunks(all_first), "indexes"),
+    ("completions/stream", "usage not asked for", chunks(counted_unasked), "no-usage"),
     ("completions/stream", "a choice that finishes twice", chunks(twice_finished), "finish"),
     (
         "completions/stream",

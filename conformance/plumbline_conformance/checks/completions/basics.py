@@ -110,6 +110,15 @@ def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
         yield Problem(expected=as_json(wanted)[:200], actual=shown, pointer="choices[].index")
 
 
+@stream("completions/stream/no-usage", "Send no usage in a stream unless requested", "CMP-08")
+def _no_usage(exchange: Exchange) -> Iterator[Problem]:
+    if request_fields(exchange).get("stream_options"):
+        raise NotRequested("the request asks for the usage")
+    for number, chunk in enumerate(exchange.chunks):
+        if isinstance(chunk, dict) and chunk.get("usage") is not None:
+            yield Problem(expected="no usage", actual="a usage", pointer=f"event {number}, usage")
+
+
 @stream("completions/stream/finish", "Finish each streamed choice exactly once, at its end", "CMP-08")
 def _stream_finish(exchange: Exchange) -> Iterator[Problem]:
     reasons: dict[str, list[Any]] = {}
