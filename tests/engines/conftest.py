@@ -99,7 +99,8 @@ class Driver:
     ) -> None:
         """Queue a request; sampling defaults to greedy."""
         images = sampling.pop("images", ())
-        extra = {key: sampling.pop(key) for key in ("cache_salt", "priority", "adapter") if key in sampling}
+        fields = ("cache_salt", "priority", "adapter", "client")
+        extra = {key: sampling.pop(key) for key in fields if key in sampling}
         params = SamplingParams(**{"temperature": 0.0, **sampling})
         self.core.add(
             GenerateRequest(request_id=name, prompt_token_ids=list(prompt), sampling=params, **extra),

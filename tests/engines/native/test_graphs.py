@@ -10,6 +10,7 @@ in tests/kernels/interpreted_graphs.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -180,6 +181,57 @@ def test_a_request_that_waits_is_admitted_when_a_place_is_free() -> None:
         driver.step()
     assert driver.finished == {"a": "length", "c": "length"}
     driver.run()
+
+
+def test_clients_share_places_while_the_host_is_behind() -> None:
+    """Each preemption needs a plan, and so does the admission to the place that it frees."""
+    driver = build(Rerunning(), max_num_seqs=4)
+    for name in ("a0", "a1", "a2", "a3"):
+        driver.add(name, range(2, 12), max_tokens=60, ignore_eos=True, client="a")
+    for _ in range(4):
+        driver.step()
+    for name in ("b0", "b1"):
+        driver.add(name, range(2, 12), max_tokens=60, ignore_eos=True, client="b")
+    for _ in range(16):
+        driver.step()
+    running = Counter(state.request.client for state in driver.core.scheduler.running)
+    assert running == {"a": 2, "b": 2}
+    driver.run()
+    assert driver.tokens["b1"] == driver.tokens["a3"]
+
+
+def test_a_request_is_admitted_as_soon_as_it_fits() -> None:
+    """The predicted peak falls with each token of a running request, so a place may be free before one ends."""
+    driver = build(Rerunning(), max_model_len=192, num_blocks=12, block_size=16, expected_output_len=256)
+    driver.add("a", range(2, 12), max_tokens=100, ignore_eos=True)
+    driver.step()
+    driver.add("b", range(2, 12), max_tokens=110, ignore_eos=True)
+    for _ in range(20):
+        driver.step()
+    assert "b" not in driver.tokens
+    for _ in range(50):
+        driver.step()
+    assert "b" in driver.tokens
+    assert "a" not in driver.finished
+    driver.run()
+
+
+def test_a_step_without_its_requests_cannot_fail_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = build(Rerunning())
+    driver.add("a", range(2, 12), max_tokens=9, ignore_eos=True)
+    for _ in range(3):
+        driver.step()
+    driver.abort("a")
+
+    def broken(tokens: TokensInFlight) -> Any:
+        raise RuntimeError("the device has failed")
+
+    driver.add("b", range(2, 12), max_tokens=9, ignore_eos=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(TokensInFlight, "wait", broken)
+        driver.step()
+    driver.run()
+    assert driver.tokens["b"][:2] == driver.tokens["a"]
 
 
 def test_a_step_that_fails_leaves_nothing_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,13 +86,13 @@ class EngineCore(RequestCore):
         """
         began = self._clock()
         launched, self._launched = self._launched, None
-        if launched is not None:
+        # If all requests of a step have left, a failure of it must not end another one.
+        if launched is not None and any(entry.state.slot >= 0 for entry in launched[0].entries):
             plan, tokens = launched
             self._launched = self._follow(plan, tokens)
             self._settle(plan, Drawn(tokens.wait(), [None] * len(plan.entries)))
             self._count(plan, began)
-            if self._launched is not None or self._outputs:
-                return
+            return
         plan = self.scheduler.plan()
         self._release(plan.preempted)
         if not plan.entries:

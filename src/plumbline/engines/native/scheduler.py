@@ -58,8 +58,6 @@ class StepPlan:
     """What the entries after the decodes cost, in the units of `Pace`."""
     scores: bool = False
     """Whether one of them wants the logprobs of its prompt."""
-    num_waiting: int = 0
-    """The requests that no step had room for."""
     preempted: list[RequestState] = field(default_factory=list)
     """Requests that lost their blocks (and their slot) while this plan was made."""
 
@@ -117,8 +115,7 @@ class Scheduler(RequestQueues):
         if not preempted:
             budget = self._admit(entries, budget)
         spent = self.config.max_num_batched_tokens - budget
-        waiting = len(self.waiting)
-        return StepPlan(entries, num_decodes, spent, self._units, self._scores, waiting, preempted)
+        return StepPlan(entries, num_decodes, spent, self._units, self._scores, preempted)
 
     def follow(self, plan: StepPlan) -> StepPlan | None:
         """Plan the decodes after those of a step whose tokens are not known yet.
@@ -127,17 +124,25 @@ class Scheduler(RequestQueues):
         computed for it then is lost.
 
         Returns:
-            None if the tokens must be known first: a request may be admitted, all end, or blocks are missing.
+            None if the tokens must be known first: a request may be admitted or preempted, all end, or blocks are
+            missing.
         """
         running = [entry for entry in plan.entries if entry.state.slot >= 0]
         going = [entry for entry in running if entry.state.num_tokens + 1 < entry.state.max_len]
-        changed = len(running) != len(self.running) or len(self.waiting) != plan.num_waiting
-        if changed or not going or (self.waiting and len(going) < len(plan.entries)):
+        if len(running) != len(self.running) or not going:
+            return None
+        if self.waiting and (len(going) < len(running) or self._would_move()):
             return None
         if not all(self._grow(entry.state, 2) for entry in going):
             return None
         entries = [Scheduled(entry.state, entry.start + 1, 1, draws=True) for entry in going]
-        return StepPlan(entries, len(entries), len(entries), num_waiting=plan.num_waiting)
+        return StepPlan(entries, len(entries), len(entries))
+
+    def _would_move(self) -> bool:
+        """Return whether a plan might admit a waiting request now, or preempt another one for it."""
+        if surplus(self.running, self.waiting[fairest(self.waiting, self.running)]) is not None:
+            return True
+        return len(self.running) < self.config.max_num_seqs and self._fits(self._candidate())
 
     def advance(self, entry: Scheduled, wrong: int = 0) -> None:
         """Record the computed tokens of an entry, but the `wrong` last ones, and hash the blocks that became full."""

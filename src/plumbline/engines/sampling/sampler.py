@@ -97,7 +97,8 @@ class Sampler:
         if state.chain is not None:
             self._chains.add(state.slot)
         penalised = state.chain is None and _penalised(sampling)
-        if penalised or state.chain or state.matcher or sampling.logprobs is not None:
+        watched = state.chain is not None or state.matcher is not None or sampling.logprobs is not None
+        if penalised or watched:
             self._bound.add(state.slot)
         # With a grammar, its mask delays the stop: only the grammar knows whether another token is allowed.
         delays_stop = bool(sampling.min_tokens and state.stop_ids and state.matcher is None)
