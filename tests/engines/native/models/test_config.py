@@ -91,6 +91,15 @@ def test_yarn_makes_the_context_longer():
     assert describe(BASE).context_length == 2048
 
 
+STATE_SPACE = {
+    "model_type": "granitemoehybrid",
+    "num_hidden_layers": 2,
+    "mamba_n_heads": 2,
+    "shared_intermediate_size": 8,
+    "layer_types": ["mamba", "attention"],
+}
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -119,16 +128,15 @@ def test_yarn_makes_the_context_longer():
         ({"model_type": "gpt_oss", "swiglu_limit": 9.0}, "swiglu_limit"),
         ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok"),
         ({"model_type": "granitemoehybrid"}, "layer_types"),
+        (STATE_SPACE | {"time_step_limit": [0, 1]}, "time_step_limit"),
+        (STATE_SPACE | {"mamba_n_groups": 3}, "multiple of mamba_n_groups"),
+        (STATE_SPACE | {"mamba_d_conv": 1}, "mamba_d_conv"),
+        ({"model_type": "llama4_text", "no_rope_layers": [1]}, "no_rope_layers"),
+        ({"model_type": "gemma4_text", "num_kv_shared_layers": -1}, "num_kv_shared_layers must not be"),
         (
-            {
-                "model_type": "granitemoehybrid",
-                "num_hidden_layers": 2,
-                "mamba_n_heads": 2,
-                "shared_intermediate_size": 8,
-                "layer_types": ["mamba", "attention"],
-                "time_step_limit": [0, 1],
-            },
-            "time_step_limit",
+            {"model_type": "gemma4_text", "enable_moe_block": True, "num_experts": 2, "top_k_experts": 3}
+            | {"moe_intermediate_size": 8},
+            "top_k_experts",
         ),
         ({"model_type": "qwen3_5_text", "layer_types": ["linear_attention"] * 4}, "full_attention"),
         ({"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1.0]}}, "long_factor"),

@@ -58,7 +58,10 @@ def _gemma4(fields: Fields) -> ModelDescription:
     fields.without_effect("vocab_size_per_layer_input use_double_wide_mlp")
     types = list(layer_types(fields, every(fields, 6)))
     types[-1] = FULL
-    own = count - fields.get("num_kv_shared_layers", 0)
+    shared = fields.get("num_kv_shared_layers", 0)
+    own = count - shared
+    if shared < 0:
+        raise UnsupportedModelError(f"num_kv_shared_layers must not be negative, got {shared}")
     if missing := {*types} - {*types[:own]}:
         raise UnsupportedModelError(f"num_kv_shared_layers leaves no layer of {sorted(missing)} with keys")
     dense = Dense(
@@ -94,10 +97,13 @@ def _block(fields: Fields, dense: Dense) -> Dense | Experts:
     if not fields.flag("enable_moe_block"):
         fields.without_effect("num_experts top_k_experts moe_intermediate_size")
         return dense
+    number, top_k = fields.integer("num_experts"), fields.integer("top_k_experts")
+    if top_k > number:
+        raise UnsupportedModelError("top_k_experts must be at most num_experts")
     return Experts(
-        number=fields.integer("num_experts"),
+        number=number,
         width=fields.integer("moe_intermediate_size"),
-        router=Router(top_k=fields.integer("top_k_experts"), by_expert=True),
+        router=Router(top_k=top_k, by_expert=True),
         activation=dense.activation,
         shared=dense,
         apart=True,

@@ -12,6 +12,7 @@ from plumbline.engines.native.models.description import (
     Norm,
     Rope,
     Router,
+    UnsupportedModelError,
 )
 from plumbline.engines.native.models.families.parts import (
     FULL,
@@ -44,6 +45,8 @@ _NAMES = Names(
 def _llama4(fields: Fields) -> ModelDescription:
     count, interval = fields.integer("num_hidden_layers"), fields.integer("no_rope_layer_interval", 4)
     turned = fields.get("no_rope_layers") or [(layer + 1) % interval != 0 for layer in range(count)]
+    if len(turned) != count:
+        raise UnsupportedModelError("no_rope_layers must have a number for every layer")
     types = layer_types(fields, (_CHUNKED if turns else FULL for turns in turned), (FULL, _CHUNKED))
     step = fields.integer("interleave_moe_layer_step", 1)
     with_experts = fields.get("moe_layers", range(step - 1, count, step))

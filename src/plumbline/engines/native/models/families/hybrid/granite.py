@@ -82,15 +82,20 @@ def _state_space(fields: Fields) -> DeltaNet:
     stated = fields.get("mamba_d_head", "auto")
     if width % heads or stated not in ("auto", width // heads):
         raise UnsupportedModelError("mamba_d_head must be mamba_expand * hidden_size / mamba_n_heads")
+    groups, taps = fields.integer("mamba_n_groups", 1), fields.integer("mamba_d_conv", 4)
+    if heads % groups:
+        raise UnsupportedModelError("mamba_n_heads must be a multiple of mamba_n_groups")
+    if taps < 2:
+        raise UnsupportedModelError("mamba_d_conv must be at least 2")
     limits = fields.get("time_step_limit")
     if limits not in (None, [0.0, math.inf], [0.0, {"__float__": "Infinity"}]):
         raise UnsupportedModelError(f"time_step_limit {limits!r} is not supported (0 to infinity is)")
     return DeltaNet(
-        key_heads=fields.integer("mamba_n_groups", 1),
+        key_heads=groups,
         value_heads=heads,
         key_dim=fields.integer("mamba_d_state", 256),
         value_dim=width // heads,
-        taps=fields.integer("mamba_d_conv", 4),
+        taps=taps,
         state_space=True,
         conv_bias=fields.flag("mamba_conv_bias", True),
         bias=fields.flag("mamba_proj_bias"),
