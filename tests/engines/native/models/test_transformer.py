@@ -10,7 +10,7 @@ import transformers
 from support.model_driver import Driver
 
 from plumbline.engines.native.models import Transformer, describe, load_model, random_model
-from plumbline.engines.native.models.recorded import RecordedBackend
+from plumbline.engines.native.models.operations.recorded import RecordedBackend
 from plumbline_kernels.cpu.library import load
 
 VOCAB = 199

@@ -34,7 +34,8 @@ from plumbline.engines.native.models.description import (
     Norm,
     Rope,
 )
-from plumbline.engines.native.models.operations import (
+from plumbline.engines.native.models.operations.eager import eager_backend
+from plumbline.engines.native.models.operations.interface import (
     Backend,
     DeltaHeads,
     Heads,
@@ -43,9 +44,8 @@ from plumbline.engines.native.models.operations import (
     Operations,
     PreparedNorm,
     TokenInputs,
-    eager_backend,
 )
-from plumbline.engines.native.models.recorded import RecordedBackend
+from plumbline.engines.native.models.operations.recorded import RecordedBackend
 from plumbline.engines.native.models.rope import rope_table, temperatures
 from plumbline.engines.native.models.vision.encoder import VisionEncoder
 from plumbline.engines.native.models.weights import (

@@ -7,7 +7,7 @@ from torch import Tensor
 from plumbline.engines.native.models.adapters.layers import CompiledAdapters
 from plumbline.engines.native.models.description import Norm
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.operations import (
+from plumbline.engines.native.models.operations.interface import (
     DeltaHeads,
     Heads,
     KVCache,

@@ -1,0 +1,133 @@
+"""Fetch the weights of dense blocks and experts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from plumbline.engines.native.models.description import Dense, Experts
+from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.loading.projections import build_linear, in_order
+from plumbline.engines.native.models.loading.source import Source
+from plumbline.engines.native.models.stored import Grid
+from plumbline.engines.native.models.weights import (
+    ApartNorms,
+    DenseWeights,
+    ExpertsWeights,
+    NormWeights,
+    Stack,
+)
+from plumbline_kernels.experts import Routing
+
+__all__ = ["fetch_feed_forward"]
+
+
+def fetch_feed_forward(source: Source, prefix: str, block: Dense | Experts) -> DenseWeights | ExpertsWeights:
+    """Fetch the weights of a layer's feed-forward block; the names of its tensors begin with `prefix`."""
+    if isinstance(block, Dense):
+        return _dense(source, prefix, block, source.names.gate_up, source.names.down)
+    return _experts(source, prefix, block)
+
+
+def _dense(source: Source, prefix: str, block: Dense, gate_up: tuple[str, ...], down: str) -> DenseWeights:
+    hidden, width = source.description.hidden_size, block.width
+    return DenseWeights(
+        activation=block.activation,
+        gated=block.gated,
+        gate_up=source.linear(
+            prefix, gate_up, (width, width) if block.gated else (width,), hidden, block.bias
+        ),
+        down=source.linear(prefix, (down,), (hidden,), width, block.bias),
+    )
+
+
+def _experts(source: Source, prefix: str, block: Experts) -> ExpertsWeights:
+    names, hidden, router = source.names, source.description.hidden_size, block.router
+    number, fp32 = (block.number,), torch.float32
+    shared_gate = None
+    if block.shared_gate:
+        shared_gate = source.fetch(f"{prefix}{names.shared_gate}.weight", (hidden,), fp32)
+    apart = None
+    if block.apart:
+        apart = ApartNorms(
+            router=NormWeights(source.fetch(prefix + names.router_scale, (hidden,), fp32) * hidden**-0.5),
+            before=source.norm(prefix + names.before_experts),
+            after=source.norm(prefix + names.after_experts),
+            after_shared=source.norm(prefix + names.after_shared),
+        )
+    return ExpertsWeights(
+        routing=Routing(
+            top_k=router.top_k,
+            sigmoid=router.scores == "sigmoid",
+            late_softmax=router.scores == "softmax_of_chosen",
+            groups=router.groups,
+            chosen_groups=router.chosen_groups,
+            best_two=router.groups_by_two,
+            normalised=router.normalised,
+            floor=router.floor,
+            scale=router.scale,
+            of_inputs=router.of_inputs,
+        ),
+        router=Linear(
+            source.fetch(f"{prefix}{names.router}.weight", (block.number, hidden), fp32),
+            source.fetch(f"{prefix}{names.router}.bias", number, fp32) if router.bias else None,
+            source.library,
+        ),
+        correction=(source.fetch(prefix + names.correction, number, fp32) if router.correction else None),
+        gate_up=_stack(source, prefix, names.expert_gate_up, block, (block.width, block.width), hidden),
+        down=_stack(source, prefix, (names.expert_down,), block, (hidden,), block.width),
+        activation=block.activation,
+        shared=(
+            None
+            if block.shared is None
+            else _dense(source, prefix, block.shared, names.shared_gate_up, names.shared_down)
+        ),
+        shared_gate=shared_gate,
+        factors=source.fetch(prefix + names.router_factors, number, fp32) if router.by_expert else None,
+        apart=apart,
+    )
+
+
+def _stack(
+    source: Source, prefix: str, names: tuple[str, ...], block: Experts, outputs: tuple[int, ...], inputs: int
+) -> list[Linear] | Stack:
+    """Build one projection of every expert: a layer for each, or for the kernels of a GPU a stack."""
+    found = _experts_parts(source, prefix, names, block, outputs, inputs)
+    if not source.stacked:
+        return [build_linear(*part, source.library, source.bits) for part in found]
+    first, shift, _ = next(found)
+    stack = first.new_empty(block.number, *first.shape)
+    biases = None if shift is None else shift.new_empty(block.number, *shift.shape)
+    for expert, (weight, bias, _) in enumerate(itertools.chain([(first, shift, None)], found)):
+        stack[expert] = weight
+        if biases is not None and bias is not None:
+            biases[expert] = bias
+    return Stack(stack, biases)
+
+
+def _experts_parts(
+    source: Source, prefix: str, names: tuple[str, ...], block: Experts, outputs: tuple[int, ...], inputs: int
+) -> Iterator[tuple[Tensor, Tensor | None, Grid | None]]:
+    """Yield weight [out, in], bias [out] and grid of each expert."""
+    number, width = block.number, sum(outputs)
+    if "{}" in names[0]:
+        for expert in range(number):
+            named = tuple(name.format(expert) for name in names)
+            yield source.projection(prefix, named, outputs, inputs, block.bias)
+        return
+    (name,), transposed = names, source.names.experts_transposed
+    biases = source.fetch(f"{prefix}{name}_bias", (number, width), None) if block.bias else None
+    shape = (number, inputs, width) if transposed else (number, width, inputs)
+    stacked, grids = source.fetch_weight(prefix + name, shape, None)
+    for expert in range(number):
+        weight, bias = stacked[expert], None if biases is None else biases[expert]
+        grid = None if grids is None else Grid(grids.bits, grids.scales[expert])
+        if transposed:
+            weight = weight.t()
+        if source.names.experts_alternate and len(outputs) == 2:
+            rows = torch.arange(width).view(-1, 2).t().flatten()
+            weight, bias, grid = in_order(weight, bias, grid, rows)
+        yield weight, bias, grid

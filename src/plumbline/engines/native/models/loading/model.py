@@ -1,0 +1,199 @@
+"""Load a model folder into a Transformer: safetensors files, one or sharded, with merged projections.
+
+Every tensor in the files must be used and every weight must be found. A checkpoint that does not match is refused with
+the names of the tensors.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from plumbline.engines.native.models.checkpoint import Checkpoint
+from plumbline.engines.native.models.description import Experts, ModelDescription
+from plumbline.engines.native.models.families import read_description
+from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forward
+from plumbline.engines.native.models.loading.mixers import fetch_mixer
+from plumbline.engines.native.models.loading.projections import build_linear
+from plumbline.engines.native.models.loading.source import Fetch, Source
+from plumbline.engines.native.models.support import compiled_problem
+from plumbline.engines.native.models.transformer import Transformer
+from plumbline.engines.native.models.vision import Vision, load_encoder
+from plumbline.engines.native.models.weights import (
+    LayerWeights,
+    ModelWeights,
+    NormWeights,
+    TokenGateWeights,
+    TokenInputWeights,
+)
+from plumbline_kernels._backend import use_triton
+from plumbline_kernels.cpu.library import Library
+
+__all__ = ["build", "for_length", "load_model", "random_model"]
+
+_log = logging.getLogger("plumbline.engines")
+
+_STACKED = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+"""The names of tensors of all experts, [E, out, in], as recent models have them."""
+
+
+def load_model(
+    folder: Path,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    max_model_len: int | None = None,
+    library: Library | None = None,
+    bits: int | None = None,
+    vision: Vision | None = None,
+) -> Transformer:
+    """Load a model folder.
+
+    Args:
+        folder: the folder.
+        dtype: type of the weights; None takes the config's type.
+        device: where they go.
+        max_model_len: positions that the model needs; None takes the config's. Rotary embeddings can be computed for
+            more than those.
+        library: compiled kernels to use where they support the model (`compiled_problem`).
+        bits: 8 or 4 to round the weights of linear layers, with a library; the output layer has 8 at least. 0 takes
+            all weights in `dtype`; None keeps the bits of those that are stored quantised.
+        vision: how the model reads images; None leaves their weights alone.
+
+    Raises:
+        UnsupportedModelError: the engine does not support the config.
+        WeightsError: the files do not match the config.
+    """
+    description = for_length(read_description(folder), max_model_len)
+    with Checkpoint(
+        folder, dtype or description.dtype, torch.device(device), description.stored
+    ) as checkpoint:
+        if description.is_text_of_more:
+            checkpoint.take_text(with_images=vision is not None)
+            description = replace(description, tied=not checkpoint.has(f"{description.names.head}.weight"))
+        if description.tied:
+            # A tied model may come with the redundant copy.
+            checkpoint.ignore((f"{description.names.head}.weight",))
+        checkpoint.ignore(description.names.ignored)
+        description = _with_stacked_experts(description, checkpoint)
+        model = build(description, checkpoint.fetch_weight, library, bits)
+        if vision is not None:
+            model.vision = load_encoder(vision, checkpoint, model.dtype)
+        checkpoint.finish()
+    return model
+
+
+def _with_stacked_experts(description: ModelDescription, checkpoint: Checkpoint) -> ModelDescription:
+    """Return the description for a checkpoint with a tensor of all experts in the place of one of each."""
+    names = description.names
+    prefixes = (
+        names.layer.format(index)
+        for index, layer in enumerate(description.layers)
+        if isinstance(layer.feed_forward, Experts)
+    )
+    prefix = next(prefixes, None)
+    if prefix is None or not checkpoint.has(f"{prefix}{_STACKED[0]}"):
+        return description
+    stacked = replace(names, expert_gate_up=_STACKED[:1], expert_down=_STACKED[1])
+    return replace(description, names=stacked)
+
+
+def for_length(description: ModelDescription, max_model_len: int | None) -> ModelDescription:
+    """Return the description for sequences of so many tokens; None keeps its own length."""
+    if max_model_len is None:
+        return description
+    if max_model_len > description.context_length:
+        _log.warning(
+            "--max-model-len %d is more than the %d positions that this model was made for; "
+            "answers beyond them may be poor",
+            max_model_len,
+            description.context_length,
+        )
+    return replace(description, context_length=max_model_len)
+
+
+def random_model(
+    description: ModelDescription,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    library: Library | None = None,
+    bits: int = 0,
+) -> Transformer:
+    """Make a model of this description with random weights, the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    kind = dtype or description.dtype
+
+    def fetch(name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> tuple[Tensor, None]:
+        if name.endswith("norm.weight"):
+            return torch.ones(shape, dtype=dtype or kind, device=device), None
+        return torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(device, dtype or kind), None
+
+    return build(description, fetch, library, bits)
+
+
+def build(
+    description: ModelDescription, fetch: Fetch, library: Library | None = None, bits: int | None = None
+) -> Transformer:
+    """Assemble the transformer from the tensors that `fetch` returns."""
+    names = description.names
+    shape = description.vocab_size, description.hidden_size
+    embedding, embedding_grid = fetch(f"{names.embedding}.weight", shape, None)
+    if library is not None and not (
+        embedding.device.type == "cpu" and compiled_problem(description, embedding.dtype, library) is None
+    ):
+        library = None
+    source = Source(description, fetch, library, bits, use_triton(embedding), embedding.device)
+    layers = [_layer(source, index) for index in range(len(description.layers))]
+    norm = source.norm(names.norm)
+    head, grid = embedding, embedding_grid
+    if not description.tied:
+        head, grid = fetch(f"{names.head}.weight", shape, None)
+    bias = fetch(f"{names.head}.bias", shape[:1], None)[0] if description.head_bias else None
+    last = build_linear(head, bias, grid, library, bits and 8)
+    weights = ModelWeights(embedding, layers, norm, last, source.places, _token_inputs(source))
+    return Transformer(description, weights, library)
+
+
+def _layer(source: Source, index: int) -> LayerWeights:
+    layer = source.description.layers[index]
+    prefix = source.names.layer.format(index)
+    names, norms = source.names, layer.norms
+    before, after = norms != "after", norms in ("after", "both")
+    token = None
+    if width := source.description.token_inputs:
+        hidden = source.description.hidden_size
+        token = TokenGateWeights(
+            gate=source.linear(prefix, (names.token_gate,), (width,), hidden, False),
+            up=source.linear(prefix, (names.token_up,), (hidden,), width, False),
+            after=source.norm(prefix + names.after_token),
+        )
+    return LayerWeights(
+        before_mixer=source.norm(prefix + names.before_mixer) if before else None,
+        mixer=fetch_mixer(source, prefix, layer.mixer),
+        after_mixer=source.norm(prefix + names.after_mixer) if after else None,
+        before_feed_forward=(
+            source.norm(prefix + names.before_feed_forward) if norms in ("before", "both") else None
+        ),
+        feed_forward=fetch_feed_forward(source, prefix, layer.feed_forward),
+        after_feed_forward=source.norm(prefix + names.after_feed_forward) if after else None,
+        scale=(float(source.fetch(prefix + names.scale, (1,), torch.float32)) if layer.scaled else 1.0),
+        token=token,
+    )
+
+
+def _token_inputs(source: Source) -> TokenInputWeights | None:
+    """Fetch what makes the inputs of layers from a token's second embedding, if the model has them."""
+    model, names = source.description, source.names
+    if not model.token_inputs:
+        return None
+    width = model.token_inputs * len(model.layers)
+    norm = source.fetch(f"{names.token_norm}.weight", (model.token_inputs,), torch.float32)
+    return TokenInputWeights(
+        embedding=source.fetch(f"{names.token_embedding}.weight", (model.vocab_size, width), None),
+        projection=source.linear("", (names.token_projection,), (width,), model.hidden_size, False),
+        norm=NormWeights(norm + model.norm.offset),
+    )

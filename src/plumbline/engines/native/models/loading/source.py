@@ -1,0 +1,84 @@
+"""Fetch the norms and the linear layers of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from plumbline.engines.native.models.description import ModelDescription
+from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.loading.projections import build_linear, in_order, merge, merge_grids
+from plumbline.engines.native.models.names import Names
+from plumbline.engines.native.models.stored import Grid
+from plumbline.engines.native.models.weights import NormWeights, Place
+from plumbline_kernels.cpu.library import Library
+
+__all__ = ["Fetch", "Source"]
+
+Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], tuple[Tensor, Grid | None]]
+"""Return a tensor by its name and its shape, in a type; None for the model's. The grid is of a quantised one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Fetches norms and linear layers of a model, and lists the linear layers."""
+
+    description: ModelDescription
+    fetch_weight: Fetch
+    library: Library | None
+    """Compiled kernels for which weights are packed."""
+    bits: int | None
+    """See `load_model`."""
+    stacked: bool
+    """Whether experts are one tensor, as the kernels of a GPU take them."""
+    device: torch.device
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def names(self) -> Names:
+        """The names of tensors."""
+        return self.description.names
+
+    def fetch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
+        """Fetch a tensor that is not quantised; see `Fetch`."""
+        return self.fetch_weight(name, shape, dtype)[0]
+
+    def norm(self, name: str) -> NormWeights:
+        """Fetch the weights of a norm of rows."""
+        norm, shape = self.description.norm, (self.description.hidden_size,)
+        bias = self.fetch(f"{name}.bias", shape, torch.float32) if norm.bias else None
+        return NormWeights(self.fetch(f"{name}.weight", shape, torch.float32) + norm.offset, bias)
+
+    def linear(
+        self,
+        prefix: str,
+        names: tuple[str, ...],
+        outputs: Iterable[int],
+        inputs: int,
+        bias: bool,
+        rows: Tensor | None = None,
+    ) -> Linear:
+        """Build one linear layer from the named projections; with `rows`, int64 [out], its rows are in this order."""
+        outputs = tuple(outputs)
+        parts = self.projection(prefix, names, outputs, inputs, bias)
+        if rows is not None:
+            parts = in_order(*parts, rows)
+        layer = build_linear(*parts, self.library, self.bits)
+        widths = outputs if len(names) > 1 else (sum(outputs),)
+        self.places.append(Place(layer, tuple(prefix + name for name in names), widths, inputs, rows))
+        return layer
+
+    def projection(
+        self, prefix: str, names: tuple[str, ...], outputs: Iterable[int], inputs: int, bias: bool
+    ) -> tuple[Tensor, Tensor | None, Grid | None]:
+        """Fetch weight, bias and grid of the named projections, stacked along the output; one name has all of them."""
+        widths = tuple(outputs) if len(names) > 1 else (sum(outputs),)
+        parts = [(prefix + name, width) for name, width in zip(names, widths, strict=True)]
+        found = [self.fetch_weight(f"{name}.weight", (width, inputs), None) for name, width in parts]
+        weight, grid = merge([part for part, _ in found]), merge_grids([grid for _, grid in found])
+        if not bias:
+            return weight, None, grid
+        return weight, merge([self.fetch(f"{name}.bias", (width,), None) for name, width in parts]), grid

@@ -1,0 +1,158 @@
+"""Hold the tokens of a step, with the operations that Triton kernels and torch share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from plumbline.engines.native.models.adapters.layers import EagerAdapters
+from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.operations.interface import (
+    DeltaHeads,
+    Heads,
+    KVCache,
+    LatentHeads,
+    PreparedNorm,
+    TokenInputs,
+)
+from plumbline.engines.native.models.weights import ExpertsWeights
+from plumbline_kernels.attention import AttentionBatch, Selection
+from plumbline_kernels.delta import (
+    causal_conv,
+    delta_gates,
+    delta_rule,
+    gated_group_norm,
+    gated_norm,
+    state_space_gates,
+)
+from plumbline_kernels.experts import route, spread
+from plumbline_kernels.latent import latent_values_torch
+from plumbline_kernels.norm import add_torch
+from plumbline_kernels.rope_kv import RopePlan, rotate_torch, rotations
+from plumbline_kernels.swiglu import sigmoid_torch
+
+__all__ = ["Mix", "Step", "add_shared", "mixed"]
+
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Return the weighted sums of experts' results, fp32 [T, D], for rows, their weights and their experts."""
+
+
+def mixed(x: Tensor, weights: ExpertsWeights, asked: Tensor | None, mix: Mix) -> Tensor:
+    """Choose the experts of each token, and return the sum of their results, fp32 [T, D]."""
+    logits = weights.router((x if asked is None else asked).float())
+    factors, chosen = route(logits, weights.routing, weights.correction)
+    if weights.factors is not None:
+        factors = factors * weights.factors[chosen]
+    if weights.routing.of_inputs:
+        return mix(*spread(x, factors, chosen)).view(len(x), weights.routing.top_k, -1).sum(1)
+    return mix(x, factors, chosen)
+
+
+def add_shared(total: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+    """Add the result of shared experts, times its gate, to fp32 sums [T, D]."""
+    if shared is not None:
+        if weights.shared_gate is not None:
+            # A product with one column would be summed in an order that depends on the number of rows.
+            shared = shared * sigmoid_torch((x.float() * weights.shared_gate).sum(1, keepdim=True))
+        total += shared
+    return total.to(x.dtype)
+
+
+class Step:
+    """The tokens of a step, with the operations that all eager implementations share."""
+
+    def __init__(
+        self,
+        token_ids: Tensor,
+        batch: AttentionBatch,
+        selection: Selection | None,
+        given: Tensor | None = None,
+    ) -> None:
+        self._token_ids, self._batch, self._selection, self._given = token_ids, batch, selection, given
+
+    def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
+        raise NotImplementedError
+
+    def embed(self, table: Tensor, factor: float) -> Tensor:
+        if self._given is None:
+            rows = F.embedding(self._token_ids, table)
+            return rows if factor == 1.0 else rows.mul_(factor)
+        rows = F.embedding(self._token_ids.clamp(min=0), table)
+        if factor != 1.0:
+            rows = rows.mul_(factor)
+        places = (self._token_ids < 0).nonzero().flatten()
+        return rows.index_copy_(0, places, self._given[-1 - self._token_ids[places]])
+
+    def add(self, x: Tensor, residual: Tensor, factor: float, scale: float) -> Tensor:
+        return add_torch(x, residual, factor, scale)
+
+    def linear(self, x: Tensor, layer: Linear) -> Tensor:
+        y = layer(x)
+        adapted = self._batch.adapters
+        if adapted is not None and layer.adapters is not None:
+            assert isinstance(layer.adapters, EagerAdapters)
+            layer.adapters.add(x, y, adapted)
+        return y
+
+    def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
+        assert isinstance(heads.values, Tensor)
+        rows = attended.view(len(attended), heads.latent.heads, -1)
+        return latent_values_torch(rows, heads.values, self._batch.exact)
+
+    def select(
+        self, q: Tensor, residual: Tensor, x: Tensor, gate: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        if self._selection is None:
+            return q, residual, x, gate
+        self._batch, rows = self._selection.batch, self._selection.rows
+        kept = residual.index_select(0, rows)
+        return (
+            q.index_select(0, rows),
+            kept,
+            kept if x is residual else x.index_select(0, rows),
+            None if gate is None else gate.index_select(0, rows),
+        )
+
+    def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
+        return (attended.float() * sigmoid_torch(gate.float())).to(attended.dtype)
+
+    def rotate(self, q: Tensor, heads: Heads) -> Tensor:
+        assert heads.cos_sin is not None
+        plan = RopePlan(*rotations(heads.cos_sin, self._batch.positions), self._batch.slot_mapping, None)
+        return rotate_torch(
+            q.view(len(q), heads.attention.heads, -1), plan, heads.attention.heads, heads.norms
+        )
+
+    def token_inputs(self, embedded: Tensor, inputs: TokenInputs) -> Tensor:
+        weights, width = inputs.weights, len(inputs.weights.norm.weight)
+        own = F.embedding(self._token_ids.clamp(min=0), weights.embedding).mul_(inputs.factor)
+        projected = self.linear(embedded, weights.projection).mul_(embedded.shape[1] ** -0.5)
+        normed = self.norm(projected.view(-1, width), inputs.norm)
+        return (normed.reshape(own.shape) + own).mul_(2.0**-0.5).view(len(own), -1, width)
+
+    def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
+        if heads.net.state_space:
+            return self._state_space(projected, states, heads)
+        net, weights, batch = heads.net, heads.weights, self._batch
+        ends = (net.channels, net.channels + net.values, -net.value_heads)
+        qkv, gate, b, a = projected.tensor_split(ends, 1)
+        inputs, matrices = states
+        mixed = causal_conv(qkv, weights.conv, inputs, batch)
+        found = delta_rule(
+            mixed, *delta_gates(a, b, weights.rates, weights.shifts), matrices, batch, heads.shape
+        )
+        return gated_norm(found, gate.reshape(found.shape), weights.norm, net.eps).flatten(1)
+
+    def _state_space(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
+        net, weights, batch = heads.net, heads.weights, self._batch
+        assert weights.skip is not None
+        qkv, gate, steps = projected.tensor_split((net.channels, net.channels + net.values), 1)
+        inputs, matrices = states
+        mixed = causal_conv(qkv, weights.conv, inputs, batch, weights.conv_bias)
+        gates = state_space_gates(steps, weights.rates, weights.shifts)
+        found = delta_rule(mixed, *gates, matrices, batch, heads.shape)
+        values = mixed[:, -net.values :].reshape(found.shape)
+        found = (found.float() + weights.skip[:, None] * values.float()).to(found.dtype)
+        return gated_group_norm(found.flatten(1), gate, weights.norm, net.key_heads, net.eps)
