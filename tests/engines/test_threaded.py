@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -131,6 +132,26 @@ def test_a_full_engine_refuses_one_more(model: Transformer) -> None:
                 await collect(engine, request("one more"))
             await asyncio.gather(*tasks)
             assert (await collect(engine, request("now"))).pop().finish_reason == "length"
+
+    run(work())
+
+
+def test_who_waits_longer_than_any_may_is_refused_unless_it_was_begun(model: Transformer) -> None:
+    """What runs is not disturbed; a later choice of an answer waits, because the first one may have begun."""
+
+    async def work() -> None:
+        async with running(model, max_num_seqs=1) as engine:
+            alone = await collect(engine, request("alone", max_tokens=200))
+            engine.admission.max_queue_seconds = 0.01
+            slow = asyncio.create_task(collect(engine, request("slow", max_tokens=200)))
+            await until(lambda: engine.stats().num_running == 1)
+            choice = asyncio.create_task(collect(engine, msgspec.structs.replace(request("z"), patient=True)))
+            with pytest.raises(EngineFullError, match=r"has waited 0\.01 s") as refused:
+                await collect(engine, request("late"))
+            assert refused.value.retry_after >= 1
+            assert [chunk.token_ids for chunk in await slow] == [chunk.token_ids for chunk in alone]
+            assert (await choice).pop().finish_reason == "length"
+            assert not engine.admission.ids
 
     run(work())
 

@@ -54,7 +54,8 @@ class Admission:
     ) -> None:
         self._queue = queue or QueueTime()
         self.max_queue_seconds = 0.0
-        """A request that would wait longer for its first token is refused; 0 refuses none."""
+        """A request that would wait longer for its first token is refused, and one that has waited longer before it was
+        begun; 0 refuses none."""
         self._max_in_flight = max_in_flight
         self._max_per_client = min(max_in_flight, max_per_client or max_in_flight)
         features = info.features if grammars is None else info.features | {"grammar", "banned_strings"}
@@ -106,6 +107,14 @@ class Admission:
                 retry_after=min(_LONGEST_RETRY, math.ceil(expected - self.max_queue_seconds)),
             )
         return None
+
+    def overdue(self, request: GenerateRequest) -> EngineFullError:
+        """Return the error of a request that was admitted and has waited too long for its turn."""
+        expected = math.ceil(self._queue.expected(request.client))
+        return EngineFullError(
+            f"The request has waited {self.max_queue_seconds:g} s for its turn; this server lets none wait longer.",
+            retry_after=min(_LONGEST_RETRY, max(expected, 1)),
+        )
 
     def started(self, request: GenerateRequest) -> None:
         """Note the first chunk of an admitted request."""

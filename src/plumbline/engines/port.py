@@ -219,6 +219,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Requests share cached prefixes only with requests of the same salt."""
     client: str = ""
     """Who sent the request. Engines share their places evenly among clients, and limit the requests of each."""
+    patient: bool = False
+    """Whether it waits as long as it takes, because other sequences of the same answer do not: they may have begun."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

@@ -112,7 +112,8 @@ class Road:
         reader = AnswerReader(prepared, self.tokenizer, self._engine.info.eos_token_ids)
         sampling = _for_choice(prepared.turn.sampling, index)
         if sampling.max_tokens != 0:
-            request = _request(prepared, request_id, sampling, client)
+            # The first choice waits for its turn for all of them; later ones may have to wait for its end.
+            request = _request(prepared, request_id, sampling, client, patient=index > 0)
             phases = Phases.begin()
             try:
                 async with aclosing(self._engine.generate(request)) as chunks:
@@ -186,7 +187,7 @@ class Road:
 
 
 def _request(
-    prepared: PreparedTurn, request_id: str, sampling: SamplingParams, client: str
+    prepared: PreparedTurn, request_id: str, sampling: SamplingParams, client: str, *, patient: bool = False
 ) -> GenerateRequest:
     if prepared.constraint.grammar is not None and sampling.max_tokens != 0:
         sampling = msgspec.structs.replace(sampling, grammar=prepared.constraint.grammar)
@@ -199,6 +200,7 @@ def _request(
         priority=prepared.turn.priority,
         cache_salt=prepared.turn.cache_salt,
         client=client,
+        patient=patient,
     )
 
 

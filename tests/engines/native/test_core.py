@@ -255,3 +255,18 @@ def test_the_sampled_distribution_is_the_softmax(engine: Build) -> None:
     # The 99.99 % quantile of chi-square with k degrees of freedom is below k + 4 sqrt(2k) + 15.
     degrees = int(likely.sum())
     assert statistic < degrees + 4 * (2 * degrees) ** 0.5 + 15
+
+
+def test_only_a_request_that_was_never_computed_can_be_ended_as_unbegun(engine: Build) -> None:
+    """Neither one whose prompt is computed in part, nor one that was preempted."""
+    driver = engine(max_num_batched_tokens=64)
+    core = driver.core
+    driver.add("x", range(2, 90), max_tokens=4)
+    core.step()
+    assert core.abort_unbegun("x") == core.abort_unbegun("unknown") == []
+    (state,) = core.queues.running
+    core._preempt(state)
+    assert core.abort_unbegun("x") == []
+    driver.add("y", range(2, 12), max_tokens=4)
+    assert [chunk.finish_reason for _, chunk in core.abort_unbegun("y")] == ["abort"]
+    core.check_integrity()

@@ -21,7 +21,7 @@ from plumbline.engines.port import GenerateRequest
 from plumbline.engines.request import PlacedImage
 from plumbline.engines.threaded.request_core import Output, RequestCore
 
-__all__ = ["CoreThread", "Message", "Reading", "Submission", "Work"]
+__all__ = ["CoreThread", "Message", "Overdue", "Reading", "Submission", "Work"]
 
 _log = logging.getLogger("plumbline.engines")
 
@@ -45,6 +45,12 @@ class Reading(NamedTuple):
     keeps_up: bool
 
 
+class Overdue(NamedTuple):
+    """A request that has waited too long for its turn, on its way to the thread, where it may have begun."""
+
+    request_id: str
+
+
 class Work(NamedTuple):
     """A function to call between two steps, on its way to the thread."""
 
@@ -52,7 +58,7 @@ class Work(NamedTuple):
     result: asyncio.Future[Any]
 
 
-Message = Submission | Reading | Work | str | None
+Message = Submission | Reading | Overdue | Work | str | None
 """A string aborts the request of that id; None ends the thread."""
 
 
@@ -174,6 +180,8 @@ class CoreThread:
                         self.busy_since = time.monotonic()
                 case Reading(request_id, keeps_up):
                     core.resume(request_id) if keeps_up else core.pause(request_id)
+                case Overdue(request_id):
+                    outputs += core.abort_unbegun(request_id)
                 case Work():
                     self._call(message)
                 case str():

@@ -32,7 +32,7 @@ from plumbline.engines.port import (
     TokenChunk,
 )
 from plumbline.engines.threaded.core_keeper import CoreKeeper, settle
-from plumbline.engines.threaded.core_thread import Reading, Submission, Work
+from plumbline.engines.threaded.core_thread import Overdue, Reading, Submission, Work
 from plumbline.engines.threaded.request_core import Output, RequestCore
 
 __all__ = ["FEATURES", "ThreadedEngine"]
@@ -152,7 +152,7 @@ class ThreadedEngine:
         try:
             await self._submit(request, matcher)
             while not finished:
-                chunk = await stream.get()
+                chunk = await (stream.get() if started else self._first(stream, request))
                 if not started:
                     self.admission.started(request)
                     started = True
@@ -168,6 +168,26 @@ class ThreadedEngine:
             self._readings.forget(request.request_id)
             if not finished:
                 self._keeper.put(request.request_id)
+
+    async def _first(self, stream: asyncio.Queue[TokenChunk], request: GenerateRequest) -> TokenChunk:
+        """Wait for the first chunk.
+
+        Raises:
+            EngineFullError: the request has waited longer than any may, and was not begun. The estimate at its
+                admission was too low: after a quiet time it does not know how slow a full engine is.
+        """
+        longest = self.admission.max_queue_seconds
+        if not longest or request.patient:
+            return await stream.get()
+        try:
+            async with asyncio.timeout(longest):
+                return await stream.get()
+        except TimeoutError:
+            self._keeper.put(Overdue(request.request_id))
+        chunk = await stream.get()
+        if chunk.finish_reason == "abort" and not chunk.token_ids:
+            raise self.admission.overdue(request)
+        return chunk
 
     def refusal(self, client: str) -> EngineFullError | None:
         """See `plumbline.engines.port.Engine.refusal`."""

@@ -82,6 +82,12 @@ class RequestCore(ABC):
         self.check_integrity()
         return [(request_id, TokenChunk(finish_reason="abort"))]
 
+    def abort_unbegun(self, request_id: str) -> list[Output]:
+        """End a request that waits and was never computed; others are left alone."""
+        state = self._states.get(request_id)
+        never_ran = state is not None and state in self.queues.waiting and not state.queued_seconds
+        return self.abort(request_id) if never_ran else []
+
     def pause(self, request_id: str) -> None:
         """Compute nothing for a request until `resume`, and leave its place to others; unknown ids are ignored."""
         state = self._states.get(request_id)

@@ -140,7 +140,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         Amount,
         _engine(
             "answer 429 at once to a request that would wait longer for its first token, by the speed of the last "
-            "ones; 0 lets all wait that fit the queue",
+            "ones, and to one that has waited so long and was not begun; 0 lets all wait that fit the queue",
             "SECONDS",
         ),
     ] = 0.0
