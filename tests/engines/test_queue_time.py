@@ -3,6 +3,7 @@
 - Without a queue, or while too little is known, nothing is refused.
 - In a queue that moves at a steady rate, the estimate is the wait that follows.
 - A client with few requests waits for few of the others.
+- Requests that are being prepared count as if they waited.
 - An engine that stands still makes the estimate grow, up to a bound.
 """
 
@@ -65,6 +66,23 @@ def test_an_engine_without_a_queue_refuses_nothing(moves: list[tuple[int, str]])
             assert queue.expected("b") == 0.0
     assert len(queue._waiting) == len(inside)
     assert queue._counts.total() == len(inside)
+
+
+@given(served=st.integers(4, 40), waiting=st.integers(0, 20), arriving=st.integers(0, 20))
+def test_requests_that_are_being_prepared_count_as_if_they_waited(
+    served: int, waiting: int, arriving: int
+) -> None:
+    clock = Clock()
+    queue = QueueTime(clock)
+    for number in range(served + waiting):
+        queue.entered(str(number), "ab"[number % 2])
+    for number in range(served):
+        clock.now += 1.0
+        queue.started(str(number))
+    expected = queue.expected("a", arriving)
+    for number in range(arriving):
+        queue.entered(f"later {number}", "a")
+    assert expected == pytest.approx(queue.expected("a"))
 
 
 def test_a_client_with_few_requests_waits_for_few_of_the_others() -> None:

@@ -4,6 +4,7 @@
 - The refusal is a whole answer: 429, envelope, `Retry-After`, request id, the limits of its key, a count.
 - It costs a key nothing of its share.
 - Whatever does not generate is answered, and so is every request as soon as there is room.
+- What is being rendered has its place already: of many that come at once no more are rendered than there is room for.
 - Of several models a full one refuses its own requests, before they are rendered.
 """
 
@@ -118,3 +119,23 @@ async def test_a_full_model_refuses_before_it_renders_and_others_answer(
 
         monkeypatch.setattr(Renderer, "token_ids", render)
         assert (await server.post(CHAT, body(CHAT, "a"))).status == 429
+
+
+async def test_of_many_that_come_at_once_only_those_with_room_are_rendered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = GatedEngine(max_inflight=1)
+    render, rendered = Renderer.token_ids, []
+
+    def counted(*given: Any) -> Any:
+        rendered.append(given)
+        return render(*given)
+
+    monkeypatch.setattr(Renderer, "token_ids", counted)
+    async with serving(served(engine)) as server:
+        exchanges = [server.open("POST", CHAT, BODIES[CHAT]) for _ in range(20)]
+        await until(lambda: engine.num_running)
+        engine.let()
+        statuses = [(await exchange.answer()).status for exchange in exchanges]
+    assert sorted(statuses) == [200] + [429] * 19
+    assert len(rendered) == 1

@@ -89,17 +89,22 @@ class Admission:
         )
         self._clients[request.client] += 1
 
-    def refusal(self, client: str) -> EngineFullError | None:
-        """Return why `enter` would refuse another request of a client for lack of room; None if there is room."""
-        if len(self._ids) >= self._max_in_flight:
+    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
+        """Return why `enter` would refuse another request of a client for lack of room; None if there is room.
+
+        Args:
+            client: who sent it.
+            arriving: requests of the client that are being prepared and will enter before it.
+        """
+        if len(self._ids) + arriving >= self._max_in_flight:
             return EngineFullError(
                 f"{len(self._ids)} requests are in flight, which is the limit of this server."
             )
-        if self._clients[client] >= self._max_per_client:
+        if self._clients[client] + arriving >= self._max_per_client:
             return EngineFullError(
                 f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
             )
-        expected = self._queue.expected(client) if self.max_queue_seconds else 0.0
+        expected = self._queue.expected(client, arriving) if self.max_queue_seconds else 0.0
         if expected > self.max_queue_seconds:
             return EngineFullError(
                 f"The request would wait about {expected:.0f} s for its first token; this server takes none that would "

@@ -332,10 +332,14 @@ class Engine(Protocol):
         """
         ...
 
-    def refusal(self, client: str) -> EngineFullError | None:
+    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
         """Return the error that `generate` would raise now for another request of a client, whatever the request is.
 
         None if there is room, or if that is not known. It is cheap: servers ask before they read a request.
+
+        Args:
+            client: who sent it.
+            arriving: how many of the client's requests are being prepared; they come before it.
         """
         ...
 

@@ -53,17 +53,22 @@ class QueueTime:
         """Forget a request that has ended; one without a first token makes room, too, but says nothing of the rate."""
         self._leave(request_id)
 
-    def expected(self, client: str) -> float:
+    def expected(self, client: str, arriving: int = 0) -> float:
         """Return the seconds that another request of a client would wait; 0 if that is not known.
 
         Clients take turns, so a client with few requests waits for few of the others.
+
+        Args:
+            client: who sends it.
+            arriving: how many requests of the client are about to wait.
         """
         known = len(self._intervals)
-        if known < _LEAST or not self._waiting:
+        if known < _LEAST or not (self._waiting or arriving):
             return 0.0
-        own = self._counts[client]
+        own = self._counts[client] + arriving
         ahead = own + sum(min(count, own + 1) for other, count in self._counts.items() if other != client)
-        interval, silent = sum(self._intervals) / known, self._clock() - self._since
+        interval = sum(self._intervals) / known
+        silent = self._clock() - self._since if self._waiting else 0.0
         if silent > interval:
             interval = (known * interval + silent) / (known + 1)
         return min((ahead + 1) * interval, _LONGEST)

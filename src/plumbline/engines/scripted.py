@@ -77,9 +77,9 @@ class ScriptedEngine:
         """Refuse every grammar: a script does not follow one."""
         raise RefusedRequestError("this engine does not support grammars", param="grammar")
 
-    def refusal(self, client: str) -> EngineFullError | None:
+    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
         """Refuse a request beyond the limit of requests in flight."""
-        if len(self._running) < self._max_inflight:
+        if len(self._running) + arriving < self._max_inflight:
             return None
         return EngineFullError(f"{len(self._running)} requests are in flight, which is the limit.")
 

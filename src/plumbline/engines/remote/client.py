@@ -178,7 +178,7 @@ class RemoteEngine:
             if not finished:
                 connection.send(Abort(number))
 
-    def refusal(self, client: str) -> EngineFullError | None:
+    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
         """Return what the host's last message has for a client that it refused before."""
         known = self._full.get(client)
         if known is None or self._closed is not None or self._is_silent:

@@ -189,9 +189,9 @@ class ThreadedEngine:
             raise self.admission.overdue(request)
         return chunk
 
-    def refusal(self, client: str) -> EngineFullError | None:
+    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
         """See `plumbline.engines.port.Engine.refusal`."""
-        return self.admission.refusal(client)
+        return self.admission.refusal(client, arriving)
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
         """See `plumbline.engines.port.Engine.expand`. Engines that take media override it."""

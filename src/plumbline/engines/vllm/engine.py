@@ -265,9 +265,9 @@ class VllmEngine:
         finally:
             await source.aclose()  # Aborts what still runs.
 
-    def refusal(self, client: str) -> EngineFullError | None:
+    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
         """See `plumbline.engines.port.Engine.refusal`."""
-        return self.admission.refusal(client)
+        return self.admission.refusal(client, arriving)
 
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""
