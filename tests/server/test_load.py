@@ -121,9 +121,9 @@ async def test_a_request_that_would_wait_too_long_is_a_429_at_once() -> None:
         statuses = Counter(answer.status for answer in answers)
         assert set(statuses) == {200, 429}
         assert statuses[429] >= 20
-        refused = next(answer for answer in answers if answer.status == 429)
-        assert "would wait about" in refused.error["message"]
-        assert int(refused.header("retry-after") or 0) >= 1
+        refused = [answer for answer in answers if answer.status == 429]
+        assert any("would wait about" in answer.error["message"] for answer in refused)
+        assert all(int(answer.header("retry-after") or 0) >= 1 for answer in refused)
         assert (await server.post("/v1/chat/completions", body)).status == 200
 
 

@@ -11,6 +11,7 @@ import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
@@ -328,11 +329,15 @@ async def _drain(receive: Receive, limit: int) -> None:
 def _has_valid_host(scope: Scope) -> bool:
     """Return whether the Host header names one host (RFC 9112, 3.2), or is missing; Litestar fails on `host: t:x`."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
-    if len(hosts) > 1 or not all(map(_HOST.fullmatch, hosts)):
+    return len(hosts) <= 1 and all(map(_is_host, hosts))
+
+
+@lru_cache(maxsize=64)  # Nearly all requests have the same, and headers are bounded (64 KiB).
+def _is_host(host: bytes) -> bool:
+    if not _HOST.fullmatch(host):
         return False
     try:
-        for host in hosts:
-            urlsplit(f"//{host.decode()}").port  # noqa: B018 - it raises where a port or an IPv6 address is none.
+        urlsplit(f"//{host.decode()}").port  # noqa: B018 - it raises where a port or an IPv6 address is none.
     except ValueError:
         return False
     return True
