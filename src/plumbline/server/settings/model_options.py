@@ -139,8 +139,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_seconds: Annotated[
         Amount,
         _engine(
-            "answer 429 to a request that would wait longer for its first token, by the speed of the last ones, or "
-            "that has waited so long for its turn; 0 lets all wait",
+            "answer 429 to a request that would wait longer for its first token, or has waited so long for its turn; "
+            "0 lets all wait",
             "SECONDS",
         ),
     ] = 0.0
