@@ -115,6 +115,44 @@ def test_an_answer_to_http_1_0_ends_with_its_connection(echoing: Live, fields: d
     assert shown(body) == shown(wanted.content)
 
 
+def test_a_client_of_http_1_0_never_gets_status_100(echoing: Live) -> None:
+    """RFC 9110, section 10.1.1: its expectation is ignored, because it would read 100 as the answer."""
+    content = json.dumps(BODY).encode()
+    lines = [
+        "POST /v1/chat/completions HTTP/1.0",
+        "content-type: application/json",
+        "authorization: Bearer test-key",
+        "expect: 100-continue",
+        f"content-length: {len(content)}",
+        "",
+        "",
+    ]
+    with connected(echoing) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):  # Nothing comes before the body.
+            connection.recv(1)
+        connection.settimeout(20)
+        connection.sendall(content)
+        status, _, body = response(connection)
+    assert (status, body["object"]) == (200, "chat.completion")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_pipelined_request_of_http_1_0_ends_the_connection(echoing: Live, method: str) -> None:
+    """HTTP-20: also behind a request of HTTP/1.1, and nothing after it is answered."""
+    first = b"GET /v1/models HTTP/1.1\r\nhost: t\r\nauthorization: Bearer test-key\r\n\r\n"
+    old = f"{method} /v1/models HTTP/1.0\r\nauthorization: Bearer test-key\r\nconnection: keep-alive\r\n\r\n"
+    raw = b""
+    with connected(echoing) as connection:
+        connection.sendall(first + old.encode() + first)
+        while part := connection.recv(65536):
+            raw += part
+    assert raw.count(b"HTTP/1.1 ") == 2
+    assert raw.count(b"connection: close") == 1
+    assert b"transfer-encoding" not in raw.rpartition(b"HTTP/1.1 ")[2]
+
+
 def shown(body: bytes) -> list[str]:
     """The lines of a body without what differs between two answers."""
     return re.sub(r'"(id|created|request_id)":("[^"]*"|\d+)|req_\w+', "", body.decode()).splitlines()

@@ -258,6 +258,7 @@ class _Protocol(_Unread, HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and cycle.scope is self.scope and self.scope.get("http_version") == "1.0":
             cycle.__class__ = _ClosingCycle
+            cycle.waiting_for_100_continue = False  # RFC 9110, section 10.1.1: HTTP/1.0 knows no status 100.
 
     def _log_flood(self) -> None:
         """Log that connections are refused, once a minute: a flood must not fill the disk of the log."""
