@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed, InvalidState
@@ -22,6 +23,8 @@ __all__ = ["converse", "messages_of"]
 
 _PING = b"still here"
 _MOST = 65_536
+_CLOSING = 5.0
+"""Seconds in which a client must answer a close."""
 _ERROR = {
     "type": "error",
     "status": 500,
@@ -112,6 +115,16 @@ class _Connection:
             if packet:
                 await asyncio.sleep(0)
 
+    async def closed(self) -> None:
+        """Wait for the client's close after the server's: the connection ends after both (RFC 6455, section 5.5.1)."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSING):
+                while self._protocol.close_sent and not self._protocol.close_rcvd:
+                    data = await self._reader.read(_MOST)
+                    if not data:
+                        return
+                    self._protocol.receive_data(data)
+
     async def turn(self, exchange: Exchange) -> bool:
         """Send the messages of a turn; return whether another one may follow."""
         sending = self._case.sending
@@ -156,6 +169,7 @@ async def converse(
             for value in found:
                 asked = value if isinstance(value, dict) else {}
                 if not await connection.turn(ask({**asked, "stream": True})):
+                    await connection.closed()
                     return
     except (ConnectionClosed, InvalidState):
         return

@@ -192,6 +192,28 @@ async def test_messages_of_a_websocket_are_cut_as_the_case_says() -> None:
             assert (b"" in fragments) == case.sending.frames.empty
 
 
+async def test_a_websocket_ends_after_both_closes() -> None:
+    """RFC 6455, section 5.5.1: an answer to the server's close must not meet a connection that has ended."""
+    case = next(case for case in CASES if case.sending.frames.close)
+    lines = [
+        f"GET /{case.slug}/v1/responses HTTP/1.1", "host: t", "upgrade: websocket", "connection: upgrade",
+        "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==", "sec-websocket-version: 13", "", "",
+    ]  # fmt: skip
+    mask = bytes(4)
+    async with serving() as server, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write("\r\n".join(lines).encode())
+        message = b'{"type": "response.create", "input": "hi"}'
+        writer.write(bytes((0x81, 0x80 | len(message))) + mask + message)
+        await reader.readuntil(b"\x88\x00")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await reader.read()
+        writer.write(b"\x88\x80" + mask)
+        assert await reader.read() == b""
+        writer.close()
+
+
 async def test_a_case_that_fails_is_an_error_over_a_websocket() -> None:
     async with serving() as server:
         for case in CASES:
