@@ -220,7 +220,7 @@ class _Wire:
     def _kept(self) -> httpx.AsyncClient:
         """Return a client with one connection that it keeps."""
         limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
-        return httpx.AsyncClient(timeout=self._patience, headers=self._client.headers, limits=limits)
+        return httpx.AsyncClient(timeout=self._client.timeout, headers=self._client.headers, limits=limits)
 
     async def _exchange(self, client: httpx.AsyncClient, exchange: Exchange, started: float) -> None:
         async with client.stream(

@@ -20,6 +20,7 @@ from mutants.mutations import (
     renamed,
     status,
 )
+from mutants.typed import answered_all_the_same
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.checks.laws import STREAM, WHOLE
@@ -250,6 +251,28 @@ def test_the_drawn_token_may_stand_before_the_best() -> None:
     found = {finding.check: finding for finding in judge(changed)}
 
     assert found["chat/logprobs/alternatives"].verdict == "pass", found["chat/logprobs/alternatives"]
+
+
+def test_a_server_whose_counts_are_estimates_need_not_refuse() -> None:
+    """Anthropic calls the answer of `count_tokens` an estimate: the prompt that was sent may be shorter (MSG-11)."""
+    usage = {"input_tokens": 4000, "output_tokens": 256}
+    ended = {"stop_reason": "max_tokens", "usage": usage}
+    seen = answered_all_the_same(body(lambda a: a.update(ended), WHOLE)(transcripts()["messages/context"]))
+
+    found = {finding.check: finding.verdict for finding in judge(seen)}
+
+    assert found["messages/context/ending"] == "pass"
+    assert found["messages/context/refused"] == "inconclusive"
+
+
+def test_max_tokens_at_the_end_of_the_context_is_a_warning() -> None:
+    """The SDK's `max_tokens` may be "the model's maximum" (MSG-09)."""
+    ended = body(lambda answer: answer.update(stop_reason="max_tokens"), WHOLE)
+    found = judge(ended(transcripts()["messages/context"]))
+
+    assert [(finding.check, finding.verdict) for finding in violated(found)] == [
+        ("messages/context/ending", "warn")
+    ]
 
 
 def test_a_missing_operation_is_rejected() -> None:

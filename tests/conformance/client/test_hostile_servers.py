@@ -16,9 +16,10 @@ from example_servers.hostile_servers import Behaviour, hostile
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import check
+from plumbline_conformance.client.http import conversations
 from plumbline_conformance.judge.verdicts import judge
 from plumbline_conformance.runner.run import record
-from plumbline_conformance.suite.model import SCENARIOS, Target
+from plumbline_conformance.suite.model import SCENARIOS, Request, Target
 
 UNREACHABLE = [servers.closes_at_once, servers.speaks_no_http, servers.never_answers]
 TRUNCATING = [servers.closes_in_the_middle, servers.closes_in_a_chunk]
@@ -48,6 +49,27 @@ def test_a_server_without_answers_cannot_be_judged(
     assert status == 2
     assert "cannot be reached" in capsys.readouterr().out
     assert seconds < SOON
+
+
+@pytest.mark.parametrize("connection", ["", "kept"])
+async def test_a_server_that_is_asked_once_more_has_a_minute(
+    connection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP-17 has no time: an answer later than `--timeout` is no silence, on no kind of connection."""
+    monkeypatch.setattr("plumbline_conformance.client.http._LEAST_PATIENCE", 60.0)
+
+    async def slow(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.3)
+        writer.write(servers.JSON + b"content-length: 2\r\n\r\n{}")
+
+    request = Request(name="x", path="/models", method="GET", socket=connection)
+    with hostile(slow) as base_url:
+        async with conversations(Target(base_url=base_url, model="m"), 0.1) as begin, begin() as asked:
+            late = await asked.send(request)
+            asked.insist()
+            found = await asked.send(request)
+    assert "no end after 0.1 seconds" in (late.error or "")
+    assert (found.status, found.error) == (200, None)
 
 
 @pytest.mark.parametrize("behave", UNREADABLE)

@@ -18,6 +18,8 @@ from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Problem, check,
 from plumbline_conformance.transcript.model import Transcript
 
 MILDER = {
+    "messages/context/ending",
+    "messages/context/stream-ending",
     "responses/history-text/same",
     "websocket/errors/steps",
     "chat/function-role/read",
