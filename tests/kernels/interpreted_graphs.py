@@ -159,8 +159,8 @@ def tokens(case: Case, recorder: Watching | None) -> dict[str, list[int]]:
     return found
 
 
-KINDS = ["qwen3", "gpt_oss", "gemma2", "deepseek_v2-greedy", "qwen3_next"]
-"""Plain attention; experts, sinks and windows; soft caps; latents; and states."""
+KINDS = ["llama4_text", "gpt_oss", "gemma2", "deepseek_v2-greedy", "qwen3_next"]
+"""Windows side by side and plain attention; experts, sinks and windows; soft caps; latents; and states."""
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in KINDS], ids=lambda case: case.name)

@@ -2,6 +2,8 @@
 
 * The tokens of all kinds of requests are those of an engine that does neither.
 * A graph reads and writes the same memory in every step of its bucket, and rows without a request write nothing.
+* What a step in flight writes is in no block that the prefix cache knows, whoever ends, pauses or fails meanwhile.
+* A request that waits is admitted as soon as without graphs, and clients share places.
 * The host takes the tokens of a step when it has launched the next one, and never computes one more than that in vain.
 
 On a CPU there are no graphs: the recorder of these tests runs the call again. The launches of the kernels are compared
@@ -13,10 +15,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.engines.conftest import EOS, TOKENS, Driver, config, tiny_model
 from tests.engines.native.kinds import KINDS, add, prompts
@@ -24,10 +27,13 @@ from torch import Tensor
 
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.graphs import Capture, bucket_sizes
+from plumbline.engines.native.kv_blocks import BlockPool
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.sampling.sampler import TokensInFlight
 
 CPU = torch.device("cpu")
+POOLS: WeakKeyDictionary[ModelRunner, BlockPool] = WeakKeyDictionary()
+"""The blocks that a runner writes to."""
 
 
 class Rerunning:
@@ -60,7 +66,9 @@ def build(recorder: Rerunning | None, **changes: Any) -> Driver:
         num_states=limits.max_num_seqs,
         capture=capture,
     )
-    return Driver(EngineCore(limits, runner, EOS, clock=lambda: 0.0, texts=TOKENS))
+    driver = Driver(EngineCore(limits, runner, EOS, clock=lambda: 0.0, texts=TOKENS))
+    POOLS[runner] = driver.core.scheduler.pool
+    return driver
 
 
 requests = st.tuples(st.sampled_from(sorted(KINDS)), prompts, st.sampled_from([0.0, 1.0]), st.integers(1, 20))
@@ -69,7 +77,33 @@ events = st.lists(
 )
 
 
-@settings(max_examples=5, deadline=None)
+@pytest.fixture(autouse=True)
+def writes_are_to_unknown_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check at each launch, and when its tokens have come, that the prefix cache knows no block that it writes to."""
+    launch, wait = ModelRunner.launch, TokensInFlight.wait
+    in_flight: dict[int, Callable[[], None]] = {}
+
+    def launching(runner: ModelRunner, inputs: Any, slots: Any) -> TokensInFlight:
+        blocks = (inputs.batch.slot_mapping // slots._block_size).tolist()
+        pool = POOLS[runner]
+
+        def check() -> None:
+            assert [pool._hashes[block] for block in blocks] == [None] * len(blocks)
+
+        check()
+        tokens = launch(runner, inputs, slots)
+        in_flight[id(tokens)] = check
+        return tokens
+
+    def waiting(tokens: TokensInFlight) -> Any:
+        in_flight.pop(id(tokens))()
+        return wait(tokens)
+
+    monkeypatch.setattr(ModelRunner, "launch", launching)
+    monkeypatch.setattr(TokensInFlight, "wait", waiting)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events, st.sampled_from([{}, {"max_num_seqs": 3}, {"num_blocks": 40}, {"hybrid": True}]))
 def test_tokens_are_those_of_an_engine_without_graphs(happening: list[Any], changes: dict[str, Any]) -> None:
     recorder = Rerunning()

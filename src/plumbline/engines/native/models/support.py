@@ -29,7 +29,7 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
         if lacking := _lacking(shape, block):
             return f"they do not have {lacking}"
         if isinstance(shape, DeltaNet):
-            return "they do not have gated delta nets"
+            return f"they do not have {'state spaces' if shape.state_space else 'gated delta nets'}"
         widths: tuple[int, ...] = (description.hidden_size, block.width)
         if isinstance(block, Experts) and block.shared is not None:
             widths += (block.shared.width,)
