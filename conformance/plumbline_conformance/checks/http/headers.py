@@ -8,7 +8,7 @@ from functools import partial
 
 from plumbline_conformance.checks.answers import is_stream
 from plumbline_conformance.checks.common import BUSY, accepted, answered, at, required
-from plumbline_conformance.checks.laws import STREAM, WHOLE, both
+from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.checks.sample_requests import JSON, chat
 from plumbline_conformance.suite.model import (
     Inconclusive,
@@ -95,16 +95,29 @@ def _spoken(seen: Transcript) -> None:
         raise Rejected(f"the server refuses HTTP/1.0: status {found.status}")
 
 
-@both(
-    "chat/http10/unchunked",
-    ("Answer HTTP/1.0 without chunks, or refuse it", "HTTP-20"),
-    ("Stream by HTTP/1.0 without chunks, or refuse it", "HTTP-20"),
-    before=_spoken,
-)
-def unchunked(exchange: Exchange) -> Iterator[Problem]:
+# Not laws of single exchanges: `watch` does not know by which version a live request came.
+@check("chat/http10/unchunked", "Answer HTTP/1.0 without chunks, or refuse it", "HTTP-20")
+def unchunked(seen: Transcript) -> Iterator[Problem]:
     """Check that the body ends with its length or with the connection (HTTP-20)."""
+    _spoken(seen)
+    yield from _unchunked(accepted(at(seen, WHOLE)))
+
+
+@check("chat/http10/stream-unchunked", "Stream by HTTP/1.0 without chunks, or refuse it", "HTTP-20")
+def stream_unchunked(seen: Transcript) -> Iterator[Problem]:
+    """Check that the stream ends with its length or with the connection (HTTP-20)."""
+    _spoken(seen)
+    yield from _unchunked(accepted(at(seen, STREAM)))
+
+
+def _unchunked(exchange: Exchange) -> Iterator[Problem]:
     if (coding := exchange.header("transfer-encoding")) is not None:
-        yield Problem(expected="no transfer coding", actual=coding[:100], pointer="headers.transfer-encoding")
+        yield Problem(
+            expected="no transfer coding",
+            actual=coding[:100],
+            pointer="headers.transfer-encoding",
+            exchange=exchange.name,
+        )
 
 
 @scenario("chat/connection", "Requests on one connection, after answers of each kind")
