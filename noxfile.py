@@ -378,7 +378,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(name="peers-docs", venv_backend="none")
 def peers_docs(session: nox.Session) -> None:
     """Send the requests that the documents of other servers show: each is answered, or refused by name."""
-    script = "tests/server/test_documented_examples.py"
+    script = "tests/server/http/test_documented_examples.py"
     Environment(session, DEV).run("python", "-m", "pytest", script, *session.posargs)
 
 

@@ -32,7 +32,7 @@ def family_cases(wide: bool) -> list[Any]:
     tests = str(Path(__file__).parents[2] / "tests")
     if tests not in sys.path:
         sys.path.append(tests)
-    from support.model_families import CASES
+    from support.weights.model_families import CASES
 
     # Latent attention has no Triton kernel.
     return [case for case in CASES if "kv_lora_rank" not in case.changes and case.is_compiled == wide]

@@ -19,14 +19,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels", "conformance", "openapi"))
 GIB = str(1 << 30)
-SERVER_TESTS = ("tests/server/test_constrained_calls.py", "tests/server/test_agent_loop.py")
+SERVER_TESTS = ("tests/server/tools/test_constrained_calls.py", "tests/server/tools/test_agent_loop.py")
 """Structured output, tools, and conversations with the official client, over chat, completions and Responses."""
 OWN_TESTS = {
     "llama_cpp": ("tests/engines/llama_cpp",),
     "transformers": (
         "tests/engines/test_transformers.py",
-        "tests/engines/test_images.py",
-        "tests/engines/test_video.py",
+        "tests/engines/media/test_images.py",
+        "tests/engines/media/test_video.py",
     ),
     "vllm": tuple(
         f"tests/engines/test_{name}.py" for name in ("vllm", "adapters", "audio", "images", "video")

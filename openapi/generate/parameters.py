@@ -76,7 +76,7 @@ def fields(schema: Json) -> Iterator[tuple[str, Json]]:
 def tests_of() -> dict[str, list[str]]:
     """Return the test files by the names that they send."""
     found: dict[str, list[str]] = {}
-    for path in sorted(_TESTS.glob("test_*.py")):
+    for path in sorted(_TESTS.rglob("test_*.py"), key=lambda path: path.name):
         for name in sorted(_names(path)):
             found.setdefault(name, []).append(path.stem)
     return found

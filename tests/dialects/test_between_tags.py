@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.dialects import Folded, fold
+from support.parsing.dialects import Folded, fold
 
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.registry import TOOL_DIALECTS

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.dialects import Dialect, fold
+from support.parsing.dialects import Dialect, fold
 
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.dialects.spec.call_format import Call

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.folding import fold
+from support.parsing.folding import fold
 
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.model_dialect import AnswerFrame

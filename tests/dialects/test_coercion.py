@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.dialects import DIALECTS, cut
+from support.parsing.dialects import DIALECTS, cut
 
 from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import Utterance

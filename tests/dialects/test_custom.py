@@ -6,7 +6,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.folding import cut
+from support.parsing.folding import cut
 
 from plumbline.dialects.parsers.custom_tools import CustomCalls, InputReader
 from plumbline.events import OutputEvent, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.dialects import Dialect, Folded, cut, fold
+from support.parsing.dialects import Dialect, Folded, cut, fold
 
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.dialects.spec.call_format import Call

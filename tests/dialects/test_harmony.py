@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
-from tests.support.folding import Folded, cut, parse
+from tests.support.parsing.folding import Folded, cut, parse
 
 from plumbline.dialects.parsers.harmony import HarmonyParser, is_inside, write_harmony
 from plumbline.dialects.spec.call_format import Call

@@ -6,8 +6,8 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.dialects import Dialect, cut, fold
-from support.plans import sizes
+from support.parsing.dialects import Dialect, cut, fold
+from support.parsing.plans import sizes
 
 from plumbline.dialects.registry import TOOL_DIALECTS
 from plumbline.events import TextDelta

@@ -7,8 +7,8 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
-from support.folding import fold
 from support.models import byte_level
+from support.parsing.folding import fold
 
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.render import render_calls

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import trustme
 import yaml
-from support.asgi import serving
 from support.models import served, tiny_engine
+from support.servers.asgi import serving
 
 from plumbline.server.settings import OPTIONS
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from support.live import live
 from support.models import served, tiny_engine
-from support.ports import free_port
+from support.servers.live import live
+from support.servers.ports import free_port
 
 from plumbline.server.settings import Settings
 

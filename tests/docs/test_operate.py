@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from support.asgi import Server, serving
 from support.models import GatedEngine, answer_with, served
+from support.servers.asgi import Server, serving
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "guides" / "operate.md").read_text("utf-8")

@@ -12,9 +12,9 @@ import json
 from typing import Any
 
 import pytest
-from support.asgi import serving
 from support.bodies import BODIES
 from support.models import scripted, served
+from support.servers.asgi import serving
 
 from generate import bundle, parameters
 from generate.parameters import EFFECTS, effect_of, fields

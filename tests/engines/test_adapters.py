@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.adapters import merge, write_adapter
-from support.asgi import Server, serving
-from support.engines import prompts
-from support.pocket import text_model
+from support.servers.asgi import Server, serving
+from support.servers.pocket import text_model
+from support.weights.adapters import merge, write_adapter
+from support.weights.engines import prompts
 
 from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings

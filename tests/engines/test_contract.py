@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.drawn_grammars import STUDY, drawn
-from support.engine_features import DECLARED, feature_table
-from support.engines import (
+from support.weights.engine_features import DECLARED, feature_table
+from support.weights.engines import (
     ENGINES,
     NUM_WAITING,
     Answer,

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.engines import ENGINES, Answer, prompts, started
+from support.weights.engines import ENGINES, Answer, prompts, started
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import httpx
-from support.ports import free_port
+from support.servers.ports import free_port
 
 CHAT: dict[str, Any] = {
     "model": "pocket",

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from support.recovery import collect, keep, measured  # noqa: E402
+from support.servers.recovery import collect, keep, measured  # noqa: E402
 
 _PAGE = "docs/reference/faults.md"
 _BLOB = "../../"
@@ -72,7 +72,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             (
                 "tests/engines/test_restarts.py::test_a_step_that_hangs_is_left_alone",
                 "tests/engines/test_restarts.py::test_stopping_does_not_wait_for_a_step_that_hangs",
-                "tests/server/test_load.py::test_health_reports_a_dead_or_stuck_engine",
+                "tests/server/access/test_load.py::test_health_reports_a_dead_or_stuck_engine",
             ),
             "`/health/ready` is 503 from `--stuck-after` on; log; `plumbline_engine_restarts_total`",
         ),
@@ -85,9 +85,9 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
                 "tests/engines/test_restarts.py::test_a_second_step_that_hangs_is_the_end",
                 "tests/engines/test_restarts.py::test_an_engine_that_cannot_start_again_is_dead",
                 "tests/faults/test_engine.py::test_an_engine_that_is_beyond_repair_refuses_with_a_hint",
-                "tests/server/test_listener.py::test_a_server_with_a_dead_engine_ends_so_that_it_is_started_again",
+                "tests/server/http/test_listener.py::test_a_server_with_a_dead_engine_ends_so_that_it_is_started_again",
                 "tests/server/api_servers/test_api_servers.py::test_a_dead_engine_ends_all_api_servers",
-                "tests/server/test_several_models.py::test_a_model_with_a_dead_engine_is_loaded_again",
+                "tests/server/models/test_several_models.py::test_a_model_with_a_dead_engine_is_loaded_again",
             ),
             "`/health/live` is 503; `plumbline_engine_alive` 0; log",
         ),
@@ -122,7 +122,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "at once: a new thread encodes the next image",
             (
                 "tests/engines/native/test_image_reader.py",
-                "tests/server/test_load.py::test_health_and_metrics_report_images_that_hang",
+                "tests/server/access/test_load.py::test_health_and_metrics_report_images_that_hang",
             ),
             "`/health` is `degraded`; `plumbline_engine_hanging_images`; log",
         ),
@@ -192,9 +192,9 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "–",
             (
                 "tests/faults/test_processes.py::test_a_signal_ends_streams_with_an_error_event",
-                "tests/server/test_listener.py::test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest",
-                "tests/server/test_listener.py::test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event",
-                "tests/server/test_hangup.py",
+                "tests/server/http/test_listener.py::test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest",
+                "tests/server/http/test_listener.py::test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event",
+                "tests/server/http/test_hangup.py",
             ),
             "`/health/ready` is 503 with `draining`; log with the number of requests",
         ),
@@ -272,7 +272,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "at once: its request is aborted, its blocks are free",
             (
                 "tests/faults/test_clients.py::test_a_reset_at_any_event_changes_nothing_for_others",
-                "tests/server/test_streams.py::test_a_client_that_leaves_ends_its_request",
+                "tests/server/answers/test_streams.py::test_a_client_that_leaves_ends_its_request",
             ),
         ),
         Fault(
@@ -281,8 +281,8 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "at once",
             (
                 "tests/hostile/test_slow_readers.py",
-                "tests/server/test_listener.py::test_a_client_that_does_not_read_is_given_up",
-                "tests/server/test_listener.py::test_a_client_that_reads_on_in_time_misses_nothing",
+                "tests/server/http/test_listener.py::test_a_client_that_does_not_read_is_given_up",
+                "tests/server/http/test_listener.py::test_a_client_that_reads_on_in_time_misses_nothing",
             ),
         ),
         Fault(
@@ -290,9 +290,9 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "408, or the connection is closed",
             "`--header-timeout`, `--body-timeout`, `--idle-timeout`",
             (
-                "tests/server/test_listener.py::test_headers_that_do_not_come_end_the_connection",
-                "tests/server/test_listener.py::test_a_body_that_brings_nothing_is_given_up",
-                "tests/server/test_listener.py::test_a_connection_that_stays_silent_after_an_answer_is_closed",
+                "tests/server/http/test_listener.py::test_headers_that_do_not_come_end_the_connection",
+                "tests/server/http/test_listener.py::test_a_body_that_brings_nothing_is_given_up",
+                "tests/server/http/test_listener.py::test_a_connection_that_stays_silent_after_an_answer_is_closed",
             ),
         ),
         Fault(
@@ -301,7 +301,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "when some are closed",
             (
                 "tests/faults/test_clients.py::test_more_connections_than_descriptors_get_a_503",
-                "tests/server/test_listener.py::test_more_connections_than_allowed_are_turned_away",
+                "tests/server/http/test_listener.py::test_more_connections_than_allowed_are_turned_away",
             ),
             "a line at the start, and one a minute",
         ),
@@ -320,8 +320,8 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "an item with an error, which the model reads",
             "at once",
             (
-                "tests/server/test_mcp.py::test_a_dead_server_ends_in_an_item_with_an_error_and_not_in_a_dead_response",
-                "tests/server/test_mcp.py::test_a_server_that_dies_after_its_list_ends_in_a_failed_call",
+                "tests/server/tools/test_mcp.py::test_a_dead_server_ends_in_an_item_with_an_error_and_not_in_a_dead_response",
+                "tests/server/tools/test_mcp.py::test_a_server_that_dies_after_its_list_ends_in_a_failed_call",
                 "tests/tools/test_mcp_client.py::test_a_server_that_is_silent_is_given_up",
             ),
         ),
@@ -337,7 +337,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "The port or the socket is taken",
             "the server does not start, and names a free one",
             "–",
-            ("tests/server/test_start_failures.py",),
+            ("tests/server/start/test_start_failures.py",),
             "one line",
         ),
         Fault(

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.asgi import Answer, Server, serving
 from support.models import served, tiny_engine, until
-from support.recovery import recovering
-from support.shelf import text
+from support.servers.asgi import Answer, Server, serving
+from support.servers.recovery import recovering
+from support.servers.shelf import text
 
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.engine import NativeEngine

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.recovery import recovering
+from support.servers.recovery import recovering
 
 from .running import CHAT, Running, bystander, running, streamed, wait_for
 

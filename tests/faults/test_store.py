@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.asgi import Server, serving
 from support.models import answer_with, scripted, served
-from support.postgres import PostgresServer, running_postgres
-from support.recovery import recovering
+from support.servers.asgi import Server, serving
+from support.servers.recovery import recovering
+from support.stores.postgres import PostgresServer, running_postgres
 
 from plumbline.store.open import open_store
 from plumbline.store.sql.database import Database

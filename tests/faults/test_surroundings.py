@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.asgi import serving
-from support.mcp_requests import respond, running
 from support.models import GatedEngine, answer_with, served, until
+from support.servers.asgi import serving
+from support.servers.mcp_requests import respond, running
 
 from plumbline.server.media.fetch import Fetcher, FetchError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from support.recovery import measured
+from support.servers.recovery import measured
 
 from .table import FAULTS, ROOT, named_tests, page
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save
-from support.model_families import CASES, SMALL
-from support.tokenizers import KINDS, reference
+from support.weights.model_families import CASES, SMALL
+from support.weights.tokenizers import KINDS, reference
 
 from plumbline.engines.native.models import UnsupportedModelError, WeightsError
 from plumbline.engines.native.models.checkpoint import Checkpoint

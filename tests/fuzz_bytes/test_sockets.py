@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.live import Live, live
 from support.models import answer_with, scripted, served
+from support.servers.live import Live, live
 
 from plumbline.server.settings import Settings
 

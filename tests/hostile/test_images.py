@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.vision import make_model
+from support.weights.vision import make_model
 
 from .processor import slowness as machine
 from .target import Target, running

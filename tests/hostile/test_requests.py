@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from support.engines import pocket_adapter
+from support.weights.engines import pocket_adapter
 
 from . import message_rows as message_rows  # Adds its rows; the next one, too.
 from . import page_rows as page_rows

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from support.live import Live, live
 from support.models import TOKENIZER, scripted, scripted_info, served
+from support.servers.live import Live, live
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.model_families import CASES
-from support.reach import reach_of_runs
+from support.weights.model_families import CASES
+from support.weights.reach import reach_of_runs
 from torch import Tensor
 
 from plumbline.engines.native.models import describe, random_model

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.model_families import CASES, Case
+from support.weights.model_families import CASES, Case
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor

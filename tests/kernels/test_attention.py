@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.reach import reach_of_runs
+from support.weights.reach import reach_of_runs
 from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch, paged_attention

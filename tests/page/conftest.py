@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.live import Live, live
 from support.models import answer_with, scripted, served
-from support.pocket import pocket_settings
+from support.servers.live import Live, live
+from support.servers.pocket import pocket_settings
 
 from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings

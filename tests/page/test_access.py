@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.axe import violations
-from support.live import Live
+from support.servers.axe import violations
+from support.servers.live import Live
 
 pytestmark = pytest.mark.browser
 

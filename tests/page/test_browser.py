@@ -10,9 +10,9 @@ import re
 from typing import Any
 
 import pytest
-from support.live import Live, live
 from support.models import scripted, scripted_info, served
-from support.pocket import pocket_settings
+from support.servers.live import Live, live
+from support.servers.pocket import pocket_settings
 
 from plumbline.server.loading.model import load
 from plumbline.server.settings import Settings

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from support.live import Live
+from support.servers.live import Live
 
 from .conftest import choose, verdict
 

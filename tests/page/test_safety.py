@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from support.live import Live, live
 from support.models import answer_with, scripted, served
-from support.path_proxy import below_a_path
+from support.servers.live import Live, live
+from support.servers.path_proxy import below_a_path
 
 from plumbline.server.settings import Settings
 

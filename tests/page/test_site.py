@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from support.axe import violations
+from support.servers.axe import violations
 
 from plumbline_conformance.suite.contract import rules
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.dialects import DIALECTS, Dialect, cut, fold
 from support.laws import EXAMPLES, some
-from support.plans import Plan, plans, sizes
+from support.parsing.dialects import DIALECTS, Dialect, cut, fold
+from support.parsing.plans import Plan, plans, sizes
 
 from plumbline.events import Logprob, OutputEvent, TextDelta, ToolCallEnd
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.dialects import DIALECTS, Dialect, cut, cut_bytes, fold, same
 from support.laws import EXAMPLES, EXPLORED, some
-from support.plans import Plan, plans, sizes
-from support.soup import (
+from support.parsing.dialects import DIALECTS, Dialect, cut, cut_bytes, fold, same
+from support.parsing.plans import Plan, plans, sizes
+from support.parsing.soup import (
     ALL_DIALECTS,
     REORDERED,
     SEPARATING_DIALECTS,

@@ -11,10 +11,10 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.dialects import cut, fold
 from support.laws import EXPLORED
-from support.plans import NAMES, sizes
-from support.response_templates import TEMPLATES, Template
+from support.parsing.dialects import cut, fold
+from support.parsing.plans import NAMES, sizes
+from support.parsing.response_templates import TEMPLATES, Template
 from transformers.utils.chat_parsing import parse_response
 
 from plumbline.dialects.spec.call_format import Call

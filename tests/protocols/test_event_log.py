@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from support.answers import answers
 from support.judges import fold_response
+from support.parsing.answers import answers
 
 from plumbline._generated.events import ResponseStreamEvent
 from plumbline._generated.responses import CreateResponse, Response

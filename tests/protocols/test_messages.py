@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jiter import from_json
 from pydantic import TypeAdapter
-from support.answers import answers
 from support.judges import valid
+from support.parsing.answers import answers
 from support.strategies import texts
 
 from plumbline._generated.messages import CreateMessageRequest

@@ -14,7 +14,6 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent as TheirEvent
-from support.answers import answers, text_deltas, usages
 from support.judges import (
     as_folded,
     check_response,
@@ -26,6 +25,7 @@ from support.judges import (
     without_nulls,
 )
 from support.models import TOKENIZER
+from support.parsing.answers import answers, text_deltas, usages
 from support.strategies import texts
 
 from plumbline._generated.chat import CreateChatCompletionRequest

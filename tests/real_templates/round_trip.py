@@ -6,8 +6,8 @@ import json
 from functools import partial
 from typing import Any, NamedTuple
 
-from support.folding import fold
 from support.models import byte_level
+from support.parsing.folding import fold
 
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.model_dialect import AnswerFrame

@@ -17,9 +17,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.dialects import Folded, fold
 from support.laws import EXAMPLES
 from support.models import EOS, TOKENIZER
+from support.parsing.dialects import Folded, fold
 
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.kinds.plain import PLAIN

@@ -20,9 +20,9 @@ from typing import Any
 
 import httpx
 import pytest
-from support.ports import free_port
-from support.postgres import running_postgres
-from support.recovery import recovering
+from support.servers.ports import free_port
+from support.servers.recovery import recovering
+from support.stores.postgres import running_postgres
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.dialects import fold
+from support.parsing.dialects import fold
 
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.model_dialect import AnswerFrame

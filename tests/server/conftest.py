@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from support.live import Live, live
 from support.models import GatedEngine, scripted, served, tiny_engine
+from support.servers.live import Live, live
 
 from plumbline.server.observe.logs import LOGGERS
 from plumbline.server.settings import Settings

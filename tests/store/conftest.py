@@ -9,7 +9,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from support.postgres import PostgresServer, running_postgres
+from support.stores.postgres import PostgresServer, running_postgres
 
 _numbers = itertools.count()
 

@@ -8,8 +8,8 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from support.postgres import PostgresServer
-from support.store_records import record
+from support.stores.postgres import PostgresServer
+from support.stores.store_records import record
 
 from plumbline.store.open import open_store
 

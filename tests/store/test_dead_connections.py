@@ -17,8 +17,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from support.silent_proxy import SilentProxy, silent_proxy
-from support.store_records import record
+from support.servers.silent_proxy import SilentProxy, silent_proxy
+from support.stores.store_records import record
 
 from plumbline.server.claims.names import LocalClaims
 from plumbline.server.limits.draining import Draining

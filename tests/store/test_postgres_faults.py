@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.postgres import PostgresServer
-from support.store_records import record
+from support.stores.postgres import PostgresServer
+from support.stores.store_records import record
 
 from plumbline.store.interface import Store, StoreUnavailableError
 from plumbline.store.open import open_store

@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from support.asgi import Answer, Exchange, Server, read_events, serving
 from support.models import scripted, served, text_chunks
-from support.postgres import PostgresServer
+from support.servers.asgi import Answer, Exchange, Server, read_events, serving
+from support.stores.postgres import PostgresServer
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.responses import followers, leases

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
-from support.store_records import chat, item, record
+from support.stores.store_records import chat, item, record
 
 from plumbline.store.interface import (
     Store,

@@ -20,7 +20,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.store_records import record
+from support.stores.store_records import record
 
 from plumbline.store.interface import StoreUnavailableError
 from plumbline.store.open import open_store

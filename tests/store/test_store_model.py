@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from support.store_model import StoreModel
-from support.store_records import chat, item, record
+from support.stores.store_model import StoreModel
+from support.stores.store_records import chat, item, record
 
 from plumbline.store.interface import TooLargeError
 from plumbline.store.open import open_store

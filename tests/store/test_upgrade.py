@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from support.store_records import item, record
+from support.stores.store_records import item, record
 
 from plumbline.store.interface import Store, StoreUnavailableError
 from plumbline.store.open import open_store

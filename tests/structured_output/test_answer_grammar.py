@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
-from support.folding import fold
 from support.laws import EXPLORED, FIRST_SEED
+from support.parsing.folding import fold
 
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.render import render_calls

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from support.folding import fold
+from support.parsing.folding import fold
 
 from plumbline.dialects.model_dialect import ModelDialect
 from plumbline.dialects.parsers.render import render_calls

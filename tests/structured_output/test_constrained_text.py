@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.folding import cut, fold
 from support.laws import EXAMPLES
+from support.parsing.folding import cut, fold
 
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.parsers.response_template import ResponseTemplate

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.folding import fold
+from support.parsing.folding import fold
 
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS

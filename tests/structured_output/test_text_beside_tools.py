@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.folding import Folded, cut, fold
 from support.laws import EXPLORED
+from support.parsing.folding import Folded, cut, fold
 
 from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.render import render_calls

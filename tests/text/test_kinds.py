@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.strategies import cuts
-from support.tokenizers import KINDS, reference, tokenizer
+from support.weights.tokenizers import KINDS, reference, tokenizer
 
 from plumbline.engines.port import TokenLogprob
 from plumbline.events import Logprob, TextDelta

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from support.pocket import text_model
+from support.servers.pocket import text_model
 from transformers import AutoProcessor, AutoTokenizer
 
 from plumbline.pocket import MODEL_DIR

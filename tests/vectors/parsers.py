@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from support.dialects import Dialect
-from support.plans import MARKS, NAMES, SCHEMA, Plan
+from support.parsing.dialects import Dialect
+from support.parsing.plans import MARKS, NAMES, SCHEMA, Plan
 
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
 from plumbline.dialects.spec.call_format import Call

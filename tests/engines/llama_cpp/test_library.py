@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.engines import EngineKind, Reference, prompts, started
+from support.weights.engines import EngineKind, Reference, prompts, started
 
 from plumbline.engines.llama_cpp.library import Library
 from plumbline.engines.llama_cpp.options import LlamaCppError, read_options

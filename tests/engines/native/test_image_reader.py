@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.recovery import recovering
+from support.servers.recovery import recovering
 from tests.engines.conftest import EOS, config, tiny_model
 from tests.engines.native.test_images import IMAGE, WIDTH, rows
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.reach import reach_of_runs
+from support.weights.reach import reach_of_runs
 from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch, paged_attention_torch

@@ -20,7 +20,7 @@ import httpx
 import msgspec
 import pytest
 from support.models import GatedEngine
-from support.recovery import recovering
+from support.servers.recovery import recovering
 
 from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
 from plumbline.pocket import MODEL_DIR

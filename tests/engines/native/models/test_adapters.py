@@ -19,9 +19,9 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from support.adapters import PREFIX, merge, write_adapter
-from support.model_driver import Driver
-from support.model_families import CASES, SMALL, Case
+from support.weights.adapters import PREFIX, merge, write_adapter
+from support.weights.model_driver import Driver
+from support.weights.model_families import CASES, SMALL, Case
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, load_model

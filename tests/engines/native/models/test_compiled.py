@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from support.model_driver import Driver
+from support.weights.model_driver import Driver
 
 from plumbline.engines.native.models import load_model
 from plumbline.pocket import MODEL_DIR

@@ -19,8 +19,8 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from support.model_driver import Driver, Sequence
-from support.model_families import CASES, GEMMA4, HYBRID, LLAMA4, SMALL, YARN, Case
+from support.weights.model_driver import Driver, Sequence
+from support.weights.model_families import CASES, GEMMA4, HYBRID, LLAMA4, SMALL, YARN, Case
 
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.families import FAMILIES

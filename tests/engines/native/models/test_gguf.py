@@ -25,8 +25,8 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.gguf_files import ARCHITECTURES, TOKENS, random_reference, write_gguf
-from support.model_driver import Driver
+from support.weights.gguf_files import ARCHITECTURES, TOKENS, random_reference, write_gguf
+from support.weights.model_driver import Driver
 
 from plumbline.engines.native.models import UnsupportedModelError, WeightsError, load_model
 from plumbline.engines.native.models.gguf import load_gguf, read_model

@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.model_driver import Driver
-from support.model_families import CASES, Case
+from support.weights.model_driver import Driver
+from support.weights.model_families import CASES, Case
 from tests.engines.native.models.test_adapters import TARGETS, base_of, expected, ours, prompt, rows
 
 from plumbline.engines.native.adapter_table import AdapterTable

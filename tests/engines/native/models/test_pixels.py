@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from support.vision import picture
+from support.weights.vision import picture
 from tests.engines.native.models.test_vision import CASES
 
 from plumbline.engines.media.images import ImageError

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.model_driver import Driver
-from support.model_families import DEEPSEEK, WIDE_LATENT, Case
+from support.weights.model_driver import Driver
+from support.weights.model_families import DEEPSEEK, WIDE_LATENT, Case
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Ernie4_5Config, GptOssConfig, LlamaConfig, Qwen3MoeConfig
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize

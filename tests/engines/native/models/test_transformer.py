@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from support.model_driver import Driver
+from support.weights.model_driver import Driver
 
 from plumbline.engines.native.models import Transformer, describe, load_model, random_model
 from plumbline.engines.native.models.operations.recorded import RecordedBackend

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from support.adapters import merge, write_adapter
-from support.model_driver import Driver, Sequence
-from support.model_families import SMALL, WIDE
+from support.weights.adapters import merge, write_adapter
+from support.weights.model_driver import Driver, Sequence
+from support.weights.model_families import SMALL, WIDE
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model

@@ -1,0 +1,128 @@
+"""Memory for the files of requests is reserved before they are loaded.
+
+Laws:
+    1. All requests together never have more reserved than the limit.
+    2. A file is fetched only once as many bytes as it may have are reserved.
+    3. A request that is being answered has as many bytes reserved as its files have.
+    4. Nothing stays reserved after a request, whether it succeeds, fails or is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import pytest
+
+pytest.importorskip("PIL", reason="Pillow is not installed")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.weights.vision import data_url, picture
+
+from plumbline.server.media.fetch import Fetcher, FetchError
+from plumbline.server.media.load import MediaLoader
+from plumbline.server.media.memory import FileMemory
+from plumbline.server.settings import Settings
+from plumbline.server.streams import closing_streams
+from plumbline.turn import MediaReference
+from plumbline.wire.errors import ApiError
+
+PNG = picture(4, 3)
+LARGE = picture(300, 300)
+URLS = [
+    data_url(PNG),
+    "data:image/png;base64," + base64.b64encode(LARGE[:-20]).decode(),
+    "data:image/png;base64,####",
+    "https://host/small",
+    "https://host/large",
+    "https://host/junk",
+    "https://host/fails",
+    "https://host/waits",
+]
+
+
+class Watched(FileMemory):
+    """Notes the most bytes that were reserved."""
+
+    most = 0
+
+    def __setattr__(self, name: str, value: int) -> None:
+        if name == "reserved":
+            assert value >= 0
+            self.most = max(self.most, value)
+        super().__setattr__(name, value)
+
+
+class Web(Fetcher):
+    """Answers without a network."""
+
+    def __init__(self, memory: FileMemory) -> None:
+        self._memory = memory
+
+    async def fetch(self, url: str, max_bytes: int) -> bytes:
+        assert self._memory.reserved >= max_bytes
+        await asyncio.sleep(0)
+        kind = url.rpartition("/")[2]
+        if kind == "waits":
+            await asyncio.sleep(60)
+        data = {"small": PNG, "large": LARGE, "junk": b"junk"}.get(kind)
+        if data is None or len(data) > max_bytes:
+            raise FetchError("failed")
+        return data
+
+
+REQUESTS = st.lists(
+    st.tuples(st.lists(st.sampled_from(URLS), min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=40)
+@given(
+    requests=REQUESTS,
+    limit=st.sampled_from([len(PNG), 3 * len(PNG), len(LARGE), 4 * len(LARGE)]),
+    left=st.sampled_from([len(PNG), len(LARGE), 3 * len(LARGE)]),
+    repeated=st.booleans(),
+)
+def test_reserved_bytes_stay_below_the_limit_and_return_to_zero(
+    requests: list[tuple[list[str], bool]], limit: int, left: int, repeated: bool
+) -> None:
+    memory = Watched(limit)
+    loader = MediaLoader(Settings(allow_media_urls=True, max_media_bytes=left), Web(memory))
+    loader._memory = memory
+
+    async def request(urls: list[str]) -> None:
+        references = [MediaReference(url=url, field="f", reduced=repeated, modality="image") for url in urls]
+        async with closing_streams():
+            held = await loader._load(references)
+            assert memory.reserved >= sum(len(item.data) for item in held.values())
+            await asyncio.sleep(0)
+
+    async def run() -> list[BaseException | None]:
+        tasks = [asyncio.ensure_future(request(urls)) for urls, _ in requests]
+        for _ in range(3):
+            await asyncio.sleep(0.001)
+        for task, (urls, cancelled) in zip(tasks, requests, strict=True):
+            if cancelled or any(url.endswith("waits") for url in urls):
+                task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = asyncio.run(run())
+    assert [each for each in results if not isinstance(each, ApiError | asyncio.CancelledError | None)] == []
+    assert memory.most <= limit
+    assert memory.reserved == 0
+
+
+async def test_what_a_file_does_not_use_is_given_back() -> None:
+    for url, reduced in (
+        (URLS[0], False),
+        ("https://host/small", False),
+        (data_url(picture(700, 600)), True),
+    ):
+        memory = FileMemory(10**8)
+        loader = MediaLoader(Settings(allow_media_urls=True), Web(memory))
+        loader._memory = memory
+        async with closing_streams():
+            (item,) = (await loader._load([MediaReference(url=url, field="f", reduced=reduced)])).values()
+            assert memory.reserved == len(item.data)
+        assert memory.reserved == 0

@@ -1,0 +1,333 @@
+"""The engine of a model is chosen by the model or by `--engine`, with a reason; what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter
+from support.weights.gguf_files import random_reference, write_gguf
+from support.weights.vision import make_model
+from transformers import AutoConfig
+
+from plumbline.engines.native.models import describe
+from plumbline.pocket import MODEL_DIR
+from plumbline.pocket.to_gguf import write
+from plumbline.server.loading import engines, native_engine
+from plumbline.server.loading.engines import EngineChoice, choose_engine
+from plumbline.server.loading.model import load
+from plumbline.server.loading.native_engine import NativeModel, describe_model, native_dtype
+from plumbline.server.settings import Settings, SettingsError
+from plumbline_kernels.cpu.library import Library
+
+GGUF = Path("model.gguf")
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A model that our engine does not have."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba", "vocab_size": 10}), "utf-8")
+    return tmp_path
+
+
+def test_a_supported_model_runs_on_our_engine() -> None:
+    chosen = choose_engine(Settings(), MODEL_DIR, None)
+    assert chosen.name == "plumbline"
+    assert chosen.reason
+
+
+@pytest.fixture
+def with_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the choice find llama-cpp-python, and take no file for a small one."""
+    monkeypatch.setattr(engines, "find_spec", lambda name: name if name == "llama_cpp" else None)
+    monkeypatch.setattr(engines, "_SMALL", 0)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pocket model as a GGUF file in fp32."""
+    path = tmp_path_factory.mktemp("gguf") / "pocket.gguf"
+    write(MODEL_DIR, path)
+    return path
+
+
+def small(folder: Path, kind: GGMLQuantizationType) -> Path:
+    """Write a small model with weights of a type."""
+    write_gguf(folder / "a.gguf", random_reference("llama"), "llama", kind)
+    return folder / "a.gguf"
+
+
+@pytest.mark.usefixtures("with_llama_cpp")
+def test_a_gguf_file_runs_on_our_engine_where_that_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = small(tmp_path, GGMLQuantizationType.Q8_0)
+    chosen = choose_engine(Settings(), tmp_path, path)
+    reason = "it is faster than llama.cpp on this processor with weights in Q8_0"
+    assert chosen == EngineChoice("plumbline", reason)
+    assert choose_engine(Settings(engine="llama_cpp"), tmp_path, path).name == "llama_cpp"
+    path = small(tmp_path, GGMLQuantizationType.BF16)
+    for pairs, name in ((True, "plumbline"), (False, "llama_cpp")):
+        monkeypatch.setattr(Library, "multiplies_pairs", pairs)
+        chosen = choose_engine(Settings(), tmp_path, path)
+        assert chosen.name == name
+        assert chosen.reason.endswith("on this processor with weights in BF16")
+
+
+@pytest.mark.usefixtures("with_llama_cpp")
+def test_a_small_model_runs_on_our_engine(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_engine(Settings(), file.parent, file).name == "llama_cpp"
+    monkeypatch.undo()
+    monkeypatch.setattr(engines, "find_spec", lambda name: name)
+    chosen = choose_engine(Settings(), file.parent, file)
+    assert chosen == EngineChoice("plumbline", "it is faster than llama.cpp with a small model")
+
+
+@pytest.mark.usefixtures("with_llama_cpp")
+def test_other_types_of_weights_run_on_llama_cpp_unless_an_option_of_ours_is_given(tmp_path: Path) -> None:
+    path = small(tmp_path, GGMLQuantizationType.Q4_1)
+    chosen = choose_engine(Settings(), tmp_path, path)
+    reason = "it is faster on this processor with weights in Q4_1"
+    assert chosen == EngineChoice("llama_cpp", reason)
+    for given in (Settings(compile="off"), Settings(quantization="int8")):
+        assert choose_engine(given, tmp_path, path).name == "plumbline"
+    assert choose_engine(Settings(engine="plumbline"), tmp_path, path).name == "plumbline"
+
+
+@pytest.mark.usefixtures("with_llama_cpp")
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (Settings(dtype="float16"), "without compiled kernels: they do not support torch.float16"),
+        (Settings(engine_args=("n_threads=2",)), "--engine-args is one of its options"),
+    ],
+)
+def test_a_gguf_file_runs_on_llama_cpp_where_ours_is_slower(
+    tmp_path: Path, settings: Settings, reason: str
+) -> None:
+    path = small(tmp_path, GGMLQuantizationType.Q8_0)
+    chosen = choose_engine(settings, tmp_path, path)
+    assert chosen.name == "llama_cpp"
+    assert reason in chosen.reason
+
+
+@pytest.mark.usefixtures("with_llama_cpp")
+def test_a_gguf_file_of_another_architecture_runs_on_llama_cpp(tmp_path: Path) -> None:
+    out = GGUFWriter(tmp_path / "a.gguf", "mamba")
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.close()
+    chosen = choose_engine(Settings(), tmp_path, tmp_path / "a.gguf")
+    assert chosen.name == "llama_cpp"
+    assert "'mamba' is not supported" in chosen.reason
+
+
+def test_without_llama_cpp_a_gguf_file_runs_on_our_engine(
+    monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    chosen = choose_engine(Settings(), file.parent, file)
+    assert chosen == EngineChoice("plumbline", "it supports this file, and llama-cpp-python is not installed")
+
+
+def test_a_request_of_a_gguf_file_is_as_long_as_the_cache(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "plumbline.engines")
+    given = Settings(models=(("", str(file)),), engine="plumbline")
+    block = 16 * describe_model(given, file.parent, file).description.cache_width * 4
+    small = msgspec.structs.replace(given, kv_cache_bytes=7 * block)
+    assert load(small).engine.info.max_model_len == 112
+    assert "the cache holds 112 tokens" in caplog.text
+    with pytest.raises(SettingsError, match="--kv-cache-bytes must be at least"):
+        load(msgspec.structs.replace(small, max_model_len=200))
+
+
+def test_another_model_runs_on_transformers_and_the_reason_names_what_is_missing(foreign: Path) -> None:
+    chosen = choose_engine(Settings(), foreign, None)
+    assert chosen.name == "transformers"
+    assert "mamba" in chosen.reason
+
+
+def test_a_model_of_images_and_text_runs_where_images_are_taken(tmp_path: Path) -> None:
+    config = {"model_type": "gemma3", "text_config": {}, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    chosen = choose_engine(Settings(), tmp_path, None)
+    assert chosen.name == "transformers"
+    assert "not images" in chosen.reason
+    assert choose_engine(Settings(engine="plumbline"), tmp_path, None).name == "plumbline"
+
+
+def test_a_model_runs_on_our_engine_if_that_reads_its_images(tmp_path: Path) -> None:
+    folder = make_model("llava", tmp_path)
+    chosen = choose_engine(Settings(), folder, None)
+    assert chosen == EngineChoice("plumbline", "it supports this model and reads its images")
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"do_pad": True}), "utf-8")
+    chosen = choose_engine(Settings(), folder, None)
+    assert chosen.name == "transformers"
+    assert "do_pad" in chosen.reason
+    engine = load(Settings(models=(("", str(folder)),), engine="plumbline", device="cpu")).engine
+    assert engine.info.modalities == {}
+
+
+def test_a_model_without_kernels_for_the_device_runs_elsewhere_or_is_refused_with_the_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AutoConfig.for_model("qwen3_moe", head_dim=512).save_pretrained(tmp_path)
+    assert choose_engine(Settings(), tmp_path, None).name == "plumbline"
+    for module in (engines, native_engine):
+        monkeypatch.setattr(module, "device_of", lambda _: torch.device("cuda", 0))
+    chosen = choose_engine(Settings(), tmp_path, None)
+    assert chosen.name == "transformers"
+    assert "no heads of 512" in chosen.reason
+
+
+def test_a_quantised_model_runs_on_our_engine_but_on_a_gpu_on_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = AutoConfig.for_model("llama").to_dict() | {"quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    chosen = choose_engine(Settings(), tmp_path, None)
+    assert chosen == EngineChoice("plumbline", "it supports this model and reads its quantised weights")
+    for module in (engines, native_engine):
+        monkeypatch.setattr(module, "device_of", lambda _: torch.device("cuda", 0))
+    for installed, name in ((None, "plumbline"), (object(), "vllm")):
+        monkeypatch.setattr(engines, "find_spec", lambda _, found=installed: found)
+        chosen = choose_engine(Settings(), tmp_path, None)
+        assert chosen.name == name
+        assert "dequantises" in chosen.reason
+
+
+def test_a_model_with_adapters_runs_on_our_engine_if_that_supports_it(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda _: object())
+    adapters = Settings(loras=(("a", "b"),))
+    assert choose_engine(adapters, MODEL_DIR, None).name == "plumbline"
+    assert choose_engine(adapters, foreign, None).name == "vllm"
+
+
+@pytest.mark.parametrize("engine", ["plumbline", "transformers"])
+def test_the_operator_decides(engine: str, foreign: Path) -> None:
+    assert choose_engine(Settings(engine=engine), foreign, None) == EngineChoice(engine, "--engine")
+
+
+@pytest.mark.parametrize(
+    ("settings", "gguf", "message"),
+    [
+        (Settings(engine="vllm"), GGUF, "--engine must be llama_cpp, plumbline or auto"),
+        (Settings(engine="transformers"), GGUF, "--engine must be llama_cpp, plumbline or auto"),
+        (Settings(engine="llama_cpp"), None, "give one as --model"),
+        (Settings(engine_args=("n_threads=2",)), None, "--engine-args is an option of llama_cpp, vllm"),
+        (
+            Settings(engine="llama_cpp", batch_invariant=True),
+            GGUF,
+            "--batch-invariant is an option of plumbline",
+        ),
+        (Settings(loras=(("a", "b"),)), GGUF, "--lora takes adapters of a model folder"),
+        (Settings(engine="llama_cpp", lora_dir="."), GGUF, "--lora-dir takes adapters of a model folder"),
+        (Settings(engine="transformers", lora_dir="."), None, "--lora-dir is an option of plumbline, vllm"),
+        (Settings(device_memory=0.5), None, "--device-memory is an option of vllm"),
+        (Settings(engine="transformers", block_size=16), None, "--block-size is an option of plumbline"),
+        (Settings(engine="llama_cpp", threads=2), GGUF, "--threads is an option of plumbline.*n_threads=N"),
+        (Settings(engine="vllm", max_num_batched_tokens=1024), None, "--engine-args max_num_batched_tokens"),
+        (Settings(engine="vllm", device="cuda:1"), None, "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: Settings, gguf: Path | None, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        choose_engine(settings, MODEL_DIR, gguf)
+
+
+class _WeightsReachedError(Exception):
+    """The start came to the weights, with or without compiled kernels."""
+
+
+def compiled(settings: Settings) -> bool:
+    """Return whether the pocket model would run on compiled kernels with these settings."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def stop(*_: object, library: object, **__: object) -> None:
+            raise _WeightsReachedError(library is not None)
+
+        patch.setattr(native_engine, "load_model", stop)
+        with pytest.raises(_WeightsReachedError) as reached:
+            load(settings)
+    return bool(reached.value.args[0])
+
+
+@pytest.mark.parametrize(("choice", "expected"), [("auto", True), ("on", True), ("off", False)])
+def test_kernels_are_compiled_unless_the_operator_forbids_it(choice: str, expected: bool) -> None:
+    assert compiled(Settings(compile=choice)) is expected  # type: ignore[arg-type]
+
+
+def test_without_a_compiler_torch_runs_the_model_and_one_line_says_what_is_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    native_engine.compiled_kernels.cache_clear()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    caplog.set_level("INFO", "plumbline.engines")
+    assert not compiled(Settings())
+    (line,) = [record.getMessage() for record in caplog.records if "compiled" in record.getMessage()]
+    assert "no C++ compiler 'no-such-compiler' was found; install one" in line
+    with pytest.raises(SettingsError, match=r"--compile is on, but .* install one"):
+        compiled(Settings(compile="on"))
+
+
+def test_kernels_that_do_not_support_the_type_of_the_weights_are_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match=r"--compile is on, but .*torch.float16"):
+        compiled(Settings(compile="on", dtype="float16"))
+
+
+def test_kernels_of_a_cpu_are_refused_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_engine, "device_of", lambda _: torch.device("cuda"))
+    with pytest.raises(
+        SettingsError, match="--compile is on, but kernels are compiled for a CPU, not for cuda"
+    ):
+        compiled(Settings(compile="on"))
+    with pytest.raises(SettingsError, match=r"--quantization is int8, .* not for cuda"):
+        compiled(Settings(quantization="int8"))
+    with pytest.raises(SettingsError, match=r"--batch-invariant needs --device cpu"):
+        compiled(Settings(batch_invariant=True))
+    assert not compiled(Settings())
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype"),
+    [
+        (Settings(), torch.bfloat16),
+        (Settings(dtype="float16"), torch.float16),
+        (Settings(dtype="float32"), torch.float32),
+    ],
+)
+def test_quantised_weights_of_fp16_run_in_bf16_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, dtype: torch.dtype
+) -> None:
+    config = AutoConfig.for_model("llama", dtype="float16").to_dict()
+    whole = NativeModel(describe(config), None)
+    rounded = NativeModel(describe(config | {"quantization_config": {"quant_method": "fp8"}}), None)
+    assert native_dtype(settings, rounded) == dtype
+    assert native_dtype(Settings(), whole) == torch.float16
+    monkeypatch.setattr(native_engine, "device_of", lambda _: torch.device("cuda"))
+    assert native_dtype(Settings(), rounded) == torch.float16
+
+
+def test_rounded_weights_need_compiled_kernels() -> None:
+    with pytest.raises(SettingsError, match=r"--quantization is int8, which .* but --compile is off"):
+        compiled(Settings(quantization="int8", compile="off"))
+    with pytest.raises(SettingsError, match=r"--quantization is an option of plumbline.*--engine-args"):
+        choose_engine(Settings(quantization="int4", engine="vllm"), MODEL_DIR, None)
+
+
+def test_threads_are_those_of_the_option_or_measured_and_the_start_says_which() -> None:
+    given, measured = (load(Settings(threads=threads)).engine.info.runs_on for threads in (3, None))
+    assert given == "cpu in bfloat16 with compiled kernels on 3 threads (--threads)"
+    assert "with compiled kernels on " in measured
+    with pytest.raises(
+        SettingsError, match=r"--threads is 2, which needs compiled kernels, but --compile is off"
+    ):
+        compiled(Settings(threads=2, compile="off"))

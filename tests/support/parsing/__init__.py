@@ -1,0 +1,1 @@
+"""Draw, feed and fold answers, for the laws of dialects."""

@@ -1,0 +1,1 @@
+"""Stores to compare with, and a PostgreSQL for one run of tests."""

@@ -1,0 +1,1 @@
+"""Small models of every kind with random weights, and what engines have to compute with them."""
