@@ -79,7 +79,7 @@ class Admission:
                 wait too long.
             RefusedRequestError: a request with this id is in flight, or no adapter has the name that it gives.
         """
-        if (full := self.refusal(request.client)) is not None:
+        if (full := self.refusal(request.client, patient=request.patient)) is not None:
             raise full
         if request.request_id in self._ids:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
@@ -89,12 +89,13 @@ class Admission:
         )
         self._clients[request.client] += 1
 
-    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
+    def refusal(self, client: str, arriving: int = 0, *, patient: bool = False) -> EngineFullError | None:
         """Return why `enter` would refuse another request of a client for lack of room; None if there is room.
 
         Args:
             client: who sent it.
             arriving: requests of the client that are being prepared and will enter before it.
+            patient: whether it waits for its turn as long as it takes.
         """
         if len(self._ids) + arriving >= self._max_in_flight:
             return EngineFullError(
@@ -104,7 +105,8 @@ class Admission:
             return EngineFullError(
                 f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
             )
-        expected = self._queue.expected(client, arriving) if self.max_queue_seconds else 0.0
+        limited = self.max_queue_seconds and not patient
+        expected = self._queue.expected(client, arriving) if limited else 0.0
         if expected > self.max_queue_seconds:
             return EngineFullError(
                 f"The request would wait about {expected:.0f} s for its first token; this server takes none that would "

@@ -220,7 +220,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     client: str = ""
     """Who sent the request. Engines share their places evenly among clients, and limit the requests of each."""
     patient: bool = False
-    """Whether it waits as long as it takes, because other sequences of the same answer do not: they may have begun."""
+    """Whether it waits for its turn as long as it takes: nobody waits for it, or its answer may have begun."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

@@ -106,6 +106,7 @@ async def _likeliest(
         priority=prepared.turn.priority,
         cache_salt=prepared.turn.cache_salt,
         client=client,
+        patient=bool(beam.token_ids),  # A search that has begun is not refused.
     )
     found: TokenLogprob | None = None
     async with aclosing(engine.generate(request)) as chunks:

@@ -71,7 +71,13 @@ class Road:
         return await prompt_tokens(self._engine, self._renderer, prompt, most)
 
     async def answer(
-        self, prepared: PreparedTurn, request_id: str, client: str = "", watch: Watcher = ignored
+        self,
+        prepared: PreparedTurn,
+        request_id: str,
+        client: str = "",
+        watch: Watcher = ignored,
+        *,
+        patient: bool = False,
     ) -> AsyncGenerator[ChoiceEvent, None]:
         """Generate the events of all choices as they come; the events of one choice are in order.
 
@@ -82,6 +88,7 @@ class Road:
             request_id: for the engine; several choices get ids that begin with it.
             client: whose share of the engine the answer uses.
             watch: is given the times of each choice when it ends; not those of a search of beams.
+            patient: whether it waits for its turn as long as it takes (`GenerateRequest.patient`).
 
         Raises:
             GenerationError: the engine failed.
@@ -95,25 +102,37 @@ class Road:
                 yield item
             return
         if count == 1:
-            async with aclosing(self._choice(prepared, request_id, 0, client, watch)) as events:
+            async with aclosing(
+                self._choice(prepared, request_id, 0, client, watch, patient=patient)
+            ) as events:
                 async for event in events:
                     yield 0, event
             return
+        # The first choice waits for its turn for all of them; later ones may have to wait for its end.
         choices = [
-            self._choice(prepared, f"{request_id}-{index}", index, client, watch) for index in range(count)
+            self._choice(
+                prepared, f"{request_id}-{index}", index, client, watch, patient=patient or index > 0
+            )
+            for index in range(count)
         ]
         async with aclosing(merge(choices)) as items:
             async for item in items:
                 yield item
 
     async def _choice(
-        self, prepared: PreparedTurn, request_id: str, index: int, client: str, watch: Watcher
+        self,
+        prepared: PreparedTurn,
+        request_id: str,
+        index: int,
+        client: str,
+        watch: Watcher,
+        *,
+        patient: bool,
     ) -> AsyncGenerator[OutputEvent, None]:
         reader = AnswerReader(prepared, self.tokenizer, self._engine.info.eos_token_ids)
         sampling = _for_choice(prepared.turn.sampling, index)
         if sampling.max_tokens != 0:
-            # The first choice waits for its turn for all of them; later ones may have to wait for its end.
-            request = _request(prepared, request_id, sampling, client, patient=index > 0)
+            request = _request(prepared, request_id, sampling, client, patient=patient)
             phases = Phases.begin()
             try:
                 async with aclosing(self._engine.generate(request)) as chunks:

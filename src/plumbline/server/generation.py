@@ -185,17 +185,20 @@ class Generation:
                 "string_above_max_length",
             ) from error
 
-    def answer(self, prepared: PreparedTurn, call: Call) -> AsyncGenerator[ChoiceEvent, None]:
-        """Answer one turn."""
+    def answer(
+        self, prepared: PreparedTurn, call: Call, *, patient: bool = False
+    ) -> AsyncGenerator[ChoiceEvent, None]:
+        """Answer one turn; `patient` as for the road."""
         record = AnswerRecord(call, [prepared])
-        events = self.metrics.observe(self._answered(record, prepared, call.work_id), record)
+        answer = self._answered(record, prepared, call.work_id, patient=patient)
+        events = self.metrics.observe(answer, record)
         return self._rates.counted(as_sent(call.api_key or ""), events, len(prepared.prompt_token_ids))
 
     def _answered(
-        self, record: AnswerRecord, prepared: PreparedTurn, request_id: str
+        self, record: AnswerRecord, prepared: PreparedTurn, request_id: str, *, patient: bool
     ) -> AsyncGenerator[ChoiceEvent, None]:
         client = client_of(record.call, self.settings)
-        return self.road.answer(prepared, request_id, client, record.phases.append)
+        return self.road.answer(prepared, request_id, client, record.phases.append, patient=patient)
 
     def answer_all(self, prepared: Sequence[PreparedTurn], call: Call) -> AsyncGenerator[ChoiceEvent, None]:
         """Answer several prompts side by side; choices are numbered prompt by prompt (CMP-02)."""
@@ -207,7 +210,8 @@ class Generation:
         answers = [
             self._rates.counted(
                 as_sent(call.api_key or ""),
-                self._answered(record, turn, f"{call.work_id}-p{number}"),
+                # The first prompt waits for its turn for all of them, as the first choice does.
+                self._answered(record, turn, f"{call.work_id}-p{number}", patient=number > 0),
                 len(turn.prompt_token_ids),
             )
             for number, turn in enumerate(prepared)

@@ -5,17 +5,21 @@
 - It costs a key nothing of its share.
 - Whatever does not generate is answered, and so is every request as soon as there is room.
 - What is being rendered has its place already: of many that come at once no more are rendered than there is room for.
+- Who has waited too long is refused, but not later choices and prompts of an answer, and not in the background.
 - Of several models a full one refuses its own requests, before they are rendered.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.bodies import BODIES, each_api
-from support.models import GatedEngine, served, until
+from support.models import GatedEngine, served, tiny_engine, until
 from support.servers.asgi import Exchange, Server, serving
 from support.servers.shelf import CHAT, Shelf, body
 
@@ -139,3 +143,47 @@ async def test_of_many_that_come_at_once_only_those_with_room_are_rendered(
         statuses = [(await exchange.answer()).status for exchange in exchanges]
     assert sorted(statuses) == [200] + [429] * 19
     assert len(rendered) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/completions", {"prompt": ["a", "b", "c"]}),
+        ("/v1/completions", {"n": 3}),
+        ("/v1/completions", {"n": 2, "use_beam_search": True}),
+        ("/v1/responses", {"background": True}),
+    ],
+)
+async def test_an_answer_that_has_begun_or_that_nobody_waits_for_waits_for_its_turn(
+    path: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    """One sequence at a time, 2 ms a token, and nobody may wait for more than 10 ms."""
+    engine = tiny_engine(max_num_seqs=1)
+    forward = engine._keeper.core._runner.forward  # type: ignore[attr-defined]
+
+    def slow(inputs: Any) -> None:
+        time.sleep(0.002)
+        forward(inputs)
+
+    engine._keeper.core._runner.forward = slow  # type: ignore[attr-defined]
+    engine.admission.max_queue_seconds = 0.01
+    async with serving(served(engine), store=str(tmp_path / "kept.db")) as server:
+        hindered = {"prompt": "x", "model": "test-model", "max_tokens": 100, "ignore_eos": True}
+        other = None
+        if "background" in more:
+            other = asyncio.create_task(server.post("/v1/completions", hindered))
+            await until(lambda: engine.stats().num_running)
+        size = (
+            {"max_output_tokens": 16} if path == "/v1/responses" else {"max_tokens": 12, "ignore_eos": True}
+        )
+        answer = await server.post(path, {**BODIES[path], **size, **more})
+        assert answer.status == 200, answer.error
+        if other is not None:
+            assert (await other).status == 200
+
+            async def ended() -> str:
+                return str((await server.get(f"{path}/{answer.json['id']}")).json["status"])
+
+            while (status := await ended()) in ("queued", "in_progress"):
+                await asyncio.sleep(0.01)
+            assert status in ("completed", "incomplete")

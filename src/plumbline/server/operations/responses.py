@@ -195,7 +195,9 @@ class ResponseOperations(ModelOperations):
             answer = await answer_in_rounds(self.generation, self._remote.caller, request, call, turn)
         else:
             (prepared,) = await self.generation.prepare(call, request, [turn], "input")
-            answer = self.generation.answer(prepared, call)
+            # What runs in the background waits, and so does what was compacted first.
+            patient = request.background is True or compaction is not None
+            answer = self.generation.answer(prepared, call, patient=patient)
         return turn, answer if compaction is None else _with_compaction(compaction, answer)
 
     async def _compaction(

@@ -58,7 +58,8 @@ async def answer_in_rounds(
             if number == 1
             else replace(call, work_id=f"{call.work_id}-r{number}", arrived=time.perf_counter())
         )
-        return _events(generation, prepared, own, _TRIES if number > 1 else 1)
+        patient = number > 1 or request.background is True
+        return _events(generation, prepared, own, _TRIES if number > 1 else 1, patient=patient)
 
     rounds = Rounds(turn, caller, generate)
     (prepared,) = await generation.prepare(call, request, [rounds.first_turn()], "input")
@@ -68,12 +69,12 @@ async def answer_in_rounds(
 
 
 async def _events(
-    generation: Generation, prepared: PreparedTurn, call: Call, tries: int
+    generation: Generation, prepared: PreparedTurn, call: Call, tries: int, *, patient: bool
 ) -> AsyncGenerator[OutputEvent, None]:
     """Yield the events of a round. If the engine is full, it is tried again: the calls before it have been made."""
     for left in range(tries - 1, -1, -1):
         try:
-            async with aclosing(generation.answer(prepared, call)) as answer:
+            async with aclosing(generation.answer(prepared, call, patient=patient)) as answer:
                 async for _, event in answer:
                     yield event
             return
