@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from support.models import hold_steps
 
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.models.transformer import Transformer
@@ -141,13 +142,17 @@ def test_who_waits_longer_than_any_may_is_refused_unless_it_was_begun(model: Tra
 
     async def work() -> None:
         async with running(model, max_num_seqs=1) as engine:
-            alone = await collect(engine, request("alone", max_tokens=200))
+            alone = await collect(engine, request("alone"))
             engine.admission.max_queue_seconds = 0.01
-            slow = asyncio.create_task(collect(engine, request("slow", max_tokens=200)))
+            let = hold_steps(engine)
+            slow = asyncio.create_task(collect(engine, request("slow")))
             await until(lambda: engine.stats().num_running == 1)
             choice = asyncio.create_task(collect(engine, msgspec.structs.replace(request("z"), patient=True)))
+            late = asyncio.create_task(collect(engine, request("late")))
+            await asyncio.sleep(0.1)
+            let.set()
             with pytest.raises(EngineFullError, match=r"has waited 0\.01 s") as refused:
-                await collect(engine, request("late"))
+                await late
             assert refused.value.retry_after >= 1
             assert [chunk.token_ids for chunk in await slow] == [chunk.token_ids for chunk in alone]
             assert (await choice).pop().finish_reason == "length"

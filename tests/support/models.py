@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -242,6 +243,21 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def hold_steps(engine: NativeEngine) -> threading.Event:
+    """Hold an engine in its third step from now, so that nothing ends before the event is set."""
+    let = threading.Event()
+    runner = engine._keeper.core._runner  # type: ignore[attr-defined]
+    forward, left = runner.forward, iter((True, True))
+
+    def held(inputs: Any) -> None:
+        if not next(left, False):
+            let.wait(20)
+        forward(inputs)
+
+    runner.forward = held
+    return let
 
 
 def served(

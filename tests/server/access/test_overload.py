@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from support.bodies import BODIES, each_api
-from support.models import GatedEngine, served, tiny_engine, until
+from support.models import GatedEngine, hold_steps, served, tiny_engine, until
 from support.servers.asgi import Exchange, Server, serving
 from support.servers.shelf import CHAT, Shelf, body
 
@@ -171,6 +171,7 @@ async def test_an_answer_that_has_begun_or_that_nobody_waits_for_waits_for_its_t
         hindered = {"prompt": "x", "model": "test-model", "max_tokens": 100, "ignore_eos": True}
         other = None
         if "background" in more:
+            let = hold_steps(engine)
             other = asyncio.create_task(server.post("/v1/completions", hindered))
             await until(lambda: engine.stats().num_running)
         size = (
@@ -179,6 +180,8 @@ async def test_an_answer_that_has_begun_or_that_nobody_waits_for_waits_for_its_t
         answer = await server.post(path, {**BODIES[path], **size, **more})
         assert answer.status == 200, answer.error
         if other is not None:
+            await asyncio.sleep(0.1)
+            let.set()
             assert (await other).status == 200
 
             async def ended() -> str:
