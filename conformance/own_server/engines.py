@@ -91,7 +91,7 @@ def _tried(name: str, models: _Models) -> Iterator[tuple[str, int]]:
     scripted = ["--model", str(models.scripted_gguf)] if gguf else []
     own = OWN_TESTS[name]
     suites: dict[str, list[str]] = {
-        "contract of engines": [*PYTEST, "tests/engines/test_contract.py", "-k", name],
+        "contract of engines": [*PYTEST, "tests/engines/contract", "-k", name],
         "tests of the engine": [*PYTEST, *own],
         "tests of the server": [*PYTEST, *SERVER_TESTS],
         "known answers": ["conformance/own_server/exact.py", str(models.scripted), *scripted, *serve],

@@ -1,6 +1,6 @@
 """Laws of the llama.cpp core, on a cache that checks every call and a model that is a function of the tokens.
 
-The model itself is tried by `test_contract.py`, where llama-cpp-python is installed.
+The model itself is tried by `tests/engines/contract`, where llama-cpp-python is installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is particular to an engine in another process; `test_contract.py` has the laws of all engines."""
+"""What is particular to an engine in another process; `tests/engines/contract` has the laws of all engines."""
 
 from __future__ import annotations
 

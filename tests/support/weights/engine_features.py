@@ -1,7 +1,7 @@
 """The features that each engine declares, and the table of docs/reference/engines.md that shows them.
 
-`test_contract.py` proves the cells on each engine that is installed: what an engine declares it answers, and what it
-does not declare it refuses by name.
+`tests/engines/contract` proves the cells on each engine that is installed: what an engine declares it answers, and what
+it does not declare it refuses by name.
 """
 
 from __future__ import annotations

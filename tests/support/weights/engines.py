@@ -1,7 +1,7 @@
 """Start each engine that is installed on the pocket model, and compute what they have to answer.
 
-`test_contract.py` holds the laws. An engine comes up the way the server loads it, in fp32, on an event loop of its own
-that lives as long as the tests of a module.
+`tests/engines/contract` holds the laws. An engine comes up the way the server loads it, in fp32, on an event loop of
+its own that lives as long as the tests that use it.
 """
 
 from __future__ import annotations
