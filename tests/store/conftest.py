@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
 import pytest
 from support.stores.postgres import PostgresServer, running_postgres
+
+from plumbline.store.interface import Store
+from plumbline.store.open import open_store
+from plumbline.store.sql.sweep import Retention
 
 _numbers = itertools.count()
 
@@ -47,3 +52,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'folder' / 's.db'}"
     return str(request.getfixturevalue("postgres_url"))
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = open_store(url, Retention(max_age=None))
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.stop()
