@@ -13,8 +13,6 @@ from collections.abc import Iterator
 import pytest
 from support.weights.engines import pocket_adapter
 
-from . import message_rows as message_rows  # Adds its rows; the next one, too.
-from . import page_rows as page_rows
 from .fields import is_large, members, roots, scalars, unbounded
 from .processor import slowness as machine
 from .rows import FORM_ROWS, LOAD_ADAPTER, ROWS, UNLOAD_ADAPTER, UNLOAD_MODEL, Row, base
@@ -62,7 +60,7 @@ def test_every_member_that_can_be_large_has_a_row() -> None:
         for name, kinds in members().items()
         if any(map(is_large, kinds)) and not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     ]
-    assert missing == [], "add a row to tests/hostile/rows.py that sends these at their maximum"
+    assert missing == [], "add a row to tests/hostile/rows that sends these at their maximum"
 
 
 def test_no_row_names_a_member_that_does_not_exist() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .rows import COUNT_TOKENS, LONG, MESSAGES, USER, add, nested, user, wide
+from .table import COUNT_TOKENS, LONG, MESSAGES, USER, add, nested, user, wide
 
 __all__: list[str] = []
 

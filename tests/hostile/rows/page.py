@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from .rows import ROWS, Row
+from .table import ROWS, Row
 
 JUDGE = "/page/judge"
 CHUNK = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}

@@ -1,0 +1,100 @@
+"""Rows of what is compiled: schemas, expressions and grammars."""
+
+from __future__ import annotations
+
+import json
+
+from .table import CHAT, COMPLETIONS, RESPONSES, add, deep, doubling, wide
+
+__all__: list[str] = []
+
+# What is compiled
+
+SCHEMAS = {
+    "deep": lambda: deep(150),
+    "wide": lambda: wide(4_000),
+    "large": lambda: {"enum": ["x" * 300_000]},
+    "many values": lambda: {"enum": [f"value {n}" for n in range(50_000)]},
+    "merging": lambda: {"allOf": [{"anyOf": [{"properties": {f"p{n}": {"type": kind}}} for kind in ("integer", "null")]}
+                                  for n in range(30)]},
+    "doubling": lambda: doubling("anyOf"),
+    "recursive": lambda: {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    "itself": lambda: {"$ref": "#"},
+    "long strings": lambda: {"type": "string", "maxLength": 10**12},
+    "long lists": lambda: {"type": "array", "items": {"type": "object"}, "minItems": 10**6},
+    "quantifiers": lambda: {"type": "string", "pattern": "(a{1,1000}){1,1000}"},
+    "patterns": lambda: {"type": "object", "patternProperties": {f"^p{n}(a*)*$": {} for n in range(1_000)}},
+    "a long pattern": lambda: {"type": "string", "pattern": "(a|b)" * 200_000},
+}  # fmt: skip
+for name, schema in SCHEMAS.items():
+    add(
+        f"schema: {name}",
+        CHAT,
+        lambda schema=schema: {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema()}}
+        },
+        "JSONSchemaFormat.*",
+    )
+    add(
+        f"JSON object by a schema: {name}",
+        CHAT,
+        lambda schema=schema: {"response_format": {"type": "json_object", "schema": schema()}},
+        "ResponseFormatJsonObject.schema",
+    )
+for name in ("deep", "wide", "doubling"):
+    schema = SCHEMAS[name]
+    add(
+        f"text format: {name}",
+        RESPONSES,
+        lambda schema=schema: {"text": {"format": {"type": "json_schema", "name": "s", "schema": schema()}}},
+        "TextResponseFormatJsonSchema.*",
+    )
+REGEXES = {
+    "of a megabyte": lambda: "(a|b)" * 200_000,
+    "of 64 KB": lambda: "(a|b)" * 13_000,
+    "nested quantifiers": lambda: "((a{1,50}){1,50}){1,50}",
+    "exponential": lambda: "(a|b)*a(a|b){200}",
+    "of brackets": lambda: "(" * 60_000,
+    "of classes": lambda: "\\p{L}{1,500}" * 1_000,
+}
+for name, regex in REGEXES.items():
+    add(f"regex {name}", CHAT, lambda regex=regex: {"structured_outputs": {"regex": regex()}}, "*.regex")
+add("guided regex", COMPLETIONS, lambda: {"guided_regex": "(a|b)" * 13_000}, "*.guided_regex")
+add("regex of SGLang", CHAT, lambda: {"regex": "(a|b)" * 13_000}, "*.regex")
+GRAMMARS = {
+    "of brackets": lambda: "start: " + "(" * 100_000 + '"a"' + ")" * 100_000,
+    "of many rules": lambda: (
+        "\n".join(f'r{n}: "a" r{n + 1}' for n in range(12_000)) + '\nstart: r0\nr12000: "b"'
+    ),
+    "ambiguous": lambda: 'start: e\ne: e e e | e e | "a" | "aa" | ""',
+    "left and right": lambda: 'start: start start | "a"',
+    "repeating": lambda: 'start: ("a"{1,1000}){1,1000}',
+}
+for name, grammar in GRAMMARS.items():
+    add(
+        f"grammar {name}",
+        CHAT,
+        lambda grammar=grammar: {"structured_outputs": {"grammar": grammar()}},
+        "*.grammar",
+    )
+add(
+    "guided grammar", COMPLETIONS, lambda: {"guided_grammar": GRAMMARS["of many rules"]()}, "*.guided_grammar"
+)
+GBNF = 'root ::= ("a" | "b"){1,1000}{1,1000}\n' + "\n".join(f'r{n} ::= "a" r{n + 1}' for n in range(10_000))
+for path in (CHAT, COMPLETIONS):
+    add(f"GBNF: {path}", path, lambda: {"grammar": GBNF}, "*.grammar")
+    add(f"EBNF: {path}", path, lambda: {"ebnf": "root ::= " + "(" * 100_000}, "*.ebnf")
+    add(f"JSON schema: {path}", path, lambda: {"json_schema": json.dumps(wide(15_000))}, "*.json_schema")
+    add(f"structural tag: {path}", path, lambda: {
+        "structural_tag": {"structures": [{"begin": "<a>", "schema": wide(10), "end": "</a>"}] * 2_000, "triggers": []},
+    }, "*.structural_tag")  # fmt: skip
+    add(f"structural tags: {path}", path, lambda: {"structural_tag": {
+        "structures": [{"begin": f"<{n}>" + "x" * 2_000, "schema": deep(30), "end": "e" * 2_000} for n in range(128)],
+        "triggers": ["<"],
+    }}, "*.structural_tag")  # fmt: skip
+    add(f"guided JSON: {path}", path, lambda: {"guided_json": json.dumps(deep(150))}, "*.guided_json",
+        "StructuredOutputs.json")  # fmt: skip
+    add(f"guided choice: {path}", path, lambda: {"guided_choice": [f"c{n}" + "x" * 1_000 for n in range(4_096)]},
+        "*.guided_choice", "*.choice")  # fmt: skip
+add("responses: JSON schema", RESPONSES, lambda: {"json_schema": wide(4_000)}, "*.json_schema")
+add("responses: grammar", RESPONSES, lambda: {"grammar": GBNF}, "*.grammar")
