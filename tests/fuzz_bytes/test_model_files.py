@@ -4,7 +4,7 @@
 - `tokenizer.json` of every kind, and `tokenizer_config.json`.
 - The header of `model.safetensors`, and the index of several files.
 
-GGUF files have the same laws in tests/text/test_gguf_bytes.py. tracemalloc sees Python's memory only: the safetensors
+GGUF files have the same laws in tests/text/gguf/test_bytes.py. tracemalloc sees Python's memory only: the safetensors
 and tokenizers libraries allocate in Rust.
 """
 
