@@ -3,8 +3,8 @@
 The unchanged server answers each session of the wide set and each scenario of the judge, and notes which lines run in
 it. Faults are drawn from lines that the wide set runs. A fault counts if the server starts with it and answers a
 request of the wide set in another way; only the sessions that run its line are sent. The judge then sends the scenarios
-that run the line, the quick ones first, and ends at the first accusation; only what they do not detect gets the whole
-suite. A survivor is a fault that no check accuses: `survivors.toml` has the reason of each.
+that run the line, the quick ones first, and ends at the first accusation; a scenario that does not run the line cannot
+show the fault. A survivor is a fault that no check accuses: `survivors.toml` has the reason of each.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import multiprocessing
 import os
 import random
 import time
-import tomllib
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -32,6 +31,7 @@ from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import CAPABILITIES, SCENARIOS, Scenario, Target
 from plumbline_conformance.transcript.model import Transcript
 from source_mutants.answers import UNSTEADY, Answers, answers, first_change, steady
+from source_mutants.outcomes import Outcome, append_outcome, conclude, read_outcomes, survivors
 from source_mutants.server import (
     KEY,
     MODEL,
@@ -51,27 +51,15 @@ PACKAGE = Path(__file__).parents[3] / "src" / "plumbline"
 PACKAGES = ("protocols", "road", "store", "server", "dialects", "structured_output")
 LEFT_OUT = ("server/page", "server/start/first_run", "dialects/families", "store/sql/postgres")
 """What the requests of an API cannot reach."""
-SURVIVORS = Path(__file__).with_name("survivors.toml")
-GOAL = 0.95
 PATIENCE = 25.0
 """Seconds for one request: the slowest of the unchanged server takes one, and ten on a loaded machine."""
 NOTING = 120.0
 """Seconds for one request of the server that notes its lines."""
-JUDGING = 900.0
-"""Seconds for all scenarios, thirty times as long as the unchanged server takes; a fault that takes longer survives."""
-ACCUSING = ("fail", "warn", "flaky", "untestable")
+JUDGING = 300.0
+"""Seconds for all scenarios, ten times as long as the unchanged server takes; a fault that takes longer survives."""
+ACCUSING = ("fail", "warn", "untestable")
+"""Without further attempts a check is never flaky, and one broken attempt of several accuses as well."""
 _DECLARED = dict.fromkeys(CAPABILITIES, True)
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one fault."""
-
-    place: str
-    kind: str
-    """`no start`, `no change`, `detected` or `survived`."""
-    what: str = ""
-    """The request whose answer changed, and the first check that accused."""
-    seconds: float = 0.0
 
 
 class Reference(msgspec.Struct, kw_only=True):
@@ -107,70 +95,44 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=500, help="faults that change an answer (default 500)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="faults whose place matches")
+    parser.add_argument(
+        "--survivors", action="store_true", help="the illegal faults of survivors.toml, not drawn ones"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="servers at a time")
+    parser.add_argument(
+        "--to", type=Path, metavar="FILE", help="append outcomes; faults in it are not tried again"
+    )
     options = parser.parse_args(arguments)
+    done = read_outcomes(options.to, options.seed) if options.to is not None else []
     reference = _reference()
+    again = {place for row in survivors() if not row.legal for place in row.faults}
+    tried = {outcome.place for outcome in done}
     drawn = [
         fault
         for fault in _drawn(PACKAGE.rglob("*.py"), reference, options.seed)
         if fnmatchcase(fault.place, options.only)
+        and fault.place not in tried
+        and (not options.survivors or fault.place in again)
     ]
     requests = sum(map(len, reference.good.values()))
     print(f"{len(drawn)} faults in lines that run; {requests} requests", flush=True)
     global _OF_WORKERS
     _OF_WORKERS = reference  # Forks inherit it.
     end = time.monotonic() + 60 * options.minutes
-    counted: list[Outcome] = []
-    kinds: Counter[str] = Counter()
+    counted = [outcome for outcome in done if outcome.counts]
     with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
-        for outcome in pool.imap(_tried, drawn):
-            kinds[outcome.kind] += 1
-            if outcome.kind in ("detected", "survived"):
+        # In the order of the draw: at the end of the time, a slow fault is waited for and not left out.
+        for outcome in pool.imap(partial(_tried, seed=options.seed), drawn):
+            done.append(outcome)
+            if options.to is not None:
+                append_outcome(options.to, outcome)
+            if outcome.counts:
                 counted.append(outcome)
-                print(
-                    f"{len(counted):3} {outcome.kind:9} {outcome.seconds:5.1f} s {outcome.place}\n"
-                    f"{'':14}{outcome.what}",
-                    flush=True,
-                )
-            if len(counted) == options.count or time.monotonic() > end:
+                print(f"{len(counted):3} {outcome}", flush=True)
+            if len(counted) >= options.count or time.monotonic() > end:
                 break
         pool.terminate()
-    return _conclude(counted, kinds)
-
-
-def _conclude(counted: Sequence[Outcome], kinds: Counter[str]) -> int:
-    rows = tomllib.loads(SURVIVORS.read_text("utf-8")).get("survivor", [])
-    legal_by_place = {place: row["legal"] for row in rows for place in row["faults"]}
-    survived = [outcome.place for outcome in counted if outcome.kind == "survived"]
-    unlisted = [place for place in survived if place not in legal_by_place]
-    legal = sum(legal_by_place.get(place, False) for place in survived)
-    detected = kinds["detected"]
-    illegal = len(counted) - legal
-    low, high = wilson(detected, illegal)
-    print(f"{kinds['no start']} do not start, {kinds['no change']} change no answer of the wide set")
-    print(
-        f"{len(counted)} faults: {detected} detected, {legal} survive and are legal, "
-        f"{len(survived) - legal} survive and are not: {detected / max(1, illegal):.1%} of the illegal "
-        f"ones are detected (95 % interval {low:.1%} to {high:.1%})"
-    )
-    for place in unlisted:
-        print(f"no check detects, and no reason lists: {place}")
-    return 1 if unlisted or detected < GOAL * illegal else 0
-
-
-def wilson(hits: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """Return the 95 % interval of a share.
-
-    >>> [round(bound, 3) for bound in wilson(95, 100)]
-    [0.888, 0.978]
-    """
-    if not total:
-        return 0.0, 1.0
-    share = hits / total
-    middle = share + z * z / (2 * total)
-    spread = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    low, high = (middle - spread) / (1 + z * z / total), (middle + spread) / (1 + z * z / total)
-    return max(0.0, low), min(1.0, high)
+    return conclude(done)
 
 
 def _drawn(paths: Iterable[Path], reference: Reference, seed: int) -> list[Fault]:
@@ -237,10 +199,10 @@ _OF_WORKERS = Reference()
 """What workers compare with."""
 
 
-def _tried(fault: Fault) -> Outcome:
+def _tried(fault: Fault, seed: int) -> Outcome:
     began = time.monotonic()
     kind, what = _kind(fault, _OF_WORKERS)
-    return Outcome(place=fault.place, kind=kind, what=what, seconds=time.monotonic() - began)
+    return Outcome(seed=seed, place=fault.place, kind=kind, what=what, seconds=time.monotonic() - began)
 
 
 def _kind(fault: Fault, reference: Reference) -> tuple[str, str]:
@@ -267,16 +229,14 @@ async def _judged(target: Target, near: Sequence[str]) -> tuple[bool, str]:
 
     Args:
         target: the server.
-        near: the scenarios that run the changed line; the others come after them.
+        near: the scenarios that run the changed line.
     """
     found = await discovered(target, apis_of(list(SCENARIOS.values())), patience=PATIENCE)
     if found.why is not None:
         return True, f"cannot be judged: {found.why[:80]}"
-    first = [SCENARIOS[name] for name in near]
-    others = [scenario for name, scenario in SCENARIOS.items() if name not in set(near)]
     try:
         async with asyncio.timeout(JUDGING):
-            why = await _accused(first, found.target) or await _accused(others, found.target)
+            why = await _accused([SCENARIOS[name] for name in near], found.target)
     except TimeoutError:
         return False, f"the judge did not end in {JUDGING:g} s"
     return bool(why), why or "no check accuses"
@@ -297,7 +257,6 @@ async def _accused(scenarios: Sequence[Scenario], target: Target) -> str:
             scenarios,
             target,
             patience=PATIENCE,
-            trials=3,
             ended=see,
             restart_wait=3.0,
             declared=_DECLARED,

@@ -53,17 +53,24 @@ def swap(change: Change) -> None:
     """
     old = compile(Path(change.path).read_bytes(), change.path, "exec", dont_inherit=True)
     new = compile(change.source, change.path, "exec", dont_inherit=True)
-    codes = {
-        (one.co_qualname, one.co_firstlineno): other for one, other in _functions(old, new) if one != other
-    }
+    # By the code itself: two lambdas on one line have one name, but not the same columns.
+    pairs = dict(_functions(old, new))
+    changed = {_place(one) for one, other in pairs.items() if one != other}
     for found in gc.get_objects():
-        if type(found) is FunctionType and found.__code__.co_filename == change.path:
-            code = codes.get((found.__code__.co_qualname, found.__code__.co_firstlineno))
-            if code is not None:
-                try:
-                    found.__code__ = code
-                except ValueError:  # Another number of outer variables.
-                    raise NotSwappable from None
+        if type(found) is not FunctionType or found.__code__.co_filename != change.path:
+            continue
+        code = pairs.get(found.__code__)
+        if code is None and _place(found.__code__) in changed:
+            raise NotSwappable  # Made by a decorator or from other source.
+        if code is not None and code != found.__code__:
+            try:
+                found.__code__ = code
+            except ValueError:  # Another number of outer variables.
+                raise NotSwappable from None
+
+
+def _place(code: CodeType) -> tuple[str, int]:
+    return code.co_qualname, code.co_firstlineno
 
 
 def _functions(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:

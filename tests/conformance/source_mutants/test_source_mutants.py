@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,20 @@ from pathlib import Path
 import pytest
 from support.source_faults import Fault, faults_of
 
-from source_mutants.run import PACKAGE, PACKAGES, SURVIVORS, wilson
+import plumbline_conformance.checks  # noqa: F401 - registers the suite
+from plumbline_conformance.suite.model import CHECKS
+from source_mutants.outcomes import (
+    Draw,
+    Outcome,
+    Survivor,
+    append_outcome,
+    counted,
+    read_outcomes,
+    shares,
+    survivors,
+    wilson,
+)
+from source_mutants.run import PACKAGE, PACKAGES
 from source_mutants.swap import Change, Changed, NotSwappable, swap
 from source_mutants.wide import SESSIONS
 
@@ -47,6 +59,7 @@ def adder(plus=1):
     return add
 
 made = adder()
+pair = (lambda a: a + 1, lambda a: a + 1)
 """
 
 
@@ -106,6 +119,19 @@ def test_functions_that_others_have_imported_run_the_fault(module: Path) -> None
     assert imported.made(10) == 11
 
 
+def test_of_two_functions_of_one_name_on_one_line_the_changed_one_is_swapped(module: Path) -> None:
+    pair = importlib.import_module(module.stem).pair
+    swap(Change(module.stem, str(module), _MODULE.replace("lambda a: a + 1)", "lambda a: a + 2)")))
+    assert [function(1) for function in pair] == [2, 3]
+
+
+def test_a_function_whose_source_is_another_is_not_swapped(module: Path) -> None:
+    imported = importlib.import_module(module.stem)
+    imported.doubled.__code__ = imported.doubled.__code__.replace(co_consts=(None, 5))
+    with pytest.raises(NotSwappable):
+        swap(Change(module.stem, str(module), _MODULE.replace("a * 2", "a * 3")))
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [("VALUE = 1", "VALUE = 2"), ("plus=1", "plus=2"), ("x + plus", "x"), ("word", "other")]
 )
@@ -122,10 +148,39 @@ def test_the_packages_exist_and_sessions_begin_with_a_request() -> None:
 
 
 def test_each_survivor_is_listed_once_with_its_reason() -> None:
-    rows = tomllib.loads(SURVIVORS.read_text("utf-8")).get("survivor", [])
-    places = Counter(place for row in rows for place in row["faults"])
+    rows = survivors()
+    places = Counter(place for row in rows for place in row.faults)
     assert [place for place, count in places.items() if count > 1] == []
-    assert all(row["why"] and isinstance(row["legal"], bool) for row in rows)
+    assert all(row.why and not (row.legal and row.detected_by) for row in rows)
+    assert {row.detected_by for row in rows if row.detected_by} <= set(CHECKS)
+
+
+def test_outcomes_are_kept_in_a_file_and_counted_by_their_reasons(tmp_path: Path) -> None:
+    kinds = ("detected", "survived", "survived", "survived", "survived", "no change", "no start")
+    file = tmp_path / "outcomes.jsonl"
+    for number, kind in enumerate(kinds):
+        append_outcome(file, Outcome(seed=5, place=f"place {number}", kind=kind))
+    append_outcome(file, Outcome(seed=6, place="place 0", kind="survived"))
+    reasons = [
+        Survivor("", True, ["place 1"]),
+        Survivor("", False, ["place 2"], detected_by="a check"),
+        Survivor("", False, ["place 3"]),
+    ]
+    found = counted(read_outcomes(file, 5), reasons)
+    assert found == Draw(seed=5, detected=1, legal=1, closed=1, missed=2)
+    assert len(read_outcomes(file)) == len(kinds) + 1
+    assert [line.partition(",")[0] for line in shares([found])] == [
+        "5 faults of 1 seeds: 1 are legal",
+        "detected when they were drawn: 1 of 4",
+        "detected with the checks of today: 2 of 4",
+    ]
+
+
+def test_a_fault_that_is_tried_again_counts_once(tmp_path: Path) -> None:
+    file = tmp_path / "outcomes.jsonl"
+    for kind in ("survived", "detected"):
+        append_outcome(file, Outcome(seed=5, place="place", kind=kind))
+    assert counted(read_outcomes(file), []) == Draw(seed=5, detected=1, legal=0, closed=0, missed=0)
 
 
 def test_the_interval_of_a_share_contains_it() -> None:
