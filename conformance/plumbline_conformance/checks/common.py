@@ -108,11 +108,16 @@ def answered(exchange: Exchange) -> Exchange:
     """Return the exchange if it has a complete answer; otherwise the check is inconclusive.
 
     Raises:
-        Broken: the server lives, and closed the connection each time that it was asked.
+        Broken: the server lives, and each time closed the connection, or did not end its answer.
     """
     if exchange.dropped:
         actual = f"twice a closed connection: {exchange.error}"
         raise broken(exchange, "an answer or a refusal", actual, "connection")
+    if exchange.endless:
+        actual = (
+            f"twice no end: nothing came for {exchange.endless:.0f} s, while another request was answered"
+        )
+        raise broken(exchange, "the end of the answer", actual, "body")
     if exchange.error is not None or exchange.status == 0:
         raise Inconclusive(exchange.error or "there was no answer")
     if exchange.status in BUSY:

@@ -11,7 +11,7 @@ from plumbline_conformance.client.http import conversations, exchange_of, sender
 from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
 from plumbline_conformance.runner.budget import Budget, BudgetTracker
 from plumbline_conformance.runner.server_watch import ServerWatch
-from plumbline_conformance.runner.session import DISTURBED, Probed, Session
+from plumbline_conformance.runner.session import DISTURBED, Probed, Session, is_late
 from plumbline_conformance.suite.model import UNKNOWN, Scenario, Target
 from plumbline_conformance.transcript.model import Transcript
 
@@ -123,6 +123,8 @@ class _Schedule:
         self._watch = watch
         self._ended = ended
         self._done: dict[str, Transcript] = {}
+        self._late: list[Transcript] = []
+        """Transcripts with an answer that did not end in time, which may end yet if it is asked for alone."""
         self._disturbed: list[Scenario] = []
         """The scenarios to repeat, because the server died of a request that is not identified yet."""
         self._suspected: dict[str, Transcript] = {}
@@ -132,19 +134,20 @@ class _Schedule:
         """Run all scenarios; hostile requests come last and alone, and those that may kill the server after them."""
         await asyncio.gather(*(self._beside_others(one) for one in scenarios if not one.hostile))
         await self._repeat_disturbed()
-        if mute := await self._session.silenced(
-            [self._done[one.id] for one in scenarios if one.id in self._done]
-        ):
-            self._end(mute)
+        await self._settle_late()
         for scenario in sorted(scenarios, key=lambda one: one.lethal):
             if scenario.hostile:
-                self._end(await self._session.survived(await self._attempts.of(scenario)))
+                seen = await self._session.survived(await self._attempts.of(scenario))
+                self._end(seen if seen.died is not None else await self._session.insisted(seen))
         return [self._done[scenario.id] for scenario in scenarios]
 
     async def _beside_others(self, scenario: Scenario) -> None:
         seen = await self._attempts.of(scenario)
         if seen.skipped != DISTURBED and (not seen.beside or self._watch.over):
-            self._end(seen)
+            if seen.died is None and any(map(is_late, seen.exchanges)):
+                self._late.append(seen)
+            else:
+                self._end(seen)
             return
         self._disturbed.append(scenario)
         if seen.beside:
@@ -157,6 +160,15 @@ class _Schedule:
             self._suspected.clear()
         for scenario, seen in repeated:
             self._end(self._suspected.get(scenario.id, seen))
+
+    async def _settle_late(self) -> None:
+        """Find out whether the server answers nothing any more, or some requests never."""
+        mute = await self._session.silenced(self._late)
+        for seen in self._late:
+            if mute is not None and mute.scenario == seen.scenario:
+                self._end(mute)
+            else:
+                self._end(await self._session.insisted(seen))
 
     def _end(self, seen: Transcript) -> None:
         self._done[seen.scenario] = seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 
 import msgspec
@@ -10,12 +11,13 @@ import msgspec
 from plumbline_conformance.checks.common import BUSY
 from plumbline_conformance.client.http import Conversation
 from plumbline_conformance.runner.budget import BudgetTracker, OverBudget
+from plumbline_conformance.runner.endless import is_too_long, silence_of
 from plumbline_conformance.runner.server_watch import Death, Flight, ServerWatch
 from plumbline_conformance.suite.model import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
 from plumbline_conformance.transcript.defects import traceback_of
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
-__all__ = ["DISTURBED", "Probed", "Session"]
+__all__ = ["DISTURBED", "Probed", "Session", "is_late"]
 
 Steps = Generator[Request, Exchange, str | None]
 Probed = tuple[list[Exchange], str | None]
@@ -23,6 +25,8 @@ Probed = tuple[list[Exchange], str | None]
 _GENERATING = ("/chat/completions", "/completions", "/responses", "/messages")
 _LIST = Request(name="alive", path="/models", method="GET")
 """What a server must answer that has not answered any question to a model."""
+_MOST_ENDLESS = 2
+"""How many late answers are asked for again: each may take a minute."""
 _PAUSE = 1.0
 """Seconds before a server that has refused a valid request is asked once more."""
 DISTURBED = f"{DIED} of another request while the scenario ran"
@@ -48,6 +52,9 @@ class Session:
         """A request that the server has answered, and must answer again."""
         self._heard = False
         """Whether the server has answered anything."""
+        self._late: dict[tuple[str, str], Request] = {}
+        """The requests whose answers did not end in time, by scenario and name."""
+        self._insisted = 0
         self._died: dict[str, Transcript] = {}
         """The transcripts of probes during which the server died, by capability."""
         self.stopped: set[str] = set()
@@ -152,17 +159,42 @@ class Session:
         A server may be slow. So it must give no answer at all, twice, to a request that it had answered in time; to a
         list of its models, if it had answered no question, though it accepts connections.
         """
-        late = next((one for one in seen if any(map(_is_late, one.exchanges))), None)
+        late = next((one for one in seen if any(map(is_late, one.exchanges))), None)
         if late is None or self._watch.over or not (self._heard or await self._watch.listens()):
             return None
         try:
             for _ in range(2):
                 shown, _ = await self._converse(_once(self._proof or _LIST), late.scenario, insist=True)
-                if shown[-1].status or not _is_late(shown[-1]):
+                if shown[-1].status or not is_late(shown[-1]):
                     return None
         except _Ended:
             return None
         return self._muted(late, shown[-1])
+
+    async def insisted(self, seen: Transcript) -> Transcript:
+        """Return the transcript, with a mark at its late answer if that never ends.
+
+        The request is sent once more, alone, and then another one, whose answer shows how long tokens take.
+        """
+        late = next((one for one in seen.exchanges if (seen.scenario, one.name) in self._late), None)
+        if late is None or self._proof is None or self._watch.over or self._insisted >= _MOST_ENDLESS:
+            return seen
+        self._insisted += 1
+        request = self._late[seen.scenario, late.name]
+        try:
+            began = time.monotonic()
+            [again], _ = await self._converse(_once(request), seen.scenario, insist=True)
+            waited = time.monotonic() - began
+            [proof], _ = await self._converse(_once(self._proof), seen.scenario, insist=True)
+            took = time.monotonic() - began - waited
+        except _Ended:
+            return seen
+        silence = silence_of(again, waited)
+        if not (is_late(again) and _serves(proof) and is_too_long(silence, waited, request, proof, took)):
+            return seen
+        again.endless = silence
+        exchanges = [again if one is late else one for one in seen.exchanges]
+        return msgspec.structs.replace(seen, exchanges=exchanges)
 
     def _muted(self, seen: Transcript, answer: Exchange) -> Transcript:
         self._watch.silence(seen.scenario)
@@ -213,6 +245,8 @@ class Session:
                         exchange.dropped = True
                 exchanges.append(exchange)
                 self._heard = self._heard or exchange.status != 0
+                if is_late(exchange) and request.path in _GENERATING and request.method == "POST":
+                    self._late.setdefault((flight.scenario, request.name), request)
                 if self._proof is None and request.path in _GENERATING and _serves(exchange):
                     self._proof = request
                 request = steps.send(exchange)
@@ -226,7 +260,8 @@ class Session:
             raise _Died(exchanges, death) if guilty else _Disturbed(exchanges, DISTURBED)
 
 
-def _is_late(exchange: Exchange) -> bool:
+def is_late(exchange: Exchange) -> bool:
+    """Return whether an answer did not end in time."""
     return (exchange.error or "").startswith(("TimeoutError", "ReadTimeout", "ConnectTimeout"))
 
 

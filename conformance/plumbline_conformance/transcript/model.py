@@ -40,6 +40,9 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     dropped: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether the connection broke twice, while the server lived: the request was sent again, and this is the second
     exchange."""
+    endless: float | msgspec.UnsetType = msgspec.UNSET
+    """Seconds without an event at the end of an answer that did not end, twice, while the server answered another
+    request. This is the second exchange."""
 
     @cached_property
     def path(self) -> str:

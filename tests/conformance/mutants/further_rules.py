@@ -117,6 +117,18 @@ FURTHER_RULES: list[Mutant] = [
     ("completions/echo", "lists without the prompt", body(no_prompt_tokens, WHOLE), ("logprobs",)),
     ("chat/stop", "nothing streamed before the stop string", each(STREAM, shorter), ("stream-prefix",)),
     (
+        "chat/stop-limit",
+        "`length` for a stop string",
+        body(put("choices", 0, "finish_reason", "length"), WHOLE),
+        ("reason",),
+    ),
+    (
+        "chat/stop-limit",
+        "a streamed `length`",
+        chunk(-1, put("choices", 0, "finish_reason", "length"), STREAM),
+        ("reason",),
+    ),
+    (
         "responses/reasoning",
         "more thoughts than tokens",
         body(put("usage", "output_tokens_details", "reasoning_tokens", 10**6), WHOLE),

@@ -4,6 +4,7 @@
 - If the server does not return, the run stops, and the rest is skipped with the reason.
 - If it returns, the run goes on: other scenarios in flight are repeated, and keep their verdicts.
 - Requests that a server has to refuse come last, one at a time.
+- An answer that never ends, asked for twice, is accused if the server meanwhile answers others.
 """
 
 from __future__ import annotations
@@ -158,12 +159,32 @@ def test_a_server_that_accepts_connections_and_answers_nothing_is_accused_of_it(
     assert silenced.broken == ["HTTP-17"]
 
 
-def test_a_server_that_is_late_with_some_answers_is_not_accused() -> None:
-    late = re.compile(rb'"stream": true')
-    with mortal(lambda request: late.search(request) is not None, hangs=True, recovers=True) as (base_url, _):
+def test_an_answer_that_is_late_once_accuses_nobody() -> None:
+    late = once(lambda request: b'"stream": true' in request)
+    with mortal(late, hangs=True, recovers=True) as (base_url, _):
         seen = run(base_url, ["chat/text", "models/list", "chat/stream-text"], concurrency=1, patience=2.0)
 
     assert violations(seen) == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_answer_that_never_ends_is_accused_while_others_do(
+    concurrency: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plumbline_conformance.runner.endless._FACTOR", 0)  # The machine may be slow.
+    names = ["chat/text", "models/list", "chat/stream-text", "errors/no-model"]
+    endless = re.compile(rb'"stream": true')
+    with mortal(lambda request: endless.search(request) is not None, hangs=True, recovers=True) as (
+        base_url,
+        _,
+    ):
+        seen = run(base_url, names, concurrency=concurrency, patience=2.0)
+
+    [accused] = violations(seen)
+    assert accused.check.startswith("chat/stream-text/")
+    assert accused.broken == ["HTTP-17"]
+    assert accused.problems[0].actual.startswith("twice no end: nothing came for ")
+    assert seen["errors/no-model"].skipped is None
 
 
 def test_a_refusal_that_kills_breaks_the_rule_of_refusals() -> None:

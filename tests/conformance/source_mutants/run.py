@@ -187,6 +187,9 @@ def _reference() -> Reference:
     with served(unchanged) as url:
         target = Target(base_url=url, model=MODEL, api_key=KEY)
         found.good = steady(first, asyncio.run(answers(target, order[::-1], PATIENCE)))
+        accused, why = asyncio.run(_judged(target, list(found.scenarios)))
+    if accused:
+        raise SystemExit(f"the judge accuses the unchanged server: {why}")
     unsteady = [
         f"{name}, {answer[0]}" for name in order for answer in found.good[name] if answer[1] == UNSTEADY
     ]

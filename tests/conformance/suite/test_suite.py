@@ -20,6 +20,7 @@ from plumbline_conformance.transcript.model import Transcript
 MILDER = {
     "messages/context/ending",
     "messages/context/stream-ending",
+    "chat/stop-limit/reason",
     "responses/history-text/same",
     "websocket/errors/steps",
     "chat/function-role/read",

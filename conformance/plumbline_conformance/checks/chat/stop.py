@@ -189,6 +189,57 @@ def _reason(exchange: Exchange) -> Iterator[Problem]:
         )
 
 
+@scenario("chat/stop-limit", "A stop string that ends in the last token that the limit allows")
+def stop_limit(target: Target) -> Steps:
+    body = chat(target, max_tokens=8, temperature=0, seed=1)
+    plain = yield Request(name="plain", path="/chat/completions", json=body)
+    word = _end_of(plain)
+    if not word:
+        return
+    yield Request(name=WHOLE, path="/chat/completions", json={**body, "stop": word})
+    yield Request(name=STREAM, path="/chat/completions", json={**body, "stop": word, "stream": True})
+
+
+def _end_of(exchange: Exchange) -> str:
+    """Return the shortest end of a text cut by the limit that is nowhere else in it; empty if there is none."""
+    try:
+        found = exchange.json["choices"][0]
+        text, reason = found["message"]["content"], found["finish_reason"]
+    except (LookupError, TypeError):
+        return ""
+    if not isinstance(text, str) or "\ufffd" in text or reason != "length":
+        return ""
+    text = text.strip()
+    ends = (text[-length:] for length in range(1, len(text)))
+    return next((end for end in ends if end == end.strip() and text.find(end) == len(text) - len(end)), "")
+
+
+@check(
+    "chat/stop-limit/reason",
+    "Finish with `stop` if a stop string ends in the last token of the limit",
+    "CHAT-05",
+    milder=True,
+)
+def stop_limit_reason(seen: Transcript) -> Iterator[Problem]:
+    """Check both forms. A SHOULD, because both ends were met, and some servers look at the limit first."""
+    plain = accepted(at(seen, "plain"))
+    word = _end_of(plain)
+    if not word:
+        raise Inconclusive("the limit did not cut the answer, or it has no end of its own")
+    before = choice(plain).content.strip().removesuffix(word)
+    for name in (WHOLE, STREAM):
+        found = choice(accepted(at(seen, name)))
+        if found.content.strip() != before.strip():
+            raise Inconclusive("the stop string did not end the answer where the limit does")
+        if found.finish_reason != "stop":
+            yield Problem(
+                expected="stop",
+                actual=as_json(found.finish_reason),
+                pointer="choices[0].finish_reason",
+                exchange=name,
+            )
+
+
 COUNT = 3
 """Choices of a request."""
 EACH = 4

@@ -280,6 +280,7 @@ refusals(
             "tool_choice",
             {"tools": [tools.flat(tools.weather)], "tool_choice": {"type": "function", "name": "ping"}},
         ),
+        ("tool_choice", {"tool_choice": {"type": "function", "name": "ping"}}),
     ],
     "TOOL-08",
     needs=("responses", "tools"),

@@ -1,0 +1,42 @@
+"""Tell an answer that never ends from a slow one (HTTP-17).
+
+HTTP-17 has no time, because servers differ by orders of magnitude. So the time is measured on the server itself: a
+request that it answers shows how long its tokens take.
+"""
+
+from __future__ import annotations
+
+from plumbline_conformance.runner.budget import cost_of, spent_on
+from plumbline_conformance.suite.model import Request
+from plumbline_conformance.transcript.model import Exchange
+
+__all__ = ["is_too_long", "silence_of"]
+
+_LEAST = 0.5
+"""The share of the wait that must have been silent."""
+_FACTOR = 3
+"""How many times as long as its tokens take an answer may be silent."""
+
+
+def silence_of(exchange: Exchange, waited: float) -> float:
+    """Return the seconds since the last event or byte of an answer; comments that keep a stream alive are neither."""
+    arrived = [
+        time
+        for time, frame in exchange.frames
+        if any(line and not line.startswith(b":") for line in frame.splitlines())
+    ]
+    return waited - max(arrived, default=0.0)
+
+
+def is_too_long(silence: float, waited: float, request: Request, proof: Exchange, took: float) -> bool:
+    """Return whether a silence cannot be the time that the tokens of the request take.
+
+    Args:
+        silence: seconds without an event, at the end of the wait.
+        waited: seconds until the answer was given up.
+        request: what was asked, of whose tokens the most are assumed.
+        proof: the answer to another request, alone on the same server.
+        took: its seconds.
+    """
+    tokens = max(1, spent_on(proof, 1))
+    return silence >= _LEAST * waited and silence > _FACTOR * took * max(1.0, cost_of(request) / tokens)
