@@ -113,7 +113,7 @@ def _judged(question: Mapping[str, Any]) -> dict[str, Any]:
 
 def _judged_turn(question: Mapping[str, Any]) -> dict[str, Any]:
     """Judge a turn as both turns of the scenario `websocket/turn`, by the checks that look at one turn."""
-    messages, binary = _unframed(question["frames"])
+    messages, binary, framed = _unframed(question["frames"])
     exchange = Exchange(
         method="WEBSOCKET",
         url=f"ws://127.0.0.1{_PATHS['responses']}",
@@ -121,7 +121,7 @@ def _judged_turn(question: Mapping[str, Any]) -> dict[str, Any]:
         request_body=json.dumps(question["request"]).encode(),
         status=101,
         frames=[(0.0, message) for message in messages],
-        error=None if _has_ended(messages) else f"{CLOSED}, with code 1005",
+        error=None if framed and _has_ended(messages) else f"{CLOSED}, with code {1005 if framed else 1002}",
         binary=binary or msgspec.UNSET,
     )
     events = exchange.chunks
@@ -141,20 +141,27 @@ def _judged_turn(question: Mapping[str, Any]) -> dict[str, Any]:
     return {"broken": sorted(broken)} if broken else {"broken": [], "folded": _folded_response(events)}
 
 
-def _unframed(frames: list[dict[str, Any]]) -> tuple[list[bytes], bool]:
-    """Return the messages of frames, and whether one is binary."""
+def _unframed(frames: list[dict[str, Any]]) -> tuple[list[bytes], bool, bool]:
+    """Return the messages of frames, whether one is binary, and whether the frames are as in RFC 6455, section 5.4."""
     messages: list[bytes] = []
+    unfinished: bytes | None = None
+    binary = False
     for frame in frames:
+        if frame["opcode"] not in ("text", "binary", "continuation"):
+            continue  # Control frames may come between those of a message.
+        if (frame["opcode"] == "continuation") != (unfinished is not None):
+            return messages, binary, False
+        binary |= frame["opcode"] == "binary"
         payload = bytes.fromhex(frame["hex"]) if "hex" in frame else frame["text"].encode()
-        if frame["opcode"] in ("text", "binary"):
-            messages.append(payload)
-        elif frame["opcode"] == "continuation":
-            messages[-1] += payload
-    return messages, any(frame["opcode"] == "binary" for frame in frames)
+        unfinished = (unfinished or b"") + payload
+        if frame["fin"]:
+            messages.append(unfinished)
+            unfinished = None
+    return messages, binary, unfinished is None
 
 
 def _has_ended(messages: list[bytes]) -> bool:
-    last = load_json(messages[-1])
+    last = load_json(messages[-1]) if messages else None
     return isinstance(last, dict) and last.get("type") in ENDS
 
 

@@ -103,12 +103,18 @@ def choice_kept(exchange: Exchange) -> Iterator[Problem]:
 def input_fits(exchange: Exchange) -> Iterator[Problem]:
     """Check the input of the call that is forced: a SHOULD, because only strict tools guarantee it."""
     asked = request_fields(exchange)
-    forced = asked["tool_choice"].get("name")
+    choice = asked.get("tool_choice")
+    forced = choice.get("name") if isinstance(choice, dict) else None
+    tool = next((one for one in objects_in(asked.get("tools")) if one.get("name") == forced), None)
+    if forced is None or tool is None:
+        raise NotRequested("the request forces no call of one of its tools")
     if message_of(exchange).get("stop_reason") in CUT:
         raise Inconclusive("the token limit cut the answer")
-    tool = next(one for one in objects_in(asked.get("tools")) if one.get("name") == forced)
-    for call in blocks_of(exchange, "tool_use"):
-        if call.get("name") == forced and not _fits(tool, call.get("input")):
+    calls = [call for call in blocks_of(exchange, "tool_use") if call.get("name") == forced]
+    if not calls:
+        raise Inconclusive("the forced tool is not called; another check reports this")
+    for call in calls:
+        if not _fits(tool, call.get("input")):
             shown = as_json(call.get("input"))[:200]
             yield Problem(expected="input that fits the tool's schema", actual=shown, pointer="content")
 
