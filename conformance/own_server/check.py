@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from own_server.launch import KEY, MODEL, DidNotStart, launched_server
+from own_server.launch import KEY, MODEL, DidNotStart, free_port, launched_server
 from plumbline_conformance.cli import check, main
 from plumbline_conformance.suite.model import Target
 
@@ -19,10 +19,13 @@ def run() -> int:
     options = sys.argv[2:] if sys.argv[1:2] == ["--serve"] else []
     if len(sys.argv) > 1 and not options:
         return main(["check", *sys.argv[1:]])
+    # The judge runs an MCP server there, which our server may call (TOOL-21).
+    mcp = f"127.0.0.1:{free_port()}"
+    options = [f"--served-model-name={MODEL}", f"--allow-mcp={mcp}", *options]
     try:
         # A key is set so that the refusal of wrong keys is judged as well (HTTP-06).
-        with launched_server(KEY, f"--served-model-name={MODEL}", *options) as base_url:
-            return check(Target(base_url=base_url, model=MODEL, api_key=KEY), trials=3)
+        with launched_server(KEY, *options) as base_url:
+            return check(Target(base_url=base_url, model=MODEL, api_key=KEY, mcp=mcp), trials=3)
     except DidNotStart:
         print("The server did not start; its log above has the reason.", file=sys.stderr)
         return 2

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["KEY", "MODEL", "DidNotStart", "launched_server"]
+__all__ = ["KEY", "MODEL", "DidNotStart", "free_port", "launched_server"]
 
 MODEL = "plumbline-pocket"
 KEY = "sk-of-nobody-but-this-run"
@@ -36,9 +36,7 @@ def launched_server(key: str | None = None, *options: str, program: Sequence[str
     Raises:
         DidNotStart: the server exited or was not healthy in time.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--port", str(port)]
     folder = tempfile.TemporaryDirectory()
     command += ["--store", f"{folder.name}/responses.db", *options]
@@ -61,6 +59,13 @@ def launched_server(key: str | None = None, *options: str, program: Sequence[str
             process.kill()
             process.wait()
         folder.cleanup()
+
+
+def free_port() -> int:
+    """Return a port of loopback that nothing uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _healthy(port: int) -> bool:

@@ -12,7 +12,7 @@ import sys
 from collections import Counter, defaultdict
 
 from derived.survivors import LISTED, judged
-from example_servers.good_server import KEY, MODEL, serving, transcripts
+from example_servers.good_server import serving, target_at, transcripts
 from example_servers.reference import application
 from mutants import MUTANTS
 from mutants.named_rules import named
@@ -21,7 +21,7 @@ from source_mutants.run import main as source_mutants
 from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Target
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 
 REPETITIONS = 20
 LEAST = 0.98
@@ -95,7 +95,7 @@ def rule_of(scenario: str, name: str, slug: str) -> str:
 def _unbroken() -> list[str]:
     wrong: Counter[str] = Counter()
     with serving(application()) as base_url:
-        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        target = target_at(base_url)
         for _ in range(REPETITIONS):
             for seen in asyncio.run(record(list(SCENARIOS.values()), target)):
                 wrong.update(finding.check for finding in judge(seen) if finding.verdict != "pass")

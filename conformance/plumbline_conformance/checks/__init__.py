@@ -39,6 +39,7 @@ import plumbline_conformance.checks.responses.tools
 import plumbline_conformance.checks.responses.tool_rounds
 import plumbline_conformance.checks.tool_defaults
 import plumbline_conformance.checks.responses.client_tools
+import plumbline_conformance.checks.responses.mcp
 import plumbline_conformance.checks.responses.effects
 import plumbline_conformance.checks.http.timing
 import plumbline_conformance.checks.chat.typed

@@ -269,6 +269,25 @@ def tool_search(target: Target) -> Probing:
     return (yield from _client_tool(target, samples.SEARCH, samples.DEFERRED))
 
 
+@capability("mcp", "Tools of MCP servers that the server calls")
+def mcp(target: Target) -> Probing:
+    """Ask for a list of the tools of the judge's MCP server."""
+    if target.mcp is None:
+        return "no address was given for an MCP server that the server may call (--mcp HOST:PORT)"
+    tool = samples.mcp(target, "get_time")
+    body = {"model": target.model, "input": "Hi", "tools": [tool], "max_output_tokens": 16, "store": False}
+    found = yield Request(path="/responses", json=body)
+    if (reason := _missing(found)) is not None or found.status >= 500:
+        return reason
+    output = found.json.get("output") if isinstance(found.json, dict) else None
+    kinds = (
+        [item.get("type") for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    )
+    return (
+        None if "mcp_list_tools" in kinds else "the request has an MCP server, and the answer lists no tools"
+    )
+
+
 @capability("apply-patch", "Patches that the client applies")
 def apply_patch(target: Target) -> Probing:
     return (yield from _client_tool(target, samples.PATCH, choice={"type": "apply_patch"}))

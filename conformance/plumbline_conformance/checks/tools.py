@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from plumbline_conformance.suite.model import Target
+
 __all__ = [
     "DEFERRED",
     "FLIP",
     "LOCAL_SHELL",
     "MARKUP",
+    "MCP_LABEL",
+    "MCP_PATH",
+    "MCP_SECRET",
+    "MCP_TOOLS",
     "NESTED",
     "NOTE",
     "PATCH",
@@ -22,6 +28,8 @@ __all__ = [
     "flat",
     "flipping",
     "function",
+    "mcp",
+    "mcp_result",
     "noting",
     "schema",
     "weather",
@@ -122,6 +130,37 @@ def flat(tool: dict[str, Any]) -> dict[str, Any]:
     """Return the tool in the format of the Responses API."""
     more = {"strict": False} if tool["type"] == "function" else {}
     return {"type": tool["type"], **tool[tool["type"]], **more}
+
+
+MCP_LABEL = "judge"
+"""How requests name the MCP server of the judge."""
+MCP_PATH = "/mcp"
+MCP_SECRET = "credential-of-the-judge-for-mcp"
+"""What requests send for the MCP server, and no answer may contain."""
+MCP_TOOLS: list[dict[str, Any]] = [
+    {"name": "get_time", "description": "Get the time in a city.", "inputSchema": schema("city")},
+    {"name": "fail", "description": "Fail for a reason.", "inputSchema": schema("reason")},
+]
+
+
+def mcp(target: Target, tool: str, **fields: Any) -> dict[str, Any]:
+    """Return the MCP server of the judge as a tool of a request, with one of its tools."""
+    return {
+        "type": "mcp",
+        "server_label": MCP_LABEL,
+        "server_url": f"http://{target.mcp}{MCP_PATH}",
+        "authorization": MCP_SECRET,
+        "allowed_tools": [tool],
+        "require_approval": "never",
+        **fields,
+    }
+
+
+def mcp_result(name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+    """Return the text of a call of the judge's MCP server, and whether the call failed."""
+    if name == "get_time" and isinstance(arguments.get("city"), str):
+        return f"It is noon in {arguments['city']}.", False
+    return "The tool failed, as it should.", True
 
 
 weather = function("get_weather", schema("city"))

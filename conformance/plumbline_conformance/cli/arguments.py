@@ -17,6 +17,7 @@ from plumbline_conformance.cli.options import (
     add_selection,
     add_target,
     add_timeout,
+    address,
     positive,
     seconds,
     seed,
@@ -173,6 +174,12 @@ def _add_check(parser: Parser) -> None:
         default="",
         metavar="NAMES",
         help="capabilities that the server has, or with a minus lacks, instead of probing: tools,stored,-key",
+    )
+    server.add_argument(
+        "--mcp",
+        type=address,
+        metavar="HOST:PORT",
+        help="where to run an MCP server that the server may call, for its scenarios (default: skip them)",
     )
     add_selection(parser)
     limits = parser.add_argument_group("requests and limits")

@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace, readers: Readers | None) -> int:
         case "check":
             _take_url(arguments)
             return run_check(
-                msgspec.structs.replace(_target(arguments), seed=arguments.seed),
+                msgspec.structs.replace(_target(arguments), seed=arguments.seed, mcp=arguments.mcp),
                 _selection(arguments),
                 _outputs(arguments),
                 concurrency=int(arguments.concurrency),

@@ -19,6 +19,7 @@ __all__ = [
     "add_selection",
     "add_target",
     "add_timeout",
+    "address",
     "positive",
     "seconds",
     "seed",
@@ -162,6 +163,14 @@ def seconds(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
     return value
+
+
+def address(text: str) -> str:
+    """Return a host and a port; raises ArgumentTypeError for anything else."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text} is not HOST:PORT, such as 127.0.0.1:8765")
+    return text
 
 
 def seed(text: str) -> int:

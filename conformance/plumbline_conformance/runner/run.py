@@ -10,6 +10,7 @@ import msgspec
 from plumbline_conformance.client.http import conversations, exchange_of, sender
 from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_law, worth_repeating
 from plumbline_conformance.runner.budget import Budget, BudgetTracker
+from plumbline_conformance.runner.mcp_server import mcp_server
 from plumbline_conformance.runner.server_watch import ServerWatch
 from plumbline_conformance.runner.session import DISTURBED, Probed, Session, is_late
 from plumbline_conformance.suite.model import UNKNOWN, Scenario, Target
@@ -45,14 +46,18 @@ async def record(
         declared: capabilities that the user declares as present or missing. They are not probed; scenarios that need a
             present one always run.
         restart_wait: seconds to wait for a server that has died to return. If it does not, the rest is skipped.
+
+    Raises:
+        OSError: no MCP server can listen at the address that the target has for one.
     """
     tracker = BudgetTracker(budget or Budget())
     watch = ServerWatch(target.base_url, restart_wait)
-    async with conversations(target, patience, lambda: tracker.seconds_left) as begin:
-        session = Session(target, asyncio.Semaphore(concurrency), begin, tracker, watch)
-        probed = await session.probe_all(scenarios, declared or {})
-        attempts = _Attempts(session, probed, trials, wanted)
-        return await _Schedule(attempts, session, watch, ended).run(scenarios)
+    with mcp_server(target):
+        async with conversations(target, patience, lambda: tracker.seconds_left) as begin:
+            session = Session(target, asyncio.Semaphore(concurrency), begin, tracker, watch)
+            probed = await session.probe_all(scenarios, declared or {})
+            attempts = _Attempts(session, probed, trials, wanted)
+            return await _Schedule(attempts, session, watch, ended).run(scenarios)
 
 
 class _Attempts:

@@ -77,6 +77,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The seed of requests that send one."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     """Further headers of every request, by lower-case name, such as headers that a gateway needs."""
+    mcp: str | None = None
+    """Where the judge runs an MCP server that the target may call, such as `127.0.0.1:8765`."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -141,7 +141,7 @@ def test_a_probe_that_comes_to_no_verdict_enables_nothing(name: str) -> None:
     """A busy server, a gateway or a broken connection shows no capability."""
     refusals = () if name == "key" else (401, 403)  # With these a server says that it wants a key.
     for status in (0, *refusals, 408, 409, 425, 429, 502, 503, 504):
-        steps = CAPABILITIES[name].probe(Target(base_url="", model=MODEL, api_key=KEY))
+        steps = CAPABILITIES[name].probe(Target(base_url="", model=MODEL, api_key=KEY, mcp="a:1"))
         answer = Exchange(method="POST", url="", request_headers={}, request_body=b"", status=status)
         next(steps)
 

@@ -31,7 +31,7 @@ from plumbline_conformance.runner.run import record
 from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Transcript
 
-__all__ = ["KEY", "MODEL", "app", "serving", "transcripts"]
+__all__ = ["KEY", "MODEL", "app", "serving", "target_at", "transcripts"]
 
 WORDS = "Grüße! 🌊 It is 21 °C."
 
@@ -143,7 +143,15 @@ def transcripts() -> dict[str, Transcript]:
     return {transcript.scenario: transcript for transcript in cached(_recorded)}
 
 
+def target_at(base_url: str) -> Target:
+    """Return the reference at this address as the target of a run that has all scenarios."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return Target(base_url=base_url, model=MODEL, api_key=KEY, mcp=f"127.0.0.1:{port}")
+
+
 def _recorded() -> list[Transcript]:
     with serving(application()) as base_url:
-        target = Target(base_url=base_url, model=MODEL, api_key=KEY)
+        target = target_at(base_url)
         return asyncio.run(record(list(SCENARIOS.values()), target))

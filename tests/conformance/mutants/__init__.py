@@ -12,6 +12,7 @@ from mutants.effects import EFFECTS
 from mutants.further_rules import FURTHER_RULES
 from mutants.identity import IDENTITY
 from mutants.laws import LAWS
+from mutants.mcp import MCP
 from mutants.members import MEMBERS
 from mutants.messages import MESSAGES
 from mutants.mutations import Mutant
@@ -40,6 +41,7 @@ MUTANTS: list[Mutant] = [
     *MEMBERS,
     *RESPONSE_MEMBERS,
     *CLIENT_TOOLS,
+    *MCP,
     *MESSAGES,
     *TYPED,
 ]

@@ -9,6 +9,8 @@ from __future__ import annotations
 __all__ = ["NAMED", "named"]
 
 NAMED: dict[str, str] = {
+    "responses/mcp-failure/sound: a failed response": "R-03",
+    "responses/mcp-limit/sums: two streamed calls": "RS-14",
     "messages/*/sound: law of sound: a message without a role": "MSG-01",
     "messages/tool/sound: arguments that are no object": "MSG-08 MSG-01",
     "messages/thinking/sound: changed thinking taken": "MSG-01",

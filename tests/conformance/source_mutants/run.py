@@ -33,8 +33,6 @@ from plumbline_conformance.transcript.model import Transcript
 from source_mutants.answers import UNSTEADY, Answers, answers, first_change, steady
 from source_mutants.outcomes import Outcome, append_outcome, conclude, read_outcomes, survivors
 from source_mutants.server import (
-    KEY,
-    MODEL,
     DidNotStart,
     LineNotes,
     Lines,
@@ -164,8 +162,7 @@ def _reference() -> Reference:
     order = list(SESSIONS)
     first: Answers = {}
     seconds: dict[str, float] = {}
-    with served(notes=notes) as url:
-        target = Target(base_url=url, model=MODEL, api_key=KEY)
+    with served(notes=notes) as target:
         found.start, _ = notes.take()
         for name in order:
             first |= asyncio.run(answers(target, [name], NOTING))
@@ -184,8 +181,7 @@ def _reference() -> Reference:
     # The same source by the slow way, which must start: a fault must not fail because of it.
     file = PACKAGE / "turn.py"
     unchanged = Change("plumbline.turn", str(file), file.read_text("utf-8"), imported=True)
-    with served(unchanged) as url:
-        target = Target(base_url=url, model=MODEL, api_key=KEY)
+    with served(unchanged) as target:
         found.good = steady(first, asyncio.run(answers(target, order[::-1], PATIENCE)))
         accused, why = asyncio.run(_judged(target, list(found.scenarios)))
     if accused:
@@ -214,8 +210,7 @@ def _kind(fault: Fault, reference: Reference) -> tuple[str, str]:
     source = fault.apply(path.read_bytes()).decode()
     change = Change(module, str(path), source, imported=_runs(reference.imports, fault))
     try:
-        with served(change) as url:
-            target = Target(base_url=url, model=MODEL, api_key=KEY)
+        with served(change) as target:
             sessions = reference.near(fault, reference.sessions)
             changed = asyncio.run(first_change(target, sessions, reference.good, PATIENCE))
             if changed is None:

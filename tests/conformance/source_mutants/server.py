@@ -24,9 +24,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from plumbline_conformance.suite.model import Target
 from source_mutants.swap import Change, put
 
-__all__ = ["KEY", "MODEL", "DidNotStart", "LineNotes", "Lines", "import_all", "lines_of_imports", "served"]
+__all__ = ["DidNotStart", "LineNotes", "Lines", "import_all", "lines_of_imports", "served"]
 
 MODEL = "plumbline-pocket"
 KEY = "sk-of-nobody-but-this-run"
@@ -125,24 +126,34 @@ def lines_of_imports(names: Iterable[str], package: Path) -> Lines:
 
 
 @contextmanager
-def served(change: Change | None = None, notes: LineNotes | None = None) -> Iterator[str]:
-    """Serve in a forked process until the block ends; yield the base URL.
+def served(change: Change | None = None, notes: LineNotes | None = None) -> Iterator[Target]:
+    """Serve in a forked process until the block ends; yield the server as a target of the judge.
 
     Raises:
         DidNotStart: the server exited or was not healthy in time.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        port, mcp = one.getsockname()[1], f"127.0.0.1:{other.getsockname()[1]}"
     with tempfile.TemporaryDirectory() as folder:
-        options = ("--port", str(port), "--store", f"{folder}/responses.db", "--threads", "1")
+        options = (
+            "--port",
+            str(port),
+            "--store",
+            f"{folder}/responses.db",
+            "--threads",
+            "1",
+            "--allow-mcp",
+            mcp,
+        )
         sys.stdout.flush()
         process = os.fork()
         if process == 0:
             _serve(options, change, notes)
         try:
             _wait(process, port)
-            yield f"http://127.0.0.1:{port}/v1"
+            yield Target(base_url=f"http://127.0.0.1:{port}/v1", model=MODEL, api_key=KEY, mcp=mcp)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGKILL)

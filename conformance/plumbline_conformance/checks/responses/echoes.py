@@ -15,6 +15,8 @@ LABELS = ("safety_identifier", "prompt_cache_key")
 """Members that only OpenAI's service uses; servers may leave them out of the response."""
 FREE = ("service_tier", "reasoning")
 """Members that a server answers with the value in effect, or that other scenarios look at."""
+UNSHOWN = ("authorization", "headers", "server_url")
+"""Members of an MCP server that a response leaves out or shortens, because they may be credentials (TOOL-21)."""
 DEFAULTS = {
     "tool_choice": "auto",
     "parallel_tool_calls": True,
@@ -35,7 +37,16 @@ Placed = tuple[str, dict[str, Any]]
 def requested(given: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a request that the response must echo."""
     names = [name for name in members_of("R-11", "Response") if name not in (*LABELS, *FREE)]
-    return {name: given[name] for name in names if given.get(name) is not None}
+    found = {name: given[name] for name in names if given.get(name) is not None}
+    if isinstance(tools := found.get("tools"), list):
+        found["tools"] = [_without_credentials(tool) for tool in tools]
+    return found
+
+
+def _without_credentials(tool: Any) -> Any:
+    if not isinstance(tool, dict) or tool.get("type") != "mcp":
+        return tool
+    return {name: value for name, value in tool.items() if name not in UNSHOWN}
 
 
 def defaults(given: dict[str, Any]) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def check_response(body: Any, model: str) -> None:
     tools = [
         tool.get("name", tool["type"])
         for tool in body.get("tools") or []
-        if tool["type"] in ("function", "custom", *CLIENT_TOOLS)
+        if tool["type"] in ("function", "custom", "mcp", *CLIENT_TOOLS)
     ]
     _check_choice(body.get("tool_choice"), tools)
     if body.get("previous_response_id") and body.get("conversation"):
@@ -173,7 +173,11 @@ def check_response(body: Any, model: str) -> None:
 
 def check_calls(items: list[dict[str, Any]]) -> None:
     """Refuse outputs without a call of their `call_id`, and calls without outputs (TOOL-11, TOOL-12)."""
-    calls = [_joint(item) for item in items if str(item.get("type")).endswith("_call")]
+    calls = [
+        _joint(item)
+        for item in items
+        if str(item.get("type")).endswith("_call") and item["type"] != "mcp_call"
+    ]
     outputs = [_joint(item) for item in items if str(item.get("type")).endswith("_output")]
     for output in outputs:
         if output not in calls:

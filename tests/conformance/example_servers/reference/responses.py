@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-from example_servers.reference import client_calls
+from example_servers.reference import client_calls, mcp_calls
 from example_servers.reference.model_output import Output, entry, output, pieces
 from example_servers.reference.refusals import CLIENT_TOOLS, Refused, check_calls, names_of
 from example_servers.reference.stored import Conversations
@@ -145,7 +145,10 @@ class Kept:
         check_calls(context)
         found = _output(body, context)
         self._made += 1
-        events = list(_events(_frame(body, self._made), found, body, _count(context, body)))
+        steps = list(mcp_calls.steps(f"resp_{self._made}", body, context, _question(context)))
+        if any(item["type"] == "mcp_approval_request" for item, _, _ in steps):
+            found = Output()
+        events = list(_events(_frame(body, self._made), found, body, _count(context, body), steps))
         response = events[-1]["response"]
         name = response["id"]
         if talk is not None:
@@ -196,7 +199,7 @@ def _count(context: list[Json], body: Json) -> int:
 
 
 def _text(item: Json) -> str:
-    content = item.get("content", item.get("output", ""))
+    content = item.get("content", item.get("output")) or ""
     if item["type"] == "tool_search_output":
         return str(item["tools"])
     if isinstance(content, str):
@@ -204,8 +207,13 @@ def _text(item: Json) -> str:
     return "".join(part.get("text", part.get("stdout", "")) for part in content)
 
 
-def _output(body: Json, context: list[Json]) -> Output:
+def _question(context: list[Json]) -> str:
+    """Return the last message, if it is the user's."""
     final = context[-1] if context else {}
+    return _text(final) if final.get("role") == "user" else ""
+
+
+def _output(body: Json, context: list[Json]) -> Output:
     choice = body.get("tool_choice")
     output_format = (body.get("text") or {}).get("format") or {}
     schema = {
@@ -218,7 +226,7 @@ def _output(body: Json, context: list[Json]) -> Output:
         if "name" in tool or tool["type"] in CLIENT_TOOLS
     ]
     return output(
-        _text(final) if final.get("role") == "user" else "",
+        _question(context),
         tools=tools,
         choice=names_of(choice) if isinstance(choice, dict) else choice,
         parallel=body.get("parallel_tool_calls") is not False,
@@ -240,7 +248,9 @@ def _frame(body: Json, number: int) -> Json:
     echoed = {key: body[key] if body.get(key) is not None else default for key, default in ECHOED.items()}
     if echoed["reasoning"].get("summary") is None:
         echoed["reasoning"] = {**echoed["reasoning"], "summary": None}
-    echoed["tools"] = [{"description": None, **tool} if "name" in tool else tool for tool in echoed["tools"]]
+    echoed["tools"] = [
+        {"description": None, **tool} if "name" in tool else mcp_calls.shown(tool) for tool in echoed["tools"]
+    ]
     echoed["text"] = {"format": {"type": "text"}, **echoed["text"]}
     made = {
         "id": f"resp_{number}",
@@ -252,7 +262,9 @@ def _frame(body: Json, number: int) -> Json:
     return {**made, **state, "error": None, **echoed, "usage": None}
 
 
-def _events(frame: Json, found: Output, body: Json, prompt: int) -> Iterator[Json]:
+def _events(
+    frame: Json, found: Output, body: Json, prompt: int, steps: list[mcp_calls.Step]
+) -> Iterator[Json]:
     output: list[Json] = []
     number = 0
 
@@ -267,6 +279,13 @@ def _events(frame: Json, found: Output, body: Json, prompt: int) -> Iterator[Jso
     yield event("in_progress", response=frame)
     complete = found.finish != "length"
     wanted = "message.output_text.logprobs" in (body.get("include") or [])
+    for begun, inner, done in steps:
+        place = len(output)
+        output.append(done)
+        yield event("output_item.added", output_index=place, item=begun)
+        for kind, fields in inner:
+            yield event(kind, item_id=done["id"], output_index=place, **fields)
+        yield event("output_item.done", output_index=place, item=done)
     for item, parts in _planned(frame["id"], found):
         place = len(output)
         where = {"item_id": item["id"], "output_index": place}

@@ -1,0 +1,118 @@
+"""Run the MCP server that a judged server may call (`check --mcp HOST:PORT`).
+
+It speaks streamable HTTP without sessions, as the specification of MCP allows: each request of JSON-RPC has one answer
+as JSON. It keeps nothing, so its results depend on the arguments alone and a recording can be judged without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+from plumbline_conformance.checks.tools import MCP_PATH, MCP_TOOLS, mcp_result
+from plumbline_conformance.suite.model import Target
+
+__all__ = ["mcp_server"]
+
+_NEWEST = "2025-06-18"
+_VERSIONS = ("2025-11-25", _NEWEST, "2025-03-26")
+_NO_METHOD = -32601
+_LONGEST = 1 << 20
+"""Bytes of a request."""
+Json = dict[str, Any]
+
+
+@contextmanager
+def mcp_server(target: Target) -> Iterator[None]:
+    """Serve at the address of the target, if it has one, until the block ends.
+
+    Raises:
+        OSError: the address is in use or not of this machine.
+    """
+    if target.mcp is None:
+        yield
+        return
+    host, _, port = target.mcp.rpartition(":")
+    try:
+        server = _Server((host.strip("[]"), int(port)), _Handler)
+    except OSError as error:
+        raise OSError(f"no MCP server can listen at {target.mcp} (--mcp): {error.strerror}") from None
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # A judged server may keep its connections open.
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("content-length") or 0)
+        if self.path != MCP_PATH or not 0 < length <= _LONGEST:
+            self._answer(404 if self.path != MCP_PATH else 400, None)
+            return
+        try:
+            message = json.loads(self.rfile.read(length))
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            self._answer(400, None)
+        elif "id" not in message:
+            self._answer(202, None)
+        else:
+            self._answer(200, {"jsonrpc": "2.0", "id": message["id"], **_answered(message)})
+
+    def do_GET(self) -> None:
+        self._answer(405, None)  # It has nothing to say by itself.
+
+    def do_DELETE(self) -> None:
+        self._answer(405, None)  # There are no sessions to end.
+
+    def _answer(self, status: int, value: Json | None) -> None:
+        body = b"" if value is None else json.dumps(value).encode()
+        self.send_response(status)
+        if value is not None:
+            self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+def _answered(message: Json) -> Json:
+    """Return the result or the error of a request."""
+    found = message.get("params")
+    params: Json = found if isinstance(found, dict) else {}
+    match message.get("method"):
+        case "initialize":
+            wanted = params.get("protocolVersion")
+            version = wanted if wanted in _VERSIONS else _NEWEST
+            server = {"name": "plumbline", "version": "1"}
+            return {
+                "result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}
+            }
+        case "ping":
+            return {"result": {}}
+        case "tools/list":
+            return {"result": {"tools": MCP_TOOLS}}
+        case "tools/call":
+            given = params.get("arguments")
+            text, failed = mcp_result(str(params.get("name")), given if isinstance(given, dict) else {})
+            return {"result": {"content": [{"type": "text", "text": text}], "isError": failed}}
+    return {"error": {"code": _NO_METHOD, "message": "there is no such method"}}
