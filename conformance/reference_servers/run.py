@@ -50,6 +50,8 @@ class Site:
     def __init__(self, name: str, peer: Peer) -> None:
         self.name = name
         self.peer = peer
+        self.mcp = f"127.0.0.1:{free_port()}"
+        """Where the judge runs an MCP server for ours."""
         home = peer.within or name
         self._environment = None if home == name and peer.ours else Environment(home, PEERS[home], HOME)
         self._bin = Path(sys.executable).parent if self._environment is None else self._environment.bin
@@ -88,6 +90,7 @@ class Site:
         names = {
             "port": port,
             "spare_port": free_port(),
+            "mcp": self.mcp,
             "model": MODEL,
             "upstream": upstream,
             "data": data,
@@ -176,6 +179,8 @@ def _check(site: Site, url: str, *more: str, number: int = 0) -> tuple[str, Path
     live = HOME / f"{site.name}.{number}.json"
     live.unlink(missing_ok=True)
     judged = ("check", "--base-url", url, "--model", site.peer.served, *_key("--api-key", site))
+    if site.peer.ours:
+        judged += ("--mcp", site.mcp)
     limits = ("--timeout", "120", "--restart-wait", str(_START))
     status, last = _run(*judged, *limits, "--json", str(live), *more)
     if status not in (0, 1):

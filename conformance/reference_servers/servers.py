@@ -55,7 +55,10 @@ class Peer:
     """The name under which it serves the model."""
 
 
-_OURS = ("plumbline", "serve", "--served-model-name", "{model}", "--port", "{port}")
+_OURS = (
+    *("plumbline", "serve", "--served-model-name", "{model}", "--port", "{port}"),
+    *("--allow-mcp", "{mcp}"),
+)
 
 _OGX = """\
 version: 2

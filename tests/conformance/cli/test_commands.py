@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_servers.good_server import KEY, MODEL, app, serving
+from example_servers.good_server import KEY, MODEL, app, serving, target_at
 from example_servers.odd_servers import answering, error, fixed
 from example_servers.reference import application
 
@@ -31,7 +31,9 @@ ERROR = {"error": {"message": "no [bold]", "type": "invalid_request_error", "par
 
 
 def test_the_reference_conforms(good: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", good, "--api-key", KEY, "--strict"]) == 0  # The model is the first that it lists.
+    mcp = target_at(good).mcp
+    # The model is the first that it lists.
+    assert main(["check", good, "--api-key", KEY, "--strict", "--mcp", str(mcp)]) == 0
     behaviour = sum(found.sampled for found in CHECKS.values())
     protocol = len(CHECKS) - behaviour
     assert capsys.readouterr().out == (

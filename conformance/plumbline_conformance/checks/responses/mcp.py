@@ -66,6 +66,17 @@ def _server_of(exchange: Exchange) -> Json:
     raise NotRequested("the request has no MCP server of the judge")
 
 
+def _called_at_once(exchange: Exchange) -> list[Json]:
+    """Return the calls of an answer whose request forces one of the judge's MCP server, without approval."""
+    given = request_fields(exchange)
+    server = _server_of(exchange)
+    if given.get("tool_choice") != "required" or len(objects_in(given.get("tools"))) != 1:
+        raise NotRequested("the request forces no call of the MCP server")
+    if server.get("require_approval") != "never":
+        raise NotRequested("the request does not allow a call without approval")
+    return calls_of(exchange, CALL, forced=True)
+
+
 def _offered(exchange: Exchange) -> list[Json]:
     """Return the tools that the request allows, as an item lists them."""
     allowed = _server_of(exchange).get("allowed_tools")
@@ -112,16 +123,20 @@ def _listed(exchange: Exchange) -> Iterator[Problem]:
 )
 def _called(exchange: Exchange) -> Iterator[Problem]:
     allowed = [tool["name"] for tool in _offered(exchange)]
-    for call in calls_of(exchange, CALL, forced=True):
-        wanted = {"server_label": tools.MCP_LABEL, "status": "completed", "error": None}
+    for call in _called_at_once(exchange):
+        text, failed = tools.mcp_result(str(call.get("name")), _arguments(call))
+        wanted = {
+            "server_label": tools.MCP_LABEL,
+            "status": "failed" if failed else "completed",
+            "output": None if failed else text,
+        }
         found = {name: call.get(name) for name in wanted}
-        if found != wanted or call.get("name") not in allowed:
-            shown = as_json({**found, "name": call.get("name")})[:200]
-            yield Problem(expected=f"a completed call of {allowed}", actual=shown, pointer="output[]")
-        text, _ = tools.mcp_result(str(call.get("name")), _arguments(call))
-        if call.get("output") != text:
+        if found != wanted or call.get("name") not in allowed or (call.get("error") is None) == failed:
+            shown = as_json({**found, "name": call.get("name"), "error": call.get("error")})[:200]
             yield Problem(
-                expected=as_json(text), actual=as_json(call.get("output"))[:200], pointer="output[].output"
+                expected=f"a call of {', '.join(allowed)}: {as_json(wanted)}",
+                actual=shown,
+                pointer="output[]",
             )
 
 
@@ -138,8 +153,7 @@ def _arguments(call: Json) -> Json:
 
 @either("responses/mcp/answered", "Go on after the call, until the model answers", "TOOL-21")
 def _answered(exchange: Exchange) -> Iterator[Problem]:
-    _server_of(exchange)
-    calls_of(exchange, CALL, forced=True)
+    _called_at_once(exchange)
     kinds = [item.get("type") for item in items(exchange)]
     if kinds[-1] != "message":
         yield Problem(expected="a message after the call", actual=as_json(kinds)[:200], pointer="output")
@@ -190,8 +204,7 @@ def _of_item(exchange: Exchange, item: Json) -> list[Json]:
 
 @stream("responses/mcp/arguments", "Make deltas of arguments join to the arguments of the call", "TOOL-21")
 def _joined(exchange: Exchange) -> Iterator[Problem]:
-    _server_of(exchange)
-    calls_of(exchange, CALL, forced=True)
+    _called_at_once(exchange)
     for call in items(exchange, CALL):
         texts = {
             verb: "".join(

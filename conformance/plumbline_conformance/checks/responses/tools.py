@@ -248,7 +248,8 @@ pair("responses/tool-required", "A call that is required", _required, needs=NEED
 )
 def _any_call(exchange: Exchange) -> Iterator[Problem]:
     kinds = [str(item.get("type")) for item in items(exchange)]
-    if not _called_names(exchange) and not any(kind.endswith("_call") for kind in kinds):
+    called = any(kind.endswith("_call") or kind == "mcp_approval_request" for kind in kinds)
+    if not _called_names(exchange) and not called:
         yield Problem(expected="a call of some tool", actual="[]", pointer="output")
 
 
