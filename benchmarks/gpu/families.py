@@ -96,6 +96,7 @@ def graph_difference(case: Any, make: Maker) -> float:
     graphs = StepGraphs(
         lambda token_ids, batch: model.compute_logits(model.forward(token_ids, batch, caches)),
         Capture(recorder, 4, 5),
+        vocab_size=model.description.vocab_size,
         block_size=8,
         state_row=3,
         device=device,

@@ -16,14 +16,24 @@ from transformers import AutoConfig
 from plumbline.engines.native.models import describe
 from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.to_gguf import write
-from plumbline.server.loading import engines, native_engine
+from plumbline.server.loading import engines
 from plumbline.server.loading.engines import EngineChoice, choose_engine
 from plumbline.server.loading.model import load
-from plumbline.server.loading.native_engine import NativeModel, describe_model, native_dtype
+from plumbline.server.loading.native import engine as native_engine
+from plumbline.server.loading.native import memory as native_memory
+from plumbline.server.loading.native import model as native_model
+from plumbline.server.loading.native.model import NativeModel, describe_model, native_dtype
 from plumbline.server.settings import Settings, SettingsError
 from plumbline_kernels.cpu.library import Library
 
 GGUF = Path("model.gguf")
+
+
+def find_a_gpu(monkeypatch: pytest.MonkeyPatch, memory: int = 80 << 30) -> None:
+    """Let `--device auto` find a GPU with so many bytes of memory."""
+    for module in (engines, native_engine, native_model):
+        monkeypatch.setattr(module, "device_of", lambda _: torch.device("cuda", 0))
+    monkeypatch.setattr(native_memory, "device_bytes", lambda _: memory)
 
 
 @pytest.fixture
@@ -179,8 +189,7 @@ def test_a_model_without_kernels_for_the_device_runs_elsewhere_or_is_refused_wit
 ) -> None:
     AutoConfig.for_model("qwen3_moe", head_dim=512).save_pretrained(tmp_path)
     assert choose_engine(Settings(), tmp_path, None).name == "plumbline"
-    for module in (engines, native_engine):
-        monkeypatch.setattr(module, "device_of", lambda _: torch.device("cuda", 0))
+    find_a_gpu(monkeypatch)
     chosen = choose_engine(Settings(), tmp_path, None)
     assert chosen.name == "transformers"
     assert "no heads of 512" in chosen.reason
@@ -193,8 +202,7 @@ def test_a_quantised_model_runs_on_our_engine_but_on_a_gpu_on_vllm(
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
     chosen = choose_engine(Settings(), tmp_path, None)
     assert chosen == EngineChoice("plumbline", "it supports this model and reads its quantised weights")
-    for module in (engines, native_engine):
-        monkeypatch.setattr(module, "device_of", lambda _: torch.device("cuda", 0))
+    find_a_gpu(monkeypatch)
     for installed, name in ((None, "plumbline"), (object(), "vllm")):
         monkeypatch.setattr(engines, "find_spec", lambda _, found=installed: found)
         chosen = choose_engine(Settings(), tmp_path, None)
@@ -268,7 +276,7 @@ def test_kernels_are_compiled_unless_the_operator_forbids_it(choice: str, expect
 def test_without_a_compiler_torch_runs_the_model_and_one_line_says_what_is_lost(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    native_engine.compiled_kernels.cache_clear()
+    native_model.compiled_kernels.cache_clear()
     monkeypatch.setenv("CXX", "no-such-compiler")
     caplog.set_level("INFO", "plumbline.engines")
     assert not compiled(Settings())
@@ -284,7 +292,7 @@ def test_kernels_that_do_not_support_the_type_of_the_weights_are_refused_by_name
 
 
 def test_kernels_of_a_cpu_are_refused_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_engine, "device_of", lambda _: torch.device("cuda"))
+    find_a_gpu(monkeypatch)
     with pytest.raises(
         SettingsError, match="--compile is on, but kernels are compiled for a CPU, not for cuda"
     ):
@@ -294,6 +302,30 @@ def test_kernels_of_a_cpu_are_refused_on_another_device(monkeypatch: pytest.Monk
     with pytest.raises(SettingsError, match=r"--batch-invariant needs --device cpu"):
         compiled(Settings(batch_invariant=True))
     assert not compiled(Settings())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            Settings(),
+            r"MiB beside .* of weights and .* of CUDA graphs \(--no-cuda-graphs\), and cuda:0 has 300",
+        ),
+        (Settings(cuda_graphs=False), None),
+        (Settings(cuda_graphs=False, kv_cache_bytes=299 << 20), "beside .* of weights, and cuda:0 has"),
+    ],
+)
+def test_what_a_gpu_cannot_hold_is_refused_before_weights_are_read(
+    settings: Settings, words: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache takes 256 MiB, the graphs of 4,096 requests of 1,024 tokens 40."""
+    find_a_gpu(monkeypatch, memory=300 << 20)
+    settings = msgspec.structs.replace(settings, max_num_seqs=4096, max_model_len=2048)
+    if words is None:
+        assert not compiled(settings)
+        return
+    with pytest.raises(SettingsError, match=words):
+        compiled(settings)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +344,7 @@ def test_quantised_weights_of_fp16_run_in_bf16_on_a_cpu(
     rounded = NativeModel(describe(config | {"quantization_config": {"quant_method": "fp8"}}), None)
     assert native_dtype(settings, rounded) == dtype
     assert native_dtype(Settings(), whole) == torch.float16
-    monkeypatch.setattr(native_engine, "device_of", lambda _: torch.device("cuda"))
+    find_a_gpu(monkeypatch)
     assert native_dtype(Settings(), rounded) == torch.float16
 
 

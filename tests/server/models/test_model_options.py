@@ -16,7 +16,7 @@ import pytest
 from support.servers.asgi import serving
 
 from plumbline.pocket import MODEL_DIR
-from plumbline.server.loading.engines import CACHE_BYTES
+from plumbline.server.loading.native.memory import CACHE_BYTES
 from plumbline.server.loading.several import several
 from plumbline.server.settings import Settings, SettingsError
 from plumbline.server.settings.values import read_models

@@ -22,7 +22,7 @@ from torch import Tensor
 from plumbline.engines.native.slots import StepInputs
 from plumbline_kernels.attention import AttentionBatch
 
-__all__ = ["Capture", "CudaRecorder", "Recorder", "StepGraphs", "bucket_sizes"]
+__all__ = ["Capture", "CudaRecorder", "Recorder", "StepGraphs", "bucket_sizes", "graphs_bytes"]
 
 _STEP = 16
 """Buckets are a power of two up to this size, and multiples of it from there on."""
@@ -73,7 +73,7 @@ class Capture(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Graph:
     logits: Tensor
-    """fp32 [B, V]; each replay overwrites it."""
+    """fp32 [B, V]; each replay of any bucket overwrites it."""
     replay: Replay
 
 
@@ -83,13 +83,21 @@ class StepGraphs:
     Args:
         forward: computes a decode step.
         capture: how to record it, and its limits.
+        vocab_size: V.
         block_size: tokens of a block.
         state_row: the row of layers with a state that no request has.
         device: of the model.
     """
 
     def __init__(
-        self, forward: Forward, capture: Capture, *, block_size: int, state_row: int, device: torch.device
+        self,
+        forward: Forward,
+        capture: Capture,
+        *,
+        vocab_size: int,
+        block_size: int,
+        state_row: int,
+        device: torch.device,
     ) -> None:
         self._forward, self._recorder = forward, capture.recorder
         self._sizes = bucket_sizes(capture.max_num_seqs)
@@ -104,6 +112,8 @@ class StepGraphs:
         self._seq_lens = zeros(rows, dtype=torch.int32)
         self._tables = zeros(rows, capture.blocks_per_sequence, dtype=torch.int32)
         self._starts = torch.arange(rows + 1, dtype=torch.int32, device=device)
+        # Logits of its own for each bucket would take gigabytes of a large vocabulary.
+        self._logits = zeros(rows, vocab_size, dtype=torch.float32)
 
     def takes(self, inputs: StepInputs) -> bool:
         """Return whether a step is one of plain decodes: of one token each, without images and adapters."""
@@ -160,10 +170,19 @@ class StepGraphs:
                 num_decodes=size,
                 state_rows=self._states[:size],
             )
-            return self._forward(self._token_ids[:size], batch)
+            return self._logits[:size].copy_(self._forward(self._token_ids[:size], batch))
 
         found = self._graphs[size] = _Graph(*self._recorder.record(call))
         return found
+
+
+def graphs_bytes(most: int, vocab_size: int, itemsize: int) -> int:
+    """Return about how many bytes the graphs of steps of up to `most` requests take.
+
+    Logits are most of it: what a step computes of them, in the model's type of `itemsize` bytes and in fp32, in memory
+    that all graphs share, and the result.
+    """
+    return bucket_sizes(most)[-1] * vocab_size * (itemsize + 4 + 4)
 
 
 def bucket_sizes(most: int) -> list[int]:

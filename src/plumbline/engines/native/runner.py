@@ -137,6 +137,7 @@ class ModelRunner:
             self.graphs = StepGraphs(
                 self._logits,
                 capture,
+                vocab_size=self.vocab_size,
                 block_size=self._cache_size[1],
                 state_row=self._num_states,
                 device=self._device,

@@ -19,12 +19,10 @@ from plumbline.engines.native.models import UnsupportedModelError
 from plumbline.engines.native.models.description import Experts
 from plumbline.engines.port import Engine, EngineInfo
 from plumbline.server.loading.adapter_ranks import vllm_rank
-from plumbline.server.loading.native_engine import (
-    CACHE_BYTES,
+from plumbline.server.loading.native.engine import build_native
+from plumbline.server.loading.native.memory import NUM_BATCHED_TOKENS, cache_bytes
+from plumbline.server.loading.native.model import (
     DTYPES,
-    NUM_BATCHED_TOKENS,
-    build_native,
-    cache_bytes,
     compiled,
     describe_model,
     device_of,
@@ -35,12 +33,9 @@ from plumbline.text.gguf import disagreement, uncompared
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
 __all__ = [
-    "CACHE_BYTES",
     "EngineChoice",
     "build_engine",
-    "cache_bytes",
     "choose_engine",
-    "device_of",
     "folder_vocabulary",
     "vocabulary",
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch  # An API server without an engine does without its hundreds of megabytes.
 
-__all__ = ["device_bytes", "release_unused"]
+__all__ = ["device_bytes", "release_unused", "weight_bytes"]
 
 _GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -25,6 +25,12 @@ def device_bytes(device: torch.device) -> int:
         return min(machine, int(_GROUP_LIMIT.read_text("ascii")))
     except (OSError, ValueError):  # There is no group, or it has no limit.
         return machine
+
+
+def weight_bytes(folder: Path, gguf: Path | None) -> int:
+    """Return the size of the files with a model's weights."""
+    weights = [gguf] if gguf is not None else folder.glob("*.safetensors")
+    return sum(path.stat().st_size for path in weights)
 
 
 def release_unused() -> None:

@@ -23,6 +23,7 @@ from plumbline.engines.llama_cpp.threads import bound_waits
 from plumbline.engines.port import Engine
 from plumbline.pocket import MODEL_DIR
 from plumbline.protocols.common.sampling.parameters import Defaults
+from plumbline.server.loading.memory import weight_bytes
 from plumbline.server.loading.model_files import named_files, resolve_gguf, resolve_model
 from plumbline.server.loading.templates import load_template, template_defaults
 from plumbline.server.settings import OptionError, Settings, SettingsError
@@ -35,7 +36,7 @@ from plumbline.text.shown_call import shown_call
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
 
-__all__ = ["ServedModel", "find_files", "load", "model_name", "weight_bytes"]
+__all__ = ["ServedModel", "find_files", "load", "model_name"]
 
 _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 """transformers' class for a folder that names none."""
@@ -98,12 +99,6 @@ def find_files(settings: Settings) -> tuple[Path, Path | None]:
         return resolve_model(path) if path and gguf is None else MODEL_DIR, gguf
     except FileNotFoundError as error:
         raise OptionError("--model", f"cannot be used: {error}") from error
-
-
-def weight_bytes(folder: Path, gguf: Path | None) -> int:
-    """Return the size of the files with a model's weights."""
-    weights = [gguf] if gguf is not None else folder.glob("*.safetensors")
-    return sum(path.stat().st_size for path in weights)
 
 
 def _only(settings: Settings) -> tuple[str, str]:

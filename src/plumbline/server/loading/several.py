@@ -12,9 +12,11 @@ import msgspec
 import torch
 
 from plumbline.server.loading.catalog import Catalog, Source
-from plumbline.server.loading.engines import cache_bytes, choose_engine, device_of
-from plumbline.server.loading.memory import device_bytes
-from plumbline.server.loading.model import ServedModel, find_files, load, model_name, weight_bytes
+from plumbline.server.loading.engines import choose_engine
+from plumbline.server.loading.memory import device_bytes, weight_bytes
+from plumbline.server.loading.model import ServedModel, find_files, load, model_name
+from plumbline.server.loading.native.memory import cache_bytes
+from plumbline.server.loading.native.model import device_of
 from plumbline.server.settings import OptionError, Settings
 
 __all__ = ["several"]

@@ -91,6 +91,7 @@ def test_yarn_makes_the_context_longer():
     assert describe(BASE).context_length == 2048
 
 
+LLAMA4 = {"intermediate_size_mlp": 128}
 STATE_SPACE = {
     "model_type": "granitemoehybrid",
     "num_hidden_layers": 2,
@@ -174,6 +175,9 @@ def test_what_is_not_supported_is_refused_by_name(changes, field):
         ({"model_type": "llama", "sliding_window": 8}, [None] * 4),
         ({"model_type": "mistral", "sliding_window": 8}, [8] * 4),
         ({"model_type": "mistral", "sliding_window": None}, [None] * 4),
+        ({"model_type": "llama4_text", **LLAMA4}, [8192, 8192, 8192, None]),
+        ({"model_type": "llama4_text", **LLAMA4, "attention_chunk_size": 16}, [16, 16, 16, None]),
+        ({"model_type": "llama4_text", **LLAMA4, "attention_chunk_size": None}, [None] * 4),
         ({"model_type": "qwen2", "sliding_window": 8, "max_window_layers": 0}, [None] * 4),
         (
             {
@@ -198,6 +202,9 @@ def test_what_is_not_supported_is_refused_by_name(changes, field):
 def test_each_layer_has_the_window_that_its_family_gives_it(changes, windows):
     config = describe(BASE | changes)
     assert [layer.mixer.window for layer in config.layers] == windows
+    assert [layer.mixer.tiled for layer in config.layers] == [
+        config.model_type == "llama4_text" and window is not None for window in windows
+    ]
 
 
 def test_a_config_that_transformers_writes_is_read_back(tmp_path: Path):

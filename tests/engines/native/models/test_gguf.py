@@ -39,6 +39,9 @@ PROMPT = [3 + 7 * index % (TOKENS - 3) for index in range(40)]
 """Longer than the windows of `ARCHITECTURES` and the length that Llama 3 was scaled from."""
 WRITTEN = (Kind.Q4_0, Kind.Q5_0, Kind.Q8_0, Kind.Q4_1, Kind.Q5_1, Kind.F16, Kind.BF16)
 """Types that the gguf package writes."""
+EXPERTS = ("qwen3moe", "mixtral")
+OF_EXPERTS = (Kind.Q4_0, Kind.Q8_0, Kind.Q5_1, Kind.BF16)
+"""Levels of both widths, without and with shifts, and whole numbers."""
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"without": "blk.1.ffn_up.weight"}, r"missing: blk\.1\.ffn_up\.weight"),
@@ -78,13 +81,17 @@ def test_logits_are_those_of_transformers(tmp_path: Path, label: str) -> None:
     torch.testing.assert_close(logits(read(tmp_path / "a.gguf")), expected(reference), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.name)
-def test_quantised_weights_compute_what_they_stand_for(tmp_path: Path, kind: Kind) -> None:
-    reference = random_reference("llama")
-    write_gguf(tmp_path / "a.gguf", reference, "llama", kind)
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [*(("llama", kind) for kind in WRITTEN), *((label, kind) for label in EXPERTS for kind in OF_EXPERTS)],
+    ids=str,
+)
+def test_quantised_weights_compute_what_they_stand_for(tmp_path: Path, label: str, kind: Kind) -> None:
+    reference = random_reference(label)
+    write_gguf(tmp_path / "a.gguf", reference, label, kind)
     with torch.no_grad():
-        for weight in reference.parameters():
-            if weight.dim() > 1:
+        for name, weight in reference.named_parameters():
+            if weight.dim() > 1 and not name.endswith("mlp.gate.weight"):  # Routers are never rounded.
                 stored = gguf.quants.quantize(weight.numpy(), kind)
                 weight.copy_(torch.from_numpy(gguf.quants.dequantize(stored, kind)))
     torch.testing.assert_close(logits(read(tmp_path / "a.gguf")), expected(reference), atol=1e-4, rtol=0)
@@ -104,9 +111,13 @@ def test_blocks_are_unpacked_as_by_the_gguf_package(kind: int, seed: int, rows: 
     )
 
 
-@pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [*(("llama", kind) for kind in WRITTEN), *((label, Kind.Q4_0) for label in EXPERTS)],
+    ids=str,
+)
 def test_types_that_fit_the_kernels_keep_their_levels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str, kind: Kind
 ) -> None:
     packed: list[tuple[torch.Tensor, int, Any, Any]] = []
     pack: Callable[..., PackedWeight] = Library.pack
@@ -118,11 +129,16 @@ def test_types_that_fit_the_kernels_keep_their_levels(
         return pack(self, weight, bits, scales, shifts)
 
     monkeypatch.setattr(Library, "pack", keep)
-    write_gguf(tmp_path / "a.gguf", random_reference("llama"), "llama", kind)
+    # Tokens take all experts: with rounded inputs, near logits of a router would choose others.
+    reference = random_reference(label, **({"num_experts_per_tok": 3} if label in EXPERTS else {}))
+    write_gguf(tmp_path / "a.gguf", reference, label, kind)
     narrow = logits(read(tmp_path / "a.gguf", library=load()))
     fits = int(kind) in BLOCKS
+    routers = [weight for weight, *_ in packed if weight.shape[0] == 3]
+    packed = [each for each in packed if each[0].shape[0] > 3]
     assert {bits for _, bits, _, _ in packed} == {BLOCKS[int(kind)].bits if fits else 0}
-    assert len(packed) == 2 * 4 + 1
+    experts = 3 if label in EXPERTS else 1
+    assert (len(packed), len(routers)) == (2 * (2 + 2 * experts) + 1, 2 * (label in EXPERTS))
     if fits:
         for weight, bits, scales, shifts in packed:
             parts = weight.view(weight.shape[0], scales.shape[1], -1)

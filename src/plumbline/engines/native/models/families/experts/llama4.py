@@ -59,11 +59,10 @@ def _llama4(fields: Fields) -> ModelDescription:
 
 
 def _mixers(fields: Fields, types: tuple[str, ...], turned: list[bool]) -> list[Attention]:
-    size, shape, bias = (
-        fields.integer("attention_chunk_size", 8192),
-        heads(fields, 128),
-        attention_bias(fields),
-    )
+    size, shape, bias = None, heads(fields, 128), attention_bias(fields)
+    # Null means no windows, as in vLLM; transformers cannot run such a model.
+    if fields.get("attention_chunk_size") is not None or not fields.has("attention_chunk_size"):
+        size = fields.integer("attention_chunk_size", 8192)
     rope = read_rope(fields, 500000.0, interleaved=True)
     norm = HeadNorm(weights="none", after_rope=True) if fields.flag("use_qk_norm", True) else None
     scale, length = fields.number("attn_scale", 0.1), fields.integer("floor_scale", 8192)
@@ -78,7 +77,7 @@ def _mixers(fields: Fields, types: tuple[str, ...], turned: list[bool]) -> list[
             rope=rope if turns else still,
             head_norm=norm if turns else None,
             window=size if kind == _CHUNKED else None,
-            tiled=kind == _CHUNKED,
+            tiled=kind == _CHUNKED and size is not None,
         )
         for kind, turns in zip(types, turned, strict=True)
     ]

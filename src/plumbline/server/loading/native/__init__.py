@@ -1,0 +1,1 @@
+"""Load models into our own engine."""

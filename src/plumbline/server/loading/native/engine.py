@@ -1,0 +1,226 @@
+"""Load a model into our own engine: from a folder or from a GGUF file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from plumbline.engines.constraints.grammar import LarkCompiler
+from plumbline.engines.native.adapter_table import AdapterTable
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.engine import NativeEngine
+from plumbline.engines.native.graphs import Capture, CudaRecorder, graphs_bytes
+from plumbline.engines.native.images import ImageReader
+from plumbline.engines.native.models import ModelDescription, Transformer, load_model
+from plumbline.engines.native.models.gguf import load_gguf
+from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.native.threads import candidates, fastest
+from plumbline.server.loading.adapter_ranks import largest_rank
+from plumbline.server.loading.memory import weight_bytes
+from plumbline.server.loading.native.memory import check_memory, engine_config, held_bytes
+from plumbline.server.loading.native.model import (
+    NativeModel,
+    compiled,
+    describe_model,
+    device_of,
+    native_dtype,
+)
+from plumbline.server.settings import OptionError, Settings
+from plumbline_kernels.cpu.library import Library
+
+__all__ = ["build_native"]
+
+_log = logging.getLogger("plumbline.engines")
+
+_BITS = {"auto": None, "none": 0, "int8": 8, "int4": 4}
+
+
+def build_native(
+    settings: Settings,
+    name: str,
+    folder: Path,
+    gguf: Path | None,
+    compiler: Callable[[frozenset[int], int], LarkCompiler | None],
+    encode: Callable[[str], list[int]],
+) -> NativeEngine:
+    """Load the model into our engine; the caller starts it.
+
+    Args:
+        settings: of the model.
+        name: of the model.
+        folder: the model's; that of a file has the text side only.
+        gguf: the model's file, if it is one.
+        compiler: makes the grammar compiler for the ends of answers and the size of the vocabulary.
+        encode: encodes a text.
+
+    Raises:
+        OptionError: the settings and the model do not fit.
+        UnsupportedModelError, WeightsError: the model cannot be served.
+    """
+    device = device_of(settings.device)
+    if settings.batch_invariant and device.type != "cpu":
+        raise OptionError(
+            "--batch-invariant", f"needs --device cpu: on {device} sums depend on the number of rows"
+        )
+    model = describe_model(settings, folder, gguf)
+    described = model.description
+    dtype = native_dtype(settings, model)
+    if dtype != described.dtype and settings.dtype == "auto":
+        _log.info("the weights are float16: on a CPU they run in bfloat16 (--dtype float16 keeps it)")
+    if model.no_images:
+        _log.warning(
+            "only the text of this model is run, and requests with images are refused: %s", model.no_images
+        )
+    # Before the weights are read, and before tables of so many positions are made.
+    config = engine_config(model, settings, dtype)
+    if settings.enable_prefix_caching and described.state_bytes(1):
+        _log.warning(
+            "the prefix cache is off: layers of %s keep a state of the whole sequence, so prompts with the same "
+            "beginning are computed from the start",
+            described.model_type,
+        )
+    held = held_bytes(described, config, dtype)
+    weights, graphs, records = 0, 0, settings.cuda_graphs and device.type == "cuda"
+    if device.type == "cuda":
+        # Files may have wider numbers than the model is run with.
+        weights = weight_bytes(folder, gguf) * dtype.itemsize // max(dtype.itemsize, described.dtype.itemsize)
+    if records:
+        graphs = graphs_bytes(config.max_num_seqs, described.vocab_size, dtype.itemsize)
+    check_memory(held, weights, graphs, device)
+    library = _cpu_kernels(settings, described, dtype, device)
+    loaded = _load(settings, model, folder, dtype, config.max_model_len, library)
+    capture = None
+    if records:
+        capture = Capture(CudaRecorder(), config.max_num_seqs, config.blocks_per_sequence)
+    runner = ModelRunner(
+        loaded,
+        num_blocks=config.num_blocks,
+        block_size=config.block_size,
+        device=device,
+        num_states=config.max_num_seqs,
+        capture=capture,
+    )
+    adapters = None
+    if settings.loras or settings.lora_dir:
+        adapters = AdapterTable(loaded, capacity=settings.max_loras, max_rank=largest_rank(settings))
+    _record(runner)
+    # After the places of adapters: the first step records which operations there are.
+    means = _share(settings, runner, loaded.library) if loaded.library is not None else ""
+    ends = described.eos_token_ids
+    return NativeEngine(
+        config,
+        runner,
+        model=name,
+        eos_token_ids=ends,
+        grammars=compiler(ends, runner.vocab_size),
+        runs_on=_runs_on(device, dtype, means),
+        cache_bytes=held,
+        adapters=adapters,
+        images=_image_reader(loaded, model, config, encode, hangs_after=3 * settings.stuck_after),
+        stuck_after=settings.stuck_after,
+    )
+
+
+def _record(runner: ModelRunner) -> None:
+    """Record the decode steps of a model on a GPU, so that no request waits for it."""
+    if runner.graphs is None:
+        return
+    try:
+        runner.graphs.record_all()
+    except RuntimeError as error:
+        raise OptionError(
+            "--cuda-graphs",
+            f"cannot be recorded on {runner.device}: {error}; --no-cuda-graphs starts without them",
+        ) from error
+
+
+def _image_reader(
+    loaded: Transformer,
+    model: NativeModel,
+    config: EngineConfig,
+    encode: Callable[[str], list[int]],
+    *,
+    hangs_after: float,
+) -> ImageReader | None:
+    encoder = loaded.vision
+    if encoder is None or model.images is None:
+        return None
+    vision, preparation = model.images
+    around = tuple(encode(vision.around)) if vision.around else ()
+    return ImageReader(
+        lambda data, is_wanted: encoder.encode(preparation.pixels(data), is_wanted),
+        placeholder=vision.placeholder,
+        token=vision.token,
+        before=(*around, vision.placeholder) if vision.ends else around,
+        after=(*vision.ends, *around),
+        whole=vision.whole,
+        num_tokens=vision.num_tokens,
+        image_bytes=encoder.row_bytes,
+        max_model_len=config.max_model_len,
+        hangs_after=hangs_after,
+    )
+
+
+def _runs_on(device: torch.device, dtype: torch.dtype, compiled: str) -> str:
+    """Say where our engine computes, in which type, and with what."""
+    means = compiled or ("torch" if device.type == "cpu" else "Triton kernels")
+    return f"{device} in {str(dtype).removeprefix('torch.')} with {means}"
+
+
+def _share(settings: Settings, runner: ModelRunner, library: Library) -> str:
+    """Set how many threads share a step of compiled kernels; returns these kernels and the number in words."""
+    most = library.threads
+    library.threads = settings.threads or fastest(candidates(most), runner.decode)
+    count = library.threads
+    measured = f"measured on {most} cores; " if most > 1 and not settings.threads else ""
+    return f"compiled kernels on {count} thread{'s' if count > 1 else ''} ({measured}--threads)"
+
+
+def _load(
+    settings: Settings,
+    model: NativeModel,
+    folder: Path,
+    dtype: torch.dtype,
+    max_model_len: int,
+    library: Library | None,
+) -> Transformer:
+    device, bits = device_of(settings.device), _BITS[settings.quantization]
+    if model.gguf is not None:
+        return load_gguf(model.gguf, dtype, device, max_model_len, library, bits)
+    # The length that is not given is that of the config, which may be longer than a table needs.
+    return load_model(
+        folder,
+        dtype=dtype,
+        device=device,
+        max_model_len=settings.max_model_len,
+        library=library,
+        bits=bits,
+        vision=None if model.images is None else model.images.vision,
+    )
+
+
+def _cpu_kernels(
+    settings: Settings, model: ModelDescription, dtype: torch.dtype, device: torch.device
+) -> Library | None:
+    """Return compiled kernels that run the model, or None if torch or a GPU does.
+
+    Raises:
+        OptionError: `--compile on` or `--quantization` needs them, and they cannot be had.
+    """
+    library, problem = compiled(settings, model, dtype, device)
+    if library is not None:
+        return library
+    if settings.compile == "on":
+        raise OptionError("--compile", f"is on, but {problem}")
+    if settings.quantization in ("int8", "int4"):
+        raise OptionError(
+            "--quantization", f"is {settings.quantization}, which needs compiled kernels, but {problem}"
+        )
+    if settings.threads is not None:
+        raise OptionError("--threads", f"is {settings.threads}, which needs compiled kernels, but {problem}")
+    if settings.compile == "auto" and device.type == "cpu":
+        _log.info("runs without compiled kernels, which are 1.2 to 5 times as fast: %s", problem)
+    return None

@@ -1,0 +1,119 @@
+"""Size the cache of our engine, and refuse one that does not fit the device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.models import ModelDescription
+from plumbline.server.loading.memory import device_bytes
+from plumbline.server.loading.native.model import NativeModel
+from plumbline.server.settings import OptionError, Settings
+from plumbline.server.settings.sizes import size_text
+
+__all__ = ["CACHE_BYTES", "NUM_BATCHED_TOKENS", "cache_bytes", "check_memory", "engine_config", "held_bytes"]
+
+_log = logging.getLogger("plumbline.engines")
+
+CACHE_BYTES: Mapping[str, int] = MappingProxyType(
+    {"plumbline": 256 * 1024**2, "llama_cpp": 1024**3, "transformers": 4 * 1024**3, "vllm": 4 * 1024**3}
+)
+"""Bytes of keys and values by engine, unless `--kv-cache-bytes` is given. Ours allocates them at the start,
+llama.cpp and transformers what requests need. vLLM takes as many on a CPU, and on a GPU what its weights leave."""
+NUM_BATCHED_TOKENS = 1024
+"""Tokens in a step of our engine and llama.cpp."""
+_BLOCK_SIZE = 16
+"""Tokens in a block of the cache."""
+
+
+def cache_bytes(settings: Settings, engine: str, gguf: Path | None) -> int:
+    """Return the bytes of keys and values that an engine takes; a GGUF file gets the same on ours and on llama.cpp."""
+    return settings.kv_cache_bytes or CACHE_BYTES["llama_cpp" if gguf is not None else engine]
+
+
+def engine_config(model: NativeModel, settings: Settings, dtype: torch.dtype) -> EngineConfig:
+    """Return the limits of our engine for a model.
+
+    Raises:
+        OptionError: the cache does not hold one request.
+    """
+    described = model.description
+    block_size = settings.block_size or _BLOCK_SIZE
+    block_bytes = described.cache_width * dtype.itemsize * block_size
+    size = cache_bytes(settings, "plumbline", None if model.gguf is None else model.gguf.file)
+    max_model_len = settings.max_model_len or described.context_length
+    if model.gguf is not None and settings.max_model_len is None:
+        max_model_len = _held(size // block_bytes * block_size, max_model_len)
+    blocks_per_sequence = -(-max_model_len // block_size)
+    num_blocks = min(size // block_bytes, blocks_per_sequence * settings.max_num_seqs)
+    if num_blocks < blocks_per_sequence:
+        needed = blocks_per_sequence * block_bytes
+        raise OptionError(
+            "--kv-cache-bytes",
+            f"must be at least {needed}, which one request of {max_model_len} tokens takes, got {size}: give "
+            "more, or a smaller --max-model-len",
+        )
+    return EngineConfig(
+        max_model_len=max_model_len,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=max(
+            settings.max_num_batched_tokens or NUM_BATCHED_TOKENS, settings.max_num_seqs
+        ),
+        max_num_waiting=settings.max_num_waiting,
+        max_seqs_per_client=settings.client_limit,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        batch_invariant=settings.batch_invariant,
+        speculation=settings.speculation,
+    )
+
+
+def held_bytes(model: ModelDescription, config: EngineConfig, dtype: torch.dtype) -> int:
+    """Return the bytes of the cache of a model: keys and values, and the states of sequences."""
+    tokens = config.num_blocks * config.block_size
+    held = tokens * model.cache_width * dtype.itemsize
+    return held + config.max_num_seqs * model.state_bytes(dtype.itemsize)
+
+
+def check_memory(cache: int, weights: int, graphs: int, device: torch.device) -> None:
+    """Refuse what is larger than all the memory there is, before weights are read.
+
+    A CPU would miss pages when requests use them, and a GPU would fail when weights are read or graphs recorded.
+
+    Args:
+        cache: bytes of keys, values and states.
+        weights: at least the bytes of weights; 0 on a CPU, which may leave them in their files.
+        graphs: bytes of the graphs of steps.
+        device: where they go.
+
+    Raises:
+        OptionError: they do not fit.
+    """
+    if cache + weights + graphs > (there := device_bytes(device)):
+        others = [f"{size_text(weights)} of weights"] if weights else []
+        others += [f"{size_text(graphs)} of CUDA graphs (--no-cuda-graphs)"] if graphs else []
+        beside = f" beside {' and '.join(others)}" if others else ""
+        raise OptionError(
+            "--kv-cache-bytes",
+            f"makes a cache of {size_text(cache)}{beside}, and {device} has {size_text(there)}: give less, or a "
+            "smaller --max-num-seqs",
+        )
+
+
+def _held(cached: int, context: int) -> int:
+    """Return the tokens of a request at most: the model's, or what the cache holds of them, as with llama.cpp."""
+    if 0 < cached < context:
+        _log.info(
+            "the cache holds %d tokens, so requests have so many at most, of %d that the model was made for: "
+            "--kv-cache-bytes gives it more",
+            cached,
+            context,
+        )
+        return cached
+    return context
