@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from plumbline_kernels._backend import CompileCase, cdiv, check, jit, tl, tuning
+from plumbline_kernels.narrow import NarrowWeight, narrow_dot
 
 __all__ = ["compile_cases", "launch"]
 
@@ -17,7 +18,9 @@ __all__ = ["compile_cases", "launch"]
 @jit
 def _grouped_kernel(
     x_ptr,  # [rows, IN], or [T, IN] if GATHER
-    weight_ptr,  # [E, OUT, IN], contiguous
+    weight_ptr,  # [E, OUT, IN], contiguous; the levels of a narrow weight with BITS
+    scales_ptr,  # fp32 [E, OUT, groups], read with BITS
+    shifts_ptr,  # fp32 [E, OUT, groups], read if SHIFTED
     bias_ptr,  # [E, OUT], read if BIAS
     out_ptr,  # [rows, OUT], contiguous
     order_ptr,  # int64 [rows]: the place token * TOP_K + rank of each sorted row
@@ -28,7 +31,11 @@ def _grouped_kernel(
     x_stride,
     inputs,
     outputs,
+    groups,
+    group,  # inputs that share a scale
     TOP_K: tl.constexpr,
+    BITS: tl.constexpr,  # 8 or 4 of a narrow weight, else 0
+    SHIFTED: tl.constexpr,
     GATHER: tl.constexpr,  # x has a row for each token
     SCATTER: tl.constexpr,  # results are multiplied by factors and written to their places
     BIAS: tl.constexpr,
@@ -61,18 +68,23 @@ def _grouped_kernel(
 
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     column_mask = column < outputs
-    weight = weight_ptr + expert * outputs * inputs + column[None, :] * inputs
-    acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
-    for start in range(0, inputs, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        k_mask = k < inputs
-        x = tl.load(
-            x_ptr + source[:, None] * x_stride + k[None, :],
-            mask=row_mask[:, None] & k_mask[None, :],
-            other=0.0,
-        )
-        w = tl.load(weight + k[:, None], mask=k_mask[:, None] & column_mask[None, :], other=0.0)
-        acc += tl.dot(x, w, input_precision="ieee")
+    rows = x_ptr + source * x_stride
+    if BITS:
+        matrix = weight_ptr + expert * outputs * (inputs * BITS // 8)
+        scales = expert * outputs * groups
+        acc = narrow_dot(
+            rows, row_mask, matrix, scales_ptr + scales, shifts_ptr + scales, column, column_mask,
+            inputs, groups, group, BITS == 4, SHIFTED, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+    else:
+        weight = weight_ptr + expert * outputs * inputs + column[None, :] * inputs
+        acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+        for start in range(0, inputs, BLOCK_K):
+            k = start + tl.arange(0, BLOCK_K)
+            k_mask = k < inputs
+            x = tl.load(rows[:, None] + k[None, :], mask=row_mask[:, None] & k_mask[None, :], other=0.0)
+            w = tl.load(weight + k[:, None], mask=k_mask[:, None] & column_mask[None, :], other=0.0)
+            acc += tl.dot(x, w, input_precision="ieee")
     if BIAS:
         acc += tl.load(bias_ptr + expert * outputs + column, mask=column_mask, other=0.0).to(tl.float32)[
             None, :
@@ -89,52 +101,63 @@ def launch(
     x: Tensor,
     weights: Tensor,
     chosen: Tensor,
-    gate_up: Tensor,
+    gate_up: Tensor | NarrowWeight,
     gate_up_bias: Tensor | None,
-    down: Tensor,
+    down: Tensor | NarrowWeight,
     down_bias: Tensor | None,
     activate: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Compute `mix` with two grouped products; the results of a token are added in the order of its choice."""
     check(x.stride(1) == 1, "mix: rows of x must be contiguous")
-    check(gate_up.is_contiguous() and down.is_contiguous(), "mix: the experts' weights must be contiguous")
+    parts = [each.levels if isinstance(each, NarrowWeight) else each for each in (gate_up, down)]
+    check(all(each.is_contiguous() for each in parts), "mix: the experts' weights must be contiguous")
     tokens, top_k = chosen.shape
     number = gate_up.shape[0]
     if tokens == 0:
         return torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     places = chosen.flatten()
-    config = tuning("experts_decode" if tokens * top_k <= 16 * number else "experts_prefill")
+    kind = "decode" if tokens * top_k <= 16 * number else "prefill"
+    block_m = tuning(f"experts_{kind}")["block_m"]
     order = places.argsort(stable=True)
     counts = torch.zeros(number, dtype=torch.int32, device=x.device)
     counts.scatter_add_(0, places, torch.ones_like(places, dtype=torch.int32))
-    blocks = (counts + (config["block_m"] - 1)) // config["block_m"]
+    blocks = (counts + (block_m - 1)) // block_m
     ends = counts.cumsum(0).int(), blocks.cumsum(0).int()
     hidden = torch.empty(len(order), gate_up.shape[1], dtype=x.dtype, device=x.device)
-    _product(x, gate_up, gate_up_bias, hidden, order, None, ends, top_k, config)
+    _product(x, gate_up, gate_up_bias, hidden, order, None, ends, top_k, kind)
     out = torch.empty(len(order), x.shape[1], dtype=torch.float32, device=x.device)
-    _product(activate(hidden), down, down_bias, out, order, weights.flatten(), ends, top_k, config)
+    _product(activate(hidden), down, down_bias, out, order, weights.flatten(), ends, top_k, kind)
     return out.view(tokens, top_k, -1).sum(1)
 
 
 def _product(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | NarrowWeight,
     bias: Tensor | None,
     out: Tensor,
     order: Tensor,
     factors: Tensor | None,
     ends: tuple[Tensor, Tensor],
     top_k: int,
-    config: dict[str, int],
+    kind: str,
 ) -> None:
     """Multiply rows with the matrices of their experts; with factors, rows of x are sorted, and results are not."""
     number, outputs, inputs = weight.shape
+    narrow = weight if isinstance(weight, NarrowWeight) else None
+    config, block_m = (
+        tuning(f"experts_{'narrow_' if narrow else ''}{kind}"),
+        tuning(f"experts_{kind}")["block_m"],
+    )
+    levels, bits, scales = (narrow.levels, narrow.bits, narrow.scales) if narrow else (weight, 0, out)
+    groups = narrow.scales.shape[-1] if narrow else 1
     # The last block of each expert may not be full.
-    blocks = min(cdiv(len(order), config["block_m"]) + number, len(order))
+    blocks = min(cdiv(len(order), block_m) + number, len(order))
     _grouped_kernel[(blocks, cdiv(outputs, config["block_n"]))](
         x,
-        weight,
-        weight if bias is None else bias,
+        levels,
+        scales,
+        narrow.shifts if narrow and narrow.shifts is not None else scales,
+        levels if bias is None else bias,
         out,
         order,
         out if factors is None else factors,
@@ -143,11 +166,15 @@ def _product(
         x.stride(0),
         inputs,
         outputs,
+        groups,
+        inputs // groups,
         TOP_K=top_k,
+        BITS=bits,
+        SHIFTED=narrow is not None and narrow.shifts is not None,
         GATHER=factors is None,
         SCATTER=factors is not None,
         BIAS=bias is not None,
-        BLOCK_M=config["block_m"],
+        BLOCK_M=block_m,
         BLOCK_N=config["block_n"],
         BLOCK_K=config["block_k"],
         num_warps=config["num_warps"],
@@ -156,26 +183,32 @@ def _product(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield both products of decodes and prompts."""
+    """Yield both products of decodes and prompts, of whole weights and of narrow ones with shifts."""
     for kind, instruction in (("decode", "mma.sync"), ("prefill", "wgmma")):
-        config = tuning(f"experts_{kind}")
-        for gather in (True, False):
-            yield CompileCase(
-                f"experts {kind} {'gate_up' if gather else 'down'}",
-                _grouped_kernel,
-                {f"{name}_ptr": "*bf16" for name in ("x", "weight", "bias")}
-                | {"out_ptr": "*bf16" if gather else "*fp32", "order_ptr": "*i64", "factor_ptr": "*fp32"}
-                | {"row_ends_ptr": "*i32", "block_ends_ptr": "*i32"}
-                | dict.fromkeys(("num_experts", "x_stride", "inputs", "outputs"), "i32"),
-                {
-                    "TOP_K": 8,
-                    "GATHER": gather,
-                    "SCATTER": not gather,
-                    "BIAS": True,
-                    "BLOCK_M": config["block_m"],
-                    "BLOCK_N": config["block_n"],
-                    "BLOCK_K": config["block_k"],
-                },
-                config,
-                (instruction,),
-            )
+        for bits, levels in ((0, "*bf16"), (8, "*i8"), (4, "*u8")):
+            config = tuning(f"experts_{'narrow_' if bits else ''}{kind}")
+            for gather in (True, False):
+                part = f"{'gate_up' if gather else 'down'}{f' bits={bits}' if bits else ''}"
+                yield CompileCase(
+                    f"experts {kind} {part}",
+                    _grouped_kernel,
+                    {"x_ptr": "*bf16", "weight_ptr": levels, "scales_ptr": "*fp32", "shifts_ptr": "*fp32"}
+                    | {"bias_ptr": "*bf16", "out_ptr": "*bf16" if gather else "*fp32", "order_ptr": "*i64"}
+                    | {"factor_ptr": "*fp32", "row_ends_ptr": "*i32", "block_ends_ptr": "*i32"}
+                    | dict.fromkeys(
+                        ("num_experts", "x_stride", "inputs", "outputs", "groups", "group"), "i32"
+                    ),
+                    {
+                        "TOP_K": 8,
+                        "BITS": bits,
+                        "SHIFTED": bits > 0,
+                        "GATHER": gather,
+                        "SCATTER": not gather,
+                        "BIAS": True,
+                        "BLOCK_M": config["block_m"],
+                        "BLOCK_N": config["block_n"],
+                        "BLOCK_K": config["block_k"],
+                    },
+                    config,
+                    (instruction,),
+                )

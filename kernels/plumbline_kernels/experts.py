@@ -17,6 +17,7 @@ from torch import Tensor
 
 from plumbline_kernels import _experts_triton
 from plumbline_kernels._backend import check, use_triton
+from plumbline_kernels.narrow import NarrowWeight, narrow_linear_torch
 from plumbline_kernels.swiglu import sigmoid_torch
 
 __all__ = ["Routing", "mix", "mix_torch", "route", "spread"]
@@ -94,9 +95,9 @@ def mix(
     x: Tensor,
     weights: Tensor,
     chosen: Tensor,
-    gate_up: Tensor,
+    gate_up: Tensor | NarrowWeight,
     gate_up_bias: Tensor | None,
-    down: Tensor,
+    down: Tensor | NarrowWeight,
     down_bias: Tensor | None,
     activate: Callable[[Tensor], Tensor],
 ) -> Tensor:
@@ -106,19 +107,24 @@ def mix(
         x: [T, D].
         weights: fp32 [T, k].
         chosen: int64 [T, k].
-        gate_up: [E, 2 * I, D], with a bias [E, 2 * I].
+        gate_up: [E, 2 * I, D], whole or narrow, with a bias [E, 2 * I]; without gates I in the place of 2 * I.
         gate_up_bias: see `gate_up`.
         down: [E, D, I], with a bias [E, D].
         down_bias: see `down`.
-        activate: the gated activation, [rows, 2 * I] to [rows, I].
+        activate: the activation, [rows, 2 * I] to [rows, I].
     """
     check(x.dim() == 2 and weights.shape == chosen.shape, "mix: x must be [T, D], weights and chosen [T, k]")
     check(gate_up.shape[2] == x.shape[1] == down.shape[1], "mix: experts must have the width of x")
     if use_triton(x):
         return _experts_triton.launch(x, weights, chosen, gate_up, gate_up_bias, down, down_bias, activate)
 
-    def projections(matrices: Tensor, biases: Tensor | None) -> list[Linear]:
-        shifts = [None] * len(matrices) if biases is None else list(biases)
+    def projections(matrices: Tensor | NarrowWeight, biases: Tensor | None) -> list[Linear]:
+        shifts = [None] * matrices.shape[0] if biases is None else list(biases)
+        if isinstance(matrices, NarrowWeight):
+            return [
+                partial(narrow_linear_torch, weight=matrices.matrix(index), bias=shift)
+                for index, shift in enumerate(shifts)
+            ]
         return [partial(F.linear, weight=m, bias=b) for m, b in zip(matrices, shifts, strict=True)]
 
     experts = projections(gate_up, gate_up_bias), projections(down, down_bias)

@@ -5,7 +5,7 @@ once, so half or a quarter of the bytes is up to twice or four times the speed o
 registers, tile by tile, and multiplied as the inputs' own type; sums are fp32.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -15,7 +15,15 @@ from torch import Tensor
 
 from plumbline_kernels._backend import FLOATS, CompileCase, cdiv, check, jit, tl, tuning, use_triton
 
-__all__ = ["NarrowWeight", "compile_cases", "narrow_linear", "narrow_linear_torch", "pack_narrow"]
+__all__ = [
+    "NarrowWeight",
+    "compile_cases",
+    "narrow_dot",
+    "narrow_linear",
+    "narrow_linear_torch",
+    "pack_narrow",
+    "stack_narrow",
+]
 
 _FEW_ROWS = 16
 """Up to so many rows take the tiles of decodes."""
@@ -25,32 +33,58 @@ _PACKED = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class NarrowWeight:
-    """A weight [out, in] as integers."""
+    """A weight [out, in] as integers, or a stack of such [E, out, in]."""
 
     levels: Tensor
-    """int8 [out, in]; of 4 bits uint8 [out, in / 2]: byte j has input 2 j in its low half, 2 j + 1 in the other."""
+    """int8 [..., out, in]; of 4 bits uint8 [..., out, in / 2]: byte j has inputs 2 j (low half) and 2 j + 1."""
     scales: Tensor
-    """fp32 [out, groups]."""
+    """fp32 [..., out, groups]."""
     shifts: Tensor | None
-    """fp32 [out, groups], added to the numbers of a group."""
+    """fp32 [..., out, groups], added to the numbers of a group."""
     bits: int
 
     @property
     def inputs(self) -> int:
         """The width of what is multiplied with it."""
-        return self.levels.shape[1] * (8 // self.bits)
+        return self.levels.shape[-1] * (8 // self.bits)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the weight."""
+        return (*self.levels.shape[:-1], self.inputs)
+
+    def is_like(self, other: "NarrowWeight") -> bool:
+        """Return whether both can be matrices of one stack."""
+        alike = (self.bits, self.shape, self.scales.shape) == (other.bits, other.shape, other.scales.shape)
+        return alike and (self.shifts is None) == (other.shifts is None)
+
+    def matrix(self, index: int) -> "NarrowWeight":
+        """Return a matrix of a stack."""
+        shifts = None if self.shifts is None else self.shifts[index]
+        return NarrowWeight(self.levels[index], self.scales[index], shifts, self.bits)
 
     def dequantised(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight [out, in] in a type."""
+        """Return the weight in a type."""
         levels = self.levels
         if self.bits == 4:
-            halves = torch.stack((levels & 15, levels >> 4), 2).flatten(1).to(torch.int8)
+            halves = torch.stack((levels & 15, levels >> 4), -1).flatten(-2).to(torch.int8)
             levels = torch.where(halves > 7, halves - 16, halves)
-        group = self.inputs // self.scales.shape[1]
-        weight = levels.float() * self.scales.repeat_interleave(group, 1)
+        group = self.inputs // self.scales.shape[-1]
+        weight = levels.float() * self.scales.repeat_interleave(group, -1)
         if self.shifts is not None:
-            weight += self.shifts.repeat_interleave(group, 1)
+            weight += self.shifts.repeat_interleave(group, -1)
         return weight.to(dtype)
+
+
+def stack_narrow(matrices: Sequence[NarrowWeight]) -> NarrowWeight:
+    """Stack matrices that are alike."""
+    shifts = [each.shifts for each in matrices if each.shifts is not None]
+    return NarrowWeight(
+        torch.stack([each.levels for each in matrices]),
+        torch.stack([each.scales for each in matrices]),
+        torch.stack(shifts) if shifts else None,
+        matrices[0].bits,
+    )
 
 
 def pack_narrow(weight: Tensor, bits: int, scales: Tensor, shifts: Tensor | None = None) -> NarrowWeight:
@@ -106,31 +140,24 @@ def narrow_linear_torch(x: Tensor, weight: NarrowWeight, bias: Tensor | None = N
 
 
 @jit
-def _linear_kernel(
-    x_ptr,  # [T, IN]
-    levels_ptr,  # int8 [OUT, IN], or uint8 [OUT, IN / 2] with PAIRS
+def narrow_dot(
+    rows,  # pointers to the first number of each row of x, [BLOCK_M]
+    row_mask,
+    levels_ptr,  # of a matrix: int8 [OUT, IN], or uint8 [OUT, IN / 2] with PAIRS
     scales_ptr,  # fp32 [OUT, groups]
     shifts_ptr,  # fp32 [OUT, groups], read if SHIFTED
-    bias_ptr,  # [OUT], read if BIAS
-    out_ptr,  # [T, OUT], contiguous
-    tokens,
-    x_stride,
+    column,  # [BLOCK_N]
+    column_mask,
     inputs,
-    outputs,
     groups,
     group,  # inputs that share a scale
     PAIRS: tl.constexpr,
     SHIFTED: tl.constexpr,
-    BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,  # of levels, so twice as many inputs with PAIRS
 ):
-    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row_mask = row < tokens
-    column_mask = column < outputs
-    kind = x_ptr.dtype.element_ty
+    """Return the products of rows with some outputs of a matrix, fp32 [BLOCK_M, BLOCK_N]."""
     each: tl.constexpr = 2 if PAIRS else 1
     width = inputs // each
     acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
@@ -141,8 +168,7 @@ def _linear_kernel(
         levels = tl.load(levels_ptr + column[None, :].to(tl.int64) * width + k[:, None], mask=both, other=0)
         for part in tl.static_range(each):
             place = k * each + part
-            x_at = x_ptr + row[:, None].to(tl.int64) * x_stride + place[None, :]
-            x = tl.load(x_at, mask=row_mask[:, None] & k_mask[None, :], other=0.0)
+            x = tl.load(rows[:, None] + place[None, :], mask=row_mask[:, None] & k_mask[None, :], other=0.0)
             if PAIRS:
                 half = ((levels >> (4 * part)) & 15).to(tl.int32)
                 half = tl.where(half > 7, half - 16, half)
@@ -153,7 +179,39 @@ def _linear_kernel(
             weight *= tl.load(scales_ptr + at, mask=both, other=0.0)
             if SHIFTED:
                 weight += tl.load(shifts_ptr + at, mask=both, other=0.0)
-            acc += tl.dot(x, weight.to(kind), input_precision="ieee")
+            acc += tl.dot(x, weight.to(x.dtype), input_precision="ieee")
+    return acc
+
+
+@jit
+def _linear_kernel(
+    x_ptr,  # [T, IN]
+    levels_ptr,  # see `narrow_dot`
+    scales_ptr,
+    shifts_ptr,
+    bias_ptr,  # [OUT], read if BIAS
+    out_ptr,  # [T, OUT], contiguous
+    tokens,
+    x_stride,
+    inputs,
+    outputs,
+    groups,
+    group,
+    PAIRS: tl.constexpr,
+    SHIFTED: tl.constexpr,
+    BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row_mask = row < tokens
+    column_mask = column < outputs
+    acc = narrow_dot(
+        x_ptr + row.to(tl.int64) * x_stride, row_mask, levels_ptr, scales_ptr, shifts_ptr, column, column_mask,
+        inputs, groups, group, PAIRS, SHIFTED, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
     if BIAS:
         acc += tl.load(bias_ptr + column, mask=column_mask, other=0.0).to(tl.float32)[None, :]
     out = out_ptr + row[:, None].to(tl.int64) * outputs + column[None, :]

@@ -115,6 +115,37 @@ def test_experts(dtype, tokens, bias, randn, monkeypatch):
 
 
 @dtypes
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("bits", [(4, 4), (8, 8), (4, 0)])
+def test_narrow_experts(dtype, bits, shifted, randn, monkeypatch):
+    """Tokens without some experts, more rows than a block, and a pair of which one projection is whole."""
+    small = {"block_m": 16, "block_n": 16, "block_k": 16, "num_warps": 4, "num_stages": 1}
+    monkeypatch.setattr(_experts_triton, "tuning", lambda name: small)
+
+    def made(number: int, outputs: int, inputs: int, width: int) -> Tensor | narrow.NarrowWeight:
+        whole = randn(number, outputs, inputs) / 4
+        if not width:
+            return whole.to(dtype)
+        scales = randn(number, outputs, 2).abs() / 16 + 0.02
+        shifts = randn(number, outputs, 2) / 8 if shifted else [None] * number
+        return narrow.stack_narrow(
+            [
+                narrow.pack_narrow(*each[:1], width, *each[1:])
+                for each in zip(whole, scales, shifts, strict=True)
+            ]
+        )
+
+    x, weights = randn(40, 24, dtype=dtype), randn(40, 2)
+    chosen = torch.stack([torch.randperm(3)[:2] * 2 for _ in range(40)])
+    gate_up, down, bias = made(5, 40, 24, bits[0]), made(5, 24, 20, bits[1]), randn(5, 40, dtype=dtype)
+    outcomes = []
+    for forced in (True, False):
+        monkeypatch.setattr(_backend, "_FORCED", forced)
+        outcomes.append(experts.mix(x, weights, chosen, gate_up, bias, down, None, swiglu.silu_mul_torch))
+    torch.testing.assert_close(*outcomes, atol=5 * TOLERANCE[dtype]["atol"], rtol=TOLERANCE[dtype]["rtol"])
+
+
+@dtypes
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize(("tokens", "inputs", "outputs", "rank"), [(1, 40, 24, 16), (23, 70, 40, 48)])
 def test_lora_add(dtype, splits, tokens, inputs, outputs, rank, randn, monkeypatch):

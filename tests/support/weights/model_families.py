@@ -220,6 +220,17 @@ STATE_SPACE: dict[str, Any] = {
     "mamba_d_state": 12,
     "mamba_d_head": 16,
 }
+SPACE_OF_NEMOTRON: dict[str, Any] = {
+    "initializer_range": 0.1,
+    "head_dim": 16,
+    "layer_norm_epsilon": 1e-5,
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 10,
+    "n_groups": 2,
+    "ssm_state_size": 12,
+    # transformers gives steps of prompts this least value.
+    "time_step_min": 1e-30,
+}
 HYBRID: list[Case] = [
     Case("qwen3_next", DELTA_EXPERTS | {"mlp_only_layers": [1]}, norms=0.0),
     Case("qwen3_5_text", DELTA | {"layer_types": [*DELTA["layer_types"][1:], FULL]}, norms=0.0),
@@ -228,6 +239,25 @@ HYBRID: list[Case] = [
     Case(
         "granitemoehybrid",
         GRANITE | STATE_SPACE | {"num_local_experts": 4, "mamba_proj_bias": True},
+        "experts",
+    ),
+    Case(
+        "bamba",
+        {name: value for name, value in STATE_SPACE.items() if name.startswith("mamba")}
+        | {"initializer_range": 0.1, "attn_layer_indices": [1], "attention_bias": True, "mlp_bias": True},
+    ),
+    Case(
+        "nemotron_h",
+        SPACE_OF_NEMOTRON
+        | {"layers_block_type": ["linear_attention", "mlp", FULL, "linear_attention", "mlp"]}
+        | {"mlp_bias": True, "use_bias": True},
+    ),
+    Case(
+        "nemotron_h",
+        SPACE_OF_NEMOTRON
+        | SPARSE
+        | {"layers_block_type": ["linear_attention", "moe", "linear_attention", FULL, "moe", FULL]}
+        | {"n_routed_experts": 4, "moe_shared_expert_intermediate_size": 40, "routed_scaling_factor": 1.5},
         "experts",
     ),
 ]

@@ -101,6 +101,9 @@ STATE_SPACE = {
 }
 
 
+NEMOTRON = {"model_type": "nemotron_h"}
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -132,6 +135,13 @@ STATE_SPACE = {
         (STATE_SPACE | {"time_step_limit": [0, 1]}, "time_step_limit"),
         (STATE_SPACE | {"mamba_n_groups": 3}, "multiple of mamba_n_groups"),
         (STATE_SPACE | {"mamba_d_conv": 1}, "mamba_d_conv"),
+        (STATE_SPACE | {"hidden_act": "gelu_new"}, "hidden_act must be silu"),
+        ({"model_type": "bamba"}, "attn_layer_indices"),
+        (NEMOTRON | {"layers_block_type": ["mlp", "full_attention"]}, "'mlp' at 0"),
+        (NEMOTRON | {"hybrid_override_pattern": "*--"}, "'mlp' at 2"),
+        (NEMOTRON | {"hybrid_override_pattern": "M-X"}, "'X' at 2"),
+        (NEMOTRON | {"hybrid_override_pattern": "M-"}, "full_attention"),
+        (NEMOTRON | {"hybrid_override_pattern": "*-", "moe_latent_size": 8}, "moe_latent_size"),
         ({"model_type": "llama4_text", "no_rope_layers": [1]}, "no_rope_layers"),
         ({"model_type": "gemma4_text", "num_kv_shared_layers": -1}, "num_kv_shared_layers must not be"),
         (

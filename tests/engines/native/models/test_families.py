@@ -237,6 +237,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 16},
     "gemma4_text": {"vocab_size_per_layer_input": 262144},
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "bamba": {"attn_layer_indices": [9, 18, 27]},
+    "nemotron_h": {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2},
 }
 """Fields of families whose default config describes no model, or none that is supported."""

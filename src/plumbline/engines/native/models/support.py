@@ -7,9 +7,10 @@ import torch
 from plumbline.engines.native.models.description import (
     Attention,
     DeltaNet,
-    Dense,
     Experts,
+    FeedForward,
     Latent,
+    Mixer,
     ModelDescription,
 )
 from plumbline_kernels.cpu.library import Library
@@ -30,7 +31,9 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
             return f"they do not have {lacking}"
         if isinstance(shape, DeltaNet):
             return f"they do not have {'state spaces' if shape.state_space else 'gated delta nets'}"
-        widths: tuple[int, ...] = (description.hidden_size, block.width)
+        widths: tuple[int, ...] = (
+            (description.hidden_size,) if block is None else (description.hidden_size, block.width)
+        )
         if isinstance(block, Experts) and block.shared is not None:
             widths += (block.shared.width,)
         shared = shape.heads
@@ -47,7 +50,7 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
     return None
 
 
-def _lacking(shape: Attention | Latent | DeltaNet, block: Dense | Experts) -> str:
+def _lacking(shape: Mixer, block: FeedForward | None) -> str:
     """Return which part of a layer the compiled kernels do not have, if they lack one."""
     attention = shape if isinstance(shape, Attention) else None
     experts = block if isinstance(block, Experts) else None
@@ -58,6 +61,7 @@ def _lacking(shape: Attention | Latent | DeltaNet, block: Dense | Experts) -> st
         and attention.keys_of is not None,
         "experts whose inputs have weights": experts is not None and experts.router.of_inputs,
         "experts with norms of their own": experts is not None and experts.apart,
+        "experts without gates": experts is not None and not experts.gated,
     }
     return next((name for name, is_there in parts.items() if is_there), "")
 

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.description import (
-    Attention,
     DeltaNet,
     Latent,
     LayerDescription,
+    Mixer,
     ModelDescription,
     Norm,
     Rope,
@@ -66,7 +66,6 @@ from plumbline_kernels.rope_kv import HeadNorms
 
 __all__ = ["KVCache", "Transformer"]
 
-_Shape = Attention | Latent | DeltaNet
 _Mixer = AttentionWeights | LatentWeights | DeltaWeights
 
 _ALIGNMENT = 64
@@ -85,8 +84,8 @@ class _Apart(NamedTuple):
 class _Layer(NamedTuple):
     """A layer, as its operations take it."""
 
-    mixer: AttentionWeights | LatentWeights | DeltaWeights
-    feed_forward: DenseWeights | ExpertsWeights
+    mixer: _Mixer
+    feed_forward: DenseWeights | ExpertsWeights | None
     heads: Heads | None
     """The attention over the cache; a delta net has none."""
     latent: LatentHeads | None
@@ -163,8 +162,8 @@ class Transformer:
     def _prepared(self, found: NormWeights) -> PreparedNorm:
         return self._backend.norm(self.description.norm, found.weight, found.bias)
 
-    def _apart(self, found: DenseWeights | ExpertsWeights) -> _Apart | None:
-        if isinstance(found, DenseWeights) or found.apart is None:
+    def _apart(self, found: DenseWeights | ExpertsWeights | None) -> _Apart | None:
+        if not isinstance(found, ExpertsWeights) or found.apart is None:
             return None
         norms = found.apart
         each = (norms.router, norms.before, norms.after, norms.after_shared)
@@ -182,19 +181,19 @@ class Transformer:
             )
         return self._tables[key]
 
-    def _latent(self, shape: _Shape, found: _Mixer) -> LatentHeads | None:
+    def _latent(self, shape: Mixer, found: _Mixer) -> LatentHeads | None:
         if not (isinstance(shape, Latent) and isinstance(found, LatentWeights)):
             return None
         table, _ = self._table(shape.rope, shape.rope_dim)
         norm = self._backend.norm(Norm(eps=shape.eps), found.kv_norm.weight, None)
         return LatentHeads(shape, table, norm, found.keys, found.values)
 
-    def _q_a_norm(self, shape: _Shape, found: _Mixer) -> PreparedNorm | None:
+    def _q_a_norm(self, shape: Mixer, found: _Mixer) -> PreparedNorm | None:
         if not (isinstance(shape, Latent) and isinstance(found, LatentWeights)) or found.q_a_norm is None:
             return None
         return self._backend.norm(Norm(eps=shape.eps), found.q_a_norm.weight, None)
 
-    def _heads(self, shape: _Shape, found: _Mixer) -> Heads | None:
+    def _heads(self, shape: Mixer, found: _Mixer) -> Heads | None:
         norm = self.description.norm
         if isinstance(shape, Latent):
             return Heads(shape.over_cache, None, None, None, None, shape.rank)
@@ -295,11 +294,14 @@ class Transformer:
             mixed = operations.linear(attended, layer.mixer.o)
             if layer.after_mixer is not None:
                 mixed = operations.norm(mixed, layer.after_mixer)
+            if layer.feed_forward is None:
+                x, residual = self._add(operations, mixed, residual, layer.following, layer.scale)
+                continue
             if layer.is_parallel:
                 residual = operations.add(mixed, residual, self.description.residual_scale, 1.0)
             else:
                 x, residual = self._add(operations, mixed, residual, layer.before_feed_forward)
-            fed = self._feed_forward(operations, x, residual, layer)
+            fed = self._feed_forward(operations, x, residual, layer.feed_forward, layer.apart)
             if layer.after_feed_forward is not None:
                 fed = operations.norm(fed, layer.after_feed_forward)
             if layer.token is not None and layer.after_token is not None:
@@ -331,14 +333,19 @@ class Transformer:
             x = operations.norm(operations.linear(x, mixer.q_a), layer.q_a_norm)
         return operations.latent_write(operations.linear(x, mixer.q), kv, cache, layer.latent), None
 
-    def _feed_forward(self, operations: Operations, x: Tensor, residual: Tensor, layer: _Layer) -> Tensor:
-        weights = layer.feed_forward
+    def _feed_forward(
+        self,
+        operations: Operations,
+        x: Tensor,
+        residual: Tensor,
+        weights: DenseWeights | ExpertsWeights,
+        norms: _Apart | None,
+    ) -> Tensor:
         if isinstance(weights, DenseWeights):
             return self._dense(operations, x, weights)
         shared = None if weights.shared is None else self._dense(operations, x, weights.shared)
-        if layer.apart is None or shared is None:
+        if norms is None or shared is None:
             return operations.experts(x, weights, shared)
-        norms = layer.apart
         asked, given = operations.norm(residual, norms.router), operations.norm(residual, norms.before)
         mixed = operations.norm(operations.experts(given, weights, None, asked), norms.after)
         return operations.add(mixed, operations.norm(shared, norms.after_shared), 1.0, 1.0)
@@ -371,7 +378,7 @@ class Transformer:
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
 
-def _delta(shape: _Shape, found: _Mixer) -> DeltaHeads | None:
+def _delta(shape: Mixer, found: _Mixer) -> DeltaHeads | None:
     if not (isinstance(shape, DeltaNet) and isinstance(found, DeltaWeights)):
         return None
     return DeltaHeads(

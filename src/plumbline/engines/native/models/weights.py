@@ -9,6 +9,7 @@ from torch import Tensor
 from plumbline.engines.native.models.description import Activation
 from plumbline.engines.native.models.linear import Linear
 from plumbline_kernels.experts import Routing
+from plumbline_kernels.narrow import NarrowWeight
 
 __all__ = [
     "ApartNorms",
@@ -99,7 +100,7 @@ class DenseWeights:
 class Stack:
     """One projection of all experts, as the Triton kernels take it."""
 
-    weight: Tensor
+    weight: Tensor | NarrowWeight
     """[E, out, in]."""
     bias: Tensor | None
     """[E, out]."""
@@ -147,6 +148,7 @@ class ExpertsWeights:
     gate_up: list[Linear] | Stack
     down: list[Linear] | Stack
     activation: Activation
+    gated: bool
     shared: DenseWeights | None
     shared_gate: Tensor | None
     """fp32 [D]."""
@@ -160,7 +162,7 @@ class LayerWeights:
     """The weights of one layer, without the norms that its description does not have."""
 
     mixer: AttentionWeights | LatentWeights | DeltaWeights
-    feed_forward: DenseWeights | ExpertsWeights
+    feed_forward: DenseWeights | ExpertsWeights | None
     before_mixer: NormWeights | None
     after_mixer: NormWeights | None
     before_feed_forward: NormWeights | None

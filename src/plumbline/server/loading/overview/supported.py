@@ -29,9 +29,9 @@ def overview() -> str:
 
 
 _REASONS: dict[str, str] = {
-    "a state besides keys and values that is not that of a gated delta net or of Granite 4": (
-        "bailing_hybrid bamba falcon_h1 falcon_mamba jamba kimi_linear lfm2 lfm2_moe lfm3 mamba mamba2 minimax "
-        "nemotron_h olmo_hybrid recurrent_gemma rwkv xlstm zamba zamba2"
+    "a state besides keys and values, or an arrangement of layers with one, that no family of ours has": (
+        "bailing_hybrid falcon_h1 falcon_mamba jamba kimi_linear lfm2 lfm2_moe lfm3 mamba mamba2 minimax "
+        "olmo_hybrid recurrent_gemma rwkv xlstm zamba zamba2"
     ),
     "attention to a choice of keys": "deepseek_v32 deepseek_v4 glm_moe_dsa",
     "images, audio or video": (

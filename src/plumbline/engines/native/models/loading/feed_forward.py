@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Dense, Experts
+from plumbline.engines.native.models.description import Dense, Experts, FeedForward
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.loading.projections import build_linear, in_order
 from plumbline.engines.native.models.loading.source import Source
@@ -21,11 +20,12 @@ from plumbline.engines.native.models.weights import (
     Stack,
 )
 from plumbline_kernels.experts import Routing
+from plumbline_kernels.narrow import NarrowWeight, pack_narrow, stack_narrow
 
 __all__ = ["fetch_feed_forward"]
 
 
-def fetch_feed_forward(source: Source, prefix: str, block: Dense | Experts) -> DenseWeights | ExpertsWeights:
+def fetch_feed_forward(source: Source, prefix: str, block: FeedForward) -> DenseWeights | ExpertsWeights:
     """Fetch the weights of a layer's feed-forward block; the names of its tensors begin with `prefix`."""
     if isinstance(block, Dense):
         return _dense(source, prefix, block, source.names.gate_up, source.names.down)
@@ -77,9 +77,12 @@ def _experts(source: Source, prefix: str, block: Experts) -> ExpertsWeights:
             source.library,
         ),
         correction=(source.fetch(prefix + names.correction, number, fp32) if router.correction else None),
-        gate_up=_stack(source, prefix, names.expert_gate_up, block, (block.width, block.width), hidden),
+        gate_up=_stack(
+            source, prefix, names.expert_gate_up, block, (block.width,) * (1 + block.gated), hidden
+        ),
         down=_stack(source, prefix, (names.expert_down,), block, (hidden,), block.width),
         activation=block.activation,
+        gated=block.gated,
         shared=(
             None
             if block.shared is None
@@ -94,18 +97,30 @@ def _experts(source: Source, prefix: str, block: Experts) -> ExpertsWeights:
 def _stack(
     source: Source, prefix: str, names: tuple[str, ...], block: Experts, outputs: tuple[int, ...], inputs: int
 ) -> list[Linear] | Stack:
-    """Build one projection of every expert: a layer for each, or for the kernels of a GPU a stack."""
+    """Build one projection of every expert: a layer for each, or for the kernels of a GPU a stack.
+
+    A stack keeps the integers of quantised experts if all have them alike.
+    """
     found = _experts_parts(source, prefix, names, block, outputs, inputs)
     if not source.stacked:
         return [build_linear(*part, source.library, source.bits) for part in found]
-    first, shift, _ = next(found)
-    stack = first.new_empty(block.number, *first.shape)
-    biases = None if shift is None else shift.new_empty(block.number, *shift.shape)
-    for expert, (weight, bias, _) in enumerate(itertools.chain([(first, shift, None)], found)):
-        stack[expert] = weight
-        if biases is not None and bias is not None:
-            biases[expert] = bias
-    return Stack(stack, biases)
+    narrow: list[NarrowWeight] = []
+    whole: Tensor | None = None
+    biases: list[Tensor] = []
+    for expert, (weight, bias, grid) in enumerate(found):
+        if bias is not None:
+            biases.append(bias)
+        if whole is None and grid is not None and source.bits in (None, grid.bits):
+            packed = pack_narrow(weight, grid.bits, grid.scales, grid.shifts)
+            if not narrow or packed.is_like(narrow[0]):
+                narrow.append(packed)
+                continue
+        if whole is None:
+            whole = weight.new_empty(block.number, *weight.shape)
+            for earlier, each in enumerate(narrow):
+                whole[earlier] = each.dequantised(weight.dtype)
+        whole[expert] = weight
+    return Stack(stack_narrow(narrow) if whole is None else whole, torch.stack(biases) if biases else None)
 
 
 def _experts_parts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Attention, DeltaNet, Latent
+from plumbline.engines.native.models.description import Attention, DeltaNet, Latent, Mixer
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.loading.projections import (
     gates_last,
@@ -19,9 +19,7 @@ from plumbline.engines.native.models.weights import AttentionWeights, DeltaWeigh
 __all__ = ["fetch_mixer"]
 
 
-def fetch_mixer(
-    source: Source, prefix: str, shape: Attention | Latent | DeltaNet
-) -> AttentionWeights | LatentWeights | DeltaWeights:
+def fetch_mixer(source: Source, prefix: str, shape: Mixer) -> AttentionWeights | LatentWeights | DeltaWeights:
     """Fetch the weights of a layer's mixer; the names of its tensors begin with `prefix`."""
     if isinstance(shape, Attention):
         return _attention(source, prefix, shape)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.checkpoint import Checkpoint
-from plumbline.engines.native.models.description import Experts, ModelDescription
+from plumbline.engines.native.models.description import Experts, LayerDescription, ModelDescription
 from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forward
 from plumbline.engines.native.models.loading.mixers import fetch_mixer
@@ -90,7 +90,7 @@ def _with_stacked_experts(description: ModelDescription, checkpoint: Checkpoint)
     """Return the description for a checkpoint with a tensor of all experts in the place of one of each."""
     names = description.names
     prefixes = (
-        names.layer.format(index)
+        names.layer.format(_numbers(layer, index)[1])
         for index, layer in enumerate(description.layers)
         if isinstance(layer.feed_forward, Experts)
     )
@@ -158,10 +158,15 @@ def build(
     return Transformer(description, weights, library)
 
 
+def _numbers(layer: LayerDescription, index: int) -> tuple[int, int]:
+    """Return the numbers of a layer's blocks in the checkpoint."""
+    return layer.numbers or (index, index)
+
+
 def _layer(source: Source, index: int) -> LayerWeights:
     layer = source.description.layers[index]
-    prefix = source.names.layer.format(index)
-    names, norms = source.names, layer.norms
+    names, norms, block = source.names, layer.norms, layer.feed_forward
+    prefix, second = (names.layer.format(number) for number in _numbers(layer, index))
     before, after = norms != "after", norms in ("after", "both")
     token = None
     if width := source.description.token_inputs:
@@ -176,10 +181,10 @@ def _layer(source: Source, index: int) -> LayerWeights:
         mixer=fetch_mixer(source, prefix, layer.mixer),
         after_mixer=source.norm(prefix + names.after_mixer) if after else None,
         before_feed_forward=(
-            source.norm(prefix + names.before_feed_forward) if norms in ("before", "both") else None
+            source.norm(second + names.before_feed_forward) if block and norms in ("before", "both") else None
         ),
-        feed_forward=fetch_feed_forward(source, prefix, layer.feed_forward),
-        after_feed_forward=source.norm(prefix + names.after_feed_forward) if after else None,
+        feed_forward=fetch_feed_forward(source, second, block) if block else None,
+        after_feed_forward=source.norm(second + names.after_feed_forward) if block and after else None,
         scale=(float(source.fetch(prefix + names.scale, (1,), torch.float32)) if layer.scaled else 1.0),
         token=token,
     )

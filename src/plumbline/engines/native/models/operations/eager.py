@@ -96,7 +96,10 @@ class _TorchStep(Step):
         assert isinstance(weights.gate_up, list)
         assert isinstance(weights.down, list)
         found = partial(
-            mix_torch, gate_up=weights.gate_up, down=weights.down, activate=_GATED[weights.activation]
+            mix_torch,
+            gate_up=weights.gate_up,
+            down=weights.down,
+            activate=(_GATED if weights.gated else _PLAIN)[weights.activation],
         )
         return add_shared(mixed(x, weights, asked, found), x, weights, shared)
 

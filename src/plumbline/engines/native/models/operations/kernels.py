@@ -74,7 +74,7 @@ class KernelStep(Step):
         assert isinstance(down, Stack)
         found = partial(
             mix, gate_up=gate_up.weight, gate_up_bias=gate_up.bias, down=down.weight, down_bias=down.bias,
-            activate=_GATED[weights.activation],
+            activate=(_GATED if weights.gated else _PLAIN)[weights.activation],
         )  # fmt: skip
         return add_shared(mixed(x, weights, asked, found), x, weights, shared)
 

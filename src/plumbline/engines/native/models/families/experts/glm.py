@@ -31,13 +31,24 @@ from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
 
-__all__ = ["FAMILIES", "deepseek_experts", "next_token_layers", "sparse_layers"]
+__all__ = ["FAMILIES", "corrected_router", "deepseek_experts", "next_token_layers", "sparse_layers"]
 
 
 def deepseek_experts(fields: Fields, router: Router | None = None) -> Experts:
-    """Read the experts; by default they are chosen by sigmoids with a correction, in groups."""
+    """Read the experts; by default they are chosen by `corrected_router`."""
     width, shared = fields.integer("moe_intermediate_size"), fields.get("n_shared_experts", 0)
-    router = router or Router(
+    return Experts(
+        number=fields.integer("n_routed_experts"),
+        width=width,
+        router=router or corrected_router(fields),
+        activation=fields.activation(),
+        shared=Dense(width=width * shared, activation=fields.activation()) if shared else None,
+    )
+
+
+def corrected_router(fields: Fields) -> Router:
+    """Read a choice by sigmoids with a correction, in groups."""
+    return Router(
         top_k=fields.integer("num_experts_per_tok"),
         scores="sigmoid",
         correction=True,
@@ -45,13 +56,6 @@ def deepseek_experts(fields: Fields, router: Router | None = None) -> Experts:
         chosen_groups=fields.integer("topk_group", 1),
         normalised=fields.flag("norm_topk_prob"),
         scale=fields.number("routed_scaling_factor", 1.0),
-    )
-    return Experts(
-        number=fields.integer("n_routed_experts"),
-        width=width,
-        router=router,
-        activation=fields.activation(),
-        shared=Dense(width=width * shared, activation=fields.activation()) if shared else None,
     )
 
 

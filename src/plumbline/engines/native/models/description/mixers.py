@@ -1,44 +1,13 @@
-"""Describe a model: the shapes and the arithmetic of every layer, as frozen values.
-
-A family (`families/`) writes a description from a `config.json`, the loader fetches the weights that it asks for, and
-one loop (`transformer.py`) runs it. Equal parts of a description are equal values, so layers may share what is derived
-from them, such as rotary tables.
-"""
+"""Describe how a layer mixes tokens: attention, attention over latents, and nets that keep a state."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
-import torch
+from plumbline.engines.native.models.description.unsupported import UnsupportedModelError
 
-from plumbline.engines.native.models.names import Names
-from plumbline.engines.native.models.stored import StoredFormat
-
-__all__ = [
-    "Activation",
-    "Attention",
-    "DeltaNet",
-    "Dense",
-    "Experts",
-    "HeadNorm",
-    "Latent",
-    "LayerDescription",
-    "ModelDescription",
-    "Norm",
-    "Placement",
-    "Rope",
-    "Router",
-    "UnsupportedModelError",
-]
-
-Activation = Literal["silu", "gelu_tanh", "swiglu_oss", "relu2"]
-Placement = Literal["before", "after", "both", "parallel"]
-
-
-class UnsupportedModelError(ValueError):
-    """The model needs something that the engine does not support; the message names the field or the part."""
+__all__ = ["Attention", "DeltaNet", "HeadNorm", "Latent", "Mixer", "Rope"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +37,6 @@ class Rope:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Norm:
-    """The norm of a model's rows: x / sqrt(mean(x²) + eps) * weight, of x - mean(x) if it is a layer norm."""
-
-    kind: Literal["rms", "layer"] = "rms"
-    eps: float = 1e-6
-    bias: bool = False
-    offset: float = 0.0
-    """What is added to the weights of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,148 +225,4 @@ class DeltaNet:
         return self.value_heads if self.state_space else 2 * self.value_heads
 
 
-def _check_activation(activation: Activation, gated: bool) -> None:
-    known = {"silu", "gelu_tanh", "swiglu_oss"} if gated else {"gelu_tanh", "relu2"}
-    if activation not in known:
-        kind = "with" if gated else "without"
-        raise UnsupportedModelError(f"activation {activation!r} {kind} a gate is not supported")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dense:
-    """A feed-forward block that every token takes: down(activation(gate) * up), or down(activation(up))."""
-
-    width: int
-    activation: Activation = "silu"
-    gated: bool = True
-    bias: bool = False
-
-    def __post_init__(self) -> None:
-        """Check what the operations assume."""
-        _check_activation(self.activation, self.gated)
-
-    @property
-    def active_width(self) -> int:
-        """The width of what a token takes."""
-        return self.width
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Router:
-    """How tokens choose their experts, and what the experts' results are multiplied by."""
-
-    top_k: int
-    scores: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax"
-    """The softmax of all logits, their sigmoids, or the softmax of the chosen ones."""
-    bias: bool = False
-    correction: bool = False
-    """Whether a bias is added to scores for the choice alone."""
-    groups: int = 1
-    """Experts are in so many groups, of which the best `chosen_groups` may be chosen from."""
-    chosen_groups: int = 1
-    groups_by_two: bool = True
-    """Whether a group is as good as its two best experts together, and not as its best one."""
-    normalised: bool = True
-    """Whether the weights of a token are divided by their sum."""
-    floor: float = 0.0
-    """The least divisor of weights."""
-    scale: float = 1.0
-    """A factor on weights."""
-    of_inputs: bool = False
-    """Whether weights multiply what experts take, and not what they return."""
-    by_expert: bool = False
-    """Whether weights are multiplied by a number of the checkpoint for each expert."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
-    """A feed-forward block of gated experts, of which a token takes a few, and shared ones, which every token takes."""
-
-    number: int
-    width: int
-    router: Router
-    activation: Activation = "silu"
-    bias: bool = False
-    shared: Dense | None = None
-    shared_gate: bool = False
-    """Whether the shared experts' result is multiplied by the sigmoid of a projection of the input."""
-    apart: bool = False
-    """Whether router and experts read the residual stream by norms of their own, and results have norms (Gemma 4)."""
-
-    def __post_init__(self) -> None:
-        """Check what the operations assume."""
-        _check_activation(self.activation, gated=True)
-        router = self.router
-        if not 0 < router.top_k <= self.number:
-            raise UnsupportedModelError(
-                "num_experts_per_tok must be at least 1 and at most the number of experts"
-            )
-        if self.number % router.groups or not 0 < router.chosen_groups <= router.groups:
-            raise UnsupportedModelError(
-                "n_group must divide the number of experts, and topk_group be at most n_group"
-            )
-        if router.top_k > self.number // router.groups * router.chosen_groups:
-            raise UnsupportedModelError(
-                "num_experts_per_tok must be at most the experts of topk_group groups"
-            )
-
-    @property
-    def active_width(self) -> int:
-        """The width of what a token takes."""
-        return self.router.top_k * self.width + (0 if self.shared is None else self.shared.width)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerDescription:
-    """One layer."""
-
-    mixer: Attention | Latent | DeltaNet
-    feed_forward: Dense | Experts
-    scaled: bool = False
-    """Whether the residual stream is multiplied by a number of the checkpoint after the layer."""
-    norms: Placement = "before"
-    """Where norms are: before each block, after it, both, or once before both blocks, which get the same input."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelDescription:
-    """A decoder-only language model."""
-
-    model_type: str
-    vocab_size: int
-    hidden_size: int
-    layers: tuple[LayerDescription, ...]
-    norm: Norm = field(default_factory=Norm)
-    head_bias: bool = False
-    """Whether the output layer has a bias."""
-    tied: bool = False
-    """Whether the output layer has the weights of the embedding."""
-    embedding_scale: float = 1.0
-    """A factor on embeddings, rounded to the model's type."""
-    token_inputs: int = 0
-    """The width of what a token's second embedding gives to each layer besides (Gemma 4 E2B and E4B); 0 for none."""
-    residual_scale: float = 1.0
-    """A factor on what a block adds to the residual stream."""
-    logits_scale: float = 1.0
-    logits_softcap: float | None = None
-    """c, if a logit x becomes c * tanh(x / c), after the scale."""
-    context_length: int = 2048
-    """The longest sequence that the model was made for, in tokens."""
-    is_text_of_more: bool = False
-    """Whether the checkpoint is that of a model of images and text, of which this is the text."""
-    dtype: torch.dtype = torch.float32
-    eos_token_ids: frozenset[int] = frozenset()
-    names: Names = field(default_factory=Names)
-    stored: StoredFormat | None = None
-    """The format of quantised weights, if the checkpoint has any."""
-
-    @cached_property
-    def cache_width(self) -> int:
-        """The numbers that the cache keeps for a token, over all layers."""
-        return sum(layer.mixer.cache_width for layer in self.layers)
-
-    def state_bytes(self, itemsize: int) -> int:
-        """Return the bytes of the states of one sequence, over all layers, with weights of so many bytes each."""
-        return sum(
-            layer.mixer.state_bytes(itemsize) for layer in self.layers if isinstance(layer.mixer, DeltaNet)
-        )
+Mixer = Attention | Latent | DeltaNet
