@@ -7,10 +7,12 @@ is learned from the steps. Tokens do not depend on it, because they do not depen
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from plumbline.engines.native.models.description import ModelDescription
+from plumbline.engines.request import RequestState
 
-__all__ = ["Pace", "RowCost", "attention_share"]
+__all__ = ["Pace", "PromptBudget", "RowCost", "attention_share", "missing"]
 
 _SHARED_SECONDS = 0.08
 """Time for prompt tokens in a step with running streams; less than half of the gap that is allowed, 0.2 s."""
@@ -115,6 +117,75 @@ class RowCost:
             found = (seconds - plain) / plain * num_requests / num_proposed
             found = min(max(found, 0.0), tokens + _DEARER_ROW, _DEAREST_ROW)
             self._tokens[num_requests] = tokens + _ROW_WEIGHT * (found - tokens)
+
+
+class PromptBudget:
+    """What the prompts of one step may still take, and what long ones leave to short ones."""
+
+    def __init__(self, pace: Pace | None, tokens: int, *, streams: bool) -> None:
+        """Begin a step.
+
+        Args:
+            pace: bounds the time; None does not.
+            tokens: of the step, without its decodes.
+            streams: whether it has decodes.
+        """
+        self._pace, self._streams = pace, streams
+        self._has_prompts = False
+        self.half = tokens // 2
+        """Tokens that half of the step computes; a prompt that needs more is long."""
+        if pace is not None:
+            self.half = min(self.half, pace.tokens(0, pace.allowance(streams, False) / 2))
+        self.kept = 0
+        """Tokens that long prompts leave to short ones."""
+        self.units = 0.0
+        """What the prompts cost so far."""
+        self.scores = False
+        """Whether one of them wants the logprobs of its tokens."""
+
+    def keep(self, short: Iterable[RequestState]) -> None:
+        """Keep up to half of the step for these requests."""
+        self.kept = min(self.half, sum(map(missing, short)))
+
+    def affordable(self, state: RequestState, start: int, tokens: int) -> int:
+        """Return how many prompt tokens from `start` the step computes, `tokens` at most; the first prompt gets some.
+
+        An image that must be whole is not cut. The first prompt of a step may exceed the budget for one.
+        """
+        needed = state.num_tokens - start
+        kept = self.kept if needed > self.half else 0
+        count = min(needed, tokens - kept)
+        if self._pace is not None:
+            count = self._in_time(self._pace, state, start, count, kept)
+        for image in state.images:
+            if count and image.whole and image.start < start + count < image.end:
+                if image.start > start:
+                    return image.start - start
+                whole = image.end - start
+                return whole if whole <= tokens or not self._has_prompts else 0
+        return count
+
+    def _in_time(self, pace: Pace, state: RequestState, start: int, count: int, kept: int) -> int:
+        """Return how many of `count` prompt tokens the step has time for, if it keeps time for `kept` others."""
+        scores = self.scores or state.prompt_logprobs is not None
+        left = pace.allowance(self._streams, scores) - self.units - (pace.cost(0, kept) if kept else 0.0)
+        if left <= 0 and self.units > 0:
+            return 0
+        return min(count, pace.tokens(start, max(left, 0.0)))
+
+    def spend(self, state: RequestState, start: int, count: int) -> None:
+        """Count tokens of a prompt that the step computes."""
+        self._has_prompts = True
+        if state.num_tokens - start <= self.half:
+            self.kept = max(0, self.kept - count)
+        if self._pace is not None:
+            self.units += self._pace.cost(start, count)
+        self.scores = self.scores or state.prompt_logprobs is not None
+
+
+def missing(state: RequestState) -> int:
+    """Return how many tokens of a request are not computed."""
+    return state.num_tokens - state.num_computed_tokens
 
 
 def attention_share(model: ModelDescription) -> float:

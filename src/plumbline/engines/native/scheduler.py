@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.kv_blocks import BlockPool, block_content, root_hash
-from plumbline.engines.native.pace import Pace
+from plumbline.engines.native.pace import Pace, PromptBudget, missing
 from plumbline.engines.native.speculation import MOST_SPECULATING, NOTHING, Proposal, Speculator
 from plumbline.engines.request import RequestState
 from plumbline.engines.threaded.request_queues import RequestQueues
@@ -73,17 +73,11 @@ class Scheduler(RequestQueues):
         self.config = config
         self.speculator = speculator
         self._pace = pace
-        self._units = 0.0
-        self._scores = False
-        self._has_prompts = False
-        """Whether the step computes a part of a prompt."""
+        self._prompts = PromptBudget(pace, 0, streams=False)
+        """Of the step that is planned."""
         self.pool = BlockPool(
             config.num_blocks, config.block_size, enable_caching=config.enable_prefix_caching
         )
-        self._half = 0
-        """Tokens that half of a step computes; a prompt that needs more is long."""
-        self._kept = 0
-        """Tokens of the step that long prompts leave to short ones."""
         self._mean_output = float(config.expected_output_len)
         self._lacked_blocks = False
 
@@ -109,13 +103,13 @@ class Scheduler(RequestQueues):
         budget = self._plan_decodes(entries, speculating, preempted, self.config.max_num_batched_tokens)
         num_decodes = len(entries)
         entries += speculating
-        self._units, self._scores, self._has_prompts = 0.0, False, False
-        self._keep_for_short(budget, streams=bool(entries))
+        prompts = self._prompts = PromptBudget(self._pace, budget, streams=bool(entries))
+        self._keep_for_short()
         budget = self._plan_chunks(entries, preempted, budget)
         if not preempted:
             budget = self._admit(entries, budget)
         spent = self.config.max_num_batched_tokens - budget
-        return StepPlan(entries, num_decodes, spent, self._units, self._scores, preempted)
+        return StepPlan(entries, num_decodes, spent, prompts.units, prompts.scores, preempted)
 
     def follow(self, plan: StepPlan) -> StepPlan | None:
         """Plan the decodes after those of a step whose tokens are not known yet.
@@ -242,30 +236,29 @@ class Scheduler(RequestQueues):
         if self.speculator is not None:
             self.speculator.forget(state)
 
-    def _keep_for_short(self, budget: int, *, streams: bool) -> None:
+    def _keep_for_short(self) -> None:
         """Keep tokens of the step for short prompts, which would else wait until a long one is computed."""
-        self._half = budget // 2
-        if self._pace is not None:
-            self._half = min(self._half, self._pace.tokens(0, self._pace.allowance(streams, False) / 2))
-        self._kept = 0
-        if any(_missing(state) > max(self._half, 1) for state in self.running):
-            short = [state for state in self.running if 1 < _missing(state) <= self._half]
+        half = self._prompts.half
+        if any(missing(state) > max(half, 1) for state in self.running):
+            short = [state for state in self.running if 1 < missing(state) <= half]
             if len(self.running) < self.config.max_num_seqs and not self._lacked_blocks:
                 short += self._short_waiting()
-            self._kept = min(self._half, sum(map(_missing, short)))
+            self._prompts.keep(short)
 
     def _short_waiting(self) -> list[RequestState]:
         """Return waiting requests with short prompts, of no later priority than any that runs."""
         last = self.running[-1].request.priority if self.running else 0
         looked_at = self.waiting[:_LOOKED_AT]
         return [
-            state for state in looked_at if _missing(state) <= self._half and state.request.priority <= last
+            state
+            for state in looked_at
+            if missing(state) <= self._prompts.half and state.request.priority <= last
         ]
 
     def _candidate(self) -> RequestState:
         """Return the waiting request to admit next; only a short one gets what is kept for short ones."""
         state = self.waiting[fairest(self.waiting, self.running)]
-        if self._kept and _missing(state) > self._half and (short := self._short_waiting()):
+        if self._prompts.kept and missing(state) > self._prompts.half and (short := self._short_waiting()):
             return short[fairest(short, self.running)]
         return state
 
@@ -280,7 +273,7 @@ class Scheduler(RequestQueues):
             state = self.running[position]
             needed = state.num_tokens - state.num_computed_tokens
             if needed > 1:
-                count = self._affordable(state, state.num_computed_tokens, budget, entries)
+                count = self._prompts.affordable(state, state.num_computed_tokens, budget)
                 if count == 0:
                     break
                 grown = self._grow(state, count)
@@ -288,7 +281,7 @@ class Scheduler(RequestQueues):
                     self._preempt(self.running[-1], preempted)
                     grown = self._grow(state, count)
                 if grown:
-                    self._spend(state, state.num_computed_tokens, count)
+                    self._prompts.spend(state, state.num_computed_tokens, count)
                     entries.append(Scheduled(state, state.num_computed_tokens, count, draws=count == needed))
                     budget -= count
             position += 1
@@ -310,7 +303,7 @@ class Scheduler(RequestQueues):
                 self._lacked_blocks = True
                 break
             needed = state.num_tokens - cached
-            count = self._affordable(state, cached, budget, entries)
+            count = self._prompts.affordable(state, cached, budget)
             if count == 0:
                 break
             self.pool.acquire(blocks)
@@ -321,49 +314,10 @@ class Scheduler(RequestQueues):
                 self._lacked_blocks = True
                 break
             self.start(state, cached)
-            self._spend(state, cached, count)
+            self._prompts.spend(state, cached, count)
             entries.append(Scheduled(state, cached, count, draws=count == needed))
             budget -= count
         return budget
-
-    def _affordable(self, state: RequestState, start: int, budget: int, entries: list[Scheduled]) -> int:
-        """Return how many prompt tokens from `start` the step computes; the first prompt of a step gets some.
-
-        An image that must be whole is not cut. The first prompt of a step may exceed the budget for one.
-        """
-        needed = state.num_tokens - start
-        kept = self._kept if needed > self._half else 0
-        count = min(needed, budget - kept)
-        if self._pace is not None:
-            count = self._in_time(self._pace, state, start, count, entries, kept)
-        for image in state.images:
-            if count and image.whole and image.start < start + count < image.end:
-                if image.start > start:
-                    return image.start - start
-                whole = image.end - start
-                return whole if whole <= budget or not self._has_prompts else 0
-        return count
-
-    def _in_time(
-        self, pace: Pace, state: RequestState, start: int, count: int, entries: list[Scheduled], kept: int
-    ) -> int:
-        """Return how many of `count` prompt tokens the step has time for, if it keeps time for `kept` others."""
-        streams = (
-            bool(entries) and entries[0].count == 1 + len(entries[0].proposal.tokens) and entries[0].draws
-        )
-        scores = self._scores or state.prompt_logprobs is not None
-        left = pace.allowance(streams, scores) - self._units - (pace.cost(0, kept) if kept else 0.0)
-        if left <= 0 and self._units > 0:
-            return 0
-        return min(count, pace.tokens(start, max(left, 0.0)))
-
-    def _spend(self, state: RequestState, start: int, count: int) -> None:
-        self._has_prompts = True
-        if state.num_tokens - start <= self._half:
-            self._kept = max(0, self._kept - count)
-        if self._pace is not None:
-            self._units += self._pace.cost(start, count)
-        self._scores = self._scores or state.prompt_logprobs is not None
 
     def _fits(self, candidate: RequestState) -> bool:
         """Return whether the predicted peak of used tokens fits the pool if this request is admitted.
@@ -407,11 +361,6 @@ class Scheduler(RequestQueues):
         state.block_ids = []
         state.block_hashes = []
         state.num_computed_tokens = 0
-
-
-def _missing(state: RequestState) -> int:
-    """Return how many tokens of a request are not computed."""
-    return state.num_tokens - state.num_computed_tokens
 
 
 def _adapter(state: RequestState) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Activation, Norm
+from plumbline.engines.native.models.description import Norm
 from plumbline.engines.native.models.operations.interface import (
     Backend,
     Heads,
@@ -17,7 +19,7 @@ from plumbline.engines.native.models.operations.interface import (
     PreparedNorm,
 )
 from plumbline.engines.native.models.operations.kernels import KernelStep
-from plumbline.engines.native.models.operations.step import Step, add_shared, mixed
+from plumbline.engines.native.models.operations.step import Mix, Step
 from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels._backend import use_triton
 from plumbline_kernels.attention import AttentionBatch, Selection, paged_attention_torch
@@ -29,9 +31,6 @@ from plumbline_kernels.swiglu import gelu_mul_torch, gelu_torch, oss_mul_torch, 
 
 __all__ = ["eager_backend"]
 
-_GATED = {"silu": silu_mul_torch, "gelu_tanh": gelu_mul_torch, "swiglu_oss": oss_mul_torch}
-_PLAIN = {"gelu_tanh": gelu_torch, "relu2": relu2_torch}
-
 
 def eager_backend(weights: Tensor) -> Backend:
     """Return the kernels for weights on a GPU, torch for those on a CPU."""
@@ -40,6 +39,11 @@ def eager_backend(weights: Tensor) -> Backend:
 
 class _TorchStep(Step):
     """Skips the checks of the kernels: on a CPU a call costs as much as its arithmetic, and descriptions fix shapes."""
+
+    gated = MappingProxyType(
+        {"silu": silu_mul_torch, "gelu_tanh": gelu_mul_torch, "swiglu_oss": oss_mul_torch}
+    )
+    plain = MappingProxyType({"gelu_tanh": gelu_torch, "relu2": relu2_torch})
 
     def __init__(
         self,
@@ -87,21 +91,10 @@ class _TorchStep(Step):
             q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks, shape.tiled
         ).flatten(1)
 
-    def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
-        return (_GATED if gated else _PLAIN)[activation](x)
-
-    def experts(
-        self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
-    ) -> Tensor:
+    def mix(self, weights: ExpertsWeights, activate: Callable[[Tensor], Tensor]) -> Mix:
         assert isinstance(weights.gate_up, list)
         assert isinstance(weights.down, list)
-        found = partial(
-            mix_torch,
-            gate_up=weights.gate_up,
-            down=weights.down,
-            activate=(_GATED if weights.gated else _PLAIN)[weights.activation],
-        )
-        return add_shared(mixed(x, weights, asked, found), x, weights, shared)
+        return partial(mix_torch, gate_up=weights.gate_up, down=weights.down, activate=activate)
 
     def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
         return gelu_mul_torch(torch.cat((gate, given), 1))

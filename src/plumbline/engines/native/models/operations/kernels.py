@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from plumbline.engines.native.models.description import Activation
 from plumbline.engines.native.models.operations.interface import Heads, KVCache, LatentHeads, PreparedNorm
-from plumbline.engines.native.models.operations.step import Step, add_shared, mixed
+from plumbline.engines.native.models.operations.step import Mix, Step
 from plumbline.engines.native.models.weights import ExpertsWeights, Stack
 from plumbline_kernels.attention import paged_attention
 from plumbline_kernels.experts import mix
@@ -20,12 +21,12 @@ from plumbline_kernels.swiglu import gelu, gelu_mul, oss_mul, relu2, silu_mul
 
 __all__ = ["KernelStep"]
 
-_GATED = {"silu": silu_mul, "gelu_tanh": gelu_mul, "swiglu_oss": oss_mul}
-_PLAIN = {"gelu_tanh": gelu, "relu2": relu2}
-
 
 class KernelStep(Step):
     """Implements `Operations` by kernels."""
+
+    gated = MappingProxyType({"silu": silu_mul, "gelu_tanh": gelu_mul, "swiglu_oss": oss_mul})
+    plain = MappingProxyType({"gelu_tanh": gelu, "relu2": relu2})
 
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
         if norm.norm.kind == "layer":
@@ -63,20 +64,14 @@ class KernelStep(Step):
             q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks, shape.tiled
         ).flatten(1)
 
-    def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
-        return (_GATED if gated else _PLAIN)[activation](x)
-
-    def experts(
-        self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
-    ) -> Tensor:
+    def mix(self, weights: ExpertsWeights, activate: Callable[[Tensor], Tensor]) -> Mix:
         gate_up, down = weights.gate_up, weights.down
         assert isinstance(gate_up, Stack)
         assert isinstance(down, Stack)
-        found = partial(
+        return partial(
             mix, gate_up=gate_up.weight, gate_up_bias=gate_up.bias, down=down.weight, down_bias=down.bias,
-            activate=(_GATED if weights.gated else _PLAIN)[weights.activation],
+            activate=activate,
         )  # fmt: skip
-        return add_shared(mixed(x, weights, asked, found), x, weights, shared)
 
     def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
         return gelu_mul(torch.cat((gate, given), 1))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.engines.native.models.adapters.layers import EagerAdapters
+from plumbline.engines.native.models.description import Activation
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.operations.interface import (
     DeltaHeads,
@@ -33,13 +35,15 @@ from plumbline_kernels.norm import add_torch
 from plumbline_kernels.rope_kv import RopePlan, rotate_torch, rotations
 from plumbline_kernels.swiglu import sigmoid_torch
 
-__all__ = ["Mix", "Step", "add_shared", "mixed"]
+__all__ = ["Activations", "Mix", "Step"]
 
+Activations = Mapping[str, Callable[[Tensor], Tensor]]
+"""By their names."""
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Return the weighted sums of experts' results, fp32 [T, D], for rows, their weights and their experts."""
 
 
-def mixed(x: Tensor, weights: ExpertsWeights, asked: Tensor | None, mix: Mix) -> Tensor:
+def _mixed(x: Tensor, weights: ExpertsWeights, asked: Tensor | None, mix: Mix) -> Tensor:
     """Choose the experts of each token, and return the sum of their results, fp32 [T, D]."""
     logits = weights.router((x if asked is None else asked).float())
     factors, chosen = route(logits, weights.routing, weights.correction)
@@ -50,7 +54,7 @@ def mixed(x: Tensor, weights: ExpertsWeights, asked: Tensor | None, mix: Mix) ->
     return mix(x, factors, chosen)
 
 
-def add_shared(total: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
+def _add_shared(total: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor | None) -> Tensor:
     """Add the result of shared experts, times its gate, to fp32 sums [T, D]."""
     if shared is not None:
         if weights.shared_gate is not None:
@@ -62,6 +66,9 @@ def add_shared(total: Tensor, x: Tensor, weights: ExpertsWeights, shared: Tensor
 
 class Step:
     """The tokens of a step, with the operations that all eager implementations share."""
+
+    gated: ClassVar[Activations]
+    plain: ClassVar[Activations]
 
     def __init__(
         self,
@@ -114,6 +121,19 @@ class Step:
             kept if x is residual else x.index_select(0, rows),
             None if gate is None else gate.index_select(0, rows),
         )
+
+    def activate(self, x: Tensor, activation: Activation, gated: bool) -> Tensor:
+        return (self.gated if gated else self.plain)[activation](x)
+
+    def mix(self, weights: ExpertsWeights, activate: Callable[[Tensor], Tensor]) -> Mix:
+        """Return what computes the experts."""
+        raise NotImplementedError
+
+    def experts(
+        self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
+    ) -> Tensor:
+        mix = self.mix(weights, (self.gated if weights.gated else self.plain)[weights.activation])
+        return _add_shared(_mixed(x, weights, asked, mix), x, weights, shared)
 
     def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
         return (attended.float() * sigmoid_torch(gate.float())).to(attended.dtype)
