@@ -54,7 +54,7 @@ SAMPLED: dict[str, Any] = {
 
 
 def test_an_engine_declares_what_the_documentation_says(engine: Harness) -> None:
-    ours = dict.fromkeys(("native", "native_adapter", "remote"), "plumbline")
+    ours = dict.fromkeys(("native", "native_adapter", "native_experts", "remote"), "plumbline")
     name = (ours | {"llama_cpp_pool": "llama_cpp"}).get(engine.kind.name, engine.kind.name)
     more = frozenset() if engine.adapter is None else frozenset({"adapters"})
     assert engine.features == DECLARED[name] | more

@@ -33,6 +33,7 @@ from plumbline_training.texts import corpus
 from plumbline_training.texts.words import Lexicon
 from support.servers.pocket import text_model
 from support.weights.adapters import merge, write_adapter
+from support.weights.upcycled import write_experts
 
 __all__ = [
     "ENGINES",
@@ -102,6 +103,7 @@ class EngineKind:
 ENGINES = [
     EngineKind("native", settings={"engine": "plumbline"}),
     EngineKind("native_adapter", settings={"engine": "plumbline", "lora_dir": "."}, adapter=True),
+    EngineKind("native_experts", settings={"engine": "plumbline"}, model=write_experts),
     EngineKind("remote", settings={"engine": "plumbline"}, remote=True),
     EngineKind("transformers", settings={"engine": "transformers"}, shares_prefixes=False),
     EngineKind("llama_cpp", needs=("llama_cpp", "gguf"), model=_pocket_gguf),
