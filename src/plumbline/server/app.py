@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from litestar import Litestar, Request
 from litestar.datastructures import State
@@ -28,6 +28,7 @@ from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.prompts import load_prompts
 from plumbline.server.media.load import MediaLoader
 from plumbline.server.middleware.access_log import AccessLog
+from plumbline.server.middleware.answers import Answer
 from plumbline.server.middleware.cors import Cors
 from plumbline.server.middleware.forwarder import Forwarder
 from plumbline.server.middleware.front import Front
@@ -67,11 +68,23 @@ _LEFT = "client disconnected prematurely"
 """What Litestar's error says, a 500, of a client that leaves before its whole body has come."""
 
 
+class _Layer(Protocol):
+    """What surrounds the application."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle one connection event of an ASGI server."""
+        ...
+
+    def refuse(self, scope: Any) -> Answer | None:
+        """See `Answer`."""
+        ...
+
+
 class Application:
     """The ASGI application, and the models that it serves."""
 
     def __init__(
-        self, asgi: Front | Cors | AccessLog, models: Models[ModelService], draining: Draining, access: Access
+        self, asgi: _Layer, models: Models[ModelService], draining: Draining, access: Access
     ) -> None:
         self._asgi = asgi
         self.models = models
@@ -81,6 +94,10 @@ class Application:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one connection event of an ASGI server."""
         await self._asgi(scope, receive, send)
+
+    def refuse(self, scope: Any) -> Answer | None:
+        """Answer a request that no model has room for; see `Answer`."""
+        return self._asgi.refuse(scope)
 
 
 def create_app(
@@ -186,9 +203,8 @@ def create_app(
         draining=draining,
         full=models.refusal,
     )
-    outer: Any = Cors(front, settings.cors_origins) if settings.cors_origins else front
-    if settings.access_log:
-        outer = AccessLog(outer, access.keys)
+    inner = Cors(front, settings.cors_origins) if settings.cors_origins else front
+    outer: _Layer = AccessLog(inner, access.keys) if settings.access_log else inner
     if tracing is not None:
         outer = Traces(outer, tracing)
     return Application(outer, models, draining, access)

@@ -7,13 +7,19 @@
 - What is being rendered has its place already: of many that come at once no more are rendered than there is room for.
 - Who has waited too long is refused, but not later choices and prompts of an answer, and not in the background.
 - Of several models a full one refuses its own requests, before they are rendered.
+- The listener refuses without a task, in the same words: the connection stays open, what comes of the body is dropped,
+  requests that were sent together are answered in their order, and a trusted proxy's client is the one that is named.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
+import socket
 import time
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +27,10 @@ import pytest
 from support.bodies import BODIES, each_api
 from support.models import GatedEngine, hold_steps, served, tiny_engine, until
 from support.servers.asgi import Exchange, Server, serving
+from support.servers.live import live
 from support.servers.shelf import CHAT, Shelf, body
 
+from plumbline.server.settings import Settings
 from plumbline.text.render import Renderer
 
 
@@ -145,6 +153,99 @@ async def test_of_many_that_come_at_once_only_those_with_room_are_rendered(
     assert len(rendered) == 1
 
 
+@contextmanager
+def connected(**settings: Any) -> Iterator[socket.socket]:
+    """Connect to a listening server that has no room."""
+    with (
+        live(lambda: served(GatedEngine(max_inflight=0)), Settings(store="none", **settings)) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection,
+    ):
+        yield connection
+
+
+def read(connection: socket.socket, count: int) -> list[tuple[int, dict[str, str], bytes]]:
+    """Read answers that have a length: status, headers and body of each."""
+    found, data = [], b""
+    while len(found) < count:
+        head, end, rest = data.partition(b"\r\n\r\n")
+        headers = dict(line.decode().split(": ", 1) for line in head.split(b"\r\n")[1:])
+        size = int(headers.get("content-length", "0"))
+        if end and len(rest) >= size:
+            found.append((int(head.split()[1]), headers, rest[:size]))
+            data = rest[size:]
+            continue
+        piece = connection.recv(65536)
+        assert piece, "the connection was closed"
+        data += piece
+    assert not data
+    return found
+
+
+def head(more: str = "", path: str = CHAT, length: int = 10) -> bytes:
+    """Write the headers of a request."""
+    text = f"POST {path} HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n{more}"
+    return f"{text}content-length: {length}\r\n\r\n".encode()
+
+
+def test_the_listener_refuses_before_the_body_and_reads_on() -> None:
+    """HTTP-05, HTTP-03."""
+    with connected() as connection:
+        for _ in range(2):
+            connection.sendall(head("x-request-id: mine\r\n"))
+            ((status, headers, body),) = read(connection, 1)
+            assert (status, headers["x-request-id"], headers["retry-after"]) == (429, "mine", "1")
+            assert b"in flight" in body
+            connection.sendall(b"x" * 10)
+        connection.sendall(head("connection: close\r\n"))
+        assert read(connection, 1)[0][1]["connection"] == "close"
+        assert connection.recv(1) == b""
+
+
+def test_the_listener_and_the_application_refuse_in_the_same_words() -> None:
+    async def asked() -> Any:
+        async with serving(served(GatedEngine(max_inflight=0)), cors_origins=("*",)) as server:
+            return await server.post(CHAT, {}, headers={"origin": "http://a"})
+
+    answer = asyncio.run(asked())
+    with connected(cors_origins=("*",)) as connection:
+        connection.sendall(head("origin: http://a\r\n", length=0))
+        ((status, headers, body),) = read(connection, 1)
+    assert (status, body) == (answer.status, answer.body)
+    changing = ("x-request-id", "openai-processing-ms")
+    assert [(name, value) for name, value in headers.items() if name not in changing] == [
+        (name, value) for name, value in answer.headers if name not in changing
+    ]
+
+
+def test_refused_requests_that_were_sent_together_are_answered_in_their_order() -> None:
+    with connected() as connection:
+        names = [f"n{number}" for number in range(1000)]
+        sent = b"".join(head(f"x-request-id: {name}\r\n", length=0) for name in names)
+        connection.sendall(sent + b"GET /v1/models HTTP/1.1\r\nhost: t\r\n\r\n")
+        answers = read(connection, len(names) + 1)
+    assert [headers["x-request-id"] for _, headers, _ in answers[:-1]] == names
+    assert [status for status, _, _ in answers] == [429] * len(names) + [200]
+
+
+def test_a_refusal_has_a_line_that_names_the_client_of_a_proxy(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "plumbline.access"), connected(access_log=True) as connection:
+        connection.sendall(head("x-forwarded-for: 192.0.2.7\r\n", length=0))
+        read(connection, 1)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "plumbline.access"]
+    assert re.match(
+        rf"POST {CHAT} 429 request_id=req_.* client=192\.0\.2\.7 error=rate_limit_exceeded$", line
+    )
+
+
+def test_what_is_wrong_with_a_request_comes_before_that_there_is_no_room() -> None:
+    with connected(api_keys=("one",)) as connection:
+        key = "authorization: Bearer one\r\n"
+        for more in ("", f"{key}host: u\r\n", f"{key}content-encoding: gzip\r\n", key):
+            connection.sendall(head(more, length=0))
+        statuses = [status for status, _, _ in read(connection, 4)]
+    assert statuses == [401, 400, 415, 429]
+
+
 @pytest.mark.parametrize(
     ("path", "more"),
     [
@@ -157,18 +258,18 @@ async def test_of_many_that_come_at_once_only_those_with_room_are_rendered(
 async def test_an_answer_that_has_begun_or_that_nobody_waits_for_waits_for_its_turn(
     path: str, more: dict[str, Any], tmp_path: Path
 ) -> None:
-    """One sequence at a time, 2 ms a token, and nobody may wait for more than 10 ms."""
+    """One sequence at a time, 12 ms a token, and nobody may wait for more than 100 ms."""
     engine = tiny_engine(max_num_seqs=1)
     forward = engine._keeper.core._runner.forward  # type: ignore[attr-defined]
 
     def slow(inputs: Any) -> None:
-        time.sleep(0.002)
+        time.sleep(0.012)
         forward(inputs)
 
     engine._keeper.core._runner.forward = slow  # type: ignore[attr-defined]
-    engine.admission.max_queue_seconds = 0.01
+    engine.admission.max_queue_seconds = 0.1
     async with serving(served(engine), store=str(tmp_path / "kept.db")) as server:
-        hindered = {"prompt": "x", "model": "test-model", "max_tokens": 100, "ignore_eos": True}
+        hindered = {"prompt": "x", "model": "test-model", "max_tokens": 16, "ignore_eos": True}
         other = None
         if "background" in more:
             let = hold_steps(engine)

@@ -10,6 +10,9 @@ from urllib.parse import quote
 
 from plumbline.server.limits.draining import PROBES
 from plumbline.server.limits.keys import KeyRing
+from plumbline.server.middleware.answers import Answer
+from plumbline.server.middleware.cors import Cors
+from plumbline.server.middleware.front import Front
 from plumbline.server.observe.logs import FIELDS
 from plumbline.wire.call import FACTS, authorization
 
@@ -19,7 +22,6 @@ Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _log = logging.getLogger("plumbline.access")
 _LONGEST_PATH = 200
@@ -35,7 +37,7 @@ class AccessLog:
         keys: the keys, for their names.
     """
 
-    def __init__(self, app: App, keys: KeyRing) -> None:
+    def __init__(self, app: Front | Cors, keys: KeyRing) -> None:
         self._app = app
         self._keys = keys
         _log.setLevel(logging.INFO)
@@ -47,7 +49,7 @@ class AccessLog:
             return
         began = time.perf_counter()
         status, first = (499 if scope["type"] == "http" else 101), 0.0
-        state = scope.setdefault("state", {})
+        scope.setdefault("state", {})
 
         async def send_and_look(message: Message) -> None:
             nonlocal status, first
@@ -60,20 +62,33 @@ class AccessLog:
         try:
             await self._app(scope, receive, send_and_look)
         finally:
+            self._write(scope, status, time.perf_counter() - began, first)
+
+    def refuse(self, scope: Scope) -> Answer | None:
+        """See `Answer`."""
+        began = time.perf_counter()
+        found = self._app.refuse(scope)
+        if found is not None:
             whole = time.perf_counter() - began
-            fields: dict[str, Any] = {
-                "request_id": state.get("request_id"),
-                "method": scope.get("method", "WEBSOCKET"),
-                "path": scope["path"][:_LONGEST_PATH],
-                "status": status,
-                "seconds": round(whole, 4),
-                "first_byte_seconds": round(first, 4) if first else None,
-                "key": self._key_name(scope),
-                "client": (scope.get("client") or ("",))[0],
-                **state.get(FACTS, {}),
-            }
-            known = {name: value for name, value in fields.items() if value not in (None, "")}
-            _log.info("%s", _text(known), extra={FIELDS: known})
+            self._write(scope, found.status, whole, whole)
+        return found
+
+    def _write(self, scope: Scope, status: int, whole: float, first: float) -> None:
+        """Log the line of a request that has ended."""
+        state = scope["state"]
+        fields: dict[str, Any] = {
+            "request_id": state.get("request_id"),
+            "method": scope.get("method", "WEBSOCKET"),
+            "path": scope["path"][:_LONGEST_PATH],
+            "status": status,
+            "seconds": round(whole, 4),
+            "first_byte_seconds": round(first, 4) if first else None,
+            "key": self._key_name(scope),
+            "client": (scope.get("client") or ("",))[0],
+            **state.get(FACTS, {}),
+        }
+        known = {name: value for name, value in fields.items() if value not in (None, "")}
+        _log.info("%s", _text(known), extra={FIELDS: known})
 
     def _key_name(self, scope: Scope) -> str:
         headers = {

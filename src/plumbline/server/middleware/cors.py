@@ -7,13 +7,15 @@ from typing import Any
 
 from litestar.config.cors import CORSConfig
 
+from plumbline.server.middleware.answers import Answer
+from plumbline.server.middleware.front import Front
+
 __all__ = ["Cors"]
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _EXPOSED = [
     "openai-processing-ms",
@@ -33,11 +35,11 @@ class Cors:
     middleware runs inside the application, so only its `CORSConfig` is used.
     """
 
-    def __init__(self, app: App, origins: tuple[str, ...]) -> None:
-        """Surround an application.
+    def __init__(self, app: Front, origins: tuple[str, ...]) -> None:
+        """Surround the front.
 
         Args:
-            app: the application.
+            app: the front.
             origins: the allowed origins such as `https://example.org`; `*` stands for any text.
         """
         self._app = app
@@ -70,6 +72,13 @@ class Cors:
             await send(message)
 
         await self._app(scope, receive, send_marked)
+
+    def refuse(self, scope: Scope) -> Answer | None:
+        """See `Answer`."""
+        found = self._app.refuse(scope)
+        if found is not None and (origin := dict(scope["headers"]).get(b"origin", b"").decode("latin-1")):
+            found.headers.extend(self._marks(origin))
+        return found
 
     def _preflight(self, origin: str, wanted: bytes) -> list[tuple[bytes, bytes]]:
         """Return the headers of a preflight answer; a browser stops if they do not name the origin."""

@@ -21,6 +21,7 @@ from litestar.utils import normalize_path
 from plumbline.server.limits.draining import PROBES, Draining
 from plumbline.server.limits.keys import KeyRing, admin_error
 from plumbline.server.limits.rates import Rates
+from plumbline.server.middleware.answers import Answer
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.observe.routes import OTHER, route_of
@@ -67,6 +68,7 @@ _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _HOST = re.compile(rb"([\w.~%!$&'()*+,;=-]*|\[[\da-fA-F:.]+\])(:\d{0,5})?")
 """A name or an address, and a port."""
 _NO_KEYS = KeyRing(())
+_KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"x-admin-key"})
 
 
 class Front:
@@ -112,13 +114,14 @@ class Front:
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
+        if (refused := self.refuse(scope)) is not None:
+            await send({"type": "http.response.start", "status": refused.status, "headers": refused.headers})
+            await send({"type": "http.response.body", "body": refused.body})
+            return
         is_head = scope["method"] == "HEAD"
         if is_head:  # Answered wherever GET is: load balancers probe with it.
             scope = {**scope, "method": "GET"}
-        state = scope.setdefault("state", {})
-        chosen = _client_request_id(scope)
-        state["request_id"] = chosen or new_request_id()
-        state[CLIENT_NAMED] = chosen is not None
+        state = _named(scope)
         status = 499  # The client leaves before there is a status.
         seen: RecentRequest | None = None
         limited: str | None = None  # The key whose share the request uses.
@@ -129,17 +132,7 @@ class Front:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 elapsed = round((time.perf_counter() - started) * 1000)
-                message["headers"] = [
-                    *message.get("headers", []),
-                    (b"x-request-id", state["request_id"].encode()),  # HTTP-03
-                    (b"openai-processing-ms", str(elapsed).encode()),  # HTTP-04
-                    (b"openai-version", b"2020-10-01"),
-                ]
-                if is_messages(scope["path"]):  # The name that clients of Messages read.
-                    message["headers"].append((b"request-id", state["request_id"].encode()))
-                message["headers"] += [
-                    (each.encode(), value.encode()) for each, value in self._rates.headers(limited).items()
-                ]
+                message["headers"] = [*message.get("headers", []), *self._headers(scope, elapsed, limited)]
                 for key, name in ((IGNORED, b"x-plumbline-ignored"), (FORMS, b"x-plumbline-lenient")):
                     if key in state:
                         message["headers"].append((name, state[key].encode()))
@@ -157,8 +150,8 @@ class Front:
         try:
             error = self._refusal(scope, is_open=given in self._open_paths)
             if error is None and label in _GENERATING and scope["method"] == "POST":
-                limited = _api_key(scope)
-                error = await self._enter(limited, scope)
+                limited = _api_key(scope, scope["path"])
+                error = await self._rates.enter(limited)
                 entered = error is None
             if self._draining.began and scope["path"] in PROBES:
                 await _send_json(send_with_headers, *self._draining.health(scope["path"]))
@@ -180,10 +173,42 @@ class Front:
             if seen is not None:
                 seen.end(state["request_id"], status)
 
-    async def _enter(self, api_key: str | None, scope: Scope) -> ApiError | None:
-        """Count a request for its key, or return its 429. A request without room costs its key nothing."""
-        peer = (scope.get("client") or ("",))[0]
-        return self._full(api_key, peer) or await self._rates.enter(api_key)
+    def refuse(self, scope: Scope) -> Answer | None:
+        """Answer a request that no model has room for. It costs its key nothing; see `Answer`."""
+        path = normalize_path(scope["path"])
+        if path not in _GENERATING or scope["method"] != "POST":
+            return None
+        api_key = _api_key(scope, path)
+        error = self._full(api_key, (scope.get("client") or ("",))[0])
+        if error is None:
+            return None
+        is_open = scope["path"] in self._open_paths
+        scope["path"] = path
+        if self._refusal(scope, is_open=is_open) is not None:
+            return None  # That error comes first.
+        self._metrics.opened()
+        state = _named(scope)
+        seen = self._recent.begin("POST", path)
+        note_error(state, error)
+        status, body = error_answer(error, path, state["request_id"])
+        headers = [*_json_headers(body, error.headers), *self._headers(scope, 0, api_key)]
+        seen.take({"type": "http.response.body", "body": body})
+        seen.end(state["request_id"], status)
+        self._metrics.closed(path, status, state[FACTS][ERROR])
+        return Answer(status, headers, body)
+
+    def _headers(self, scope: Scope, elapsed: int, api_key: str | None) -> list[tuple[bytes, bytes]]:
+        """Return the headers of every answer, and those of the key if it has limits."""
+        name = scope["state"]["request_id"].encode()
+        found = [
+            (b"x-request-id", name),  # HTTP-03
+            (b"openai-processing-ms", b"%d" % elapsed),  # HTTP-04
+            (b"openai-version", b"2020-10-01"),
+        ]
+        if is_messages(scope["path"]):  # The name that clients of Messages read.
+            found.append((b"request-id", name))
+        found += [(each.encode(), value.encode()) for each, value in self._rates.headers(api_key).items()]
+        return found
 
     async def _upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a WebSocket handshake through, or answer it with an error in the envelope (WS-01)."""
@@ -205,7 +230,7 @@ class Front:
 
     def _key_error(self, scope: Scope) -> ApiError | None:
         """Return the error of a request without one of the keys (HTTP-06)."""
-        headers = _texts(scope)
+        headers = _key_headers(scope)
         given = authorization(headers, scope["path"])
         if scope["path"] in _ADMIN_PATHS and not self._admin_keys.open:
             return admin_error(self._admin_keys, given, headers.get("x-admin-key"))
@@ -280,17 +305,27 @@ class Front:
         return None
 
 
-def _texts(scope: Scope) -> dict[str, str]:
-    """Return the headers; the first counts of those that are there twice, as for `Call`."""
+def _key_headers(scope: Scope) -> dict[str, str]:
+    """Return the headers with keys; the first counts of those that are there twice, as for `Call`."""
     return {
         name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
         for name, value in reversed(scope["headers"])
+        if name in _KEY_HEADERS
     }
 
 
-def _api_key(scope: Scope) -> str | None:
-    """Return the key of a request that was accepted."""
-    return (authorization(_texts(scope), scope["path"]) or "").partition(" ")[2].strip() or None
+def _api_key(scope: Scope, path: str) -> str | None:
+    """Return the key that a request has, accepted or not."""
+    return (authorization(_key_headers(scope), path) or "").partition(" ")[2].strip() or None
+
+
+def _named(scope: Scope) -> MutableMapping[str, Any]:
+    """Give a request its id, and return its state."""
+    state: MutableMapping[str, Any] = scope.setdefault("state", {})
+    chosen = _client_request_id(scope)
+    state["request_id"] = chosen or new_request_id()
+    state[CLIENT_NAMED] = chosen is not None
+    return state
 
 
 def _client_request_id(scope: Scope) -> str | None:
@@ -310,10 +345,13 @@ async def _answer(send: Send, error: ApiError, scope: Scope) -> None:
 async def _send_json(
     send: Send, status: int, body: bytes, more: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(name.lower().encode(), value.encode()) for name, value in more.items()]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": _json_headers(body, more)})
     await send({"type": "http.response.body", "body": body})
+
+
+def _json_headers(body: bytes, more: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    return headers + [(name.lower().encode(), value.encode()) for name, value in more.items()]
 
 
 async def _drain(receive: Receive, limit: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from plumbline.server.limits.draining import PROBES
+from plumbline.server.middleware.answers import Answer
 from plumbline.server.observe.traces import CURRENT, Tracing
 from plumbline.wire.call import ERROR, FACTS, TRACE
 
@@ -50,3 +51,7 @@ class Traces:
         finally:
             CURRENT.reset(token)
             found.end(status, facts.get(ERROR))
+
+    def refuse(self, scope: Scope) -> Answer | None:
+        """Leave a refusal to `__call__`: the request has a trace, too."""
+        return None
