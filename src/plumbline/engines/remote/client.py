@@ -268,11 +268,7 @@ class RemoteEngine:
             await asyncio.sleep(look)
             looks = looks + 1 if self._num_heard == seen else 0
             seen = self._num_heard
-            if looks * look < self._silent_after:
-                if self._is_silent:
-                    _log.warning("the engine's process answers again")
-                self._is_silent = False
-            elif not self._is_silent:
+            if looks * look >= self._silent_after and not self._is_silent:
                 _log.error("the engine's process has sent nothing for %.0f s", looks * look)
                 self._is_silent = True
                 self._fail_streams(_SILENT)
@@ -286,6 +282,9 @@ class RemoteEngine:
 
     def _take(self, message: FromHost) -> None:
         self._num_heard += 1
+        if self._is_silent:  # At once: what the message says of the engine makes the server ready.
+            _log.warning("the engine's process answers again")
+            self._is_silent = False
         match message:
             case Chunks(items):
                 for number, chunk in items:
