@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from plumbline.engines.adapters import AdapterGate
+from plumbline.engines.arrivals import Arrivals
 from plumbline.engines.constraints.grammar import CompilersBusyError, GrammarCompiler, GrammarError, Matcher
 from plumbline.engines.port import EngineFullError, EngineInfo, GenerateRequest, RefusedRequestError
 from plumbline.engines.queue_time import QueueTime
@@ -62,6 +63,7 @@ class Admission:
         self.info = msgspec.structs.replace(info, max_in_flight=self._max_per_client, features=features)
         self.grammars = grammars
         self._adapters = adapters
+        self.arrivals = Arrivals()
         self._clients: Counter[str] = Counter()
         self._ids: dict[str, object] = {}
         """The requests in flight, each with what the gate of adapters gave it."""
@@ -79,7 +81,7 @@ class Admission:
                 wait too long.
             RefusedRequestError: a request with this id is in flight, or no adapter has the name that it gives.
         """
-        if (full := self.refusal(request.client, patient=request.patient)) is not None:
+        if (full := self._refusal(request.client, 0, patient=request.patient)) is not None:
             raise full
         if request.request_id in self._ids:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
@@ -89,14 +91,16 @@ class Admission:
         )
         self._clients[request.client] += 1
 
-    def refusal(self, client: str, arriving: int = 0, *, patient: bool = False) -> EngineFullError | None:
+    def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
         """Return why `enter` would refuse another request of a client for lack of room; None if there is room.
 
         Args:
             client: who sent it.
-            arriving: requests of the client that are being prepared and will enter before it.
-            patient: whether it waits for its turn as long as it takes.
+            more: requests of the client that will enter before it, besides those of `arrivals`.
         """
+        return self._refusal(client, self.arrivals.of(client) + more)
+
+    def _refusal(self, client: str, arriving: int, *, patient: bool = False) -> EngineFullError | None:
         if len(self._ids) + arriving >= self._max_in_flight:
             return EngineFullError(
                 f"{len(self._ids)} requests are in flight, which is the limit of this server."

@@ -8,6 +8,7 @@ different processes.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -332,15 +333,20 @@ class Engine(Protocol):
         """
         ...
 
-    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
-        """Return the error that `generate` would raise now for another request of a client, whatever the request is.
+    def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
+        """Return the error that `generate` would raise for another request of a client, whatever the request is.
 
-        None if there is room, or if that is not known. It is cheap: servers ask before they read a request.
+        Requests that arrive (`arriving`) come before it. None if there is room, or if that is not known. It is cheap:
+        servers ask before they read a request.
 
         Args:
             client: who sent it.
-            arriving: how many of the client's requests are being prepared; they come before it.
+            more: how many further requests of the client come before it.
         """
+        ...
+
+    def arriving(self, client: str) -> AbstractContextManager[None]:
+        """Count a request of a client that is being prepared for `generate`, as long as the block runs."""
         ...
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:

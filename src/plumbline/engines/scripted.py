@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
 
+from plumbline.engines.arrivals import Arrivals
 from plumbline.engines.checks import check_media, no_adapters
 from plumbline.engines.features import check_features
 from plumbline.engines.port import (
@@ -44,6 +46,7 @@ class ScriptedEngine:
         self._script = script
         self._delay = delay
         self._max_inflight = max_inflight
+        self._arrivals = Arrivals()
         self._running: dict[str, asyncio.Event] = {}
         self._closed = False
         self._num_prompt_tokens = 0
@@ -77,9 +80,16 @@ class ScriptedEngine:
         """Refuse every grammar: a script does not follow one."""
         raise RefusedRequestError("this engine does not support grammars", param="grammar")
 
-    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
+    def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
         """Refuse a request beyond the limit of requests in flight."""
-        if len(self._running) + arriving < self._max_inflight:
+        return self._refusal(self._arrivals.of(client) + more)
+
+    def arriving(self, client: str) -> AbstractContextManager[None]:
+        """See `plumbline.engines.port.Engine.arriving`."""
+        return self._arrivals.one(client)
+
+    def _refusal(self, before: int) -> EngineFullError | None:
+        if len(self._running) + before < self._max_inflight:
             return None
         return EngineFullError(f"{len(self._running)} requests are in flight, which is the limit.")
 
@@ -90,7 +100,7 @@ class ScriptedEngine:
             await self.check_grammar(request.sampling.grammar)
         if self._closed:
             raise EngineClosedError("The engine is shutting down.")
-        if (full := self.refusal(request.client)) is not None:
+        if (full := self._refusal(0)) is not None:
             raise full
         stopped = self._running[request.request_id] = asyncio.Event()
         finished = False

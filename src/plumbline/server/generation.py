@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
@@ -86,8 +85,6 @@ class Generation:
         """The kinds of files that the model reads."""
         self._media = media
         self._rates = rates
-        self._preparing: Counter[str] = Counter()
-        """How many requests of each client are rendered and encoded now."""
 
     async def prepare(
         self, call: Call, request: FormatRequest, turns: Sequence[Turn], param: str
@@ -99,20 +96,11 @@ class Generation:
                 first, or too many grammars are compiled.
         """
         client = client_of(call, self.settings)
-        full = self.refusal(client)
+        full = self.model.engine.refusal(client)
         if full is not None:
             raise as_api_error(full)
-        self._preparing[client] += 1
-        try:
+        with self.model.engine.arriving(client):
             return await until_disconnect(call, self.prepared(request, turns, param))
-        finally:
-            self._preparing[client] -= 1
-            if not self._preparing[client]:
-                del self._preparing[client]
-
-    def refusal(self, client: str) -> EngineFullError | None:
-        """Return why the engine would refuse another request of a client, behind those that are prepared for it now."""
-        return self.model.engine.refusal(client, self._preparing[client])
 
     async def prepared(self, request: FormatRequest, turns: Sequence[Turn], param: str) -> list[PreparedTurn]:
         """Prepare turns as `prepare` does, whether or not the client is still connected."""

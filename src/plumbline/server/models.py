@@ -245,7 +245,7 @@ class Models(Generic[M]):
         client = client_named(api_key, peer, self._settings)
         if len(self._pool.loaded) < len(self._catalog.sources):
             return None
-        found = [model.generation.refusal(client) for model in self._pool.loaded]
+        found = [model.generation.model.engine.refusal(client) for model in self._pool.loaded]
         known = [error for error in found if error is not None]
         if len(known) < len(found):
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -220,7 +221,7 @@ async def test_errors_of_the_engine_arrive_as_they_are(tmp_path: Path, error: Ex
             await remote.check_grammar("start: /a/")
 
 
-async def test_a_client_without_room_is_known_before_it_asks_until_there_is_some(tmp_path: Path) -> None:
+async def test_a_server_without_room_is_known_before_a_request_is_sent(tmp_path: Path) -> None:
     engine = GatedEngine(max_inflight=1)
     async with hosted(engine, tmp_path) as (remote,):
         assert remote.refusal("") is None
@@ -232,11 +233,48 @@ async def test_a_client_without_room_is_known_before_it_asks_until_there_is_some
         early = remote.refusal("")
         assert early is not None
         assert vars(early) == vars(found.value)
-        assert remote.refusal("another") is None
+        assert remote.refusal("another") is not None
         engine.let()
         await running
         await until(lambda: not remote.refusal(""))
         await chunks_of(remote, request("b"))
+
+
+async def test_what_arrives_at_any_api_server_takes_room_at_all_of_them(tmp_path: Path) -> None:
+    engine = GatedEngine(max_inflight=2)
+    async with hosted(engine, tmp_path, users=2) as (one, other):
+        await until(lambda: one.refusal("a", 2) and other.refusal("a", 2))
+        with one.arriving("a"):
+            assert one.refusal("a", 1) is not None
+            assert one.refusal("a") is None
+            assert one.refusal("b", 1) is None
+            await until(lambda: other.refusal("a", 1))
+            assert other.refusal("b", 1) is None
+            with other.arriving("a"):
+                assert other.refusal("a") is not None
+                await until(lambda: one.refusal("a"))
+        await until(lambda: not one.refusal("a", 1) and not other.refusal("a", 1))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(other.arriving("a"))
+            stack.enter_context(other.arriving("a"))
+            await until(lambda: one.refusal("a"))
+            await other.stop()
+            await until(lambda: not one.refusal("a", 1))
+
+
+async def test_room_is_known_at_once_where_it_was_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server does not wait for the next regular message."""
+    engine = GatedEngine(max_inflight=1)
+    async with hosted(engine, tmp_path, users=2) as (one, other):
+        await until(lambda: one.refusal("a", 1) and other.refusal("a", 1))
+        monkeypatch.setattr("plumbline.engines.remote.host._STATISTICS_SECONDS", 3600)
+        running = asyncio.create_task(chunks_of(one, request("a")))
+        await until(lambda: one.refusal("a") and other.refusal("b"))
+        engine.let()
+        await running
+        await until(lambda: not one.refusal("a") and not other.refusal("b"))
 
 
 async def test_what_is_no_frame_ends_the_connection(tmp_path: Path) -> None:

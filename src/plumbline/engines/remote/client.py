@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,8 @@ from plumbline.engines.port import (
 from plumbline.engines.remote.messages import (
     Abort,
     AbortNamed,
+    Arrived,
+    Arriving,
     Checked,
     CheckGrammar,
     Chunks,
@@ -100,8 +104,10 @@ class RemoteEngine:
         self._num_streams = 0
         self._closed: str | None = "The engine has not been started."
         self._stats = (_DEAD, time.monotonic())
-        self._full: dict[str, tuple[str, int]] = {}
-        """See `Statistics.full`."""
+        self._statistics: Statistics | None = None
+        self._num_arrivals = 0
+        self._unseen: deque[str] = deque()
+        """The clients of the latest arrivals, which the statistics do not count yet."""
         self.on_lost: Callable[[], None] = lambda: None
         """Is called when the connection has ended without `stop`."""
 
@@ -178,12 +184,34 @@ class RemoteEngine:
             if not finished:
                 connection.send(Abort(number))
 
-    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
-        """Return what the host's last message has for a client that it refused before."""
-        known = self._full.get(client)
-        if known is None or self._closed is not None or self._is_silent:
+    def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
+        """See `plumbline.engines.port.Engine.refusal`.
+
+        The host's last message has counted what arrives at all API servers; what has arrived here since comes on top.
+        """
+        last = self._statistics
+        if last is None or self._closed is not None or self._is_silent:
             return None
-        return EngineFullError(*known)
+        room = last.rooms.get(client, last.others)
+        if room is None or self._unseen.count(client) + more < room.count:
+            return None
+        return EngineFullError(room.message, room.retry_after)
+
+    @contextmanager
+    def arriving(self, client: str) -> Iterator[None]:
+        """See `plumbline.engines.port.Engine.arriving`."""
+        connection = self._connection
+        if connection is None:
+            yield
+            return
+        self._num_arrivals += 1
+        number = self._num_arrivals
+        self._unseen.append(client)
+        connection.send(Arriving(number, client))
+        try:
+            yield
+        finally:
+            connection.send(Arrived(number))
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
@@ -293,8 +321,10 @@ class RemoteEngine:
                 stream = self._streams.get(number)
                 if stream is not None:
                     stream.put_nowait(message)
-            case Statistics(stats, full):
-                self._stats, self._full = (stats, time.monotonic()), full
+            case Statistics(stats):
+                self._stats, self._statistics = (stats, time.monotonic()), message
+                while len(self._unseen) > self._num_arrivals - message.arrivals:
+                    self._unseen.popleft()
             case Hello():
                 pass
 

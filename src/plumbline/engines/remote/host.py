@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
-from contextlib import aclosing
+from bisect import bisect_left
+from collections.abc import Coroutine, Set
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from plumbline.engines.port import (
 from plumbline.engines.remote.messages import (
     Abort,
     AbortNamed,
+    Arrived,
+    Arriving,
     Checked,
     CheckGrammar,
     Chunks,
@@ -35,6 +38,7 @@ from plumbline.engines.remote.messages import (
     Hello,
     LoadAdapter,
     Refused,
+    Room,
     Statistics,
     ToHost,
     UnloadAdapter,
@@ -46,6 +50,12 @@ __all__ = ["EngineHost"]
 _log = logging.getLogger("plumbline.engines")
 
 _STATISTICS_SECONDS = 0.2
+_NEWS_SECONDS = 0.005
+"""Least seconds between two messages, where room is short and has changed."""
+_PLENTY = 256
+"""Requests that hardly arrive at one API server between two messages."""
+_ANOTHER = "\n"
+"""A client without requests: neither a key nor an address has a line break."""
 
 
 class EngineHost:
@@ -63,7 +73,8 @@ class EngineHost:
         self._adapters = _Adapters(engine)
         self._path = path
         self._server: asyncio.Server | None = None
-        self._users: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._users: set[_User] = set()
         self._num_users = 0
 
     async def start(self) -> None:
@@ -79,19 +90,20 @@ class EngineHost:
         if self._server is None:
             return
         self._server.close()
-        for user in self._users:
-            user.cancel()
-        await asyncio.gather(*self._users, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._path.unlink(missing_ok=True)
         self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._users.add(task)
+        self._tasks.add(task)
         self._num_users += 1
         connection: Connection[ToHost] = Connection(reader, writer, ToHost)
-        user = _User(self._engine, self._adapters, connection, f"{self._num_users}.")
+        user = _User(self._engine, self._adapters, connection, f"{self._num_users}.", self._users)
+        self._users.add(user)
         try:
             await user.run()
         except FrameError as error:
@@ -99,7 +111,8 @@ class EngineHost:
         except asyncio.CancelledError:
             pass  # The host stops.
         finally:
-            self._users.discard(task)
+            self._tasks.discard(task)
+            self._users.discard(user)
             connection.close()
 
 
@@ -110,7 +123,12 @@ class _User:
     """
 
     def __init__(
-        self, engine: Engine, adapters: _Adapters, connection: Connection[ToHost], prefix: str
+        self,
+        engine: Engine,
+        adapters: _Adapters,
+        connection: Connection[ToHost],
+        prefix: str,
+        users: Set[_User],
     ) -> None:
         self._engine = engine
         self._adapters = adapters
@@ -118,8 +136,15 @@ class _User:
         self._prefix = prefix
         """Makes request ids of different connections differ."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._full: set[str] = set()
-        """Clients that were refused, as long as others of their requests would be."""
+        self._users = users
+        """All of the engine, with this one."""
+        self._news = asyncio.Event()
+        self._is_short = False
+        """Whether some client has little room, by the last message."""
+        self._arriving: dict[int, ExitStack] = {}
+        self._num_arrivals = 0
+        self._asking: set[str] = set()
+        """Clients whose requests have arrived lately, and those with little room."""
         self._held: dict[int, asyncio.Event] = {}
         """Streams with a reader that lags far behind; the event is set when the reader has caught up."""
         self._ready: list[tuple[int, TokenChunk]] = []
@@ -135,6 +160,8 @@ class _User:
                 for message in messages:
                     self._take(message)
         finally:
+            for arriving in self._arriving.values():
+                arriving.close()
             tasks = [statistics, *self._tasks.values()]
             for task in tasks:
                 task.cancel()
@@ -145,6 +172,7 @@ class _User:
             case Generate(stream, request):
                 request = msgspec.structs.replace(request, request_id=self._prefix + request.request_id)
                 self._run(stream, self._generate(stream, request))
+                self._tell(request.client)
             case CheckGrammar(stream, grammar):
                 self._run(stream, self._answer(stream, self._check(stream, grammar)))
             case Expand(stream, prompt):
@@ -153,6 +181,15 @@ class _User:
                 self._run(stream, self._answer(stream, self._load(stream, name, folder)))
             case UnloadAdapter(stream, name):
                 self._run(stream, self._answer(stream, self._unload(stream, name)))
+            case Arriving(number, client):
+                self._num_arrivals = number
+                self._arriving[number] = stack = ExitStack()
+                stack.enter_context(self._engine.arriving(client))
+                self._tell(client)
+            case Arrived(number):
+                if (ended := self._arriving.pop(number, None)) is not None:
+                    ended.close()
+                    self._tell()
             case Abort(stream):
                 self._cancel(stream)
             case AbortNamed(stream):
@@ -178,6 +215,15 @@ class _User:
     def _forget(self, stream: int) -> None:
         self._tasks.pop(stream, None)
         self._held.pop(stream, None)
+        self._tell()
+
+    def _tell(self, client: str | None = None) -> None:
+        """Let all users know soon that room has changed, where it is short; `client` has asked for some."""
+        for user in self._users:
+            if client is not None:
+                user._asking.add(client)
+            if user._is_short:
+                user._news.set()
 
     def _send_chunk(self, stream: int, chunk: TokenChunk) -> None:
         if not self._ready:
@@ -195,8 +241,6 @@ class _User:
                     if not self._writable.is_set():
                         await self._writable.wait()
         except (RefusedRequestError, EngineFullError, EngineClosedError) as error:
-            if isinstance(error, EngineFullError):
-                self._full.add(request.client)
             self._connection.send(_refused(stream, error))
 
     async def _answer(self, stream: int, work: Coroutine[Any, Any, Checked | Expanded]) -> None:
@@ -238,14 +282,28 @@ class _User:
         """Send the counters as long as the other process reads them."""
         with contextlib.suppress(ConnectionError):
             while True:
-                refusals = {client: self._engine.refusal(client) for client in self._full}
-                full = {
-                    client: (str(error), error.retry_after) for client, error in refusals.items() if error
-                }
-                self._full = set(full)
-                self._connection.send(Statistics(self._engine.stats(), full))
+                rooms = {client: room for client in self._asking if (room := self._room(client)) is not None}
+                self._asking = set(rooms)
+                others = self._room(_ANOTHER)
+                self._connection.send(Statistics(self._engine.stats(), rooms, others, self._num_arrivals))
+                self._is_short = bool(rooms) or others is not None
                 await self._connection.drained()
-                await asyncio.sleep(_STATISTICS_SECONDS)
+                await asyncio.sleep(_NEWS_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_STATISTICS_SECONDS):
+                        await self._news.wait()
+                self._news.clear()
+
+    def _room(self, client: str) -> Room | None:
+        """Return how many more requests of a client the engine takes; None if these are many."""
+        if self._engine.refusal(client, _PLENTY) is None:
+            return None
+        # Usually there is none, or much.
+        count = bisect_left(
+            range(_PLENTY), True, key=lambda more: self._engine.refusal(client, more) is not None
+        )
+        error = self._engine.refusal(client, count)
+        return None if error is None else Room(count, str(error), error.retry_after)
 
 
 class _Adapters:

@@ -17,6 +17,8 @@ __all__ = [
     "MAX_FRAME",
     "Abort",
     "AbortNamed",
+    "Arrived",
+    "Arriving",
     "CheckGrammar",
     "Checked",
     "Chunks",
@@ -29,6 +31,7 @@ __all__ = [
     "Hello",
     "LoadAdapter",
     "Refused",
+    "Room",
     "Statistics",
     "ToHost",
     "UnloadAdapter",
@@ -107,7 +110,31 @@ class UnloadAdapter(msgspec.Struct, tag="m", array_like=True, frozen=True):
     name: str
 
 
-ToHost = Generate | Abort | AbortNamed | Unread | CheckGrammar | Expand | LoadAdapter | UnloadAdapter
+class Arriving(msgspec.Struct, tag="i", array_like=True, frozen=True):
+    """A request of a client is being prepared."""
+
+    number: int
+    client: str
+
+
+class Arrived(msgspec.Struct, tag="j", array_like=True, frozen=True):
+    """The request of an `Arriving` is prepared, or will not come."""
+
+    number: int
+
+
+ToHost = (
+    Generate
+    | Abort
+    | AbortNamed
+    | Unread
+    | CheckGrammar
+    | Expand
+    | LoadAdapter
+    | UnloadAdapter
+    | Arriving
+    | Arrived
+)
 
 
 class Hello(msgspec.Struct, tag="h", array_like=True, frozen=True):
@@ -145,12 +172,24 @@ class Refused(msgspec.Struct, tag="r", array_like=True, frozen=True):
     retry_after: int = 1
 
 
+class Room(msgspec.Struct, array_like=True, frozen=True):
+    """How many more requests of a client there is room for, and how the one after them would be refused."""
+
+    count: int
+    message: str
+    retry_after: int
+
+
 class Statistics(msgspec.Struct, tag="s", array_like=True, frozen=True):
-    """The engine's counters, sent a few times a second, and who would be refused now."""
+    """The engine's counters, sent a few times a second, and where room is short."""
 
     stats: EngineStats
-    full: dict[str, tuple[str, int]] = {}
-    """Message and `retry_after` of the error, by client; only clients that were refused since there was room."""
+    rooms: dict[str, Room] = {}
+    """Of clients that asked for room lately, as far as they have little."""
+    others: Room | None = None
+    """Of all other clients; None if there is plenty."""
+    arrivals: int = 0
+    """The number of the latest `Arriving` that is counted here."""
 
 
 FromHost = Hello | Chunks | Checked | Expanded | Refused | Statistics

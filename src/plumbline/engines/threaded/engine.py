@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -189,9 +190,13 @@ class ThreadedEngine:
             raise self.admission.overdue(request)
         return chunk
 
-    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
+    def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
         """See `plumbline.engines.port.Engine.refusal`."""
-        return self.admission.refusal(client, arriving)
+        return self.admission.refusal(client, more)
+
+    def arriving(self, client: str) -> AbstractContextManager[None]:
+        """See `plumbline.engines.port.Engine.arriving`."""
+        return self.admission.arrivals.one(client)
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
         """See `plumbline.engines.port.Engine.expand`. Engines that take media override it."""

@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -265,9 +266,13 @@ class VllmEngine:
         finally:
             await source.aclose()  # Aborts what still runs.
 
-    def refusal(self, client: str, arriving: int = 0) -> EngineFullError | None:
+    def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
         """See `plumbline.engines.port.Engine.refusal`."""
-        return self.admission.refusal(client, arriving)
+        return self.admission.refusal(client, more)
+
+    def arriving(self, client: str) -> AbstractContextManager[None]:
+        """See `plumbline.engines.port.Engine.arriving`."""
+        return self.admission.arrivals.one(client)
 
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""
