@@ -75,12 +75,12 @@ class Running:
         """Return a client of the API server that was started as the `number`th, or of any."""
         headers = {"authorization": f"Bearer {KEY}"}
         if number is None:
-            return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=30)
+            return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=120)
         transport = httpx.HTTPTransport(uds=str(self.folder / f"api{number}.sock"))
-        return httpx.Client(transport=transport, base_url="http://test", headers=headers, timeout=30)
+        return httpx.Client(transport=transport, base_url="http://test", headers=headers, timeout=120)
 
 
-def wait_for(condition: Any, seconds: float = 30) -> None:
+def wait_for(condition: Any, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
