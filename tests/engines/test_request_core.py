@@ -27,7 +27,7 @@ from plumbline.engines.threaded.request_core import RequestCore
 from plumbline.engines.transformers.core import TransformersCore
 
 from .conftest import config
-from .llama_cpp.test_core import make_cache
+from .llama_cpp.checking_cache import make_cache
 
 PLACES = 3
 

@@ -22,7 +22,7 @@ from plumbline.engines.request import RequestState
 from plumbline.engines.threaded.request_core import RequestCore
 
 from .conftest import config, tiny_model
-from .llama_cpp.test_core import make_cache
+from .llama_cpp.checking_cache import make_cache
 from .test_request_core import LlamaCppCore, transformers
 
 MODEL = tiny_model()
