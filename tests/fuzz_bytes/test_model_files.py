@@ -1,6 +1,7 @@
 """Laws of damaged model files: each is read, or refused in one line by an error of ours, with bounded memory.
 
-- `config.json` of every family, and `generation_config.json`.
+- `config.json` of every family, with every format of quantised weights, and with images; `generation_config.json`.
+- The files of an image processor, and the configuration of an adapter.
 - `tokenizer.json` of every kind, and `tokenizer_config.json`.
 - The header of `model.safetensors`, and the index of several files.
 
@@ -14,28 +15,69 @@ import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save
 from support.weights.model_families import CASES, SMALL
 from support.weights.tokenizers import KINDS, reference
+from support.weights.vision import picture, vision_files
 
+from plumbline.engines.adapters import adapter_rank, read_config
 from plumbline.engines.native.models import UnsupportedModelError, WeightsError
+from plumbline.engines.native.models.adapters.config import AdapterConfig, AdapterError
 from plumbline.engines.native.models.checkpoint import Checkpoint
 from plumbline.engines.native.models.families import read_description
+from plumbline.engines.native.models.vision import read_preparation, read_vision
+from plumbline.engines.port import RefusedRequestError
 from plumbline.server.loading.model_files import named_files
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
 from .damage import damaged, damaged_json, explore
 
 _MOST_BYTES = 64 << 20
+_CONFIG = "config.json"
 """For files of less than 100 kB; a vocabulary may have holes, and its table takes 16 bytes for each id."""
-_ERRORS = (UnsupportedModelError, UnsupportedTokenizerError, WeightsError)
+_ERRORS = (AdapterError, RefusedRequestError, UnsupportedModelError, UnsupportedTokenizerError, WeightsError)
 _NOT_JSON = "is not valid JSON"
 
 _CONFIGS = [{"model_type": case.family} | SMALL | case.changes for case in CASES]
+_GROUP = {
+    "targets": ["Linear"],
+    "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True},
+    "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
+}
+_TORCHAO = {"_type": "Int8WeightOnlyConfig", "_version": 2, "_data": {"granularity": {"_type": "PerRow"}}}
+_QUANTISED: list[dict[str, Any]] = [
+    {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [48, 32]},
+    {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True, "sym": True},
+    {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+    {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]},
+    {"quant_method": "torchao", "quant_type": {"default": _TORCHAO}},
+    {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": _GROUP},
+        "ignore": ["lm_head", "re:.*gate"],
+    },
+]
+_VISIONS = {family: vision_files(family) for family in ("llava", "gemma3")}
+_ADAPTER = {
+    "peft_type": "LORA",
+    "task_type": "CAUSAL_LM",
+    "r": 4,
+    "lora_alpha": 8.0,
+    "bias": "none",
+    "target_modules": ["q_proj", "v_proj"],
+    "layers_to_transform": [0, 1],
+    "rank_pattern": {"layers.0.self_attn.q_proj": 2},
+    "alpha_pattern": {"^model.layers.\\d+.self_attn.v_proj": 16},
+    "use_rslora": True,
+    "lora_dropout": 0.05,
+}
 _TOKENIZERS = [json.loads(reference(kind).to_str()) for kind in KINDS]
+_PICTURE = picture(40, 30)
 _SHAPES = {"a": (2, 3), "b": (4,)}
 _WEIGHTS = save({"a": torch.ones(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}, {"format": "pt"})
 
@@ -46,7 +88,7 @@ def refused(read: Callable[[Path], object], folder: Path) -> bool:
     try:
         with named_files(folder):
             read(folder)
-    except ValueError as error:
+    except (ValueError, RefusedRequestError) as error:
         if not isinstance(error, _ERRORS) and _NOT_JSON not in str(error):
             raise
         message = str(error)
@@ -59,6 +101,23 @@ def refused(read: Callable[[Path], object], folder: Path) -> bool:
     assert "\n" not in message
     assert len(message) < 2000
     return bool(message)
+
+
+def read_images(folder: Path) -> None:
+    config = json.loads((folder / _CONFIG).read_text("utf-8"))
+    preparation = read_preparation(folder, read_vision(config, read_description(folder)))
+    preparation.pixels(_PICTURE)
+
+
+def read_adapter_config(folder: Path) -> None:
+    """Read the configuration, and ask it for each module of a layer as the reader of the tensors does."""
+    config = AdapterConfig(read_config(folder))
+    for name in ("self_attn.q_proj", "self_attn.v_proj"):
+        module = f"model.layers.1.{name}"
+        config.check_target(module)
+        config.rank(module)
+        config.scale(module)
+    adapter_rank(folder)
 
 
 def load_tokenizer(folder: Path) -> None:
@@ -77,7 +136,15 @@ def test_undamaged_files_are_read(tmp_path: Path) -> None:
         return not refused(read, tmp_path)
 
     assert all(is_read(load_tokenizer, "tokenizer.json", json.dumps(kind).encode()) for kind in _TOKENIZERS)
-    assert any(is_read(read_description, "config.json", json.dumps(one).encode()) for one in _CONFIGS)
+    assert any(is_read(read_description, _CONFIG, json.dumps(one).encode()) for one in _CONFIGS)
+    for quantised in _QUANTISED:
+        config = _CONFIGS[0] | {"quantization_config": quantised}
+        assert is_read(read_description, _CONFIG, json.dumps(config).encode()), quantised
+    assert is_read(read_adapter_config, "adapter_config.json", json.dumps(_ADAPTER).encode())
+    for files in _VISIONS.values():
+        for name, content in files.items():
+            (tmp_path / name).write_text(json.dumps(content))
+        read_images(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(_WEIGHTS)
     with Checkpoint(tmp_path, torch.float32, torch.device("cpu")) as checkpoint:
         assert checkpoint.unused == {"a", "b"}
@@ -94,6 +161,44 @@ def test_a_damaged_config_is_read_or_refused(tmp_path: Path, name: str) -> None:
 
     texts = [json.dumps(seed).encode() for seed in seeds]
     explore(name, damaged_json(seeds) | damaged(texts), law)
+
+
+def test_a_damaged_config_of_quantised_weights_is_read_or_refused(tmp_path: Path) -> None:
+    def law(data: bytes) -> None:
+        (tmp_path / _CONFIG).write_bytes(data)
+        refused(read_description, tmp_path)
+
+    seeds = [_CONFIGS[0] | {"quantization_config": each} for each in _QUANTISED]
+    inputs = damaged_json(_QUANTISED).map(
+        lambda data: json.dumps(_CONFIGS[0] | {"quantization_config": json.loads(data)}).encode()
+    )
+    explore("quantization_config", inputs | damaged([json.dumps(seed).encode() for seed in seeds]), law)
+
+
+@pytest.mark.parametrize("name", [_CONFIG, "preprocessor_config.json", "processor_config.json"])
+def test_a_damaged_file_of_images_is_read_or_refused(tmp_path: Path, name: str) -> None:
+    families = list(_VISIONS)
+
+    def law(data: bytes) -> None:
+        family, _, text = data.partition(b"\n")
+        files = _VISIONS.get(family.decode("latin-1"), _VISIONS["llava"])
+        for each, content in files.items():
+            (tmp_path / each).write_text(json.dumps(content))
+        (tmp_path / name).write_bytes(text)
+        refused(read_images, tmp_path)
+
+    seeds = [_VISIONS[family][name] for family in families]
+    prefixes = [f"{family}\n".encode() for family in families]
+    texts = [prefix + json.dumps(seed).encode() for prefix, seed in zip(prefixes, seeds, strict=True)]
+    explore(f"images-{name}", damaged_json(seeds, prefixes) | damaged(texts), law)
+
+
+def test_a_damaged_config_of_an_adapter_is_read_or_refused(tmp_path: Path) -> None:
+    def law(data: bytes) -> None:
+        (tmp_path / "adapter_config.json").write_bytes(data)
+        refused(read_adapter_config, tmp_path)
+
+    explore("adapter_config.json", damaged_json([_ADAPTER]) | damaged([json.dumps(_ADAPTER).encode()]), law)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])

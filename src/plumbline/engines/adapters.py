@@ -15,6 +15,8 @@ __all__ = ["CONFIG", "WEIGHTS", "AdapterGate", "AdapterUsers", "adapter_rank", "
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The files of an adapter, as PEFT writes them."""
 _MAX_CONFIG_BYTES = 1024**2
+_MOST_SHOWN = 200
+"""Characters of an error."""
 
 
 class AdapterGate(Protocol):
@@ -71,7 +73,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise RefusedRequestError(f"{CONFIG} has more than {_MAX_CONFIG_BYTES} bytes")
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RefusedRequestError(f"{CONFIG} does not describe a LoRA adapter: {error!r}") from None
+        raise _unreadable(error) from None
     if not isinstance(found, dict):
         raise RefusedRequestError(f"{CONFIG} does not describe a LoRA adapter: it is not a JSON object")
     return found
@@ -87,4 +89,10 @@ def adapter_rank(folder: Path) -> int:
     try:
         return max([int(config["r"]), *(int(rank) for rank in (config.get("rank_pattern") or {}).values())])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise RefusedRequestError(f"{CONFIG} does not describe a LoRA adapter: {error!r}") from None
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> RefusedRequestError:
+    # The `repr` of an error may have the whole file.
+    text = f"{type(error).__name__}: {error}"[:_MOST_SHOWN]
+    return RefusedRequestError(f"{CONFIG} does not describe a LoRA adapter: {text!r}")

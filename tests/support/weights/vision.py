@@ -18,7 +18,7 @@ import torch
 
 from support.models import byte_level_definition
 
-__all__ = ["FAMILIES", "FURTHER", "data_url", "make_model", "picture"]
+__all__ = ["FAMILIES", "FURTHER", "data_url", "make_model", "picture", "vision_files"]
 
 FAMILIES = ("llava", "qwen2_vl")
 FURTHER = ("qwen3_vl", "gemma3")
@@ -93,6 +93,14 @@ def make_model(family: str, folder: Path) -> Path:
     model.save_pretrained(folder)
     _name_as_published(folder / "model.safetensors")
     return folder
+
+
+def vision_files(family: str) -> dict[str, dict[str, Any]]:
+    """Return the JSON files of a LLaVA or Gemma 3 that say what it makes of images, by name."""
+    ids = {"<|im_end|>": 1, "<|endoftext|>": 2}
+    ids |= {marker: number for number, marker in enumerate(_MARKERS[family], 10)}
+    config, processor = {"llava": _llava, "gemma3": _gemma3}[family](ids, 64)
+    return {"config.json": config, **processor}
 
 
 def _name_as_published(path: Path) -> None:

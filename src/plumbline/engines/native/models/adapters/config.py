@@ -91,7 +91,7 @@ class AdapterConfig:
                 )
         for name, value in fields.items():
             if name not in _READ | _WITHOUT_EFFECT and value not in (None, False, [], {}, ""):
-                raise AdapterError(f"{name} {value!r:.60} in adapter_config.json is not supported")
+                raise AdapterError(f"{name:.60} {value!r:.60} in adapter_config.json is not supported")
 
     def rank(self, module: str) -> int:
         """Return the rank of a module's adapter."""

@@ -173,7 +173,8 @@ def read_vision(config: Json, text: ModelDescription) -> Vision:
     if fields.model_type not in VISIONS:
         raise UnsupportedModelError(f"images of model_type {fields.model_type!r} are not supported")
     try:
-        vision = VISIONS[fields.model_type](fields, text)
+        with fields.readable():
+            vision = VISIONS[fields.model_type](fields, text)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"its images are not supported: {error}") from error
     if (token := max(vision.placeholder, vision.token, *vision.ends)) >= text.vocab_size:

@@ -7,6 +7,7 @@ which the first request with an image would wait for.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,11 @@ from plumbline.engines.native.models.vision.description import PoolingProjector,
 
 __all__ = ["Preparation", "read_preparation"]
 
+_MOST_SHOWN = 200
+"""Characters of an error."""
+_MOST_SIDE = 4096
+"""Pixels of a side after the resize; the longer side may be 200 times as long."""
+_FILTERS = range(6)
 _MOST_PIXELS = 100_000_000
 """Of an image that is made square: one of 89,000 x 446 pixels would have eight billion."""
 
@@ -124,6 +130,16 @@ def read_preparation(folder: Path, vision: Vision) -> Preparation:
     """
     if find_spec("PIL") is None:
         raise UnsupportedModelError("Pillow (extra: images) is not installed")
+    try:
+        return _read_folder(folder, vision)
+    except UnsupportedModelError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        text = f"{type(error).__name__}: {error}"[:_MOST_SHOWN]
+        raise UnsupportedModelError(f"the files of its processor cannot be read: {text!r}") from error
+
+
+def _read_folder(folder: Path, vision: Vision) -> Preparation:
     whole = _json(folder / "processor_config.json")
     _check_processor(whole, vision)
     found = whole.get("image_processor") or _json(folder / "preprocessor_config.json")
@@ -150,13 +166,17 @@ def _read(fields: Fields, *, pads: bool) -> Preparation:
     if not fields.flag("do_resize", True):
         raise UnsupportedModelError("do_resize false is not supported")
     size = _size(fields.get("size"))
+    if (shortest := size if isinstance(size, int) else max(size)) > _MOST_SIDE:
+        raise UnsupportedModelError(f"size {shortest} is not supported: a side may have {_MOST_SIDE} pixels")
+    if (resample := int(fields.get("resample", 3))) not in _FILTERS:
+        raise UnsupportedModelError(f"resample {resample} is not one of Pillow's filters")
     mean, std = _colours(fields)
     factor = fields.number("rescale_factor", 1 / 255)
     return Preparation(
         fill=_fill(fields, mean, pads=pads),
         shortest=size if isinstance(size, int) else None,
         size=None if isinstance(size, int) else size,
-        resample=int(fields.get("resample", 3)),
+        resample=resample,
         crop=_crop(fields, size if isinstance(size, int) else min(size)),
         factor=factor if fields.flag("do_rescale", True) else None,
         mean=mean,
@@ -182,8 +202,8 @@ def _colours(fields: Fields) -> tuple[tuple[float, ...] | None, tuple[float, ...
     mean, std = tuple(fields.get("image_mean") or ()), tuple(fields.get("image_std") or ())
     if not fields.flag("do_normalize", True):
         return None, None
-    if len(mean) != 3 or len(std) != 3:
-        raise UnsupportedModelError("image_mean and image_std must have three numbers")
+    if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, mean + std)) or not all(std):
+        raise UnsupportedModelError("image_mean and image_std must have three numbers, and no deviation 0")
     return mean, std
 
 
