@@ -28,6 +28,14 @@ pytestmark = pytest.mark.long
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 PROXIES = {"haproxy": "haproxy.cfg", "nginx": "nginx.conf"}
+BY_KEY = {
+    "haproxy": (
+        "balance hash req.body,json_query('$.prompt_cache_key')",
+        "balance hash req.hdr(authorization)",
+    ),
+    "nginx": ("least_conn;", "hash $http_authorization consistent;"),
+}
+"""For each proxy the line that chooses a replica, and the one that chooses it by the key."""
 MESSAGES = [{"role": "user", "content": "Count to 3."}]
 LONG = {"model": "m", "messages": MESSAGES, "stream": True, "max_tokens": 20_000, "ignore_eos": True}
 
@@ -114,8 +122,8 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def replica(store: str, port: int) -> Iterator[Replica]:
-    command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--port", str(port)]
+def replica(store: str, port: int, options: tuple[str, ...]) -> Iterator[Replica]:
+    command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--port", str(port), *options]
     with running([*command, "--served-model-name=m", f"--store={store}", "--shutdown-timeout=1"]) as process:
         yield Replica(process, port)
 
@@ -134,13 +142,24 @@ class Fleet:
 
 
 @contextmanager
-def behind(proxy: str, folder: Path) -> Iterator[Fleet]:
-    """Run two replicas behind a proxy."""
+def behind(
+    proxy: str, folder: Path, change: tuple[str, str] = ("", ""), options: tuple[str, ...] = ()
+) -> Iterator[Fleet]:
+    """Run two replicas behind a proxy.
+
+    Args:
+        proxy: one of `PROXIES`.
+        folder: for its configuration.
+        change: a line of its configuration, and what takes its place.
+        options: of the replicas.
+    """
     program = shutil.which(proxy) or shutil.which(f"/usr/sbin/{proxy}")
     if program is None:
         pytest.skip(f"not installed: {proxy}")
     ports = [free_port(), free_port(), free_port()]
     config = (DEPLOY / PROXIES[proxy]).read_text("utf-8")
+    assert change[0] in config
+    config = config.replace(*change) if change[0] else config
     for named, port in zip((8001, 8002, 8080), ports, strict=True):
         assert config.count(f":{named}") == 1
         config = config.replace(f":{named}", f":{port}")
@@ -163,7 +182,7 @@ def behind(proxy: str, folder: Path) -> Iterator[Fleet]:
         if database is None:
             pytest.skip("not installed: postgresql")
         url = database.url("postgres")
-        replicas = [stack.enter_context(replica(url, port)) for port in ports[:2]]
+        replicas = [stack.enter_context(replica(url, port, options)) for port in ports[:2]]
         wait_for(lambda: all(healthy(each.port) for each in replicas))
         stack.enter_context(running(command))
         wait_for(lambda: healthy(ports[2]))
@@ -201,6 +220,25 @@ def test_a_conversation_goes_on_at_any_replica(fleet: Fleet) -> None:
     assert httpx.get(f"{second}/{made['id']}").json() == made
     continued = httpx.post(second, json={**body, "previous_response_id": made["id"]}, timeout=30)
     assert continued.status_code == 200
+
+
+@pytest.mark.parametrize("proxy", BY_KEY)
+def test_a_proxy_that_routes_by_key_makes_its_limits_those_of_all_replicas(
+    proxy: str, tmp_path: Path
+) -> None:
+    guide = (DEPLOY.parent / "guides" / "scale-out.md").read_text("utf-8")
+    assert BY_KEY[proxy][1] in guide
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"key-{number} requests=2\n" for number in range(4)))
+    with behind(proxy, tmp_path, BY_KEY[proxy], ("--api-key-file", str(keys))) as fleet:
+        body = {"model": "m", "messages": MESSAGES, "max_tokens": 4}
+        for number in range(4):
+            headers = {"authorization": f"Bearer key-{number}"}
+            answers = [
+                httpx.post(f"{fleet.url}/v1/chat/completions", json=body, headers=headers, timeout=30)
+                for _ in range(4)
+            ]
+            assert [each.status_code for each in answers] == [200, 200, 429, 429]
 
 
 @pytest.mark.parametrize("fleet", ["haproxy"], indirect=True)
