@@ -13,6 +13,9 @@ from plumbline_conformance.suite.model import Target
 
 __all__ = ["run"]
 
+_PATIENCE = 180.0
+"""Seconds for one request, which takes one second on a free machine and over a minute on a loaded one."""
+
 
 def run() -> int:
     """Run `plumbline check` with the arguments; without arguments, on our server with the pocket model."""
@@ -25,7 +28,9 @@ def run() -> int:
     try:
         # A key is set so that the refusal of wrong keys is judged as well (HTTP-06).
         with launched_server(KEY, *options) as base_url:
-            return check(Target(base_url=base_url, model=MODEL, api_key=KEY, mcp=mcp), trials=3)
+            return check(
+                Target(base_url=base_url, model=MODEL, api_key=KEY, mcp=mcp), trials=3, timeout=_PATIENCE
+            )
     except DidNotStart:
         print("The server did not start; its log above has the reason.", file=sys.stderr)
         return 2

@@ -21,7 +21,7 @@ KEY = "sk-of-nobody-but-this-run"
 
 
 class DidNotStart(Exception):  # noqa: N818 - the name describes the event
-    """The server exited, or was not healthy within a minute."""
+    """The server exited, or was not healthy within ten minutes."""
 
 
 @contextmanager
@@ -44,8 +44,8 @@ def launched_server(key: str | None = None, *options: str, program: Sequence[str
         command = [*program, str(port), f"{folder.name}/responses.db"]
     process = subprocess.Popen(command, env={**os.environ, "PLUMBLINE_API_KEY": key or ""})
     try:
-        # vLLM's processes take up to two minutes.
-        deadline = time.monotonic() + 180
+        # vLLM's processes take up to two minutes, and on a loaded machine each engine takes several times as long.
+        deadline = time.monotonic() + 600
         while not _healthy(port):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise DidNotStart

@@ -95,6 +95,13 @@ TOOLS: list[tuple[str, str, Mutation, str]] = [
     ("tool", "`stop` beside calls", reason("stop"), "finish"),
     ("tool", "a streamed `stop` beside calls", reason("stop", STREAM), "stream-finish"),
     ("tool", "the call as text as well", message(put("content", "<tool_call>{}")), "no-markup"),
+    ("tool-required", "the end of the call as text", message(put("content", "]</tool_call>")), "no-markup"),
+    (
+        "tool-required",
+        "the end of the call as streamed text",
+        streamed("]</tool_call>", STREAM),
+        "stream-no-markup",
+    ),
     ("tool", "the call as streamed text as well", streamed("<tool_call>{}", STREAM), "stream-no-markup"),
     ("tool", "id and type in every delta", pieces(again_head), "id-once"),
     ("tool", "no id", pieces(no_id), "id-once chunks"),

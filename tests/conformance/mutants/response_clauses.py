@@ -275,6 +275,12 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
         chunk(-1, lambda e: e["response"]["output"].append(MARKUP)),
         "no-markup sums",
     ),
+    (
+        "responses/tool-required",
+        "the markup of a required call in the text",
+        body(lambda a: a["output"].append(MARKUP), WHOLE),
+        "no-markup",
+    ),
     (TOOL, "a streamed tool of its own", everywhere(rename("get_weather", "look")), "stream-known-name"),
     (
         "responses/tool-allowed",

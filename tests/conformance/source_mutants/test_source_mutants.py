@@ -20,6 +20,7 @@ from source_mutants.outcomes import (
     Survivor,
     append_outcome,
     counted,
+    draws,
     read_outcomes,
     shares,
     survivors,
@@ -181,6 +182,11 @@ def test_a_fault_that_is_tried_again_counts_once(tmp_path: Path) -> None:
     for kind in ("survived", "detected"):
         append_outcome(file, Outcome(seed=5, place="place", kind=kind))
     assert counted(read_outcomes(file), []) == Draw(seed=5, detected=1, legal=0, closed=0, missed=0)
+
+
+def test_the_page_of_the_suite_has_the_counts_of_all_draws() -> None:
+    page = Path(__file__).parents[3] / "docs" / "explanation" / "judge-suite.md"
+    assert "\n".join(shares(draws())) in page.read_text("utf-8")
 
 
 def test_the_interval_of_a_share_contains_it() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import called, choice, finished, parsed
 from plumbline_conformance.checks.chat.shared_laws import pair
-from plumbline_conformance.checks.chat.tools import chat_with_tools, fragments, numbered, reasons
+from plumbline_conformance.checks.chat.tools import chat_with_tools, fragments, no_markup, numbered, reasons
 from plumbline_conformance.checks.laws import both, stream, whole
 from plumbline_conformance.checks.request_reader import allowed_tools, request_fields, requested_tools
 from plumbline_conformance.suite.model import Inconclusive, NotRequested, Problem, Target
@@ -23,6 +23,11 @@ def _required(target: Target) -> dict[str, object]:
 
 
 pair("chat/tool-required", "A call that is required", _required, needs=NEEDS)
+both(
+    "chat/tool-required/no-markup",
+    ("Keep the markup of required calls out of the content", "TOOL-18"),
+    ("Keep the markup of required calls out of the streamed content", "TOOL-18"),
+)(no_markup)
 
 
 @both(

@@ -209,9 +209,9 @@ def _end_of(exchange: Exchange) -> str:
         return ""
     if not isinstance(text, str) or "\ufffd" in text or reason != "length":
         return ""
-    text = text.strip()
+    # With white space at its end, which may be a token of its own.
     ends = (text[-length:] for length in range(1, len(text)))
-    return next((end for end in ends if end == end.strip() and text.find(end) == len(text) - len(end)), "")
+    return next((end for end in ends if end.strip() and text.find(end) == len(text) - len(end)), "")
 
 
 @check(
@@ -226,7 +226,7 @@ def stop_limit_reason(seen: Transcript) -> Iterator[Problem]:
     word = _end_of(plain)
     if not word:
         raise Inconclusive("the limit did not cut the answer, or it has no end of its own")
-    before = choice(plain).content.strip().removesuffix(word)
+    before = choice(plain).content.removesuffix(word)
     for name in (WHOLE, STREAM):
         found = choice(accepted(at(seen, name)))
         if found.content.strip() != before.strip():

@@ -82,7 +82,7 @@ def reasons(exchange: Exchange) -> Iterator[Problem]:
     ("Keep the markup of calls out of the content", "TOOL-18"),
     ("Keep the markup of calls out of the streamed content", "TOOL-18"),
 )
-def _no_markup(exchange: Exchange) -> Iterator[Problem]:
+def no_markup(exchange: Exchange) -> Iterator[Problem]:
     called(exchange)
     content = choice(exchange).content
     for mark in tools.MARKUP:

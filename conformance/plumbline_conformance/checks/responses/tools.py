@@ -239,6 +239,9 @@ def _required(target: Target) -> dict[str, object]:
 
 
 pair("responses/tool-required", "A call that is required", _required, needs=NEEDS)
+either("responses/tool-required/no-markup", "Keep the markup of required calls out of the text", "TOOL-18")(
+    _no_markup
+)
 
 
 @both(
