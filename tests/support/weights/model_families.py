@@ -256,7 +256,7 @@ HYBRID: list[Case] = [
         "nemotron_h",
         SPACE_OF_NEMOTRON
         | SPARSE
-        | {"layers_block_type": ["linear_attention", "moe", "linear_attention", FULL, "moe", FULL]}
+        | {"layers_block_type": ["linear_attention", "moe", "linear_attention", FULL]}
         | {"n_routed_experts": 4, "moe_shared_expert_intermediate_size": 40, "routed_scaling_factor": 1.5},
         "experts",
     ),
