@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from plumbline_training.pictures.font import DIGITS, LETTERS
 from plumbline_training.texts.words import ADJECTIVES, NOUNS, Split, side
@@ -82,24 +82,34 @@ class Scene:
         )
 
 
+SHARES: dict[Split, dict[str, float]] = {
+    "train": {"objects": 4, "word": 0.5, "digits": 5, "chart": 1.5},
+    "eval": {"objects": 5, "word": 1, "digits": 4, "chart": 1},
+}
+"""How often a scene has each kind. Training has more of what is learned last: long numbers."""
+LENGTHS: dict[Split, tuple[int, ...]] = {
+    "train": (1, 2, 3, 3, 4, 4, 4, 5, 5, 5, 5),
+    "eval": (1, 1, 2, 2, 3, 3, 4, 5),
+}
+"""Lengths of numbers, each as often as it stands here."""
+
+
 @dataclass
 class Scenes:
     """Draw scenes of one side of the split."""
 
     rng: random.Random
     split: Split = "train"
-    shares: dict[str, float] = field(
-        default_factory=lambda: {"objects": 5, "word": 1, "digits": 4, "chart": 1}
-    )
 
     def any(self) -> Scene:
-        kind = self.rng.choices(list(self.shares), list(self.shares.values()))[0]
+        shares = SHARES[self.split]
+        kind = self.rng.choices(list(shares), list(shares.values()))[0]
         return self.of(kind)
 
     def of(self, kind: str, objects: int = 0) -> Scene:
         """Return a scene of a kind; `objects` is the number of its objects if it is not 0."""
         # The length is chosen first: short numbers are refused more often.
-        length = self.rng.choice((1, 1, 2, 2, 3, 3, 4, 5))
+        length = self.rng.choice(LENGTHS[self.split])
         make: dict[str, Callable[[], Scene]] = {
             "objects": lambda: self._objects(objects),
             "word": self._word,
