@@ -77,8 +77,7 @@ def _letters(name: str) -> str:
 
 def _dropped(value: Any, raw: bytes | msgspec.Raw, path: str) -> Iterator[str]:
     if isinstance(value, list):
-        # Lists are of one kind (`one_kind_of_array`), so the first item shows whether any can have fields.
-        if value and isinstance(value[0], msgspec.Struct | list):
+        if _may_have_fields(value):
             for index, (item, raw_item) in enumerate(zip(value, _items.decode(raw), strict=False)):
                 yield from _dropped(item, raw_item, f"{path}[{index}]")
         return
@@ -95,6 +94,19 @@ def _dropped(value: Any, raw: bytes | msgspec.Raw, path: str) -> Iterator[str]:
             inner = getattr(value, attribute)
             if isinstance(inner, msgspec.Struct | list):
                 yield from _dropped(inner, raw_field, where)
+
+
+def _may_have_fields(value: list[Any]) -> bool:
+    """Return whether items of a list, at any depth, can have fields.
+
+    Lists are of one kind (`one_kind_of_array`), so the first item shows it; a million token ids have none.
+    """
+    first: Any = value
+    while isinstance(first, list):
+        if not first:
+            return first is not value
+        first = first[0]
+    return isinstance(first, msgspec.Struct)
 
 
 @cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from plumbline._generated.completions import CreateCompletionRequest
 from plumbline.protocols.common.fields import (
     adds_special_tokens,
@@ -30,7 +32,7 @@ from plumbline.protocols.common.usage import wants_progress
 from plumbline.turn import Prompt, TextPrompt, TokenPrompt, Turn
 from plumbline.wire.errors import invalid_request, invalid_value, missing_required_parameter
 
-__all__ = ["CompletionPlan", "read_completion"]
+__all__ = ["CompletionPlan", "count_prompts", "read_completion"]
 
 _DEFAULT_MAX_TOKENS = 16
 """CMP-03."""
@@ -78,29 +80,36 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
         request, defaults, max_tokens=max_tokens, max_tokens_param="max_tokens", logprobs=wanted
     )
     output_format = read_format(request)
-    turns = [
-        Turn(
-            prompt=prompt,
-            sampling=sampling,
-            output_format=output_format,
-            stop=read_stop(request.stop),
-            include_stop=or_default(request.include_stop_str_in_output, False),
-            skip_special_tokens=or_default(request.skip_special_tokens, True),
-            dry_breakers=read_breakers(request),
-            num_choices=best_of,
-            report_progress=wants_progress(request),
-            priority=or_default(request.priority, 0),
-            cache_salt=read_cache_salt(request),
-            length_penalty=read_beams(request),
-            return_token_ids=request.return_token_ids is True,
-            keep_last=read_truncation(request),
-            bad_words=read_bad_words(request.bad_words),
-        )
-        for prompt in _read_prompts(
-            request.prompt, defaults.vocab_size, adds_special_tokens(request, default=True), suffix
-        )
-    ]
+    prompts = _read_prompts(
+        request.prompt, defaults.vocab_size, adds_special_tokens(request, default=True), suffix
+    )
+    turn = Turn(
+        prompt=prompts[0],
+        sampling=sampling,
+        output_format=output_format,
+        stop=read_stop(request.stop),
+        include_stop=or_default(request.include_stop_str_in_output, False),
+        skip_special_tokens=or_default(request.skip_special_tokens, True),
+        dry_breakers=read_breakers(request),
+        num_choices=best_of,
+        report_progress=wants_progress(request),
+        priority=or_default(request.priority, 0),
+        cache_salt=read_cache_salt(request),
+        length_penalty=read_beams(request),
+        return_token_ids=request.return_token_ids is True,
+        keep_last=read_truncation(request),
+        bad_words=read_bad_words(request.bad_words),
+    )
+    turns = [turn, *(msgspec.structs.replace(turn, prompt=prompt) for prompt in prompts[1:])]
     return CompletionPlan(turns, num_choices, best_of, or_default(request.echo, False), logprobs)
+
+
+def count_prompts(request: CreateCompletionRequest) -> int:
+    """Return how many prompts a request has, without reading them."""
+    prompt = request.prompt
+    if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
+        return 1
+    return len(prompt)
 
 
 def _read_suffix(request: CreateCompletionRequest) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plumbline._generated.completions import CreateCompletionRequest
 from plumbline.protocols.common.obfuscation import wants_obfuscation
-from plumbline.protocols.completions.reader import CompletionPlan, read_completion
+from plumbline.protocols.completions.reader import CompletionPlan, count_prompts, read_completion
 from plumbline.protocols.completions.writer import CompletionWriter, PromptText
 from plumbline.road.prepare import PreparedTurn
 from plumbline.server.admission import client_of
@@ -31,6 +31,8 @@ class CompletionOperations(ModelOperations):
         self._admission.check_model(request.model)
         self._admission.check_suffix(request)
         request = with_defaults(request, self._settings)
+        # A body of 10 MB has 90,000 prompts of a token; reading them first would hold up all streams for a second.
+        self._admission.check_choices(count_prompts(request), "prompt")
         plan = read_completion(request, self._model.defaults)
         self._admission.check_choices(
             len(plan.turns) * plan.best_of, "prompt" if len(plan.turns) > 1 else "n"
