@@ -4,17 +4,22 @@
 - In a queue that moves at a steady rate, the estimate is the wait that follows.
 - A client with few requests waits for few of the others.
 - Requests that are being prepared count as if they waited.
+- Of those that are admitted under an overload, few have to be refused later, when they were rendered for nothing.
 - An engine that stands still makes the estimate grow, up to a bound.
 """
 
 from __future__ import annotations
+
+import contextlib
+import random
+from collections import deque
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.engines.admission import Admission
-from plumbline.engines.port import EngineFullError
+from plumbline.engines.port import EngineFullError, GenerateRequest
 from plumbline.engines.queue_time import QueueTime
 
 from .test_admission import INFO, request
@@ -129,3 +134,27 @@ def test_no_request_is_admitted_that_would_wait_too_long(limit: float) -> None:
     assert set(hints) <= set(range(1, 61))
     assert len(waits) > 150
     assert max(waits[60:]) <= limit + 2
+
+
+def test_few_of_those_that_are_admitted_are_overdue_in_the_end() -> None:
+    """An overload of ten times the capacity, with first tokens at random times: 20 on average within the bound."""
+    clock, source = Clock(), random.Random(1)
+    admission = Admission(INFO, max_in_flight=10_000, queue=QueueTime(clock))
+    admission.max_queue_seconds = 20.0
+    waiting: deque[tuple[float, GenerateRequest]] = deque()
+    begun, overdue, free = 0, 0, 0.0
+    for number in range(20_000):
+        clock.now += 0.1
+        while waiting and clock.now - waiting[0][0] >= admission.max_queue_seconds:
+            admission.leave(waiting.popleft()[1])
+            overdue += 1
+        if waiting and clock.now >= free:
+            admission.started(waiting.popleft()[1])
+            free = clock.now + source.expovariate(1.0)
+            begun += 1
+        wanted = request(number, "a")
+        with contextlib.suppress(EngineFullError):
+            admission.enter(wanted)
+            waiting.append((clock.now, wanted))
+    assert begun > 1500
+    assert overdue < 0.1 * begun
