@@ -144,11 +144,14 @@ MCP_TOOLS: list[dict[str, Any]] = [
 
 
 def mcp(target: Target, tool: str, **fields: Any) -> dict[str, Any]:
-    """Return the MCP server of the judge as a tool of a request, with one of its tools."""
+    """Return the MCP server of the judge as a tool of a request, with one of its tools.
+
+    A target without such a server is an example (`explain`), whose requests are not sent.
+    """
     return {
         "type": "mcp",
         "server_label": MCP_LABEL,
-        "server_url": f"http://{target.mcp}{MCP_PATH}",
+        "server_url": f"http://{target.mcp or 'HOST:PORT'}{MCP_PATH}",
         "authorization": MCP_SECRET,
         "allowed_tools": [tool],
         "require_approval": "never",

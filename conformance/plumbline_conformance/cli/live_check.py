@@ -91,6 +91,7 @@ def run_check(
     named = secrets_of(exchange_of(target, Request(path="/", method="GET")))
     secrets = [*conceal, *named, *([target.api_key] if target.api_key else [])]
     try:
+        _require_address(target, capabilities)
         plan = _plan(out, selection, outputs, recording, sdk)
         known = asyncio.run(discovered(target, apis_of(plan.scenarios), patience=timeout))
         if known.why is not None:
@@ -153,6 +154,12 @@ def run_check(
         f"Interrupted: {ended} of {len(sent.transcripts)} scenarios had ended, and only they were judged."
     )
     return INTERRUPTED
+
+
+def _require_address(target: Target, capabilities: Mapping[str, bool] | None) -> None:
+    """Refuse a declared capability of which the judge does not know where to run its MCP server."""
+    if (capabilities or {}).get("mcp") and target.mcp is None:
+        raise _CannotRun("--capabilities mcp needs --mcp HOST:PORT: the judge runs the MCP server there.")
 
 
 def _plan(

@@ -6,7 +6,9 @@ request that it answers shows how long its tokens take.
 
 from __future__ import annotations
 
-from plumbline_conformance.runner.budget import cost_of, spent_on
+from typing import Any
+
+from plumbline_conformance.runner.budget import cost_of
 from plumbline_conformance.suite.model import Request
 from plumbline_conformance.transcript.model import Exchange
 
@@ -38,5 +40,25 @@ def is_too_long(silence: float, waited: float, request: Request, proof: Exchange
         proof: the answer to another request, alone on the same server.
         took: its seconds.
     """
-    tokens = max(1, spent_on(proof, 1))
-    return silence >= _LEAST * waited and silence > _FACTOR * took * max(1.0, cost_of(request) / tokens)
+    longest = _FACTOR * took * max(1.0, cost_of(request) / _generated(proof))
+    return silence >= _LEAST * waited and silence > longest
+
+
+def _generated(exchange: Exchange) -> int:
+    """Return the tokens that an answer generated, at least 1.
+
+    Those of its prompt do not count: a server reads hundreds of them in the time of one that it generates.
+    """
+    return max([1, *(_output_tokens(value) for value in (exchange.json, *exchange.chunks))])
+
+
+def _output_tokens(value: Any) -> int:
+    """Return the generated tokens in the usage of an answer or an event; 0 without usage."""
+    if not isinstance(value, dict):
+        return 0
+    within = value.get("response")
+    usage = value.get("usage") or (within.get("usage") if isinstance(within, dict) else None)
+    if not isinstance(usage, dict):
+        return 0
+    counts = (usage.get(name) for name in ("completion_tokens", "output_tokens"))
+    return max((count for count in counts if isinstance(count, int)), default=0)

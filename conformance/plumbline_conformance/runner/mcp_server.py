@@ -7,6 +7,7 @@ as JSON. It keeps nothing, so its results depend on the arguments alone and a re
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -38,7 +39,7 @@ def mcp_server(target: Target) -> Iterator[None]:
         return
     host, _, port = target.mcp.rpartition(":")
     try:
-        server = _Server((host.strip("[]"), int(port)), _Handler)
+        server = (_IPv6Server if ":" in host else _Server)((host.strip("[]"), int(port)), _Handler)
     except OSError as error:
         raise OSError(f"no MCP server can listen at {target.mcp} (--mcp): {error.strerror}") from None
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -56,17 +57,21 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False  # A judged server may keep its connections open.
 
 
+class _IPv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 60
 
     def do_POST(self) -> None:
-        length = int(self.headers.get("content-length") or 0)
-        if self.path != MCP_PATH or not 0 < length <= _LONGEST:
-            self._answer(404 if self.path != MCP_PATH else 400, None)
+        text = self._body()
+        if self.path != MCP_PATH:
+            self._answer(404, None)
             return
         try:
-            message = json.loads(self.rfile.read(length))
+            message = json.loads(text)
         except ValueError:
             message = None
         if not isinstance(message, dict):
@@ -82,12 +87,26 @@ class _Handler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         self._answer(405, None)  # There are no sessions to end.
 
+    def _body(self) -> bytes:
+        """Return the body of the request; empty if it cannot be read, and then the connection ends.
+
+        A body is read whatever the answer is: a client that keeps its connection would else get an answer to the body
+        of a refused request (`/not-there`, by which scenarios ask for a lost server) in place of its next one.
+        """
+        length = self.headers.get("content-length") or ""
+        if length.isascii() and length.isdigit() and int(length) <= _LONGEST:
+            return self.rfile.read(int(length))
+        self.close_connection = True
+        return b""
+
     def _answer(self, status: int, value: Json | None) -> None:
         body = b"" if value is None else json.dumps(value).encode()
         self.send_response(status)
         if value is not None:
             self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
+        if self.close_connection:
+            self.send_header("connection", "close")
         self.end_headers()
         self.wfile.write(body)
 

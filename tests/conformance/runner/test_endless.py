@@ -17,7 +17,7 @@ from plumbline_conformance.transcript.model import Exchange
 
 Frames = list[tuple[float, bytes]]
 REQUEST = Request(path="/chat/completions", json={"messages": [], "max_tokens": 100})
-PROOF = b'{"usage": {"total_tokens": 10}}'
+PROOF = b'{"usage": {"completion_tokens": 10, "total_tokens": 500}}'
 
 
 def exchange(frames: Frames, status: int = 200) -> Exchange:
@@ -60,3 +60,18 @@ def test_a_silence_is_compared_with_the_wait_and_with_the_speed(
 def test_a_server_that_needs_the_whole_wait_for_the_tokens_is_not_accused() -> None:
     seconds_a_token = 60.0 / cost_of(REQUEST)
     assert not is_too_long(60.0, 60.0, REQUEST, exchange([(0.0, PROOF)]), 10 * seconds_a_token)
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        b'{"usage": {"prompt_tokens": 490, "completion_tokens": 10, "total_tokens": 500}}',
+        b'data: {"response": {"usage": {"input_tokens": 490, "output_tokens": 10, "total_tokens": 500}}}\n\n',
+        b'{"usage": {"prompt_tokens": 490, "total_tokens": 490}}',
+        b'{"usage": {"completion_tokens": "10", "total_tokens": 500}}',
+        b'{"usage": 500}',
+    ],
+)
+def test_tokens_of_the_prompt_do_not_make_a_server_fast(proof: bytes) -> None:
+    """A server that generates 10 tokens in 6 s needs 60 s for the 100 of the request."""
+    assert not is_too_long(60.0, 60.0, REQUEST, exchange([(0.0, proof)]), 6.0)

@@ -2,6 +2,7 @@
 
 - The official SDK lists its tools and calls them.
 - Each request has one answer; what it cannot read is refused, and nothing ends it.
+- A connection that a client keeps has one answer for each request, also after a refused one.
 - An address that cannot be used ends the run before anything is sent.
 """
 
@@ -74,6 +75,33 @@ def test_other_paths_and_methods_are_refused(url: str) -> None:
     assert httpx.get(url, timeout=10).status_code == 405
     assert httpx.delete(url, timeout=10).status_code == 405
     assert asked(url, method="resources/list")["error"]["code"] == -32601
+
+
+def test_a_refused_request_leaves_the_connection_usable(url: str) -> None:
+    message = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+    with httpx.Client(timeout=10, limits=httpx.Limits(max_connections=1)) as client:
+        assert client.post(f"{url}/other", json=message).status_code == 404
+        assert client.post(url, json=message).json() == {"jsonrpc": "2.0", "id": 7, "result": {}}
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "\xb2", str(1 << 40)])
+def test_a_length_that_cannot_be_read_is_refused(url: str, length: str) -> None:
+    address = httpx.URL(url)
+    head = f"POST {MCP_PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"
+    with socket.create_connection((address.host, address.port or 80), timeout=10) as connection:
+        connection.sendall(head.encode("latin-1"))
+        with connection.makefile("rb") as answer:
+            assert answer.read().startswith(b"HTTP/1.1 400 ")
+
+
+def test_an_address_may_be_of_ipv6() -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as probe:
+            address = f"[::1]:{probe.getsockname()[1]}"
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with mcp_server(Target(base_url="http://127.0.0.1:1/v1", model="m", mcp=address)):
+        assert asked(f"http://{address}{MCP_PATH}", method="ping")["result"] == {}
 
 
 def test_the_version_is_the_client_s_if_it_is_known(url: str) -> None:

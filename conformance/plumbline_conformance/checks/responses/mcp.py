@@ -125,11 +125,9 @@ def _called(exchange: Exchange) -> Iterator[Problem]:
     allowed = [tool["name"] for tool in _offered(exchange)]
     for call in _called_at_once(exchange):
         text, failed = tools.mcp_result(str(call.get("name")), _arguments(call))
-        wanted = {
-            "server_label": tools.MCP_LABEL,
-            "status": "failed" if failed else "completed",
-            "output": None if failed else text,
-        }
+        wanted = {"server_label": tools.MCP_LABEL, "output": None if failed else text}
+        if call.get("status") is not None:  # The contract lets a server leave it out.
+            wanted["status"] = "failed" if failed else "completed"
         found = {name: call.get(name) for name in wanted}
         if found != wanted or call.get("name") not in allowed or (call.get("error") is None) == failed:
             shown = as_json({**found, "name": call.get("name"), "error": call.get("error")})[:200]
@@ -262,11 +260,12 @@ def approval_given(seen: Transcript) -> Iterator[Problem]:
     for item in asked:
         if item.get("name") != "get_time":
             raise Inconclusive("another tool is asked for; another check reports this")
-        text, _ = tools.mcp_result(str(item.get("name")), _arguments(item))
+        text, failed = tools.mcp_result(str(item.get("name")), _arguments(item))
         call = made.get(item.get("id"), {})
+        output = None if failed else text  # The tool fails if the model names no city.
         found = {name: call.get(name) for name in ("arguments", "output")}
-        if found != {"arguments": item.get("arguments"), "output": text}:
-            wanted = f"the call {as_json(item.get('id'))} with the output {as_json(text)}"
+        if not call or found != {"arguments": item.get("arguments"), "output": output}:
+            wanted = f"the call {as_json(item.get('id'))} with the output {as_json(output)}"
             yield Problem(
                 expected=wanted[:200], actual=as_json(found)[:200], pointer="output[]", exchange="approved"
             )
@@ -274,12 +273,12 @@ def approval_given(seen: Transcript) -> Iterator[Problem]:
 
 @check("responses/mcp-approval/declined", "Do not make the call that the client declines", "TOOL-21")
 def approval_denied(seen: Transcript) -> Iterator[Problem]:
-    asked = [item.get("id") for item in _asked_for(seen)]
+    _asked_for(seen)
     yield from follow_up_accepted(seen, "asked", "declined")
+    # Whatever approval a call names: every call needs one, and the context has none.
     for call in items(at(seen, "declined"), CALL):
-        if call.get("approval_request_id") in asked:
-            shown = as_json(call.get("output"))[:200]
-            yield Problem(expected="no call", actual=shown, pointer="output", exchange="declined")
+        shown = as_json(call.get("output"))[:200]
+        yield Problem(expected="no call", actual=shown, pointer="output", exchange="declined")
 
 
 @check("responses/mcp-approval/listed-once", "List no tools that the context lists", "TOOL-21")
@@ -297,7 +296,7 @@ def failure(target: Target) -> Steps:
     failing = _request(target, FAILING, "fail")
     yield Request(name=WHOLE, path="/responses", json=failing)
     yield Request(name=STREAM, path="/responses", json={**failing, "stream": True})
-    url = f"http://{target.mcp}/not-there"
+    url = f"http://{target.mcp or 'HOST:PORT'}/not-there"
     lost = _request(target, "Hi", "get_time", server_url=url, tool_choice="auto")
     yield Request(name="lost", path="/responses", json=lost)
     yield Request(name="lost_stream", path="/responses", json={**lost, "stream": True})
@@ -328,6 +327,8 @@ def failure_lost(seen: Transcript) -> Iterator[Problem]:
     """Check both forms; a server that refuses such a request, as OpenAI's service does, is not judged."""
     for name in ("lost", "lost_stream"):
         exchange = accepted(at(seen, name))
+        if response(exchange).get("status") == "incomplete":
+            raise Inconclusive("the token limit cut the answer")
         lists = items(exchange, LIST)
         errors = [bool(one.get("error")) and one.get("tools") == [] for one in lists]
         if errors != [True] or not items(exchange, "message"):
