@@ -201,6 +201,26 @@ def test_the_listener_refuses_before_the_body_and_reads_on() -> None:
         assert connection.recv(1) == b""
 
 
+def test_a_refusal_has_the_headers_of_the_listener() -> None:
+    """RFC 9110, 6.6.1: a server with a clock sends `date`."""
+    with connected() as connection:
+        connection.sendall(head(length=0))
+        ((_, refused, _),) = read(connection, 1)
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: t\r\n\r\n")
+        ((_, answered, _),) = read(connection, 1)
+    assert "date" in answered
+    assert answered.keys() <= refused.keys()
+
+
+def test_a_connection_stays_open_after_a_refusal_as_long_as_after_an_answer() -> None:
+    with connected(header_timeout=0.4, idle_timeout=20) as connection:
+        connection.sendall(head(length=0))
+        read(connection, 1)
+        time.sleep(0.5)
+        connection.sendall(head(length=0))
+        read(connection, 1)
+
+
 def test_the_listener_and_the_application_refuse_in_the_same_words() -> None:
     async def asked() -> Any:
         async with serving(served(GatedEngine(max_inflight=0)), cors_origins=("*",)) as server:
@@ -211,7 +231,7 @@ def test_the_listener_and_the_application_refuse_in_the_same_words() -> None:
         connection.sendall(head("origin: http://a\r\n", length=0))
         ((status, headers, body),) = read(connection, 1)
     assert (status, body) == (answer.status, answer.body)
-    changing = ("x-request-id", "openai-processing-ms")
+    changing = ("date", "x-request-id", "openai-processing-ms")
     assert [(name, value) for name, value in headers.items() if name not in changing] == [
         (name, value) for name, value in answer.headers if name not in changing
     ]

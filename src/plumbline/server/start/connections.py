@@ -99,8 +99,9 @@ class _Protocol(_Unread, HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # Also an empty line, or the rest of a refused body, ends uvicorn's own timeout for idle connections.
-        if self._in_headers or self._is_idle:
+        # Also an empty line, or the rest of a refused body, ends uvicorn's own timeout for idle connections. A refusal
+        # in the call above has started that timeout anew.
+        if self._in_headers or (self._is_idle and self.timeout_keep_alive_task is None):
             self._await_headers()
 
     def on_message_begin(self) -> None:
@@ -131,7 +132,7 @@ class _Protocol(_Unread, HttpToolsProtocol):
     def _answer(self, cycle: RequestResponseCycle, answer: Answer) -> None:
         """Send a whole answer; uvicorn drops what still comes of the request's body."""
         head = [STATUS_LINE[answer.status]]
-        for name, value in answer.headers:
+        for name, value in (*self.server_state.default_headers, *answer.headers):
             head += (name, b": ", value, b"\r\n")
         head.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
         cycle.response_started = cycle.response_complete = True
