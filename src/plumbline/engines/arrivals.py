@@ -30,6 +30,10 @@ class Arrivals:
             if not self._counts[client]:
                 del self._counts[client]
 
+    def __iter__(self) -> Iterator[str]:
+        """Return the clients that have requests."""
+        return iter(self._counts)
+
     def of(self, client: str) -> int:
         """Return how many requests of a client there are."""
         return self._counts.get(client, 0)

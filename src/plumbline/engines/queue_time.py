@@ -31,6 +31,8 @@ class QueueTime:
         self._waiting: dict[str, str] = {}
         """The client of each request."""
         self._counts: Counter[str] = Counter()
+        self._sizes: Counter[int] = Counter()
+        """How many clients have so many requests; there are few sizes, however many clients wait."""
         self._intervals: deque[float] = deque(maxlen=_WINDOW)
         self._since = 0.0
         """When the last request left the queue, or the queue began."""
@@ -40,7 +42,7 @@ class QueueTime:
         if not self._waiting:
             self._since = self._clock()
         self._waiting[request_id] = client
-        self._counts[client] += 1
+        self._count(client, 1)
 
     def started(self, request_id: str) -> None:
         """Count the first token of a request."""
@@ -66,7 +68,8 @@ class QueueTime:
         if known < _LEAST or not (self._waiting or arriving):
             return 0.0
         own = self._counts[client] + arriving
-        ahead = own + sum(min(count, own + 1) for other, count in self._counts.items() if other != client)
+        # The sum has what of the client waits already.
+        ahead = arriving + sum(number * min(size, own + 1) for size, number in self._sizes.items())
         interval = sum(self._intervals) / known
         silent = self._clock() - self._since if self._waiting else 0.0
         if silent > interval:
@@ -77,5 +80,17 @@ class QueueTime:
         client = self._waiting.pop(request_id, None)
         if client is None:
             return False
-        self._counts -= Counter([client])  # Without clients whose count is 0.
+        self._count(client, -1)
         return True
+
+    def _count(self, client: str, change: int) -> None:
+        """Change the number of a client's requests, and keep no zeros."""
+        size = self._counts.pop(client, 0)
+        if size:
+            self._sizes[size] -= 1
+            if not self._sizes[size]:
+                del self._sizes[size]
+        size += change
+        if size:
+            self._counts[client] = size
+            self._sizes[size] += 1

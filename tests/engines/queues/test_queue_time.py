@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections import deque
+from collections import Counter, deque
 
 import pytest
 from hypothesis import given
@@ -48,6 +48,31 @@ def test_the_estimate_is_the_wait_of_a_steady_queue(interval: float, served: int
         queue.started(str(number))
     clock.now += interval  # The first token of the request that was asked about.
     assert expected == pytest.approx(min(clock.now - begin, 3600.0), rel=0.01)
+
+
+@given(
+    waiting=st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=30),
+    client=st.sampled_from("abcde"),
+    arriving=st.integers(0, 3),
+)
+def test_a_request_waits_for_as_many_of_each_other_client_as_its_own_has(
+    waiting: list[tuple[str, bool]], client: str, arriving: int
+) -> None:
+    clock = Clock()
+    queue = QueueTime(clock)
+    for number in range(4):
+        queue.entered(f"first {number}", "first")
+        clock.now += 1.0
+        queue.started(f"first {number}")
+    for place, (name, leaves) in enumerate(waiting):
+        queue.entered(str(place), name)
+        if leaves:
+            queue.left(str(place))
+    counts = Counter(name for name, leaves in waiting if not leaves)
+    own = counts.pop(client, 0) + arriving
+    ahead = own + sum(min(count, own + 1) for count in counts.values())
+    assert queue.expected(client, arriving) == pytest.approx(ahead + 1 if ahead else 0.0)
+    assert queue._sizes.total() == len(queue._counts)
 
 
 @given(moves=st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["enter", "start", "leave"]))))

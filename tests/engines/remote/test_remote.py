@@ -277,6 +277,37 @@ async def test_room_is_known_at_once_where_it_was_short(
         await until(lambda: not one.refusal("a") and not other.refusal("b"))
 
 
+async def test_a_message_names_only_clients_with_less_room_than_others(tmp_path: Path) -> None:
+    """Otherwise a server that is nearly full would look at every client that it has ever seen, many times a second."""
+    engine = GatedEngine(max_inflight=3)
+    async with hosted(engine, tmp_path) as (remote,):
+
+        def named() -> set[str] | None:
+            last = remote._statistics
+            return None if last is None or last.others is None else set(last.rooms)
+
+        with remote.arriving("a"):
+            await until(lambda: named() == {"a"})
+        await until(lambda: named() == set())
+        running = [asyncio.create_task(chunks_of(remote, request(name))) for name in "abc"]
+        with remote.arriving("b"):
+            await until(lambda: remote.refusal("c"))
+            assert named() == set()
+        engine.let()
+        await asyncio.gather(*running)
+
+
+async def test_what_arrives_while_the_host_is_silent_is_not_kept(tmp_path: Path) -> None:
+    async with hosted(GatedEngine(), tmp_path) as (remote,):
+        await until(lambda: remote._statistics)
+        remote._is_silent = True
+        with remote.arriving("a"):
+            assert not remote._unseen
+        await remote.stop()
+        with remote.arriving("a"):
+            assert not remote._unseen
+
+
 async def test_what_is_no_frame_ends_the_connection(tmp_path: Path) -> None:
     engine = scripted()
     async with hosted(engine, tmp_path) as (remote,):

@@ -201,8 +201,8 @@ class RemoteEngine:
     def arriving(self, client: str) -> Iterator[None]:
         """See `plumbline.engines.port.Engine.arriving`."""
         connection = self._connection
-        if connection is None:
-            yield
+        if connection is None or self._closed is not None or self._is_silent:
+            yield  # The request will be refused. A host that does not read could not take it off `_unseen`.
             return
         self._num_arrivals += 1
         number = self._num_arrivals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from bisect import bisect_left
 from collections.abc import Coroutine, Set
 from contextlib import ExitStack, aclosing
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from plumbline.engines.arrivals import Arrivals
 from plumbline.engines.port import (
     Engine,
     EngineClosedError,
@@ -52,6 +54,8 @@ _log = logging.getLogger("plumbline.engines")
 _STATISTICS_SECONDS = 0.2
 _NEWS_SECONDS = 0.005
 """Least seconds between two messages, where room is short and has changed."""
+_PAUSE = 20
+"""Least pause after a message, in multiples of the CPU time that the message took. It grows with the clients."""
 _PLENTY = 256
 """Requests that hardly arrive at one API server between two messages."""
 _ANOTHER = "\n"
@@ -75,6 +79,7 @@ class EngineHost:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._users: set[_User] = set()
+        self._clients = Arrivals()
         self._num_users = 0
 
     async def start(self) -> None:
@@ -102,7 +107,9 @@ class EngineHost:
         self._tasks.add(task)
         self._num_users += 1
         connection: Connection[ToHost] = Connection(reader, writer, ToHost)
-        user = _User(self._engine, self._adapters, connection, f"{self._num_users}.", self._users)
+        user = _User(
+            self._engine, self._adapters, connection, f"{self._num_users}.", self._users, self._clients
+        )
         self._users.add(user)
         try:
             await user.run()
@@ -129,6 +136,7 @@ class _User:
         connection: Connection[ToHost],
         prefix: str,
         users: Set[_User],
+        clients: Arrivals,
     ) -> None:
         self._engine = engine
         self._adapters = adapters
@@ -143,8 +151,8 @@ class _User:
         """Whether some client has little room, by the last message."""
         self._arriving: dict[int, ExitStack] = {}
         self._num_arrivals = 0
-        self._asking: set[str] = set()
-        """Clients whose requests have arrived lately, and those with little room."""
+        self._clients = clients
+        """The requests of all users that are being prepared or generated."""
         self._held: dict[int, asyncio.Event] = {}
         """Streams with a reader that lags far behind; the event is set when the reader has caught up."""
         self._ready: list[tuple[int, TokenChunk]] = []
@@ -172,7 +180,7 @@ class _User:
             case Generate(stream, request):
                 request = msgspec.structs.replace(request, request_id=self._prefix + request.request_id)
                 self._run(stream, self._generate(stream, request))
-                self._tell(request.client)
+                self._tell()
             case CheckGrammar(stream, grammar):
                 self._run(stream, self._answer(stream, self._check(stream, grammar)))
             case Expand(stream, prompt):
@@ -185,7 +193,8 @@ class _User:
                 self._num_arrivals = number
                 self._arriving[number] = stack = ExitStack()
                 stack.enter_context(self._engine.arriving(client))
-                self._tell(client)
+                stack.enter_context(self._clients.one(client))
+                self._tell()
             case Arrived(number):
                 if (ended := self._arriving.pop(number, None)) is not None:
                     ended.close()
@@ -217,11 +226,9 @@ class _User:
         self._held.pop(stream, None)
         self._tell()
 
-    def _tell(self, client: str | None = None) -> None:
-        """Let all users know soon that room has changed, where it is short; `client` has asked for some."""
+    def _tell(self) -> None:
+        """Let all users know soon that room has changed, where it is short."""
         for user in self._users:
-            if client is not None:
-                user._asking.add(client)
             if user._is_short:
                 user._news.set()
 
@@ -232,14 +239,16 @@ class _User:
 
     async def _generate(self, stream: int, request: GenerateRequest) -> None:
         try:
-            async with aclosing(self._engine.generate(request)) as chunks:
-                async for chunk in chunks:
-                    self._send_chunk(stream, chunk)
-                    # While this task waits, chunks wait in the engine, which pauses the request when they are many.
-                    while stream in self._held:
-                        await self._held[stream].wait()
-                    if not self._writable.is_set():
-                        await self._writable.wait()
+            with self._clients.one(request.client):
+                async with aclosing(self._engine.generate(request)) as chunks:
+                    async for chunk in chunks:
+                        self._send_chunk(stream, chunk)
+                        # While this task waits, chunks wait in the engine, which pauses the request when they
+                        # are many.
+                        while stream in self._held:
+                            await self._held[stream].wait()
+                        if not self._writable.is_set():
+                            await self._writable.wait()
         except (RefusedRequestError, EngineFullError, EngineClosedError) as error:
             self._connection.send(_refused(stream, error))
 
@@ -282,25 +291,38 @@ class _User:
         """Send the counters as long as the other process reads them."""
         with contextlib.suppress(ConnectionError):
             while True:
-                rooms = {client: room for client in self._asking if (room := self._room(client)) is not None}
-                self._asking = set(rooms)
-                others = self._room(_ANOTHER)
+                began = time.thread_time()
+                rooms, others = self._rooms()
                 self._connection.send(Statistics(self._engine.stats(), rooms, others, self._num_arrivals))
                 self._is_short = bool(rooms) or others is not None
+                spent = time.thread_time() - began
                 await self._connection.drained()
-                await asyncio.sleep(_NEWS_SECONDS)
+                await asyncio.sleep(max(_NEWS_SECONDS, _PAUSE * spent))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_STATISTICS_SECONDS):
                         await self._news.wait()
                 self._news.clear()
 
-    def _room(self, client: str) -> Room | None:
-        """Return how many more requests of a client the engine takes; None if these are many."""
-        if self._engine.refusal(client, _PLENTY) is None:
+    def _rooms(self) -> tuple[dict[str, Room], Room | None]:
+        """Return the room of each client that has less than the others, and the room of the others.
+
+        No client has more room than one without requests. So only clients with requests are looked at, and none of them
+        if even a client without requests has no room.
+        """
+        others = self._room(_ANOTHER, _PLENTY)
+        if others is not None and not others.count:
+            return {}, others
+        most = _PLENTY if others is None else others.count - 1
+        rooms = {client: room for client in self._clients if (room := self._room(client, most)) is not None}
+        return rooms, others
+
+    def _room(self, client: str, most: int) -> Room | None:
+        """Return how many more requests of a client the engine takes; None if these are more than `most`."""
+        if self._engine.refusal(client, most) is None:
             return None
         # Usually there is none, or much.
         count = bisect_left(
-            range(_PLENTY), True, key=lambda more: self._engine.refusal(client, more) is not None
+            range(most), True, key=lambda more: self._engine.refusal(client, more) is not None
         )
         error = self._engine.refusal(client, count)
         return None if error is None else Room(count, str(error), error.retry_after)

@@ -185,7 +185,7 @@ class Statistics(msgspec.Struct, tag="s", array_like=True, frozen=True):
 
     stats: EngineStats
     rooms: dict[str, Room] = {}
-    """Of clients that asked for room lately, as far as they have little."""
+    """Of clients that have less than others."""
     others: Room | None = None
     """Of all other clients; None if there is plenty."""
     arrivals: int = 0
