@@ -18,6 +18,7 @@ from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.to_gguf import write
 from plumbline.server.loading import engines
 from plumbline.server.loading.engines import EngineChoice, choose_engine
+from plumbline.server.loading.memory import weight_bytes
 from plumbline.server.loading.model import load
 from plumbline.server.loading.native import engine as native_engine
 from plumbline.server.loading.native import memory as native_memory
@@ -363,3 +364,24 @@ def test_threads_are_those_of_the_option_or_measured_and_the_start_says_which() 
         SettingsError, match=r"--threads is 2, which needs compiled kernels, but --compile is off"
     ):
         compiled(Settings(threads=2, compile="off"))
+
+
+@pytest.mark.parametrize(
+    ("names", "size"),
+    [
+        (["model.safetensors", "consolidated.safetensors"], 10),
+        (
+            [
+                "model-00001-of-00002.safetensors",
+                "model-00002-of-00002.safetensors",
+                "consolidated.safetensors",
+            ],
+            20,
+        ),
+        (["a.safetensors", "b.safetensors", "model.txt"], 20),
+    ],
+)
+def test_weights_that_a_folder_has_twice_count_once(tmp_path: Path, names: list[str], size: int) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(bytes(10))
+    assert weight_bytes(tmp_path, None) == size

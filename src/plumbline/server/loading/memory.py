@@ -28,8 +28,14 @@ def device_bytes(device: torch.device) -> int:
 
 
 def weight_bytes(folder: Path, gguf: Path | None) -> int:
-    """Return the size of the files with a model's weights."""
-    weights = [gguf] if gguf is not None else folder.glob("*.safetensors")
+    """Return the size of the files with a model's weights.
+
+    A folder may have the same weights twice: releases of Mistral have `consolidated.safetensors` beside
+    `model-00001-of-00003.safetensors` and so on.
+    """
+    weights = [*folder.glob("model*.safetensors")] or folder.glob("*.safetensors")
+    if gguf is not None:
+        weights = [gguf]
     return sum(path.stat().st_size for path in weights)
 
 

@@ -46,15 +46,20 @@ def deepseek_experts(fields: Fields, router: Router | None = None) -> Experts:
     )
 
 
-def corrected_router(fields: Fields) -> Router:
-    """Read a choice by sigmoids with a correction, in groups."""
+def corrected_router(fields: Fields, *, normalised: bool = True) -> Router:
+    """Read a choice by sigmoids with a correction, in groups.
+
+    Args:
+        fields: of the config.
+        normalised: `norm_topk_prob` where the config lacks it.
+    """
     return Router(
         top_k=fields.integer("num_experts_per_tok"),
         scores="sigmoid",
         correction=True,
         groups=fields.integer("n_group", 1),
         chosen_groups=fields.integer("topk_group", 1),
-        normalised=fields.flag("norm_topk_prob"),
+        normalised=fields.flag("norm_topk_prob", normalised),
         scale=fields.number("routed_scaling_factor", 1.0),
     )
 
@@ -107,7 +112,8 @@ def _dots(fields: Fields) -> ModelDescription:
     count, last = fields.integer("num_hidden_layers"), fields.get("max_window_layers", 62)
     types = layer_types(fields, (SLIDING if layer >= last else FULL for layer in range(count)))
     mixers = qwen3_mixers(fields, windows(fields, types), None)
-    return model(fields, sparse_layers(fields, mixers, deepseek_experts(fields), first=0))
+    experts = deepseek_experts(fields, corrected_router(fields, normalised=False))
+    return model(fields, sparse_layers(fields, mixers, experts, first=0))
 
 
 FAMILIES = {

@@ -33,6 +33,8 @@ def _bamba(fields: Fields) -> ModelDescription:
         # The cache is counted in the bytes of a token, which would be none.
         raise UnsupportedModelError("attn_layer_indices must name a layer")
     attention = Attention(**heads(fields), **attention_bias(fields), rope=read_rope(fields, part=0.5))
+    if fields.get("attn_rotary_emb", attention.head_dim // 2) != attention.head_dim // 2:
+        raise UnsupportedModelError("attn_rotary_emb must be half of a head")
     net, block = state_space(fields), dense(fields, bias=fields.flag("mlp_bias"))
     layers = (
         LayerDescription(mixer=attention if layer in attends else net, feed_forward=block)

@@ -28,10 +28,11 @@ __all__ = ["FAMILIES"]
 
 _WITHOUT_EFFECT = (
     "attention_head_dim chunk_size expand hybrid_override_pattern mamba_ssm_cache_dtype moe_shared_expert_overlap "
-    "mtp_hybrid_override_pattern mtp_layers_block_type n_shared_experts num_hidden_layers num_logits_to_keep "
-    "num_nextn_predict_layers rescale_prenorm_residual rms_norm_eps time_step_floor time_step_max time_step_min "
-    "time_step_rank use_mamba_kernels"
+    "mtp_hybrid_override_pattern mtp_layers_block_type n_shared_experts norm_eps num_hidden_layers num_logits_to_keep "
+    "num_nextn_predict_layers partial_rotary_factor rescale_prenorm_residual rms_norm_eps rope_theta time_step_floor "
+    "time_step_max time_step_min time_step_rank use_mamba_kernels"
 )
+"""Among them fields of rotary embeddings, which releases have and the model does not."""
 _OF_EXPERTS = (
     "moe_intermediate_size moe_shared_expert_intermediate_size n_group n_routed_experts norm_topk_prob "
     "num_experts_per_tok routed_scaling_factor topk_group"
