@@ -86,7 +86,7 @@ class Admission:
                 wait too long.
             RefusedRequestError: a request with this id is in flight, or no adapter has the name that it gives.
         """
-        if (full := self._refusal(request.client, 0, patient=request.patient)) is not None:
+        if (full := self._refusal(request.client, patient=request.patient)) is not None:
             raise full
         if request.request_id in self._ids:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
@@ -103,12 +103,15 @@ class Admission:
             client: who sent it.
             more: requests of the client that will enter before it, besides those of `arrivals`.
         """
-        return self._refusal(client, self.arrivals.of(client) + more)
+        return self._refusal(client, self.arrivals.of(client) + more, self.arrivals.total + more)
 
-    def _refusal(self, client: str, arriving: int, *, patient: bool = False) -> EngineFullError | None:
-        if len(self._ids) + arriving >= self._max_in_flight:
+    def _refusal(
+        self, client: str, arriving: int = 0, total: int = 0, *, patient: bool = False
+    ) -> EngineFullError | None:
+        """Return why a request is refused before which `arriving` of its client enter, and `total` in all."""
+        if len(self._ids) + total >= self._max_in_flight:
             return EngineFullError(
-                f"{len(self._ids)} requests are in flight, which is the limit of this server."
+                f"{self._max_in_flight} requests are in flight, which is the limit of this server."
             )
         if self._clients[client] + arriving >= self._max_per_client:
             return EngineFullError(

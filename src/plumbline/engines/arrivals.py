@@ -18,14 +18,18 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self.total = 0
+        """The requests of all clients."""
 
     @contextmanager
     def one(self, client: str) -> Iterator[None]:
         """Count a request of a client while the block runs."""
         self._counts[client] += 1
+        self.total += 1
         try:
             yield
         finally:
+            self.total -= 1
             self._counts[client] -= 1
             if not self._counts[client]:
                 del self._counts[client]

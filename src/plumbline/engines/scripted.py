@@ -82,7 +82,7 @@ class ScriptedEngine:
 
     def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
         """Refuse a request beyond the limit of requests in flight."""
-        return self._refusal(self._arrivals.of(client) + more)
+        return self._refusal(self._arrivals.total + more)
 
     def arriving(self, client: str) -> AbstractContextManager[None]:
         """See `plumbline.engines.port.Engine.arriving`."""

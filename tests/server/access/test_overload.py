@@ -133,9 +133,11 @@ async def test_a_full_model_refuses_before_it_renders_and_others_answer(
         assert (await server.post(CHAT, body(CHAT, "a"))).status == 429
 
 
+@pytest.mark.parametrize("clients", [1, 20])
 async def test_of_many_that_come_at_once_only_those_with_room_are_rendered(
-    monkeypatch: pytest.MonkeyPatch,
+    clients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    keys = tuple(f"key-{number}" for number in range(clients))
     engine = GatedEngine(max_inflight=1)
     render, rendered = Renderer.token_ids, []
 
@@ -144,8 +146,11 @@ async def test_of_many_that_come_at_once_only_those_with_room_are_rendered(
         return render(*given)
 
     monkeypatch.setattr(Renderer, "token_ids", counted)
-    async with serving(served(engine)) as server:
-        exchanges = [server.open("POST", CHAT, BODIES[CHAT]) for _ in range(20)]
+    async with serving(served(engine), api_keys=keys) as server:
+        exchanges = [
+            server.open("POST", CHAT, BODIES[CHAT], headers={"authorization": f"Bearer {key}"})
+            for key in keys * (20 // clients)
+        ]
         await until(lambda: engine.num_running)
         engine.let()
         statuses = [(await exchange.answer()).status for exchange in exchanges]
