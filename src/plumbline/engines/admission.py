@@ -121,8 +121,8 @@ class Admission:
         expected = self._queue.expected(client, arriving) if limited else 0.0
         if expected > (most := self.max_queue_seconds * _OF_THE_BOUND):
             return EngineFullError(
-                f"The request would wait about {expected:.0f} s for its first token; this server takes none that would "
-                f"wait for more than {self.max_queue_seconds:g} s.",
+                f"The request would wait about {expected:.1f} s for its first token; this server admits requests that "
+                f"would wait for at most {most:.1f} s.",
                 retry_after=min(_LONGEST_RETRY, math.ceil(expected - most)),
             )
         return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from collections import Counter, deque
 
 import pytest
@@ -150,6 +151,8 @@ def test_no_request_is_admitted_that_would_wait_too_long(limit: float) -> None:
             entered[wanted.request_id] = clock.now
         except EngineFullError as error:
             hints.append(error.retry_after)
+            expected, most = map(float, re.findall(r"[\d.]+(?= s)", str(error)))
+            assert expected >= most
         if number % 10 == 9 and entered:
             name = min(entered, key=lambda each: entered[each])
             waits.append(clock.now - entered.pop(name))
