@@ -217,10 +217,12 @@ def test_a_refusal_has_the_headers_of_the_listener() -> None:
     assert answered.keys() <= refused.keys()
 
 
-def test_a_connection_stays_open_after_a_refusal_as_long_as_after_an_answer() -> None:
+@pytest.mark.parametrize("body", [b"", b"x" * 10], ids=["no body", "a body that comes later"])
+def test_a_connection_stays_open_after_a_refusal_as_long_as_after_an_answer(body: bytes) -> None:
     with connected(header_timeout=0.4, idle_timeout=20) as connection:
-        connection.sendall(head(length=0))
+        connection.sendall(head(length=len(body)))
         read(connection, 1)
+        connection.sendall(body)
         time.sleep(0.5)
         connection.sendall(head(length=0))
         read(connection, 1)

@@ -118,6 +118,18 @@ class _Protocol(_Unread, HttpToolsProtocol):
             cycle.__class__ = _ClosingCycle
             cycle.waiting_for_100_continue = False  # RFC 9110, section 10.1.1: HTTP/1.0 knows no status 100.
 
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.scope is not self.scope or not cycle.response_complete:
+            return  # A WebSocket handshake has no cycle, and one that is not complete waits for its answer.
+        # The body of a request that was answered before has come, which has ended the timeout for idle connections.
+        if self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self._headers_came()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Answer a request: at once if it is refused, or in a task."""
         # Pipelined requests have tasks, or each would be answered inside the last one's answer; so have those of a
