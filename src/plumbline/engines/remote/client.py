@@ -310,7 +310,7 @@ class RemoteEngine:
 
     def _take(self, message: FromHost) -> None:
         self._num_heard += 1
-        if self._is_silent:  # At once: what the message says of the engine makes the server ready.
+        if self._is_silent:  # At once, not at the next look: `/health/ready` is 200 from this message on.
             _log.warning("the engine's process answers again")
             self._is_silent = False
         match message:

@@ -180,7 +180,7 @@ class _User:
             case Generate(stream, request):
                 request = msgspec.structs.replace(request, request_id=self._prefix + request.request_id)
                 self._run(stream, self._generate(stream, request))
-                self._tell()
+                self._announce()
             case CheckGrammar(stream, grammar):
                 self._run(stream, self._answer(stream, self._check(stream, grammar)))
             case Expand(stream, prompt):
@@ -194,11 +194,11 @@ class _User:
                 self._arriving[number] = stack = ExitStack()
                 stack.enter_context(self._engine.arriving(client))
                 stack.enter_context(self._clients.one(client))
-                self._tell()
+                self._announce()
             case Arrived(number):
                 if (ended := self._arriving.pop(number, None)) is not None:
                     ended.close()
-                    self._tell()
+                    self._announce()
             case Abort(stream):
                 self._cancel(stream)
             case AbortNamed(stream):
@@ -224,10 +224,10 @@ class _User:
     def _forget(self, stream: int) -> None:
         self._tasks.pop(stream, None)
         self._held.pop(stream, None)
-        self._tell()
+        self._announce()
 
-    def _tell(self) -> None:
-        """Let all users know soon that room has changed, where it is short."""
+    def _announce(self) -> None:
+        """Send all users for which room is short a message soon, because room has changed."""
         for user in self._users:
             if user._is_short:
                 user._news.set()

@@ -11,8 +11,8 @@ class Answer(NamedTuple):
     """A whole answer.
 
     Each layer of the application has a method `refuse`, which returns one for a request that no model has room for, and
-    None for all others. It waits for nothing, so the listener calls it before it makes a task: most requests of an
-    overloaded server end there.
+    None for all others. It waits for nothing, so the listener calls it without a task: an overloaded server refuses
+    most requests.
     """
 
     status: int

@@ -12,8 +12,8 @@
 * A WebSocket handshake that was refused with an answer is complete (WS-01); uvicorn logs it as an error of the server.
 * An answer to HTTP/1.0 without a length ends with its connection (HTTP-20); uvicorn sends chunks, which such a client
   need not understand.
-* A request that no model has room for is answered before a task is made for it: most requests of an overloaded server
-  are such, and the time that they take is missing for those that are answered.
+* A request that no model has room for is refused without a task: an overloaded server refuses most requests, and each
+  refusal takes CPU time from those that are answered.
 """
 
 from __future__ import annotations
