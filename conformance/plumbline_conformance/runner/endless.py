@@ -1,7 +1,7 @@
-"""Tell an answer that never ends from a slow one (HTTP-17).
+"""Distinguish answers that never end from slow ones (HTTP-17).
 
-HTTP-17 has no time, because servers differ by orders of magnitude. So the time is measured on the server itself: a
-request that it answers shows how long its tokens take.
+HTTP-17 sets no time limit, because the speeds of servers differ by orders of magnitude. The judge measures the speed on
+the server itself: a request that the server answers shows how long its tokens take.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _generated(exchange: Exchange) -> int:
 
     Those of its prompt do not count: a server reads hundreds of them in the time of one that it generates.
     """
-    return max([1, *(_output_tokens(value) for value in (exchange.json, *exchange.chunks))])
+    return max(1, *(_output_tokens(value) for value in (exchange.json, *exchange.chunks)))
 
 
 def _output_tokens(value: Any) -> int:

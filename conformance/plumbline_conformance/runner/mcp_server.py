@@ -1,7 +1,7 @@
 """Run the MCP server that a judged server may call (`check --mcp HOST:PORT`).
 
 It speaks streamable HTTP without sessions, as the specification of MCP allows: each request of JSON-RPC has one answer
-as JSON. It keeps nothing, so its results depend on the arguments alone and a recording can be judged without it.
+as JSON. Its results depend on the arguments alone, so a recording can be judged without this server.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"jsonrpc": "2.0", "id": message["id"], **_answered(message)})
 
     def do_GET(self) -> None:
-        self._answer(405, None)  # It has nothing to say by itself.
+        self._answer(405, None)  # The server never begins a message.
 
     def do_DELETE(self) -> None:
         self._answer(405, None)  # There are no sessions to end.

@@ -149,10 +149,7 @@ class _Schedule:
     async def _beside_others(self, scenario: Scenario) -> None:
         seen = await self._attempts.of(scenario)
         if seen.skipped != DISTURBED and (not seen.beside or self._watch.over):
-            if seen.died is None and any(map(is_late, seen.exchanges)):
-                self._late.append(seen)
-            else:
-                self._end(seen)
+            self._end_unless_late(seen)
             return
         self._disturbed.append(scenario)
         if seen.beside:
@@ -164,7 +161,7 @@ class _Schedule:
         if any(seen.died is not None for _, seen in repeated):
             self._suspected.clear()
         for scenario, seen in repeated:
-            self._end(self._suspected.get(scenario.id, seen))
+            self._end_unless_late(self._suspected.get(scenario.id, seen))
 
     async def _settle_late(self) -> None:
         """Find out whether the server answers nothing any more, or some requests never."""
@@ -174,6 +171,12 @@ class _Schedule:
                 self._end(mute)
             else:
                 self._end(await self._session.insisted(seen))
+
+    def _end_unless_late(self, seen: Transcript) -> None:
+        if seen.died is None and any(map(is_late, seen.exchanges)):
+            self._late.append(seen)
+        else:
+            self._end(seen)
 
     def _end(self, seen: Transcript) -> None:
         self._done[seen.scenario] = seen
