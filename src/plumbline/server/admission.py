@@ -6,6 +6,7 @@ import msgspec
 
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.server.limits.keys import as_sent
 from plumbline.server.loading.adapters import Adapters
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
@@ -17,7 +18,7 @@ __all__ = ["Admission", "client_named", "client_of"]
 
 def client_of(call: Call, settings: Settings) -> str:
     """Return the client that a request counts for: its key, or its address where the server checks no keys."""
-    return client_named(call.api_key, call.peer, settings)
+    return client_named(as_sent(call.api_key or ""), call.peer, settings)
 
 
 def client_named(api_key: str | None, peer: str, settings: Settings) -> str:

@@ -158,6 +158,19 @@ async def test_of_many_that_come_at_once_only_those_with_room_are_rendered(
     assert len(rendered) == 1
 
 
+async def test_a_client_has_one_name_before_and_after_its_request_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the limit of a client is not seen before its request is read."""
+    engine, names = GatedEngine(), []
+    engine.let()
+    monkeypatch.setattr(engine, "refusal", lambda client, more=0: names.append(client))
+    async with serving(served(engine), api_keys=("schlüssel",)) as server:
+        answer = await server.post(CHAT, BODIES[CHAT], headers={"authorization": "Bearer schlüssel"})
+    assert answer.status == 200
+    assert names == ["schlüssel"] * 2
+
+
 @contextmanager
 def connected(**settings: Any) -> Iterator[socket.socket]:
     """Connect to a listening server that has no room."""
