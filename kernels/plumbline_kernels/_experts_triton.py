@@ -126,7 +126,9 @@ def launch(
     hidden = torch.empty(len(order), gate_up.shape[1], dtype=x.dtype, device=x.device)
     _product(x, gate_up, gate_up_bias, hidden, order, None, ends, top_k, kind)
     out = torch.empty(len(order), x.shape[1], dtype=torch.float32, device=x.device)
-    _product(activate(hidden), down, down_bias, out, order, weights.flatten(), ends, top_k, kind)
+    # A column of a wider tensor stays one when it is flattened.
+    factors = weights.flatten().contiguous()
+    _product(activate(hidden), down, down_bias, out, order, factors, ends, top_k, kind)
     return out.view(tokens, top_k, -1).sum(1)
 
 

@@ -145,6 +145,16 @@ def test_narrow_experts(dtype, bits, shifted, randn, monkeypatch):
     torch.testing.assert_close(*outcomes, atol=5 * TOLERANCE[dtype]["atol"], rtol=TOLERANCE[dtype]["rtol"])
 
 
+def test_experts_with_weights_of_a_wider_tensor(randn, monkeypatch):
+    x, weights, chosen = randn(3, 16), randn(3, 2)[:, :1], torch.zeros(3, 1, dtype=torch.int64)
+    gate_up, down = randn(1, 32, 16), randn(1, 16, 16)
+    outcomes = []
+    for forced in (True, False):
+        monkeypatch.setattr(_backend, "_FORCED", forced)
+        outcomes.append(experts.mix(x, weights, chosen, gate_up, None, down, None, swiglu.silu_mul_torch))
+    torch.testing.assert_close(*outcomes, atol=1e-4, rtol=1e-4)
+
+
 @dtypes
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize(("tokens", "inputs", "outputs", "rank"), [(1, 40, 24, 16), (23, 70, 40, 48)])
