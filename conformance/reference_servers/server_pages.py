@@ -94,6 +94,7 @@ def _command(peer: Peer) -> str:
     names = {
         "port": "8000",
         "spare_port": "8001",
+        "mcp": "127.0.0.1:8003",
         "model": "plumbline-pocket",
         "upstream": "http://127.0.0.1:8002",
         "packages": "PACKAGES",
