@@ -14,7 +14,7 @@ import torch
 
 from plumbline.engines.native.models.description import Activation, UnsupportedModelError
 
-__all__ = ["Fields", "Json"]
+__all__ = ["MOST_SHOWN", "Fields", "Json"]
 
 Json = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ _MOST = {"num_hidden_layers": 10_000}
 """Layers are described one by one: a config of 300 bytes with 2**31 of them would take 16 GB."""
 _MOST_OF_ANY = 2**31 - 1
 """What the kernels index with."""
-_MOST_SHOWN = 80
+MOST_SHOWN = 80
 """Characters of a value in an error."""
 _FROM_TRANSFORMERS = (
     "_attn_implementation _attn_implementation_autoset _name_or_path architectures attn_implementation auto_map "
@@ -78,7 +78,7 @@ class Fields:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise UnsupportedModelError(
                 f"config.json has a value that cannot be read, probably of {self._latest or 'model_type'}: "
-                f"{type(error).__name__}: {str(error)[:_MOST_SHOWN]!r}"
+                f"{type(error).__name__}: {str(error)[:MOST_SHOWN]!r}"
             ) from error
 
     def has(self, name: str) -> bool:
@@ -94,7 +94,7 @@ class Fields:
         value = self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise UnsupportedModelError(
-                f"{name} must be a positive integer in config.json, not {value!r:.{_MOST_SHOWN}}"
+                f"{name} must be a positive integer in config.json, not {value!r:.{MOST_SHOWN}}"
             )
         if value > (most := _MOST.get(name, _MOST_OF_ANY)):
             raise UnsupportedModelError(f"{name} is larger than {most}, the most that is supported")
@@ -109,7 +109,7 @@ class Fields:
         value = self.get(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise UnsupportedModelError(
-                f"{name} must be a number in config.json, not {value!r:.{_MOST_SHOWN}}"
+                f"{name} must be a number in config.json, not {value!r:.{MOST_SHOWN}}"
             )
         return float(value)
 
@@ -126,7 +126,7 @@ class Fields:
         value = self.get(name, default)
         if value not in _ACTIVATIONS:
             raise UnsupportedModelError(
-                f"{name} {value!r:.{_MOST_SHOWN}} is not supported ({', '.join(_ACTIVATIONS)} are)"
+                f"{name} {value!r:.{MOST_SHOWN}} is not supported ({', '.join(_ACTIVATIONS)} are)"
             )
         return _ACTIVATIONS[value]
 
@@ -140,7 +140,7 @@ class Fields:
         name = self.get("dtype", name)
         if name not in _DTYPES:
             raise UnsupportedModelError(
-                f"dtype {name!r:.{_MOST_SHOWN}} is not supported ({', '.join(_DTYPES)} are)"
+                f"dtype {name!r:.{MOST_SHOWN}} is not supported ({', '.join(_DTYPES)} are)"
             )
         return _DTYPES[name]
 
@@ -154,7 +154,7 @@ class Fields:
         ids = [value] if isinstance(value, int) else value
         if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
             raise UnsupportedModelError(
-                f"{name} must be a token id or a list of them, not {value!r:.{_MOST_SHOWN}}"
+                f"{name} must be a token id or a list of them, not {value!r:.{MOST_SHOWN}}"
             )
         return frozenset(ids)
 
@@ -170,7 +170,7 @@ class Fields:
         """
         for name in names:
             if (value := self.get(name)) is not None and value is not False:
-                raise UnsupportedModelError(f"{name} {value!r:.{_MOST_SHOWN}} is not supported")
+                raise UnsupportedModelError(f"{name} {value!r:.{MOST_SHOWN}} is not supported")
 
     def finish(self) -> None:
         """Refuse what nothing has read.
@@ -182,8 +182,8 @@ class Fields:
             name for name, value in self._values.items() if value is not None and name not in self._known
         )
         if unknown:
-            names = ", ".join(f"{name!r:.{_MOST_SHOWN}}"[1:-1] for name in unknown[:20])
+            names = ", ".join(f"{name!r:.{MOST_SHOWN}}"[1:-1] for name in unknown[:20])
             raise UnsupportedModelError(
-                f"config.json has fields that are not known for model_type {self.model_type!r:.{_MOST_SHOWN}}: "
+                f"config.json has fields that are not known for model_type {self.model_type!r:.{MOST_SHOWN}}: "
                 f"{names}; remove them if they have no effect"
             )

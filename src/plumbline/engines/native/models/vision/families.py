@@ -11,7 +11,7 @@ from plumbline.engines.native.models.description import (
     ModelDescription,
     UnsupportedModelError,
 )
-from plumbline.engines.native.models.fields import Fields, Json
+from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.vision.description import (
     Gelu,
     LlavaProjector,
@@ -48,7 +48,9 @@ _LLAVA_TOWER: Json = {
 def _gelu(fields: Fields, name: str, default: str) -> Gelu:
     value = fields.get(name, default)
     if value not in _GELUS:
-        raise UnsupportedModelError(f"{name} {value!r} is not supported ({', '.join(_GELUS)} are)")
+        raise UnsupportedModelError(
+            f"{name} {value!r:.{MOST_SHOWN}} is not supported ({', '.join(_GELUS)} are)"
+        )
     return _GELUS[value]
 
 
@@ -90,7 +92,7 @@ def _read_tower(config: Json) -> Tower:
     fields = Fields(config)
     if fields.model_type not in TOWERS:
         raise UnsupportedModelError(
-            f"model_type {fields.model_type!r} is not supported ({', '.join(TOWERS)} are)"
+            f"model_type {fields.model_type!r:.{MOST_SHOWN}} is not supported ({', '.join(TOWERS)} are)"
         )
     tower = TOWERS[fields.model_type](fields)
     fields.finish()
@@ -106,7 +108,7 @@ def _llava(fields: Fields, text: ModelDescription) -> Vision:
     strategy = fields.get("vision_feature_select_strategy", "default")
     if strategy not in ("default", "full"):
         raise UnsupportedModelError(
-            f"vision_feature_select_strategy {strategy!r} is not supported (default, full are)"
+            f"vision_feature_select_strategy {strategy!r:.{MOST_SHOWN}} is not supported (default, full are)"
         )
     projector = LlavaProjector(
         layers=_chosen_layers(fields.get("vision_feature_layer", -2), tower),
@@ -154,7 +156,7 @@ def _chosen_layers(value: Any, tower: Tower) -> tuple[int, ...]:
     total = tower.layers + 1
     if not chosen or any(type(layer) is not int or not -total <= layer < total for layer in chosen):
         raise UnsupportedModelError(
-            f"vision_feature_layer must name layers from {-total} to {total - 1}, not {value!r}"
+            f"vision_feature_layer must name layers from {-total} to {total - 1}, not {value!r:.{MOST_SHOWN}}"
         )
     return tuple(layer % total for layer in chosen)
 
@@ -171,7 +173,9 @@ def read_vision(config: Json, text: ModelDescription) -> Vision:
     """
     fields = Fields(config)
     if fields.model_type not in VISIONS:
-        raise UnsupportedModelError(f"images of model_type {fields.model_type!r} are not supported")
+        raise UnsupportedModelError(
+            f"images of model_type {fields.model_type!r:.{MOST_SHOWN}} are not supported"
+        )
     try:
         with fields.readable():
             vision = VISIONS[fields.model_type](fields, text)

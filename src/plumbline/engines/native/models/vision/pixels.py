@@ -19,13 +19,11 @@ from torch import Tensor
 
 from plumbline.engines.media.images import ImageError, decode_image
 from plumbline.engines.native.models.description import UnsupportedModelError
-from plumbline.engines.native.models.fields import Fields, Json
+from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.vision.description import PoolingProjector, Vision
 
 __all__ = ["Preparation", "read_preparation"]
 
-_MOST_SHOWN = 200
-"""Characters of an error."""
 _MOST_SIDE = 4096
 """Pixels of a side after the resize; the longer side may be 200 times as long."""
 _FILTERS = range(6)
@@ -135,7 +133,7 @@ def read_preparation(folder: Path, vision: Vision) -> Preparation:
     except UnsupportedModelError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        text = f"{type(error).__name__}: {error}"[:_MOST_SHOWN]
+        text = f"{type(error).__name__}: {error}"[:MOST_SHOWN]
         raise UnsupportedModelError(f"the files of its processor cannot be read: {text!r}") from error
 
 
@@ -146,7 +144,7 @@ def _read_folder(folder: Path, vision: Vision) -> Preparation:
     kind = str(found.get("image_processor_type") or "").removesuffix("Fast").removesuffix("Pil")
     if kind not in _KINDS:
         raise UnsupportedModelError(
-            f"image_processor_type {kind!r} of its processor is not supported ({', '.join(_KINDS)} are)"
+            f"image_processor_type {kind!r:.{MOST_SHOWN}} of its processor is not supported ({', '.join(_KINDS)} are)"
         )
     fields = Fields({**_KINDS[kind], **found})
     fields.without_effect("image_processor_type", _WITHOUT_EFFECT)
@@ -192,7 +190,7 @@ def _crop(fields: Fields, most: int) -> tuple[int, int] | None:
     found = _size({"height": crop, "width": crop} if isinstance(crop, int) else crop)
     if isinstance(found, int) or max(found) > most:
         raise UnsupportedModelError(
-            f"crop_size {crop!r} must be a height and a width, and not more than size"
+            f"crop_size {crop!r:.{MOST_SHOWN}} must be a height and a width, and not more than size"
         )
     return found
 
@@ -225,7 +223,7 @@ def _size(value: Any) -> int | tuple[int, int]:
         return int(value["shortest_edge"])
     if isinstance(value, dict) and value.keys() == {"height", "width"}:
         return int(value["height"]), int(value["width"])
-    raise UnsupportedModelError(f"size {value!r} is not supported")
+    raise UnsupportedModelError(f"size {value!r:.{MOST_SHOWN}} is not supported")
 
 
 def _check_processor(fields: Json, vision: Vision) -> None:
@@ -233,7 +231,7 @@ def _check_processor(fields: Json, vision: Vision) -> None:
     known = "Gemma3Processor" if isinstance(vision.projector, PoolingProjector) else "LlavaProcessor"
     kind = fields.get("processor_class", known)
     if kind != known:
-        raise UnsupportedModelError(f"processor_class {kind!r} is not supported ({known} is)")
+        raise UnsupportedModelError(f"processor_class {kind!r:.{MOST_SHOWN}} is not supported ({known} is)")
     if isinstance(vision.projector, PoolingProjector):
         if (count := fields.get("image_seq_length", vision.num_tokens)) != vision.num_tokens:
             raise UnsupportedModelError(
