@@ -141,6 +141,12 @@ _ROWS: list[Row] = [
     ("mcp-failure", "a failed call that completes", events(completes, STREAM), "events"),
     ("mcp-failure", "no error of the list", item(LIST, put("error", None), "lost"), "lost"),
     ("mcp-failure", "no answer without the tools", items(lambda output: output.pop(), "lost"), "lost"),
+    (
+        "mcp-failure",
+        "no streamed answer without the tools",
+        chunk(-1, lambda event: event["response"]["output"].pop(), "lost_stream"),
+        "lost sound",
+    ),
     ("mcp-limit", "two calls", items(twice, WHOLE), "counted"),
     (
         "mcp-limit",
