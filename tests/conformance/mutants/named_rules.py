@@ -10,6 +10,7 @@ __all__ = ["NAMED", "named"]
 
 NAMED: dict[str, str] = {
     "responses/mcp-failure/sound: a failed response": "R-03",
+    "responses/mcp-failure/sound: no streamed answer without the tools": "RS-14",
     "responses/mcp-limit/sums: two streamed calls": "RS-14",
     "messages/*/sound: law of sound: a message without a role": "MSG-01",
     "messages/tool/sound: arguments that are no object": "MSG-08 MSG-01",
