@@ -146,7 +146,7 @@ MCP_TOOLS: list[dict[str, Any]] = [
 def mcp(target: Target, tool: str, **fields: Any) -> dict[str, Any]:
     """Return the MCP server of the judge as a tool of a request, with one of its tools.
 
-    A target without such a server is an example (`explain`), whose requests are not sent.
+    If the target has no such server, a placeholder is its address: `explain` shows requests without sending them.
     """
     return {
         "type": "mcp",

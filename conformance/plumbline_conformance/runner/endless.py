@@ -36,7 +36,7 @@ def is_too_long(silence: float, waited: float, request: Request, proof: Exchange
     Args:
         silence: seconds without an event, at the end of the wait.
         waited: seconds until the answer was given up.
-        request: what was asked, of whose tokens the most are assumed.
+        request: what was asked; it is assumed to generate as many tokens as it allows.
         proof: the answer to another request, alone on the same server.
         took: its seconds.
     """

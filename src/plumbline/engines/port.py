@@ -221,7 +221,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     client: str = ""
     """Who sent the request. Engines share their places evenly among clients, and limit the requests of each."""
     patient: bool = False
-    """Whether it waits for its turn as long as it takes: nobody waits for it, or its answer may have begun."""
+    """Whether `--max-queue-seconds` does not apply to it, because no client waits for it, or its answer has begun."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

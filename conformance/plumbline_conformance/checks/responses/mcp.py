@@ -67,7 +67,11 @@ def _server_of(exchange: Exchange) -> Json:
 
 
 def _called_at_once(exchange: Exchange) -> list[Json]:
-    """Return the calls of an answer whose request forces one of the judge's MCP server, without approval."""
+    """Return the MCP calls of an answer, if its request required a call and asked for no approval.
+
+    Raises:
+        NotRequested: it did not.
+    """
     given = request_fields(exchange)
     server = _server_of(exchange)
     if given.get("tool_choice") != "required" or len(objects_in(given.get("tools"))) != 1:
