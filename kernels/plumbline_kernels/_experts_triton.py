@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from plumbline_kernels._backend import CompileCase, cdiv, check, jit, tl, tuning
-from plumbline_kernels.narrow import NarrowWeight, narrow_dot
+from plumbline_kernels.narrow import NarrowWeight, narrow_dot, step_of
 
 __all__ = ["compile_cases", "launch"]
 
@@ -19,8 +19,8 @@ __all__ = ["compile_cases", "launch"]
 def _grouped_kernel(
     x_ptr,  # [rows, IN], or [T, IN] if GATHER
     weight_ptr,  # [E, OUT, IN], contiguous; the levels of a narrow weight with BITS
-    scales_ptr,  # fp32 [E, OUT, groups], read with BITS
-    shifts_ptr,  # fp32 [E, OUT, groups], read if SHIFTED
+    scales_ptr,  # [E, groups, OUT], read with BITS
+    shifts_ptr,  # [E, groups, OUT], read if SHIFTED
     bias_ptr,  # [E, OUT], read if BIAS
     out_ptr,  # [rows, OUT], contiguous
     order_ptr,  # int64 [rows]: the place token * TOP_K + rank of each sorted row
@@ -35,7 +35,9 @@ def _grouped_kernel(
     group,  # inputs that share a scale
     TOP_K: tl.constexpr,
     BITS: tl.constexpr,  # 8 or 4 of a narrow weight, else 0
+    FLOATS: tl.constexpr,  # see `narrow_dot`
     SHIFTED: tl.constexpr,
+    STEP: tl.constexpr,
     GATHER: tl.constexpr,  # x has a row for each token
     SCATTER: tl.constexpr,  # results are multiplied by factors and written to their places
     BIAS: tl.constexpr,
@@ -74,7 +76,7 @@ def _grouped_kernel(
         scales = expert * outputs * groups
         acc = narrow_dot(
             rows, row_mask, matrix, scales_ptr + scales, shifts_ptr + scales, column, column_mask,
-            inputs, groups, group, BITS == 4, SHIFTED, BLOCK_M, BLOCK_N, BLOCK_K,
+            inputs, outputs, group, BITS, FLOATS, SHIFTED, STEP, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     else:
         weight = weight_ptr + expert * outputs * inputs + column[None, :] * inputs
@@ -150,8 +152,8 @@ def _product(
         tuning(f"experts_{'narrow_' if narrow else ''}{kind}"),
         tuning(f"experts_{kind}")["block_m"],
     )
-    levels, bits, scales = (narrow.levels, narrow.bits, narrow.scales) if narrow else (weight, 0, out)
-    groups = narrow.scales.shape[-1] if narrow else 1
+    levels, bits, scales = (narrow.bytes, narrow.bits, narrow.scales) if narrow else (weight, 0, out)
+    groups = narrow.scales.shape[-2] if narrow else 1
     # The last block of each expert may not be full.
     blocks = min(cdiv(len(order), block_m) + number, len(order))
     _grouped_kernel[(blocks, cdiv(outputs, config["block_n"]))](
@@ -172,6 +174,8 @@ def _product(
         inputs // groups,
         TOP_K=top_k,
         BITS=bits,
+        FLOATS=narrow is not None and narrow.floats,
+        STEP=step_of(narrow, config["block_k"]) if narrow else 0,
         SHIFTED=narrow is not None and narrow.shifts is not None,
         GATHER=factors is None,
         SCATTER=factors is not None,
@@ -185,16 +189,18 @@ def _product(
 
 
 def compile_cases() -> Iterator[CompileCase]:
-    """Yield both products of decodes and prompts, of whole weights and of narrow ones with shifts."""
+    """Yield both products of decodes and prompts, of whole weights and of narrow ones of all kinds."""
     for kind, instruction in (("decode", "mma.sync"), ("prefill", "wgmma")):
-        for bits, levels in ((0, "*bf16"), (8, "*i8"), (4, "*u8")):
+        for bits, floats in ((0, False), (8, False), (4, False), (8, True), (4, True)):
             config = tuning(f"experts_{'narrow_' if bits else ''}{kind}")
+            width = f" bits={bits}{' floats' if floats else ''}" if bits else ""
             for gather in (True, False):
-                part = f"{'gate_up' if gather else 'down'}{f' bits={bits}' if bits else ''}"
+                part = f"{'gate_up' if gather else 'down'}{width}"
                 yield CompileCase(
                     f"experts {kind} {part}",
                     _grouped_kernel,
-                    {"x_ptr": "*bf16", "weight_ptr": levels, "scales_ptr": "*fp32", "shifts_ptr": "*fp32"}
+                    {"x_ptr": "*bf16", "weight_ptr": {0: "*bf16", 8: "*i8", 4: "*u8"}[bits]}
+                    | {"scales_ptr": "*bf16", "shifts_ptr": "*bf16"}
                     | {"bias_ptr": "*bf16", "out_ptr": "*bf16" if gather else "*fp32", "order_ptr": "*i64"}
                     | {"factor_ptr": "*fp32", "row_ends_ptr": "*i32", "block_ends_ptr": "*i32"}
                     | dict.fromkeys(
@@ -203,7 +209,9 @@ def compile_cases() -> Iterator[CompileCase]:
                     {
                         "TOP_K": 8,
                         "BITS": bits,
-                        "SHIFTED": bits > 0,
+                        "FLOATS": floats,
+                        "SHIFTED": bits > 0 and not floats,
+                        "STEP": 32 if bits == 4 else 0,
                         "GATHER": gather,
                         "SCATTER": not gather,
                         "BIAS": True,

@@ -18,7 +18,6 @@ from support.weights.reach import reach_of_runs
 from torch import Tensor
 
 from plumbline.engines.native.models import describe, random_model
-from plumbline.engines.native.models.linear import Linear
 from plumbline_kernels import (
     _attention_triton,
     _backend,
@@ -28,7 +27,6 @@ from plumbline_kernels import (
     latent,
     logits,
     lora,
-    narrow,
     norm,
     rope_kv,
     sampling,
@@ -111,37 +109,6 @@ def test_experts(dtype, tokens, bias, randn, monkeypatch):
         outcomes.append(
             experts.mix(x, weights, chosen, gate_up, biases[0], down, biases[1], swiglu.silu_mul_torch)
         )
-    torch.testing.assert_close(*outcomes, atol=5 * TOLERANCE[dtype]["atol"], rtol=TOLERANCE[dtype]["rtol"])
-
-
-@dtypes
-@pytest.mark.parametrize("shifted", [False, True])
-@pytest.mark.parametrize("bits", [(4, 4), (8, 8), (4, 0)])
-def test_narrow_experts(dtype, bits, shifted, randn, monkeypatch):
-    """Tokens without some experts, more rows than a block, and a pair of which one projection is whole."""
-    small = {"block_m": 16, "block_n": 16, "block_k": 16, "num_warps": 4, "num_stages": 1}
-    monkeypatch.setattr(_experts_triton, "tuning", lambda name: small)
-
-    def made(number: int, outputs: int, inputs: int, width: int) -> Tensor | narrow.NarrowWeight:
-        whole = randn(number, outputs, inputs) / 4
-        if not width:
-            return whole.to(dtype)
-        scales = randn(number, outputs, 2).abs() / 16 + 0.02
-        shifts = randn(number, outputs, 2) / 8 if shifted else [None] * number
-        return narrow.stack_narrow(
-            [
-                narrow.pack_narrow(*each[:1], width, *each[1:])
-                for each in zip(whole, scales, shifts, strict=True)
-            ]
-        )
-
-    x, weights = randn(40, 24, dtype=dtype), randn(40, 2)
-    chosen = torch.stack([torch.randperm(3)[:2] * 2 for _ in range(40)])
-    gate_up, down, bias = made(5, 40, 24, bits[0]), made(5, 24, 20, bits[1]), randn(5, 40, dtype=dtype)
-    outcomes = []
-    for forced in (True, False):
-        monkeypatch.setattr(_backend, "_FORCED", forced)
-        outcomes.append(experts.mix(x, weights, chosen, gate_up, bias, down, None, swiglu.silu_mul_torch))
     torch.testing.assert_close(*outcomes, atol=5 * TOLERANCE[dtype]["atol"], rtol=TOLERANCE[dtype]["rtol"])
 
 
@@ -304,24 +271,6 @@ def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
         out = attention.paged_attention(randn(2, 2, 16), cache, cache, batch, 1.0)
         assert not out[0].isnan().any()
         assert (out[1] == 0).all()
-
-
-@dtypes
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize(("tokens", "group", "shifted"), [(3, 16, False), (20, 48, True)])
-def test_narrow_linear(dtype, bits, tokens, group, shifted, randn):
-    """Some columns and inputs more than whole tiles have, rows of a wider tensor, with and without a bias."""
-    outputs, inputs = 37, 144
-    scales = randn(outputs, inputs // group).abs() + 0.1
-    shifts = randn(outputs, inputs // group) if shifted else None
-    packed = narrow.pack_narrow(randn(outputs, inputs) * 4, bits, scales, shifts)
-    x = randn(tokens, inputs + 8, dtype=dtype)[:, :inputs] * 0.1
-    for bias in (None, randn(outputs, dtype=dtype)):
-        ours = narrow.narrow_linear(x, packed, bias)
-        expected = narrow.narrow_linear_torch(x, packed, bias)
-        torch.testing.assert_close(ours, expected, atol=1e-5 if dtype == torch.float32 else 3e-2, rtol=2e-3)
-        layer = Linear(packed.dequantised(torch.float32), bias, None, bits, scales, shifts)
-        assert torch.equal(layer(x), ours)
 
 
 @dtypes

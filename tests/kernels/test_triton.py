@@ -21,7 +21,10 @@ triton = pytest.importorskip("triton")
     tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 9),
     reason="older interpreters cannot run loops with bounds known at run time under NumPy 2.4",
 )
-@pytest.mark.parametrize(("file", "least"), [("interpreted_cases.py", 93), ("interpreted_graphs.py", 9)])
+@pytest.mark.parametrize(
+    ("file", "least"),
+    [("interpreted_cases.py", 93), ("interpreted_graphs.py", 9), ("interpreted_narrow.py", 50)],
+)
 def test_every_kernel_agrees_with_its_reference_under_the_interpreter(file: str, least: int) -> None:
     """All cases of a file pass, and there are as many as there should be."""
     cases = Path(__file__).with_name(file)

@@ -37,12 +37,13 @@ class Linear:
         bits: int = 0,
         scales: Tensor | None = None,
         shifts: Tensor | None = None,
+        floats: bool = False,
     ) -> None:
         """Take `weight` [out, in] and `bias` [out]; the weight may be kept in another layout.
 
         With a library of compiled kernels it is packed for them, rounded to `bits` if that is 8 or 4, by
         `scales` and `shifts` (`Library.pack`), and only `logits` can be called. On a GPU it keeps the integers that
-        `bits`, `scales` and `shifts` describe.
+        `bits`, `scales` and `shifts` describe, or with `floats` the floats (`pack_narrow`).
         """
         self.shape = tuple(weight.shape)
         self.bias = bias
@@ -56,7 +57,7 @@ class Linear:
         if library is not None:
             self.packed = library.pack(weight, bits, scales, shifts)
         elif scales is not None and use_triton(weight):
-            self._narrow = pack_narrow(weight, bits, scales, shifts)
+            self._narrow = pack_narrow(weight, bits, scales, shifts, floats)
         elif can_pack(weight.dtype, weight.device):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -16,24 +16,40 @@ _SMALLEST_GROUP = 16
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The numbers that a weight may have: integers of so many bits, times the scale of their group, and shifted."""
+    """The numbers that a weight may have: levels of so many bits, times the scale of their group, and shifted."""
 
     bits: int
-    """8 or 4, signed."""
+    """8 or 4."""
     scales: Tensor
     """fp32 [..., out, groups]."""
     shifts: Tensor | None = None
     """fp32 [..., out, groups], added to the numbers of a group."""
+    floats: bool = False
+    """Whether levels are floats, e4m3 or e2m1, else signed integers."""
+
+    @property
+    def integers(self) -> Grid | None:
+        """The same numbers as integers, or a grid of integers that has all of them; None if 8 bits have not enough."""
+        if not self.floats:
+            return self
+        # Twice the numbers of e2m1 are whole, 12 at most.
+        return Grid(8, self.scales / 2) if self.bits == 4 else None
 
     def by_groups(self, count: int) -> Grid:
         """Cut the groups of a matrix, so that there are so many."""
         times = count // self.scales.shape[1]
         shifts = None if self.shifts is None else self.shifts.repeat_interleave(times, 1)
-        return Grid(self.bits, self.scales.repeat_interleave(times, 1), shifts)
+        return replace(self, scales=self.scales.repeat_interleave(times, 1), shifts=shifts)
 
     def in_order(self, rows: Tensor) -> Grid:
         """Bring the outputs of a matrix into the order of `rows`, int64 [out]."""
-        return Grid(self.bits, self.scales[rows], None if self.shifts is None else self.shifts[rows])
+        return replace(
+            self, scales=self.scales[rows], shifts=None if self.shifts is None else self.shifts[rows]
+        )
+
+    def matrix(self, index: int) -> Grid:
+        """Return the grid of a matrix of a stack, which has no shifts."""
+        return replace(self, scales=self.scales[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +63,12 @@ class StoredWeight:
     group: int
     """Inputs that share a scale; the last group may have fewer."""
     bits: int = 0
-    """8 or 4 if the levels are signed integers of so many bits."""
+    """8 or 4 if the levels are signed integers of so many bits, or with `floats` e4m3 or e2m1."""
     shifts: Tensor | None = None
     """fp32 [out, groups], added to the numbers of a group; not of stacks."""
     by_inputs: bool = False
     """Whether the name is that of a stack [E, in, out], the transposed of this."""
+    floats: bool = False
 
     def dequantised(self, dtype: torch.dtype) -> Tensor:
         """Return the weight in a type; a stack is converted matrix by matrix, which bounds the memory."""
@@ -69,11 +86,11 @@ class StoredWeight:
 
     @property
     def grid(self) -> Grid | None:
-        """The grid of the weight, if compiled kernels can keep it."""
+        """The grid of the weight, if kernels can keep it."""
         inputs = self.levels.shape[-1]
         if not self.bits or inputs % self.group or self.group % _SMALLEST_GROUP:
             return None
-        return Grid(self.bits, self.scales.float(), self.shifts)
+        return Grid(self.bits, self.scales.float(), self.shifts, self.floats)
 
 
 class Tensors(Protocol):

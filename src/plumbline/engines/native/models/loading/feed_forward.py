@@ -111,7 +111,7 @@ def _stack(
         if bias is not None:
             biases.append(bias)
         if whole is None and grid is not None and source.bits in (None, grid.bits):
-            packed = pack_narrow(weight, grid.bits, grid.scales, grid.shifts)
+            packed = pack_narrow(weight, grid.bits, grid.scales, grid.shifts, grid.floats)
             if not narrow or packed.is_like(narrow[0]):
                 narrow.append(packed)
                 continue
@@ -139,7 +139,7 @@ def _experts_parts(
     stacked, grids = source.fetch_weight(prefix + name, shape, None)
     for expert in range(number):
         weight, bias = stacked[expert], None if biases is None else biases[expert]
-        grid = None if grids is None else Grid(grids.bits, grids.scales[expert])
+        grid = None if grids is None else grids.matrix(expert)
         if transposed:
             weight = weight.t()
         if source.names.experts_alternate and len(outputs) == 2:

@@ -66,10 +66,15 @@ def merge(tensors: list[Tensor]) -> Tensor:
 
 
 def merge_grids(grids: list[Grid | None]) -> Grid | None:
-    """Stack the grids of projections of the same input; None if one has none, or groups do not fit into each other."""
+    """Stack the grids of projections of the same input.
+
+    Returns:
+        None if one has none, if groups do not fit into each other, or if levels are of several kinds.
+    """
     found = [grid for grid in grids if grid is not None]
     most = max((grid.scales.shape[1] for grid in found), default=1)
-    if len(found) < len(grids) or any(most % grid.scales.shape[1] for grid in found):
+    kinds = {(grid.floats, grid.bits if grid.floats else 0) for grid in found}
+    if len(found) < len(grids) or len(kinds) > 1 or any(most % grid.scales.shape[1] for grid in found):
         return None
     finer = [grid.by_groups(most) for grid in found]
     shifts = None
@@ -78,7 +83,8 @@ def merge_grids(grids: list[Grid | None]) -> Grid | None:
             [torch.zeros_like(grid.scales) if grid.shifts is None else grid.shifts for grid in finer]
         )
     # A grid of 4 bits is one of 8, too.
-    return Grid(max(grid.bits for grid in found), merge([grid.scales for grid in finer]), shifts)
+    bits = max(grid.bits for grid in found)
+    return Grid(bits, merge([grid.scales for grid in finer]), shifts, found[0].floats)
 
 
 def in_order(
@@ -96,6 +102,8 @@ def build_linear(
     weight: Tensor, bias: Tensor | None, grid: Grid | None, library: Library | None, bits: int | None
 ) -> Linear:
     """Build a linear layer; with kernels that have narrow weights, one on a grid keeps it if `bits` are None or its."""
+    if grid is not None and library is not None:
+        grid = grid.integers
     if grid is not None and bits in (None, grid.bits):
-        return Linear(weight, bias, library, grid.bits, grid.scales, grid.shifts)
+        return Linear(weight, bias, library, grid.bits, grid.scales, grid.shifts, grid.floats)
     return Linear(weight, bias, library, bits or 0)

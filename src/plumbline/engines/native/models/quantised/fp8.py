@@ -27,7 +27,6 @@ class Fp8:
     block: tuple[int, int] | None
     """Outputs and inputs that share a scale; None for one scale for a tensor or an output."""
     scale_names: tuple[str, ...] = ("weight_scale_inv", "weight_scale")
-    levels: torch.dtype = torch.float8_e4m3fn
 
     def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
         """Read a weight; see `StoredFormat`."""
@@ -35,15 +34,15 @@ class Fp8:
         found = [module + scale for scale in self.scale_names if tensors.has(module + scale)]
         if module == name or not found:
             return None
-        levels = tensors.take(name, shape, types=(self.levels,))
+        levels = tensors.take(name, shape, types=(torch.float8_e4m3fn,))
         outputs, inputs = shape
         if self.block is not None:
             blocks = -(-outputs // self.block[0]), -(-inputs // self.block[1])
             scales = tensors.take(found[0], blocks, types=SCALE_TYPES)
             rows = scales.float().repeat_interleave(self.block[0], 0)[:outputs]
-            return StoredWeight(levels, rows, self.block[1])
+            return StoredWeight(levels, rows, self.block[1], 8, floats=True)
         scales = tensors.take(found[0], (), (1,), (1, 1), (outputs,), (outputs, 1), types=SCALE_TYPES)
-        return StoredWeight(levels, expanded(scales, outputs), inputs)
+        return StoredWeight(levels, expanded(scales, outputs), inputs, 8, floats=True)
 
 
 def expanded(scales: Tensor, outputs: int) -> Tensor:

@@ -13,10 +13,10 @@ from plumbline.engines.native.models.stored import StoredFormat, StoredWeight, T
 __all__ = ["Mxfp4", "read"]
 
 _GROUP = 32
-_DOUBLES = (0, 1, 2, 3, 4, 6, 8, 12)
-"""Twice the numbers of the lower three bits; the fourth is the sign. Doubled, they are integers for the kernels."""
-_BIAS = 128
-"""Of the exponents, 127, and one for the doubled numbers."""
+_NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The numbers of the lower three bits; the fourth is the sign."""
+_BIAS = 127
+"""Of the exponents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,15 @@ class Mxfp4:
         size = experts, outputs, -(-inputs // _GROUP)
         blocks = tensors.take(f"{name}_blocks", (*size, _GROUP // 2), types=(torch.uint8,))
         exponents = tensors.take(f"{name}_scales", size, types=(torch.uint8,))
-        table = torch.tensor([sign * x for sign in (1, -1) for x in _DOUBLES], dtype=torch.int8)
-        levels = torch.empty(*blocks.shape, 2, dtype=torch.int8)
+        # Floats of 8 bits contain those of 4.
+        table = torch.tensor([sign * x for sign in (1, -1) for x in _NUMBERS]).to(torch.float8_e4m3fn)
+        levels = torch.empty(*blocks.shape, 2, dtype=table.dtype)
         for expert in range(experts):
             # An index has eight times the bytes of a block, so one expert at a time.
             levels[expert, ..., 0] = table[(blocks[expert] & 15).int()]
             levels[expert, ..., 1] = table[(blocks[expert] >> 4).int()]
         scales = torch.ldexp(torch.ones(size), exponents.int() - _BIAS)
-        return StoredWeight(levels.flatten(2)[..., :inputs], scales, _GROUP, 8, by_inputs=True)
+        return StoredWeight(levels.flatten(2)[..., :inputs], scales, _GROUP, 4, by_inputs=True, floats=True)
 
 
 def read(config: Json) -> StoredFormat:

@@ -61,7 +61,9 @@ class Torchao:
         if self.group is None:
             scales = expanded(scales, outputs)
         if not self.bits:
-            return StoredWeight(levels, scales, group)
+            # Kernels keep e4m3, and not e5m2.
+            bits = 8 if levels.dtype == torch.float8_e4m3fn else 0
+            return StoredWeight(levels, scales, group, bits, floats=True)
         zeros: Tensor | int = 0
         if self.has_zeros or tensors.has(f"{prefix}zero_point"):
             kinds = (torch.int8, torch.int32, *SCALE_TYPES)
