@@ -8,16 +8,14 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 from urllib.parse import unquote
 
-from plumbline._generated.routes import ROUTE_HANDLERS
-from plumbline.server.app import create_app
 from plumbline.server.loading.catalog import Catalog, only
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.loading.storage import build_store
 from plumbline.server.settings import Settings
+from support.servers.shared_routes import create_app
 
 __all__ = ["Answer", "Event", "Exchange", "Server", "as_catalog", "read_events", "serving"]
 
@@ -276,17 +274,6 @@ class Server:
         return await self.request("POST", path, body, **options)
 
 
-@cache
-def _keep_signatures() -> None:
-    """Keep the parsed signatures of the handlers, which each application copies.
-
-    Litestar would parse them again for every application: half of the time that making one takes. The handlers must
-    have been registered once, because their dependencies are looked up in the application.
-    """
-    for handler in ROUTE_HANDLERS:
-        _ = handler.signature_model, handler.parsed_data_field, handler.parsed_return_field
-
-
 def as_catalog(model: ServedModel | Catalog) -> Catalog:
     """The catalog of a server with this model."""
     return model if isinstance(model, Catalog) else only(model)
@@ -297,7 +284,6 @@ async def serving(model: ServedModel | Catalog, **changes: Any) -> AsyncGenerato
     """Run the application's lifespan around some requests. Streams are primed without a time limit by default."""
     settings = Settings(**{"keep_alive_interval": 0.0, **changes})
     app = create_app(as_catalog(model), settings, build_store(settings))
-    _keep_signatures()
     inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     lifespan = asyncio.ensure_future(
