@@ -75,12 +75,8 @@ class NarrowWeight:
 
     def is_like(self, other: "NarrowWeight") -> bool:
         """Return whether both can be matrices of one stack."""
-        alike = (self.bits, self.floats, self.shape) == (other.bits, other.floats, other.shape)
-        return (
-            alike
-            and self.scales.shape == other.scales.shape
-            and (self.shifts is None) == (other.shifts is None)
-        )
+        ours, theirs = ((w.bits, w.floats, w.shape, w.scales.shape) for w in (self, other))
+        return ours == theirs
 
     def matrix(self, index: int) -> "NarrowWeight":
         """Return a matrix of a stack."""
@@ -108,12 +104,16 @@ class NarrowWeight:
 
 
 def stack_narrow(matrices: Sequence[NarrowWeight]) -> NarrowWeight:
-    """Stack matrices that are alike."""
-    shifts = [each.shifts for each in matrices if each.shifts is not None]
+    """Stack matrices that are alike; if some have shifts, those of the others are 0."""
+    shifts = None
+    if any(each.shifts is not None for each in matrices):
+        shifts = torch.stack(
+            [torch.zeros_like(each.scales) if each.shifts is None else each.shifts for each in matrices]
+        )
     return NarrowWeight(
         torch.stack([each.levels for each in matrices]),
         torch.stack([each.scales for each in matrices]),
-        torch.stack(shifts) if shifts else None,
+        shifts,
         matrices[0].bits,
         matrices[0].floats,
     )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline_kernels import narrow
-from plumbline_kernels.narrow import narrow_linear, pack_narrow
+from plumbline_kernels.narrow import narrow_linear, pack_narrow, stack_narrow
 
 SETTINGS = settings(max_examples=40, deadline=None)
 cases = {
@@ -72,6 +72,34 @@ def test_scales_follow_the_weight_to_its_device() -> None:
     packed = pack_narrow(torch.ones(2, 32, device="meta"), 4, torch.ones(2, 2), torch.ones(2, 2))
     assert packed.shifts is not None
     assert {part.device.type for part in (packed.levels, packed.scales, packed.shifts)} == {"meta"}
+
+
+def test_a_stack_has_the_matrices_that_it_was_made_of() -> None:
+    """One has no shifts, and one has scales that 16 bits cannot hold."""
+    weights = [torch.randn(4, 32), torch.randn(4, 32)]
+    matrices = [
+        pack_narrow(weights[0], 4, torch.ones(4, 2), torch.ones(4, 2)),
+        pack_narrow(weights[1], 4, torch.full((4, 2), 1 / 3)),
+    ]
+    assert [each.scales.dtype for each in matrices] == [torch.bfloat16, torch.float32]
+    stack = stack_narrow(matrices)
+    for index, each in enumerate(matrices):
+        assert torch.equal(stack.matrix(index).dequantised(torch.float32), each.dequantised(torch.float32))
+
+
+@pytest.mark.parametrize(("bits", "levels"), [(8, 254), (4, 16)])
+def test_floats_come_back(bits: int, levels: int) -> None:
+    """Every number of e4m3 and e2m1, in bf16 and fp16, with scales that are no powers of two."""
+    codes = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).float()
+    numbers = codes[~codes.isnan()] if bits == 8 else torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    numbers = numbers if bits == 8 else torch.cat((numbers, -numbers))
+    assert len(numbers) == levels
+    scales = torch.tensor([[0.75], [1.25]])
+    for dtype in (torch.bfloat16, torch.float16):
+        weight = (numbers * scales).to(dtype)
+        packed = pack_narrow(weight, bits, scales, None, True)
+        assert torch.equal(packed.dequantised(torch.float32), numbers * scales)
+        assert packed.levels.numel() * packed.levels.itemsize == weight.numel() * bits // 8
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -222,18 +222,18 @@ CASES: dict[str, tuple[Json, Callable[[int, int], Made], int]] = {
         compressed("pack-quantized", of_bits(4, 32, actorder="group")), packed(4, 32, order=True), 0,
     ),
     "packed int4 with zero points": (
-        compressed("pack-quantized", of_bits(4, 32, symmetric=False)), packed(4, 32, symmetric=False), 8,
+        compressed("pack-quantized", of_bits(4, 32, symmetric=False)), packed(4, 32, symmetric=False), 4,
     ),
     "GPTQ": (GPTQ, gptq(4, 32, symmetric=True), 4),
     "GPTQ of 8 bits": (GPTQ | {"bits": 8}, gptq(8, 32, symmetric=True), 8),
     "GPTQ with zero points": (
-        GPTQ | {"sym": False, "checkpoint_format": "gptq_v2"}, gptq(4, 32, symmetric=False, first=0), 8,
+        GPTQ | {"sym": False, "checkpoint_format": "gptq_v2"}, gptq(4, 32, symmetric=False, first=0), 4,
     ),
     "GPTQ in another order": (GPTQ | {"desc_act": True}, gptq(4, 32, symmetric=True, order=True), 0),
-    "AWQ": (AWQ, awq, 8),
+    "AWQ": (AWQ, awq, 4),
     "torchao int8": (torchao("Int8WeightOnlyConfig", granularity=ROW), torchao_integers(8, None), 8),
     "torchao int8 in groups": (torchao("Int8WeightOnlyConfig", granularity=GROUP), torchao_integers(8, 32), 8),
-    "torchao int4": (torchao("IntxWeightOnlyConfig", **INTX, granularity=GROUP), torchao_integers(4, 32, True), 8),
+    "torchao int4": (torchao("IntxWeightOnlyConfig", **INTX, granularity=GROUP), torchao_integers(4, 32, True), 4),
     "torchao packed int4": (torchao("Int4WeightOnlyConfig", group_size=32, **PLAIN), torchao_halves, 4),
     "torchao float8": (torchao("Float8WeightOnlyConfig", set_inductor_config=True), torchao_floats, 0),
 }  # fmt: skip

@@ -38,21 +38,30 @@ def with_zeros(
     """Subtract zero points from levels, and keep groups as groups where inputs are in order.
 
     Args:
-        levels: int16 [out, in], unsigned.
+        levels: int16 [out, in], of so many bits; unsigned, or signed.
         zeros: int16 [out, groups], or the zero point of all.
         scales: [out, groups].
         places: the group of each input, [in]; None if they are in order.
         group: inputs of a group.
-        bits: 4 or 8, of a level.
+        bits: of a level, at most 8.
     """
+    bits = 4 if bits <= 4 else 8
     order = torch.arange(levels.shape[1]) // group
     ordered = places is None or torch.equal(places, order)
     places = order if places is None else places
-    levels = levels - (zeros if isinstance(zeros, int) else zeros[:, places])
+    signed = levels - (zeros if isinstance(zeros, int) else zeros[:, places])
+    kept = _width(signed, bits)
+    if kept == bits or not ordered or isinstance(zeros, int):
+        signed = signed.to(torch.int8) if kept else signed
+        return StoredWeight(signed, scales if ordered else scales[:, places], group if ordered else 1, kept)
+    # A zero point that is not in the middle would take one more bit for the sign, so it is a shift instead.
+    middle = 0 if _width(levels, bits) == bits else 1 << bits - 1
+    shifts = (middle - zeros.float()) * scales.float()
+    return StoredWeight((levels - middle).to(torch.int8), scales, group, bits, shifts)
+
+
+def _width(levels: Tensor, bits: int) -> int:
+    """Return 4 or 8, but at least `bits`, if signed integers of so many bits can be these levels, else 0."""
     low, high = (int(x) for x in torch.aminmax(levels)) if levels.numel() else (0, 0)
-    # With a zero point that is not in the middle, four bits need a fifth for the sign: the kernels have eight.
-    kept = next(
-        (width for width in (4, 8) if width >= bits and -(1 << width - 1) <= low <= high < 1 << width - 1), 0
-    )
-    levels = levels.to(torch.int8) if kept else levels
-    return StoredWeight(levels, scales if ordered else scales[:, places], group if ordered else 1, kept)
+    widths = (width for width in (4, 8) if width >= bits)
+    return next((width for width in widths if -(1 << width - 1) <= low <= high < 1 << width - 1), 0)
