@@ -30,13 +30,13 @@ CASES = {
     for capability in SHARED_LIMITS
     for cases in (
         _attention_triton.compile_cases(capability),
+        delta.compile_cases(capability),
         *(
             module.compile_cases()
             for module in (
                 norm,
                 rope_kv,
                 _experts_triton,
-                delta,
                 latent,
                 lora,
                 narrow,

@@ -23,7 +23,12 @@ triton = pytest.importorskip("triton")
 )
 @pytest.mark.parametrize(
     ("file", "least"),
-    [("interpreted_cases.py", 93), ("interpreted_graphs.py", 9), ("interpreted_narrow.py", 50)],
+    [
+        ("interpreted_cases.py", 93),
+        ("interpreted_delta.py", 66),
+        ("interpreted_graphs.py", 9),
+        ("interpreted_narrow.py", 50),
+    ],
 )
 def test_every_kernel_agrees_with_its_reference_under_the_interpreter(file: str, least: int) -> None:
     """All cases of a file pass, and there are as many as there should be."""
