@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from plumbline_kernels._backend import CompileCase, cdiv, check, jit, tl, tuning
-from plumbline_kernels.narrow import NarrowWeight, narrow_dot, step_of
+from plumbline_kernels.narrow._triton import narrow_dot, step_of
+from plumbline_kernels.narrow.weight import NarrowWeight
 
 __all__ = ["compile_cases", "launch"]
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.linear import Linear
 from plumbline_kernels import _backend, _experts_triton, experts, narrow, swiglu
+from plumbline_kernels.narrow import _triton as narrow_triton
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
 
@@ -61,12 +62,14 @@ def test_every_code_is_exact(dtype, bits, floats, groups):
     ("tokens", "group", "kind"), [(3, 16, torch.float32), (20, 48, torch.bfloat16), (3, 144, torch.float16)]
 )
 def test_narrow_linear(dtype, bits, floats, tokens, group, kind):
-    """Some columns and inputs more than whole tiles have, rows of a wider tensor, with and without a bias."""
+    """Some columns and inputs more than whole tiles have, rows of a wider tensor, with and without a bias; a copy."""
     outputs, inputs = 37, 144
     weight = packed(outputs, inputs, inputs // group, bits, floats, tokens == 20 and not floats, kind)
     assert weight.scales.dtype == kind
     x = randn(tokens, inputs + 8, dtype=dtype)[:, :inputs] * 0.1
     tolerance = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 4e-3, "rtol": 2e-3}
+    widened, whole = narrow_triton.widen(weight, dtype), weight.dequantised(dtype)
+    torch.testing.assert_close(widened, whole, atol=0, rtol=2e-3 if tokens == 20 and not floats else 0)
     for bias in (None, randn(outputs, dtype=dtype)):
         ours = narrow.narrow_linear(x, weight, bias)
         torch.testing.assert_close(ours, narrow.narrow_linear_torch(x, weight, bias), **tolerance)
@@ -83,6 +86,14 @@ def test_nan_makes_its_output_nan():
     assert torch.equal(found, narrow.narrow_linear_torch(randn(3, 64), weight).isnan())
     assert found.any(0).nonzero().flatten().tolist() == [7, 9]
     assert found.all(0)[[7, 9]].all()
+
+
+def test_many_rows_are_multiplied_with_a_copy(monkeypatch):
+    weight, x, bias = packed(20, 32, 1, 8, True, False, torch.float32), randn(5, 32), randn(20)
+    few = narrow.narrow_linear(x, weight, bias)
+    monkeypatch.setattr(narrow_triton, "_MANY_ROWS", 4)
+    monkeypatch.setattr(narrow_triton, "_linear_kernel", None)
+    torch.testing.assert_close(narrow.narrow_linear(x, weight, bias), few)
 
 
 @dtypes

@@ -10,7 +10,6 @@ from plumbline_kernels import (
     _experts_triton,
     logits,
     lora,
-    narrow,
     norm,
     rope_kv,
     sampling,
@@ -19,6 +18,7 @@ from plumbline_kernels import (
 from plumbline_kernels._backend import CompileCase
 from plumbline_kernels.delta import _triton as delta
 from plumbline_kernels.latent import _triton as latent
+from plumbline_kernels.narrow import _triton as narrow
 
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.long
