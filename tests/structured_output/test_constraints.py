@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
@@ -22,7 +21,7 @@ from plumbline.structured_output.constraints import Constraint, ConstraintCompil
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.turn import ChatPrompt, JsonFormat, Message, OutputFormat, Tool, ToolChoice, Turn
 
-from .walk import accepts, frame, matcher, tokenizer
+from .walk import accepts, compiler, frame, run, tokenizer
 
 HELD = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 3}}, "required": ["a"]}
 UNHELD = {"type": "object", "properties": {"a": {"type": "integer", "not": {"const": 3}}}, "required": ["a"]}
@@ -42,7 +41,7 @@ class Compiling:
 
     async def check_grammar(self, grammar: str) -> None:
         try:
-            await asyncio.to_thread(matcher, grammar)
+            await compiler().compile(grammar)
         except GrammarError as error:
             raise RefusedRequestError(str(error)) from None
 
@@ -66,8 +65,8 @@ def compiled_constraint(
         TOOL_DIALECTS[dialect], None if reasoning is None else REASONING_DIALECTS[reasoning]
     )
     syntax = build_dialect(chosen).syntax
-    compiler = ConstraintCompiler(made, tokenizer())
-    return asyncio.run(compiler.grammar(turn, syntax, frame(ended=ended)))
+    constraints = ConstraintCompiler(made, tokenizer())
+    return run(constraints.grammar(turn, syntax, frame(ended=ended)))
 
 
 def call(name: str, value: str) -> str:
@@ -216,12 +215,12 @@ def test_strict_tools_and_text_constraints_are_never_relaxed() -> None:
 
 
 def test_an_engine_without_grammars_is_not_asked_to_compile() -> None:
-    compiler = ConstraintCompiler(scripted(), tokenizer())
+    constraints = ConstraintCompiler(scripted(), tokenizer())
     turn = Turn(
         prompt=ChatPrompt(messages=()), sampling=SamplingParams(max_tokens=5), output_format=JsonFormat()
     )
     with pytest.raises(ConstraintError, match="does not support"):
-        asyncio.run(compiler.grammar(turn, AnswerSyntax(), frame()))
+        run(constraints.grammar(turn, AnswerSyntax(), frame()))
 
 
 def test_text_that_includes_thinking_cannot_be_constrained() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from plumbline.server.loading.engines import vocabulary
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.tokenizer import TextTokenizer
+
+T = TypeVar("T")
 
 ENDS = frozenset({1015, 1017})
 SIZE = 1024
@@ -59,9 +62,18 @@ def frame(*, inside: bool = False, ended: bool = False) -> AnswerFrame:
     return AnswerFrame(thinking=thinking(inside=inside, ended=ended))
 
 
+_loop = asyncio.Runner()
+atexit.register(_loop.close)
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the event loop of these tests, which keeps its threads: starting them costs most."""
+    return _loop.run(coroutine)
+
+
 def matcher(grammar: str) -> Matcher:
     """A matcher at the start of a grammar."""
-    return asyncio.run(compiler().compile(grammar))
+    return run(compiler().compile(grammar))
 
 
 def grammar_of(schema: Any) -> str | None:

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,9 +17,10 @@ from example_servers.good_server import transcripts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutants.mutations import changed
+from support.laws import EXPLORED
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.judge.verdicts import judge
+from plumbline_conformance.judge.verdicts import Finding, judge
 from plumbline_conformance.suite.contract import rules
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 from plumbline_conformance.transcript.model import Transcript
@@ -37,11 +40,22 @@ def varied(scenario: str, *variations: Variation) -> Transcript:
     return Transcript(scenario=scenario, exchanges=exchanges)
 
 
+@cache
+def unvaried(scenario: str) -> Sequence[Finding]:
+    return judge(transcripts()[scenario])
+
+
+def findings(seen: Transcript) -> Sequence[Finding]:
+    """Judge a transcript; most variations change only some scenarios, so the others are judged once."""
+    same = seen.exchanges == transcripts()[seen.scenario].exchanges
+    return unvaried(seen.scenario) if same else judge(seen)
+
+
 def accused(seen: Transcript, warns: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
     """Return the findings that are neither a pass nor a warning of these rules."""
     return {
         finding.check: (finding.verdict, finding.reason, finding.problems[:2])
-        for finding in judge(seen)
+        for finding in findings(seen)
         if finding.verdict != "pass" and not (finding.verdict == "warn" and set(finding.broken) <= set(warns))
     }
 
@@ -84,7 +98,11 @@ def test_a_variation_changes_something(variation: Variation) -> None:
 
 
 @settings(
-    max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=EXPLORED or 60,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 @given(
     st.sampled_from(sorted(SCENARIOS)),

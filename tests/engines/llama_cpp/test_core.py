@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from .checking_cache import Run, logits_of
 
 prompts = st.lists(st.integers(2, 6), min_size=1, max_size=45)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=EXPLORED or 25, deadline=None)
 @given(
     longest=st.integers(40, 90),
     shorts=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 8)), min_size=1, max_size=6),
@@ -47,7 +48,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_which_keeps_half_of_each_ba
     assert all(answered[name] - begun[name] <= 6 for name in begun)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXPLORED or 25, deadline=None)
 @given(
     requests=st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=9),
     cells=st.integers(70, 300),
@@ -66,7 +67,7 @@ def test_answers_do_not_depend_on_the_room_or_on_each_other(
     run.check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXPLORED or 25, deadline=None)
 @given(
     moves=st.lists(
         st.tuples(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.laws import EXPLORED
 
 from plumbline.engines.native import kv_blocks
 from plumbline.engines.native.kv_blocks import BlockPool, block_content, root_hash
@@ -66,7 +67,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(max_examples=EXPLORED or 25, stateful_step_count=30, deadline=None)
 
 
 def test_a_prefix_is_found_up_to_the_last_full_block_that_leaves_a_token() -> None:

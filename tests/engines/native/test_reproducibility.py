@@ -143,7 +143,7 @@ def check(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     requests=st.lists(
         st.tuples(ANY_PROMPT, st.sampled_from(sorted(KINDS)), SAMPLING), min_size=1, max_size=3

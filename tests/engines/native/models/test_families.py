@@ -101,9 +101,9 @@ def test_sequences_decoded_together_get_the_greedy_tokens_of_transformers(
     reference, model = pair
     driver = Driver(model)
     prompts = [prompt(length, seed=length) for length in (5, 20)]
-    sequences = [driver.add(tokens, len(tokens) + 65) for tokens in prompts]
+    sequences = [driver.add(tokens, len(tokens) + 25) for tokens in prompts]
     driver.step([(sequence, len(sequence.tokens)) for sequence in sequences])
-    driver.decode(sequences, 64)
+    driver.decode(sequences, 24)
     for tokens, sequence in zip(prompts, sequences, strict=True):
         # If each token is the reference's choice after the ones before it, all are what it would have generated.
         choices = expected(reference, sequence.tokens).argmax(-1).tolist()
@@ -130,8 +130,8 @@ def test_tokens_whose_results_are_wanted_have_the_logits_that_they_have_among_al
 
 def test_in_an_exact_batch_a_prompt_has_the_same_bits_in_any_chunks(pair: tuple[Any, Transformer]) -> None:
     _, model = pair
-    tokens, outcomes = prompt(40, seed=2), []
-    for chunks in ([40], [7, 1, 16, 16], [1] * 40):
+    tokens, outcomes = prompt(26, seed=2), []
+    for chunks in ([26], [7, 1, 16, 2], [1] * 26):
         driver = Driver(model, exact=True)
         other, sequence = driver.add(prompt(60, seed=3), 64), driver.add(tokens, 48)
         driver.step([(other, 5)])

@@ -163,8 +163,8 @@ def test_an_exact_prompt_has_the_same_bits_in_any_chunks(
     model = (
         pair[1] if dtype == torch.float32 else random_model(pair[1].description, 5, dtype, library=library)
     )
-    tokens, outcomes = prompt(70, seed=2), []
-    for chunks in ([70], [7, 1, 16, 30, 16], [1] * 70):
+    tokens, outcomes = prompt(36, seed=2), []
+    for chunks in ([36], [7, 1, 16, 12], [1] * 36):
         driver = Driver(model, exact=True)
         other, sequence = driver.add(prompt(90, seed=3), 96), driver.add(tokens, 80)
         driver.step([(other, 5)])
