@@ -49,7 +49,7 @@ os.environ["SSL_CERT_FILE"] = str(CERTIFICATES)
 settings.register_profile(
     "same",
     deadline=None,
-    max_examples=60,
+    max_examples=40,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.laws import EXAMPLES, some
+from support.laws import FEW_EXAMPLES, some
 from support.parsing.dialects import DIALECTS, Dialect, cut, fold
 from support.parsing.plans import Plan, plans, sizes
 
 from plumbline.events import Logprob, OutputEvent, TextDelta, ToolCallEnd
 
-laws = settings(max_examples=EXAMPLES)
+laws = settings(max_examples=FEW_EXAMPLES)
 
 
 def continued(

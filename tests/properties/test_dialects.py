@@ -19,7 +19,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.laws import EXAMPLES, EXPLORED, some
+from support.laws import EXAMPLES, FEW_EXAMPLES, some
 from support.parsing.dialects import DIALECTS, Dialect, cut, cut_bytes, fold, same
 from support.parsing.plans import Plan, plans, sizes
 from support.parsing.soup import (
@@ -48,6 +48,7 @@ from plumbline.dialects.spec.markers import Markers
 from plumbline.events import FinishReason, Logprob, OutputEvent, TextDelta, ToolCallDelta
 
 laws = settings(max_examples=EXAMPLES)
+few = settings(max_examples=FEW_EXAMPLES)
 
 
 @laws
@@ -61,7 +62,7 @@ def test_what_a_dialect_writes_it_reads(dialects: list[Dialect], plan: Plan, len
         assert dialect.read(cut(text, lengths), plan) == found, (dialect, text)
 
 
-@settings(max_examples=EXPLORED or 120)
+@few
 @given(dialects=some(REORDERED), plan=plans, atoms=soup_numbers, lengths=sizes, reason=reasons)
 def test_each_section_is_parsed_whichever_comes_first(
     dialects: list[tuple[Dialect, Dialect]],
@@ -82,7 +83,7 @@ def test_each_section_is_parsed_whichever_comes_first(
         assert dialect.read([text], reason=reason)[0] == other.read([text], reason=reason)[0], (dialect, text)
 
 
-@laws
+@few
 @given(dialects=some(ALL_DIALECTS), plan=plans)
 def test_bytes_and_tokens_give_the_same_message(dialects: list[Dialect], plan: Plan) -> None:
     for dialect in dialects:
@@ -169,7 +170,7 @@ def test_nothing_of_a_cut_call_is_text(dialects: list[Dialect], plan: Plan, plac
         assert all(call.complete for call in found.calls[:-1]), dialect
 
 
-@laws
+@few
 @given(dialects=some(ALL_DIALECTS), first=plans, second=plans, lengths=sizes)
 def test_parsers_share_no_state(
     dialects: list[Dialect], first: Plan, second: Plan, lengths: list[int]
@@ -214,7 +215,7 @@ MARKERS = [
 """Made once: each has expressions to compile, more of them than `re` keeps."""
 
 
-@laws
+@few
 @given(dialects=some(MARKERS), before=words, after=words)
 def test_a_literal_marker_in_prose_is_prose(
     dialects: list[tuple[Dialect, list[str]]], before: str, after: str
@@ -229,7 +230,7 @@ def test_a_literal_marker_in_prose_is_prose(
             assert not found.calls, dialect
 
 
-@laws
+@few
 @given(
     dialects=some(DIALECTS),
     filling=st.text("abc é€🎉", min_size=60, max_size=80),
@@ -255,7 +256,7 @@ def test_arguments_are_streamed(dialects: list[Dialect], filling: str, schema: d
         assert json.loads("".join(delta.arguments for delta in deltas)) == arguments, dialect
 
 
-@laws
+@few
 @given(dialects=some(DIALECTS), texts=st.lists(st.text("abc é€🎉", max_size=30), min_size=5, max_size=8))
 def test_arrays_and_objects_are_streamed(dialects: list[Dialect], texts: list[str]) -> None:
     strings = [f"{text}." for text in texts]
@@ -286,7 +287,7 @@ def test_arrays_and_objects_are_streamed(dialects: list[Dialect], texts: list[st
         assert json.loads("".join(told)) == arguments, dialect
 
 
-@laws
+@few
 @given(
     dialects=some(DIALECTS),
     numbers=st.lists(st.integers(0, len(TAG_PIECES) + 2), max_size=16),

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from support.laws import EXPLORED
 from support.stores.store_model import StoreModel
 from support.stores.store_records import chat, item, record
 
@@ -202,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert waiting <= self.store._unfinished
 
 
-LAWS = settings(max_examples=15, stateful_step_count=25)
+LAWS = settings(max_examples=EXPLORED or 8, stateful_step_count=25)
 
 
 def test_a_file_behaves_as_a_model() -> None:

@@ -11,6 +11,7 @@ from example_servers.good_server import MODEL, transcripts
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from mutants.mutations import changed, with_body
+from support.laws import EXPLORED
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding, judge
@@ -18,7 +19,11 @@ from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 SETTINGS = settings(
-    max_examples=250, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=EXPLORED or 100,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 KEYS = st.sampled_from(

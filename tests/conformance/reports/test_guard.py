@@ -21,6 +21,7 @@ from example_servers.reference import application
 from example_servers.reference.names import KEY
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.cli import main
@@ -43,7 +44,11 @@ from plumbline_conformance.suite.model import SCENARIOS, Request, Scenario, Targ
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 SETTINGS = settings(
-    max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=EXPLORED or 60,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 RUN = Header.of("http://127.0.0.1:1/v1", "m")
 PRINTERS = [html, junit, markdown, badge_json, badge_svg, Report.to_json]

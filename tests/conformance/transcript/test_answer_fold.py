@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from plumbline_conformance.transcript.answer_fold import Call, Choice, Fault, Surface, fold_stream, fold_whole
 
@@ -55,7 +56,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, database=None)
+@settings(max_examples=EXPLORED or 150, deadline=None, database=None)
 @given(st.sampled_from(get_args(Surface)), JSON, st.lists(JSON, max_size=4))
 def test_garbage_folds_to_strings_and_calls(surface: Surface, body: Any, values: list[Any]) -> None:
     for answer in (fold_whole(surface, body), fold_stream(surface, values)):

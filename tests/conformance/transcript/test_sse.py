@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from plumbline_conformance.transcript.sse import Event, load_json, parse_blocks, parse_events
 
-SETTINGS = settings(max_examples=500, deadline=None, database=None)
+SETTINGS = settings(max_examples=EXPLORED or 150, deadline=None, database=None)
 LINES = st.one_of(
     st.sampled_from(
         ["", "data", "data:", "data: ", "data:  x", ":", ": ping", "event: e", "id: 1", "retry: 2"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 from support.parsing.dialects import DIALECTS, cut
 
 from plumbline.dialects.spec.call_format import Call
@@ -110,7 +111,7 @@ _values = st.one_of(
 _types = st.sets(st.sampled_from(["string", "null", "integer", "number", "boolean", "array", "object"]))
 
 
-@settings(max_examples=400)
+@settings(max_examples=EXPLORED or 150)
 @given(text=_values, more=st.text(max_size=6), types=_types.map(frozenset))
 def test_what_is_certain_to_be_a_string_is_one_whatever_follows(
     text: str, more: str, types: frozenset[str]
@@ -120,7 +121,7 @@ def test_what_is_certain_to_be_a_string_is_one_whatever_follows(
         assert coerce(text + more, types) == quoted(text + more)
 
 
-@settings(max_examples=400)
+@settings(max_examples=EXPLORED or 150)
 @given(
     text=_values,
     types=_types.map(frozenset),
@@ -145,7 +146,7 @@ def test_a_value_in_any_pieces_is_what_it_is_whole(
 _nested = st.lists(_json, max_size=3) | st.dictionaries(st.text(max_size=3), _json, max_size=3)
 
 
-@settings(max_examples=400)
+@settings(max_examples=EXPLORED or 150)
 @given(
     value=_nested,
     types=st.sets(st.sampled_from(["null", "integer", "array", "object"])).map(frozenset),

@@ -82,7 +82,7 @@ sounds = st.integers(1, 5).map(lambda seed: wav(0.01 * seed, seed))
 pictures = st.integers(1, 9).map(lambda side: picture(side, 3))
 
 
-@settings(max_examples=EXPLORED or 30)
+@settings(max_examples=EXPLORED or 12)
 @given(st.lists(st.text(max_size=8) | sounds | pictures, min_size=1, max_size=6))
 def test_files_reach_the_engine_in_order(parts: list[Any]) -> None:
     async def scenario() -> None:
@@ -104,7 +104,7 @@ def test_files_reach_the_engine_in_order(parts: list[Any]) -> None:
     asyncio.run(scenario())
 
 
-@settings(max_examples=EXPLORED or 30)
+@settings(max_examples=EXPLORED or 12)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_the_length_of_all_audio_is_bounded(tenths: list[int]) -> None:
     """The first file that is too much is named."""

@@ -18,6 +18,7 @@ pytest.importorskip("PIL", reason="Pillow is not installed")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 from support.weights.vision import data_url, picture
 
 from plumbline.server.media.fetch import Fetcher, FetchError
@@ -77,7 +78,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=EXPLORED or 20)
 @given(
     requests=REQUESTS,
     limit=st.sampled_from([len(PNG), 3 * len(PNG), len(LARGE), 4 * len(LARGE)]),

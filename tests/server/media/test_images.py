@@ -91,7 +91,7 @@ def responses(*parts: Any, **more: Any) -> dict[str, Any]:
     return {"model": "test-model", "input": [{"role": "user", "content": content}], **more}
 
 
-@settings(max_examples=EXPLORED or 30)
+@settings(max_examples=EXPLORED or 12)
 @given(
     st.lists(
         st.text(max_size=8) | st.integers(1, 9).map(lambda side: picture(side, 3)), min_size=1, max_size=6
@@ -118,7 +118,7 @@ def test_images_reach_the_engine_in_order_and_are_counted(parts: list[Any]) -> N
     asyncio.run(scenario())
 
 
-@settings(max_examples=EXPLORED or 30)
+@settings(max_examples=EXPLORED or 12)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_text_is_never_a_placeholder(before: str, after: str) -> None:
     async def scenario() -> None:

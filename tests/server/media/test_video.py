@@ -21,6 +21,7 @@ pytest.importorskip("PIL", reason="Pillow is not installed")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 from support.models import chatml, scripted, scripted_info, served, text_chunks
 from support.servers.asgi import serving
 from support.weights.moving import noise, shade, video, video_part
@@ -79,7 +80,7 @@ def chat(*parts: Any) -> dict[str, Any]:
 pictures = st.integers(1, 9).map(lambda side: picture(side, 3))
 
 
-@settings(max_examples=15)
+@settings(max_examples=EXPLORED or 6)
 @given(st.lists(st.text(max_size=8) | st.sampled_from(CLIPS) | pictures, min_size=1, max_size=5))
 def test_files_reach_the_engine_in_order(parts: list[Any]) -> None:
     async def scenario() -> None:
@@ -239,7 +240,7 @@ def test_bounds_are_above_zero(name: str, value: int) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=25)
+@settings(max_examples=EXPLORED or 10)
 @given(st.binary(max_size=200), st.integers(0, len(CLIP)))
 def test_no_file_breaks_the_decoder(junk: bytes, at: int) -> None:
     for data in (CLIP[:at] + junk, CLIP[:at] + junk + CLIP[at + len(junk) :]):

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.laws import EXPLORED
 
 from plumbline.engines.port import EngineClosedError, EngineFullError
 from plumbline.server.loading.pool import ModelLoadError, ModelPool
@@ -146,7 +147,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
-PoolMachine.TestCase.settings = settings(max_examples=60, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=EXPLORED or 25, deadline=None)
 TestPool = PoolMachine.TestCase
 
 

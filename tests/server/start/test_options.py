@@ -115,7 +115,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(max_examples=10, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=4, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data())
 def test_every_source_gives_the_same_settings(home: Path, data: st.DataObject) -> None:
     offenders = []

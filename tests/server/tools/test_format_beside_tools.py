@@ -67,6 +67,8 @@ def test_answers_and_calls_both_match_their_schema(dialect: str) -> None:
                 deltas = [one["choices"][0]["delta"] for one in chunks if one["choices"]]
                 text = "".join(delta.get("content") or "" for delta in deltas)
                 assert text == (choice["message"].get("content") or "")
+                if seed >= 4 and {"stop", "tool_calls"} <= kinds:
+                    break
         assert {"stop", "tool_calls"} <= kinds
 
     asyncio.run(main())
