@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,8 @@ class Fault(NamedTuple):
     node: ast.expr | ast.stmt
     new: str
     function: str = ""
+    number: int = 1
+    """Which of the faults of the file that would have the same name, from the top."""
 
     def apply(self, source: bytes) -> bytes:
         """Return the source with the fault; positions of nodes count bytes."""
@@ -44,7 +47,8 @@ class Fault(NamedTuple):
     @property
     def place(self) -> str:
         """Return a name of the fault that does not depend on line numbers."""
-        return f"{self.path} {self.function}: {_short(ast.unparse(self.node))} -> {_short(self.new)}"
+        name = f"{self.path} {self.function}: {_short(ast.unparse(self.node))} -> {_short(self.new)}"
+        return name if self.number == 1 else f"{name} ({self.number})"
 
     def __str__(self) -> str:
         return f"{self.path}:{self.node.lineno}: {ast.unparse(self.node)!s:.70} -> {self.new:.70}"
@@ -58,10 +62,17 @@ def simple_faults_of(path: Path, package: Path) -> Iterator[Fault]:
 
 
 def faults_of(path: Path, package: Path) -> Iterator[Fault]:
-    """Yield every fault that can be put into the functions of a file."""
+    """Yield every fault that can be put into the functions of a file, each once and with a name of its own."""
+    names: Counter[str] = Counter()
+    seen: set[tuple[int, int, str]] = set()
     for name, function, node in _nodes(path, package):
         for kind in (_flipped, _dropped, _shifted, _calculated, _decided, _constants, _swapped):
-            yield from kind(name, function, node)
+            for fault in kind(name, function, node):
+                change = (fault.node.lineno, fault.node.col_offset, fault.new)
+                if change not in seen:
+                    seen.add(change)
+                    names[fault.place] += 1
+                    yield fault._replace(number=names[fault.place])
 
 
 def _nodes(path: Path, package: Path) -> Iterator[tuple[str, str, ast.AST]]:

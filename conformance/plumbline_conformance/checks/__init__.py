@@ -19,6 +19,7 @@ import plumbline_conformance.checks.chat.stream
 import plumbline_conformance.checks.chat.tools
 import plumbline_conformance.checks.chat.several_choices
 import plumbline_conformance.checks.completions.basics
+import plumbline_conformance.checks.completions.choices
 import plumbline_conformance.checks.completions.best_of
 import plumbline_conformance.checks.completions.limits
 import plumbline_conformance.checks.completions.details

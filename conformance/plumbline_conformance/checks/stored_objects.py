@@ -24,6 +24,8 @@ STORED = (*responses.SHAPE, "R-10", "ST-02", "ST-08")
 OBJECTS: dict[str, tuple[str, ...]] = {
     "chat/stored": ("CHAT-16",),
     "chat/stored-filter": ("CHAT-16",),
+    "chat/stored-pages": ("CHAT-16",),
+    "chat/stored-stream": ("CHAT-16",),
     "responses/conversation": ("ST-09",),
     "responses/conversation-items": ("ST-09",),
     **dict.fromkeys(

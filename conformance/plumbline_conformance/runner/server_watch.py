@@ -58,7 +58,10 @@ class Death(msgspec.Struct, frozen=True):
     """The server died."""
 
     suspects: tuple[Flight, ...]
-    """The requests in flight; first the one that lost its connection first."""
+    """The requests in flight: first those with a body, and of these the one that lost its connection first.
+
+    A list of models rarely kills a server.
+    """
     returned: bool
     """Whether the server answers again."""
 
@@ -131,13 +134,16 @@ class ServerWatch:
             if await self._lives():
                 self._flying.remove(flight)
                 return None
-            suspects = (flight, *(other for other in self._flying if other is not flight))
+            flying = (flight, *(other for other in self._flying if other is not flight))
+            suspects = tuple(
+                sorted(flying, key=lambda one: one.request is None or one.request.method == "GET")
+            )
             returned = self.epoch + 1 < _MOST_DEATHS and await self._returns()
             self._flying.clear()
             found = Death(suspects, returned)
             self.deaths.append(found)
             if not returned:
-                self.over = f"{DIED} in {flight.scenario}"
+                self.over = f"{DIED} in {suspects[0].scenario}"
             return found
 
     async def _lives(self) -> bool:

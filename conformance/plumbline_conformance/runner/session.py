@@ -15,7 +15,7 @@ from plumbline_conformance.runner.endless import is_too_long, silence_of
 from plumbline_conformance.runner.server_watch import Death, Flight, ServerWatch
 from plumbline_conformance.suite.model import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
 from plumbline_conformance.transcript.defects import traceback_of
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
 
 __all__ = ["DISTURBED", "Probed", "Session", "is_late"]
 
@@ -190,9 +190,13 @@ class Session:
         except _Ended:
             return seen
         silence = silence_of(again, waited)
-        if not (is_late(again) and _serves(proof) and is_too_long(silence, waited, request, proof, took)):
+        # A server may close a WebSocket that it does not answer; a check of the scenario accuses it of this.
+        closed = (again.error or "").startswith(CLOSED)
+        endless = is_late(again) and is_too_long(silence, waited, request, proof, took)
+        if not _serves(proof) or not (closed or endless):
             return seen
-        again.endless = silence
+        if endless:
+            again.endless = silence
         exchanges = [again if one is late else one for one in seen.exchanges]
         return msgspec.structs.replace(seen, exchanges=exchanges)
 
@@ -245,7 +249,7 @@ class Session:
                         exchange.dropped = True
                 exchanges.append(exchange)
                 self._heard = self._heard or exchange.status != 0
-                if is_late(exchange) and request.path in _GENERATING and request.method == "POST":
+                if is_late(exchange) and request.path in _GENERATING and request.json is not None:
                     self._late.setdefault((flight.scenario, request.name), request)
                 if self._proof is None and request.path in _GENERATING and _serves(exchange):
                     self._proof = request

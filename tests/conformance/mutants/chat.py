@@ -22,6 +22,10 @@ FORMS: list[tuple[str, str, Mutation, str]] = [
     ("json-cut", "`stop` for half a streamed document", reason("stop", STREAM), "stream-length"),
     ("json-reasoning", "prose after thinking", text("Paris."), "valid"),
     ("json-reasoning", "streamed prose after thinking", text("Paris.", STREAM), "stream-valid"),
+    ("json-reasoning-off", "a list with reasoning off", text("[]"), "object"),
+    ("json-reasoning-off", "a streamed list with reasoning off", text("[]", STREAM), "stream-object"),
+    ("json-markup", "markup taken out", text('{"text": ""}'), "valid"),
+    ("json-markup", "streamed markup taken out", text('{"text": ""}', STREAM), "stream-valid"),
     ("regex", "a year and more", text("2024."), "matches"),
     ("regex", "a streamed year and more", text("in 2024", STREAM), "stream-matches"),
     ("choice", "a third one", text("red"), "one-of"),
@@ -112,6 +116,10 @@ def at_the_end(found: list[Event]) -> list[Event]:
     return [*found[:2], *found[-2:]]
 
 
+def early_thought(found: list[Any]) -> None:
+    found[0]["choices"][0]["delta"] = {"role": "assistant", "reasoning_content": "Hm."}
+
+
 def uncounted(answer: Any) -> None:
     answer["usage"]["completion_tokens_details"]["reasoning_tokens"] = 0
 
@@ -131,6 +139,18 @@ REASONING: list[tuple[str, str, Mutation, str]] = [
         "a streamed answer that is called a thought",
         chunks(all_thought, STREAM),
         "stream-content",
+    ),
+    (
+        "json-reasoning-off",
+        "a thought before the object",
+        message(lambda m: m.update(reasoning_content="Hm.")),
+        "none",
+    ),
+    (
+        "json-reasoning-off",
+        "a streamed thought before the object",
+        chunks(early_thought, STREAM),
+        "stream-none",
     ),
     ("tools-stream-long", "tools turn streaming off", events(at_the_end), "pieces"),
     ("reasoning", "thoughts that cost nothing", body(uncounted, WHOLE), "counted"),

@@ -127,6 +127,20 @@ def unlike(answer: Any) -> None:
     answer["choices"][0]["message"]["content"] = "other"
 
 
+def one_effort(seen: Transcript) -> Transcript:
+    """Answer as with the least effort."""
+    least = seen.exchanges[0].json
+    return body(lambda answer: answer.update(choices=least["choices"], usage=least["usage"]), "high")(seen)
+
+
+def reversed_(page: Any) -> None:
+    page["data"].reverse()
+
+
+def twice(page: Any) -> None:
+    page["data"] *= 2
+
+
 REASON = ("choices", 0, "finish_reason")
 ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/metadata", "no metadata", body(without("metadata")), "echoed"),
@@ -177,6 +191,14 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/stored-filter", "everything listed", unfiltered, "matching"),
     ("chat/stored-filter", "nothing listed", body(put("data", []), "list"), "matching"),
     ("chat/stored-filter", "a list without its end", body(without("last_id"), "list"), "objects"),
+    ("chat/stored-stream", "a stream kept as something else", body(unlike, "get"), "get"),
+    ("chat/stored-stream", "kept without its kind", body(without("object"), "get"), "objects"),
+    ("chat/reasoning-effort", "one effort for all", one_effort, "effect"),
+    ("chat/stored-pages", "newest first by default", body(reversed_, "oldest first"), "order"),
+    ("chat/stored-pages", "one order", body(reversed_, "descending"), "order"),
+    ("chat/stored-pages", "more than the limit", body(twice, "page"), "pages"),
+    ("chat/stored-pages", "more after the last page", body(put("has_more", True), "end"), "pages"),
+    ("chat/stored-pages", "a page without its end", body(without("last_id"), "page"), "objects"),
     ("chat/tool-default", "tools hidden", body(counted("prompt_tokens", 1), "default"), "shown"),
     ("responses/tool-default", "tools hidden", body(counted("input_tokens", 1), "default"), "shown"),
     ("chat/stored", "an empty list", body(put("data", []), "list"), "listed"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mutants.basic import counted, put
-from mutants.mutations import LAST, Mutant, Mutation, body, body_bytes, chunks, header
+from mutants.mutations import LAST, Mutant, Mutation, body, body_bytes, chunks, header, without
 from mutants.response_clauses import entries, walk
 from plumbline_conformance.checks.common import at
 from plumbline_conformance.checks.laws import STREAM, WHOLE
@@ -108,6 +108,12 @@ def counted_unasked(found: list[Any]) -> None:
     found[-1]["usage"] = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
+def swapped(answer: Any) -> None:
+    """Give the first and the last choice the text of each other."""
+    first, last = answer["choices"][0], answer["choices"][-1]
+    first["text"], last["text"] = last["text"], first["text"]
+
+
 def twice_finished(found: list[Any]) -> None:
     found[0]["choices"][0]["finish_reason"] = "stop"
 
@@ -183,6 +189,16 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("completions/text", "text/html", header("content-type", "text/html"), "content-type"),
     ("completions/stream", "a stream as JSON", header("content-type", JSON), "content-type"),
     ("responses/stream-text", "an answer as a stream", header("content-type", SSE, WHOLE), "json"),
+    ("completions/choices", "no kind", body(without("object"), WHOLE), "shape"),
+    (
+        "completions/choices",
+        "two choices with one index",
+        body(put("choices", 1, "index", 0), WHOLE),
+        "indexes",
+    ),
+    ("completions/choices", "the prompt of another", body(swapped, WHOLE), "order"),
+    ("completions/choices", "four streamed as one", chunks(all_first), "stream-indexes"),
+    ("completions/choices", "a streamed choice that finishes twice", chunks(twice_finished), "stream-finish"),
     ("completions/stream", "two prompts in one choice", chunks(all_first), "indexes"),
     ("completions/stream", "usage not asked for", chunks(counted_unasked), "no-usage"),
     ("completions/stream", "a choice that finishes twice", chunks(twice_finished), "finish"),

@@ -176,8 +176,10 @@ SHAPES: list[Mutant] = [
     for slug in SCENARIOS
     if f"{slug}/shape" in CHECKS and slug.endswith(("-round", "/inputs", "/count", "/branches"))
 ]
+REASONED = {("chat/json-reasoning-off", law): ("stream-none",) for law in ("one-channel", "same-as-whole")}
+"""Further checks that see the reasoning which a mutant adds."""
 LAWS: list[Mutant] = [
-    (slug, f"law of {law}: {name}", mutation, (law,))
+    (slug, f"law of {law}: {name}", mutation, (law, *REASONED.get((slug, law), ())))
     for slug in SCENARIOS
     for name, mutation, law in _laws(slug)
     if f"{slug}/{law}" in CHECKS

@@ -87,6 +87,7 @@ NAMED: dict[str, str] = {
     "completions/stream/shape: no text in a chunk": "CMP-01",
     "completions/echo/order: the prompts of each other": "CMP-02",
     "completions/echo/logprobs: lists without the prompt": "CMP-04",
+    "completions/choices/order: the prompt of another": "CMP-02",
     "completions/echo/order: no echo": "CMP-04",
     "completions/echo/logprobs: a token lost": "CMP-05 CMP-04",
     "completions/echo/logprobs: no logprobs": "CMP-05",

@@ -113,6 +113,12 @@ def spaced(found: list[Any]) -> None:
         event["sequence_number"] *= 2
 
 
+def completed_call(part: Any) -> None:
+    """Complete an item that the limit cut, but not the response."""
+    if "call_id" in part and part["status"] == "incomplete":
+        part["status"] = "completed"
+
+
 ENTRY = {"token": "G", "logprob": -0.5, "bytes": [71], "top_logprobs": []}
 MARKUP = {
     "type": "message",
@@ -167,6 +173,18 @@ def longer(answer: Any) -> None:
 
 FINAL = (-1, "response")
 ROWS: list[tuple[str, str, Mutation, str]] = [
+    (
+        "responses/call-cut",
+        "half a call that is completed",
+        body(put("output", -1, "status", "completed"), WHOLE),
+        "incomplete",
+    ),
+    (
+        "responses/call-cut",
+        "half a streamed call that is completed",
+        everywhere(completed_call),
+        "stream-incomplete",
+    ),
     (TEXT, "no in_progress", without_kind("response.in_progress"), "begun"),
     (TEXT, "gaps between numbers", chunks(spaced), "steps"),
     (TEXT, "another choice of tools by default", body(put("tool_choice", "required"), WHOLE), "state"),

@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -43,16 +43,18 @@ from source_mutants.server import (
 from source_mutants.swap import Change
 from source_mutants.wide import SESSIONS
 
-__all__ = ["main"]
+__all__ = ["FIRST", "PACKAGE", "PACKAGES", "main", "parts"]
 
 PACKAGE = Path(__file__).parents[3] / "src" / "plumbline"
 PACKAGES = ("protocols", "road", "store", "server", "dialects", "structured_output")
 LEFT_OUT = ("server/page", "server/start/first_run", "dialects/families", "store/sql/postgres")
 """What the requests of an API cannot reach."""
-PATIENCE = 25.0
-"""Seconds for one request: the slowest of the unchanged server takes one, and ten on a loaded machine."""
+PATIENCE = 6.0
+"""Seconds for one request: the slowest of the unchanged server takes one."""
 NOTING = 120.0
 """Seconds for one request of the server that notes its lines."""
+FIRST = 4
+"""Scenarios of the first run of the judge; each further one has twice as many."""
 JUDGING = 300.0
 """Seconds for all scenarios, ten times as long as the unchanged server takes; a fault that takes longer survives."""
 ACCUSING = ("fail", "warn", "untestable")
@@ -232,12 +234,26 @@ async def _judged(target: Target, near: Sequence[str]) -> tuple[bool, str]:
     found = await discovered(target, apis_of(list(SCENARIOS.values())), patience=PATIENCE)
     if found.why is not None:
         return True, f"cannot be judged: {found.why[:80]}"
+    why = ""
     try:
         async with asyncio.timeout(JUDGING):
-            why = await _accused([SCENARIOS[name] for name in near], found.target)
+            for part in parts([SCENARIOS[name] for name in near]):
+                why = why or await _accused(part, found.target)
     except TimeoutError:
         return False, f"the judge did not end in {JUDGING:g} s"
     return bool(why), why or "no check accuses"
+
+
+def parts(scenarios: Sequence[Scenario]) -> Iterator[Sequence[Scenario]]:
+    """Yield the scenarios in runs that double in size, hostile ones last and lethal ones after them.
+
+    A run accuses answers without an end when its other scenarios have ended: one run of all would wait for each.
+    """
+    ordered = sorted(scenarios, key=lambda one: (one.hostile, one.lethal))
+    start, size = 0, FIRST
+    while start < len(ordered):
+        yield ordered[start : start + size]
+        start, size = start + size, 2 * size
 
 
 async def _accused(scenarios: Sequence[Scenario], target: Target) -> str:

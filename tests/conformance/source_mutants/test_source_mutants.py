@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.source_faults import Fault, faults_of
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
-from plumbline_conformance.suite.model import CHECKS
+from plumbline_conformance.suite.model import CHECKS, SCENARIOS
 from source_mutants.outcomes import (
     Draw,
     Outcome,
@@ -26,7 +28,7 @@ from source_mutants.outcomes import (
     survivors,
     wilson,
 )
-from source_mutants.run import PACKAGE, PACKAGES
+from source_mutants.run import FIRST, PACKAGE, PACKAGES, parts
 from source_mutants.swap import Change, Changed, NotSwappable, swap
 from source_mutants.wide import SESSIONS
 
@@ -194,3 +196,22 @@ def test_the_interval_of_a_share_contains_it() -> None:
         low, high = wilson(hits, total)
         assert 0 <= low <= hits / total <= high <= 1
     assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_faults_with_the_same_text_have_names_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("def f(a):\n    if a < 3:\n        return a < 3\n    return a < 3\n", "utf-8")
+    places = [fault.place for fault in faults_of(path, tmp_path)]
+    assert len(set(places)) == len(places)
+    assert {"module.py f: a < 3 -> (a >= 3)", "module.py f: a < 3 -> (a >= 3) (2)"} <= set(places)
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_each_scenario_is_in_one_run_of_the_judge_and_hostile_ones_come_last(hostile: list[bool]) -> None:
+    groups = [[one for one in SCENARIOS.values() if one.hostile is kind] for kind in (False, True)]
+    scenarios = [groups[kind].pop() for kind in hostile]
+    runs = [list(part) for part in parts(scenarios)]
+    sent = [one for part in runs for one in part]
+    assert sorted(one.id for one in sent) == sorted(one.id for one in scenarios)
+    assert [one.hostile for one in sent] == sorted(hostile)
+    assert [len(part) for part in runs[:-1]] == [FIRST << number for number in range(len(runs) - 1)]

@@ -9,7 +9,13 @@ from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import choice, deltas, finished
 from plumbline_conformance.checks.chat.shared_laws import SHAPE, pair, shape
 from plumbline_conformance.checks.chat.tools import chat_with_tools
-from plumbline_conformance.checks.common import follow_up_accepted, longer_prompt, whole_shapes
+from plumbline_conformance.checks.common import (
+    accepted,
+    at,
+    follow_up_accepted,
+    longer_prompt,
+    whole_shapes,
+)
 from plumbline_conformance.checks.laws import STREAM, WHOLE, both, either, stream, whole
 from plumbline_conformance.checks.request_reader import request_fields, requested_choices, requested_limit
 from plumbline_conformance.checks.sample_requests import chat, user
@@ -98,6 +104,34 @@ def _answered(exchange: Exchange) -> Iterator[Problem]:
             raise Inconclusive("the limit may have cut the answer of a model that reasons nevertheless")
         shown = f"none, and reasoning {as_json(found.reasoning[:150])}"
         yield Problem(expected="content", actual=shown, pointer="choices[0]")
+
+
+EFFORTS = ("none", "high")
+
+
+@scenario("chat/reasoning-effort", "One question with the least and with a high effort", needs=NEEDS)
+def reasoning_effort(target: Target) -> Generator[Request, Exchange, None]:
+    for effort in EFFORTS:
+        body = {**_with_reasoning(target), "reasoning_effort": effort}
+        yield Request(name=effort, path="/chat/completions", json=body)
+
+
+@check("chat/reasoning-effort/effect", "Let the effort change the prompt or the answer", "ST-19")
+def effort_effect(seen: Transcript) -> Iterator[Problem]:
+    """Detect a server that ignores the effort: with temperature 0 and one seed, everything is then the same."""
+    least, high = (accepted(at(seen, effort)) for effort in EFFORTS)
+    one, other = choice(least), choice(high)
+    if one.calls or other.calls:
+        raise Inconclusive("the answer is a call")
+    if (one.content, one.reasoning) == (other.content, other.reasoning) and _usage(least) == _usage(high):
+        shown = as_json(other)[:200]
+        yield Problem(expected="another answer", actual=shown, pointer="choices[0]", exchange=EFFORTS[1])
+
+
+def _usage(exchange: Exchange) -> Any:
+    usage = exchange.json.get("usage") if isinstance(exchange.json, dict) else None
+    names = ("prompt_tokens", "completion_tokens")
+    return [usage.get(name) for name in names] if isinstance(usage, dict) else None
 
 
 def _reasoning_and_call(target: Target) -> dict[str, object]:

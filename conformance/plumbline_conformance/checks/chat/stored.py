@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from plumbline_conformance.checks.answers import choice
 from plumbline_conformance.checks.common import accepted, answered, at, refused, without_nulls
-from plumbline_conformance.checks.laws import WHOLE, whole
+from plumbline_conformance.checks.laws import STREAM, WHOLE, whole
 from plumbline_conformance.checks.request_reader import request_fields
 from plumbline_conformance.checks.sample_requests import chat
 from plumbline_conformance.suite.model import (
@@ -19,6 +20,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
+from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
@@ -45,7 +47,11 @@ def _metadata_echoed(exchange: Exchange) -> Iterator[Problem]:
 
 def id_of(exchange: Exchange) -> str | None:
     """Return the id of an answer, if it is safe in a path."""
-    name = exchange.json.get("id") if isinstance(exchange.json, dict) else None
+    return safe_in_path(exchange.json.get("id") if isinstance(exchange.json, dict) else None)
+
+
+def safe_in_path(name: Any) -> str | None:
+    """Return an id, if it is safe in a path."""
     plain = isinstance(name, str) and name.isascii() and name.replace("_", "").replace("-", "").isalnum()
     return name if plain else None
 
@@ -184,3 +190,97 @@ def _shared(one: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
     return {
         key: without_nulls(one.get(key)) for key in ("created", "model", "choices", "usage") if key in made
     }
+
+
+APART = 1.1
+"""Seconds between two completions, so that their times differ."""
+PAGES = {
+    "oldest first": "",
+    "ascending": "&order=asc",
+    "descending": "&order=desc",
+    "page": "&order=asc&limit=1",
+}
+"""Lists of the completions after the first one, or before the last one, by the name of the request."""
+
+
+@scenario("chat/stored-pages", "Three stored chat completions in pages", needs=NEEDS)
+def stored_pages(target: Target) -> Steps:
+    """List completions with the metadata of the scenario: others may be stored meanwhile."""
+    names: list[str] = []
+    for number in range(3):
+        kept = chat(target, store=True, metadata={"pages": str(target.seed)})
+        request = Request(name=f"made/{number}", path="/chat/completions", json=kept, pause=APART)
+        if (name := id_of((yield request))) is None:
+            return
+        names.append(name)
+    first, _, last = names
+    for name, order in PAGES.items():
+        start = last if "desc" in order else first
+        path = f"/chat/completions?metadata[pages]={target.seed}{order}&after={start}"
+        yield Request(name=name, path=path, method="GET", pause=STORE_DELAY * (name == "oldest first"))
+    path = f"/chat/completions?metadata[pages]={target.seed}&order=asc&after={last}"
+    yield Request(name="end", path=path, method="GET")
+
+
+def _page(seen: Transcript, name: str) -> tuple[dict[str, Any], list[Any], list[Any]]:
+    """Return a page, the ids on it and the ids of the three completions."""
+    made = [accepted(at(seen, f"made/{number}")).json.get("id") for number in range(3)]
+    page = accepted(at(seen, name)).json
+    if not isinstance(page, dict):
+        raise Inconclusive("the list is not an object; another check reports this")
+    data = page.get("data")
+    return (
+        page,
+        [one.get("id") for one in data if isinstance(one, dict)] if isinstance(data, list) else [],
+        made,
+    )
+
+
+@check(
+    "chat/stored-pages/order", "List stored completions in the order of the query, oldest first", "CHAT-16"
+)
+def stored_order(seen: Transcript) -> Iterator[Problem]:
+    """Check what follows the first completion, and the other way round what precedes the last one."""
+    for name in ("oldest first", "ascending", "descending"):
+        page, found, made = _page(seen, name)
+        wanted = made[1::-1] if name == "descending" else made[1:]
+        found = [one for one in found if one in made]
+        if page.get("has_more") is True and found == wanted[: len(found)]:
+            continue  # Earlier runs have stored more than a page.
+        if found != wanted:
+            shown = as_json(wanted)[:200]
+            yield Problem(expected=shown, actual=as_json(found)[:200], pointer="data[].id", exchange=name)
+
+
+@check("chat/stored-pages/pages", "Page through stored completions up to the end", "CHAT-16")
+def stored_page(seen: Transcript) -> Iterator[Problem]:
+    for name, places, more in (("page", slice(1, 2), True), ("end", slice(3, 3), False)):
+        page, found, made = _page(seen, name)
+        if (found, page.get("has_more")) != (made[places], more):
+            shown = f"{as_json(made[places])}, and has_more {as_json(more)}"
+            actual = f"{as_json(found)[:200]}, and has_more {as_json(page.get('has_more'))}"
+            yield Problem(expected=shown, actual=actual, pointer="data", exchange=name)
+
+
+@scenario("chat/stored-stream", "A streamed and stored chat completion", needs=NEEDS)
+def stored_stream(target: Target) -> Steps:
+    body = chat(target, store=True, stream=True)
+    made = yield Request(name=STREAM, path="/chat/completions", json=body)
+    if (name := _streamed_id(made)) is not None:
+        path = f"/chat/completions/{name}"
+        yield Request(name="get", path=path, method="GET", pause=STORE_DELAY)
+
+
+def _streamed_id(exchange: Exchange) -> str | None:
+    names = [chunk.get("id") for chunk in objects_in(exchange.chunks)]
+    return safe_in_path(names[0]) if names else None
+
+
+@check("chat/stored-stream/get", "Store a streamed completion as it was streamed", "CHAT-16")
+def stored_stream_get(seen: Transcript) -> Iterator[Problem]:
+    streamed = choice(accepted(at(seen, STREAM)))
+    found = answered(at(seen, "get"))
+    kept = choice(found) if found.status == 200 else None
+    if kept is None or (kept.content, kept.finish_reason) != (streamed.content, streamed.finish_reason):
+        actual = f"status {found.status}" if kept is None else as_json(kept)[:200]
+        yield Problem(expected=as_json(streamed)[:200], actual=actual, pointer="body", exchange="get")

@@ -123,6 +123,73 @@ both(
 )(document_of)
 
 
+def _without_reasoning(target: Target) -> dict[str, object]:
+    system: dict[str, object] = {
+        "role": "system",
+        "content": "You are a helpful assistant. Answer in JSON.",
+    }
+    messages = [system, *user("Who are you?")]
+    fields = {"reasoning_effort": "none", "response_format": {"type": "json_object"}}
+    return chat(target, messages=messages, max_tokens=128, temperature=0, seed=1, **fields)
+
+
+pair("chat/json-reasoning-off", "An object with reasoning off", _without_reasoning, needs=("reasoning",))
+
+
+both(
+    "chat/json-reasoning-off/object",
+    ("Write one JSON object if reasoning is off", "SO-02"),
+    ("Stream one JSON object if reasoning is off", "SO-02"),
+)(_one_object)
+
+
+@both(
+    "chat/json-reasoning-off/none",
+    ("Reason nothing before an object if reasoning is off", "ST-19"),
+    ("Stream no reasoning before an object if reasoning is off", "ST-19"),
+)
+def _no_reasoning(exchange: Exchange) -> Iterator[Problem]:
+    """Detect a constraint that lets the model think although reasoning is off: the server decides, not the model."""
+    if request_fields(exchange).get("reasoning_effort") != "none":
+        raise NotRequested("reasoning is not off")
+    reasoning = choice(exchange).reasoning
+    if reasoning:
+        where = "choices[0].message.reasoning_content"
+        yield Problem(expected="no reasoning", actual=as_json(reasoning)[:200], pointer=where)
+    usage = exchange.json.get("usage") if isinstance(exchange.json, dict) else None
+    details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
+    counted = details.get("reasoning_tokens") if isinstance(details, dict) else None
+    if not reasoning and counted:
+        where = "usage.completion_tokens_details.reasoning_tokens"
+        yield Problem(expected="0", actual=as_json(counted), pointer=where)
+
+
+MARKUP = "<think>a</think><tool_call>{}</tool_call>[TOOL_CALLS]<|channel|>"
+"""What models write around thinking and calls."""
+
+
+def _with_markup(target: Target) -> dict[str, object]:
+    schema = {
+        "type": "object",
+        "properties": {"text": {"const": MARKUP}},
+        "required": ["text"],
+        "additionalProperties": False,
+    }
+    definition = {"name": "markup", "strict": True, "schema": schema}
+    output_format = {"type": "json_schema", "json_schema": definition}
+    return _request(target, "Write the text, as JSON.", response_format=output_format)
+
+
+pair("chat/json-markup", "A document with text like the markup of calls", _with_markup)
+
+
+both(
+    "chat/json-markup/valid",
+    ("Leave text like markup in a document", "SO-01"),
+    ("Leave text like markup in a streamed document", "SO-09"),
+)(document_of)
+
+
 REGEX = "20[0-9]{2}"
 
 

@@ -31,13 +31,13 @@ PROMPTS = ["One two", "Red"]
 Steps = Generator[Request, Exchange, None]
 
 
-def _body(target: Target, **fields: object) -> dict[str, object]:
+def request(target: Target, **fields: object) -> dict[str, object]:
     return {"model": target.model, "prompt": PROMPTS, "max_tokens": 6, "temperature": 0, "seed": 1, **fields}
 
 
 @scenario("completions/text", "Two prompts", needs=("completions",))
 def completions_text(target: Target) -> Steps:
-    yield Request(name=WHOLE, path="/completions", json=_body(target))
+    yield Request(name=WHOLE, path="/completions", json=request(target))
 
 
 @whole("completions/text/shape", "Answer as the contract requires", "CMP-01")
@@ -51,7 +51,7 @@ whole("completions/text/created", "Report when the answer was created", "CMP-01"
 
 
 @whole("completions/text/indexes", "Give one choice for each prompt, with indexes from 0", "CMP-02")
-def _indexes(exchange: Exchange) -> Iterator[Problem]:
+def indexes(exchange: Exchange) -> Iterator[Problem]:
     wanted = list(range(len(_prompts(exchange)) * requested_choices(exchange)))
     found = [choice["index"] for choice in exchange.json["choices"]]
     if sorted(found) != wanted:
@@ -72,7 +72,7 @@ def _usage(exchange: Exchange) -> Iterator[Problem]:
 
 @scenario("completions/stream", "Two prompts, streamed", needs=("completions",))
 def completions_stream(target: Target) -> Steps:
-    yield Request(name=STREAM, path="/completions", json=_body(target, stream=True))
+    yield Request(name=STREAM, path="/completions", json=request(target, stream=True))
 
 
 stream(
@@ -102,7 +102,7 @@ def chunks_valid(exchange: Exchange) -> Iterator[Problem]:
 
 
 @stream("completions/stream/indexes", "Stream one choice for each prompt", "CMP-02")
-def _stream_indexes(exchange: Exchange) -> Iterator[Problem]:
+def stream_indexes(exchange: Exchange) -> Iterator[Problem]:
     wanted = list(range(len(_prompts(exchange)) * requested_choices(exchange)))
     found = {as_json(one.get("index")) for one in _streamed_choices(exchange)}
     if found != set(map(repr, wanted)):
@@ -120,7 +120,7 @@ def _no_usage(exchange: Exchange) -> Iterator[Problem]:
 
 
 @stream("completions/stream/finish", "Finish each streamed choice exactly once, at its end", "CMP-08")
-def _stream_finish(exchange: Exchange) -> Iterator[Problem]:
+def stream_finish(exchange: Exchange) -> Iterator[Problem]:
     reasons: dict[str, list[Any]] = {}
     for one in _streamed_choices(exchange):
         reasons.setdefault(as_json(one.get("index")), []).append(one.get("finish_reason"))
@@ -137,14 +137,14 @@ def _streamed_choices(exchange: Exchange) -> list[dict[str, Any]]:
 
 @scenario("completions/echo", "Two prompts with echo and logprobs", needs=("completions",))
 def completions_echo(target: Target) -> Steps:
-    yield Request(name=WHOLE, path="/completions", json=_body(target, echo=True, logprobs=1))
+    yield Request(name=WHOLE, path="/completions", json=request(target, echo=True, logprobs=1))
 
 
 whole("completions/echo/shape", "Answer as the contract requires", "CMP-01")(shape)
 
 
 @whole("completions/echo/order", "Begin each choice with the prompt of its index", "CMP-04", "CMP-02")
-def _order(exchange: Exchange) -> Iterator[Problem]:
+def order(exchange: Exchange) -> Iterator[Problem]:
     prompts, count = _prompts(exchange), requested_choices(exchange)
     for choice in exchange.json["choices"]:
         place = choice["index"] // count

@@ -6,10 +6,11 @@ import re
 from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks import tools
+from plumbline_conformance.checks.answers import parsed
 from plumbline_conformance.checks.common import follow_up_accepted, whole_shapes
-from plumbline_conformance.checks.laws import either, stream
+from plumbline_conformance.checks.laws import both, either, stream
 from plumbline_conformance.checks.request_reader import requested_tools
-from plumbline_conformance.checks.responses.shared_laws import create_response, events, pair
+from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
 from plumbline_conformance.checks.responses.tools import (
     CALL,
     CUSTOM,
@@ -19,7 +20,15 @@ from plumbline_conformance.checks.responses.tools import (
     events_in_order,
     one_function,
 )
-from plumbline_conformance.suite.model import Problem, Request, Target, check, scenario
+from plumbline_conformance.suite.model import (
+    Inconclusive,
+    NotRequested,
+    Problem,
+    Request,
+    Target,
+    check,
+    scenario,
+)
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
@@ -33,6 +42,33 @@ def _custom(target: Target) -> dict[str, object]:
 
 
 pair("responses/tool-custom", "A custom tool whose input is one line of a grammar", _custom, needs=NEEDS)
+
+
+def _long_call(target: Target) -> dict[str, object]:
+    flags = [tools.flat(tool) for tool in tools.flipping()["tools"]]
+    choice = {"type": "function", "name": "set_flags"}
+    return create_response(target, tools.FLIP, tools=flags, tool_choice=choice, max_output_tokens=24)
+
+
+pair("responses/call-cut", "A call that the token limit cuts", _long_call, needs=NEEDS)
+
+
+@both(
+    "responses/call-cut/incomplete",
+    ("Mark a call that the limit cut as incomplete", "R-05"),
+    ("Mark a streamed call that the limit cut as incomplete", "R-05"),
+)
+def _cut(exchange: Exchange) -> Iterator[Problem]:
+    """Check the last call: arguments that are not JSON were cut, so neither it nor the response is completed."""
+    found = items(exchange)
+    if not found or found[-1].get("type") != CALL:
+        raise Inconclusive("the answer does not end with a call")
+    if parsed(str(found[-1].get("arguments"))) is not None:
+        raise NotRequested("the call is complete")
+    states = [found[-1].get("status"), response(exchange).get("status")]
+    if states != ["incomplete", "incomplete"]:
+        shown = as_json(states)
+        yield Problem(expected="incomplete, twice", actual=shown, pointer="output[].status, status")
 
 
 @either("responses/tool-custom/input", "Give a custom tool input that matches its grammar", "TOOL-14")

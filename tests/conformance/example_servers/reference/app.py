@@ -129,8 +129,13 @@ def _route(kept: Kept, completions: Completions, scope: Any, content: bytes) -> 
         return {"object": "list", "data": [THE_MODEL, OTHER]}
     body = _decoded(content)
     answer = _answer(kept, path, body)
-    if "chat" in path and body.get("store") and not body.get("stream"):
-        completions.keep(body, answer)
+    if "chat" in path and body.get("store"):
+        if body.get("stream"):
+            answer = list(answer)
+            whole = chat.answer(body)
+            completions.keep(body, {**whole, "id": answer[0]["id"], "created": answer[0]["created"]})
+        else:
+            completions.keep(body, answer)
     return answer
 
 

@@ -214,7 +214,9 @@ def complete(body: Json) -> Json:
     prompts = _prompts(body)
     for prompt in prompts:
         text, found = _completion(body, prompt)
-        for one_text, worse in _candidates(body, text)[: body.get("n") or 1]:
+        echo = text[: len(text) - len(found.text)]
+        for answer, worse in _candidates(body, found.text)[: body.get("n") or 1]:
+            one_text = echo + answer
             logprobs = _lists(body, one_text, worse=worse)
             one = {
                 "index": len(choices),

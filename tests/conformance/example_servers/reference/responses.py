@@ -286,11 +286,13 @@ def _events(
         for kind, fields in inner:
             yield event(kind, item_id=done["id"], output_index=place, **fields)
         yield event("output_item.done", output_index=place, item=done)
-    for item, parts in _planned(frame["id"], found):
+    planned = list(_planned(frame["id"], found))
+    for item, parts in planned:
         place = len(output)
         where = {"item_id": item["id"], "output_index": place}
         yield event("output_item.added", output_index=place, item={**item, "status": "in_progress"})
-        status = "completed" if complete or parts is not found.text else "incomplete"
+        cut_here = not complete and (parts is found.text or item is planned[-1][0])
+        status = "incomplete" if cut_here else "completed"
         for kind, text in _pieces_of(item["type"], parts):
             yield event(kind, **where, **_place(item, kind), **_event_fields(kind, text, wanted, body, item))
         for kind, fields in client_calls.command_events(item, parts):

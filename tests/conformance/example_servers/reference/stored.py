@@ -22,6 +22,13 @@ def _listed(data: list[Json], *, more: bool = False) -> Json:
     return {"object": "list", "data": data, **ends, "has_more": more}
 
 
+def _page(found: list[Json], query: dict[str, str]) -> Json:
+    names = [item["id"] for item in found]
+    found = found[names.index(query["after"]) + 1 :] if "after" in query else found
+    limit = int(query.get("limit", 20))
+    return _listed(found[:limit], more=len(found) > limit)
+
+
 class Completions:
     """The stored chat completions (CHAT-16)."""
 
@@ -38,7 +45,8 @@ class Completions:
         if method == "GET" and not name:
             wanted = {key[9:-1]: value for key, value in query.items() if key.startswith("metadata[")}
             found = [answer for _, answer in self._kept.values()]
-            return _listed([one for one in found if wanted.items() <= (one.get("metadata") or {}).items()])
+            found = [one for one in found if wanted.items() <= (one.get("metadata") or {}).items()]
+            return _page(found[::-1] if query.get("order") == "desc" else found, query)
         if name not in self._kept:
             raise Refused(
                 f"Completion {name} not found.", "completion_id", "completion_not_found", status=404
@@ -76,10 +84,7 @@ class Conversation:
         found = [_as_stored(f"in_{self.name}_{place}", item) for place, item in enumerate(self.items)]
         if query.get("order") != "asc":
             found.reverse()
-        names = [item["id"] for item in found]
-        found = found[names.index(query["after"]) + 1 :] if "after" in query else found
-        limit = int(query.get("limit", 20))
-        return _listed(found[:limit], more=len(found) > limit)
+        return _page(found, query)
 
 
 class Conversations:

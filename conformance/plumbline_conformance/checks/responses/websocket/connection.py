@@ -64,9 +64,7 @@ def on(name: str, socket: str, event: object) -> Request:
 
 def messages_of(exchange: Exchange) -> list[dict[str, Any]]:
     """Return the messages of a turn that are JSON objects."""
-    if exchange.error is not None and not exchange.error.startswith(CLOSED):
-        raise Inconclusive(exchange.error)
-    if exchange.status != 101:
+    if exchange.status != 101 or not (exchange.error or CLOSED).startswith(CLOSED):
         answered(exchange)
         if 400 <= exchange.status < 500 or exchange.status == 501:
             raise Rejected(f"status {exchange.status}: {refusal(exchange)}")
