@@ -25,7 +25,7 @@ triton = pytest.importorskip("triton")
     ("file", "least"),
     [
         ("interpreted_cases.py", 93),
-        ("interpreted_delta.py", 66),
+        ("interpreted_delta.py", 54),
         ("interpreted_graphs.py", 9),
         ("interpreted_narrow.py", 50),
     ],

@@ -1,7 +1,8 @@
 """Run gated delta nets and state spaces: a short convolution, and a state for each head whose size does not grow.
 
 net      both operations, and torch's version of them
-_triton  their Triton kernels
+_triton  the Triton kernels of the convolution and of decodes
+_chunks  the Triton kernels of chunks of prompts
 """
 
 from plumbline_kernels.delta.net import (
