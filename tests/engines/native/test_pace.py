@@ -7,9 +7,11 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.weights.model_families import CASES, Case
 
 from plumbline.engines.native.config import EngineConfig
-from plumbline.engines.native.pace import Pace, RowCost
+from plumbline.engines.native.models import describe, random_model
+from plumbline.engines.native.pace import Pace, RowCost, attention_share
 from plumbline.engines.native.scheduler import Scheduler
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
@@ -134,3 +136,13 @@ def test_steps_that_something_holds_up_hardly_change_the_cost_of_a_proposed_toke
         seconds = 1 + cost * proposed / requests + choose.random() * 3 * (choose.random() < 0.1)
         learned.observe(requests, proposed, seconds)
     assert learned.tokens(requests) == pytest.approx(cost, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in ("arcee", "mistral")], ids=lambda case: case.name
+)
+def test_a_token_is_multiplied_with_all_weights_of_its_layers(case: Case) -> None:
+    """With gates and without; attention multiplies with the query and the value of each head."""
+    model = random_model(describe(case.config().to_dict()))
+    weights = sum(place.layer.shape[0] * place.layer.shape[1] for place in model.places)
+    assert attention_share(model.description) == pytest.approx(3 * 2 * 48 / weights)

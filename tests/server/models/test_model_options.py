@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.servers.asgi import serving
 
+from plumbline.engines.native.graphs import graphs_bytes
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.native.memory import CACHE_BYTES
 from plumbline.server.loading.several import several
@@ -97,6 +99,18 @@ def test_a_folder_lists_its_models_and_loads_none(folder: Path) -> None:
     assert (catalog.default, catalog.loaded, catalog.capacity) == (None, {}, 1000)
     size = several(Settings(model_dir=str(folder), kv_cache_bytes=10**6), print).sources[0].size
     assert size == WEIGHTS + 10**6
+
+
+def test_the_graphs_of_a_gpu_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("several", "native.memory", "native.model"):
+        monkeypatch.setattr(f"plumbline.server.loading.{module}.device_of", lambda _: torch.device("cuda"))
+    given = {"model_dir": str(folder), "models_memory_bytes": 1000, "engine": "plumbline"}
+    with_graphs, without = (
+        several(Settings(**given, cuda_graphs=records), print).sources[0].size for records in (True, False)
+    )
+    vocabulary = json.loads((MODEL_DIR / "config.json").read_text())["text_config"]["vocab_size"]
+    assert without == SIZE
+    assert with_graphs == SIZE + graphs_bytes(Settings().max_num_seqs, vocabulary, 2)
 
 
 def test_the_models_that_fit_are_loaded_at_the_start(folder: Path) -> None:

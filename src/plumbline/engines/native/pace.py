@@ -191,7 +191,5 @@ def missing(state: RequestState) -> int:
 def attention_share(model: ModelDescription) -> float:
     """Return the multiplications of a token's attention to one other, divided by those of its linear layers."""
     attention = sum(2 * layer.mixer.heads * layer.mixer.head_dim for layer in model.layers)
-    linear = sum(layer.mixer.num_weights(model.hidden_size) for layer in model.layers)
-    widths = sum(layer.feed_forward.active_width for layer in model.layers if layer.feed_forward)
-    linear += 3 * model.hidden_size * widths
-    return attention / linear
+    blocks = [block for layer in model.layers for block in (layer.mixer, layer.feed_forward) if block]
+    return attention / sum(block.num_weights(model.hidden_size) for block in blocks)

@@ -15,8 +15,8 @@ from plumbline.server.loading.catalog import Catalog, Source
 from plumbline.server.loading.engines import choose_engine
 from plumbline.server.loading.memory import device_bytes, weight_bytes
 from plumbline.server.loading.model import ServedModel, find_files, load, model_name
-from plumbline.server.loading.native.memory import cache_bytes
-from plumbline.server.loading.native.model import device_of
+from plumbline.server.loading.native.memory import cache_bytes, recorded_bytes
+from plumbline.server.loading.native.model import describe_model, device_of
 from plumbline.server.settings import OptionError, Settings
 
 __all__ = ["several"]
@@ -94,16 +94,18 @@ def _source(settings: Settings, name: str, path: str) -> Source:
 
 
 def _size(settings: Settings, folder: Path, gguf: Path | None) -> int:
-    """Return the bytes that a model takes: its weights as in their files, and its KV cache at its largest."""
-    weights = weight_bytes(folder, gguf)
+    """Return the bytes that a model takes: weights as in their files, its KV cache at its largest, and CUDA graphs."""
+    weights, graphs = weight_bytes(folder, gguf), 0
     try:
         engine = choose_engine(settings, folder, gguf).name
+        if engine == "plumbline":
+            graphs = recorded_bytes(settings, describe_model(settings, folder, gguf))
     except Exception:  # It cannot be loaded either, and the error of that is the one to report.
         engine = "plumbline"
     if engine == "vllm" and settings.kv_cache_bytes is None and torch.cuda.is_available():
         # Its cache takes what the weights leave of this share.
         return int(device_bytes(torch.device("cuda")) * (settings.device_memory or _SHARE))
-    return weights + cache_bytes(settings, engine, gguf)
+    return weights + cache_bytes(settings, engine, gguf) + graphs
 
 
 def _check_names(sources: list[Source], settings: Settings) -> None:

@@ -12,7 +12,7 @@ from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
-from plumbline.engines.native.graphs import Capture, CudaRecorder, graphs_bytes
+from plumbline.engines.native.graphs import Capture, CudaRecorder
 from plumbline.engines.native.images import ImageReader
 from plumbline.engines.native.models import ModelDescription, Transformer, load_model
 from plumbline.engines.native.models.gguf import load_gguf
@@ -20,7 +20,7 @@ from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.native.threads import candidates, fastest
 from plumbline.server.loading.adapter_ranks import largest_rank
 from plumbline.server.loading.memory import weight_bytes
-from plumbline.server.loading.native.memory import check_memory, engine_config, held_bytes
+from plumbline.server.loading.native.memory import check_memory, engine_config, held_bytes, recorded_bytes
 from plumbline.server.loading.native.model import (
     NativeModel,
     compiled,
@@ -83,17 +83,15 @@ def build_native(
             described.model_type,
         )
     held = held_bytes(described, config, dtype)
-    weights, graphs, records = 0, 0, settings.cuda_graphs and device.type == "cuda"
+    weights, graphs = 0, recorded_bytes(settings, model)
     if device.type == "cuda":
         # Files may have wider numbers than the model is run with.
         weights = weight_bytes(folder, gguf) * dtype.itemsize // max(dtype.itemsize, described.dtype.itemsize)
-    if records:
-        graphs = graphs_bytes(config.max_num_seqs, described.vocab_size, dtype.itemsize)
     check_memory(held, weights, graphs, device)
     library = _cpu_kernels(settings, described, dtype, device)
     loaded = _load(settings, model, folder, dtype, config.max_model_len, library)
     capture = None
-    if records:
+    if graphs:
         capture = Capture(CudaRecorder(), config.max_num_seqs, config.blocks_per_sequence)
     runner = ModelRunner(
         loaded,

@@ -10,13 +10,22 @@ from types import MappingProxyType
 import torch
 
 from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.graphs import graphs_bytes
 from plumbline.engines.native.models import ModelDescription
 from plumbline.server.loading.memory import device_bytes
-from plumbline.server.loading.native.model import NativeModel
+from plumbline.server.loading.native.model import NativeModel, device_of, native_dtype
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.settings.sizes import size_text
 
-__all__ = ["CACHE_BYTES", "NUM_BATCHED_TOKENS", "cache_bytes", "check_memory", "engine_config", "held_bytes"]
+__all__ = [
+    "CACHE_BYTES",
+    "NUM_BATCHED_TOKENS",
+    "cache_bytes",
+    "check_memory",
+    "engine_config",
+    "held_bytes",
+    "recorded_bytes",
+]
 
 _log = logging.getLogger("plumbline.engines")
 
@@ -79,6 +88,14 @@ def held_bytes(model: ModelDescription, config: EngineConfig, dtype: torch.dtype
     tokens = config.num_blocks * config.block_size
     held = tokens * model.cache_width * dtype.itemsize
     return held + config.max_num_seqs * model.state_bytes(dtype.itemsize)
+
+
+def recorded_bytes(settings: Settings, model: NativeModel) -> int:
+    """Return the bytes of the CUDA graphs of a model's steps; 0 where there are none."""
+    if not settings.cuda_graphs or device_of(settings.device).type != "cuda":
+        return 0
+    itemsize = native_dtype(settings, model).itemsize
+    return graphs_bytes(settings.max_num_seqs, model.description.vocab_size, itemsize)
 
 
 def check_memory(cache: int, weights: int, graphs: int, device: torch.device) -> None:

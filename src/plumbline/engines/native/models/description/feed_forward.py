@@ -32,10 +32,9 @@ class Dense:
         """Check what the operations assume."""
         _check_activation(self.activation, self.gated)
 
-    @property
-    def active_width(self) -> int:
-        """The width of what a token takes."""
-        return self.width
+    def num_weights(self, hidden_size: int) -> int:
+        """Return how many weights a token is multiplied with, without biases."""
+        return (3 if self.gated else 2) * hidden_size * self.width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +97,10 @@ class Experts:
                 "num_experts_per_tok must be at most the experts of topk_group groups"
             )
 
-    @property
-    def active_width(self) -> int:
-        """The width of what a token takes."""
-        return self.router.top_k * self.width + (0 if self.shared is None else self.shared.width)
+    def num_weights(self, hidden_size: int) -> int:
+        """Return how many weights a token is multiplied with, without biases and the router."""
+        chosen = self.router.top_k * (3 if self.gated else 2) * hidden_size * self.width
+        return chosen + (0 if self.shared is None else self.shared.num_weights(hidden_size))
 
 
 FeedForward = Dense | Experts
