@@ -120,7 +120,7 @@ def answered(exchange: Exchange) -> Exchange:
         raise broken(exchange, "the end of the answer", actual, "body")
     if exchange.error is not None or exchange.status == 0:
         raise Inconclusive(exchange.error or "there was no answer")
-    if exchange.status in BUSY:
+    if exchange.status in BUSY and not exchange.unavailable:
         raise Inconclusive(f"the server was busy: status {exchange.status}")
     if exchange.status in (401, 403):
         raise Inconclusive(f"the API key was not accepted: status {exchange.status}")
@@ -137,7 +137,10 @@ def accepted(exchange: Exchange) -> Exchange:
     """
     answered(exchange)
     if exchange.status >= 500 and exchange.status != 501:
-        raise broken(exchange, "an answer", f"status {exchange.status}", "status")
+        actual = f"status {exchange.status}"
+        if exchange.unavailable:
+            actual += f" twice, while another request was answered: {refusal(exchange)}"
+        raise broken(exchange, "an answer", actual, "status")
     if 200 < exchange.status < 300:
         raise broken(exchange, "status 200", f"status {exchange.status}", "status")
     if exchange.status < 400 and exchange.status != 200:

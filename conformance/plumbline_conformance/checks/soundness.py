@@ -221,8 +221,8 @@ def _complete(slug: str) -> bool:
 
 
 NOTHING = (
-    *("responses/background-unkept", "responses/background", "responses/conversation-items"),
-    *("responses/conversation-deleted", "responses/stored-function"),
+    *("responses/background-unkept", "responses/background", "responses/conversation-deleted"),
+    *("responses/conversation-item", "responses/conversation-items", "responses/stored-function"),
     *("completions/stream", "messages/refused"),
 )
 """Scenarios in which the laws of every answer are already checks, or that generate no answer."""

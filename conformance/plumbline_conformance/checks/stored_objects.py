@@ -27,6 +27,7 @@ OBJECTS: dict[str, tuple[str, ...]] = {
     "chat/stored-pages": ("CHAT-16",),
     "chat/stored-stream": ("CHAT-16",),
     "responses/conversation": ("ST-09",),
+    "responses/conversation-item": ("ST-09",),
     "responses/conversation-items": ("ST-09",),
     **dict.fromkeys(
         (

@@ -17,8 +17,8 @@ from plumbline_conformance.cli.options import (
     add_selection,
     add_target,
     add_timeout,
-    address,
     positive,
+    reachable,
     seconds,
     seed,
 )
@@ -177,7 +177,7 @@ def _add_check(parser: Parser) -> None:
     )
     server.add_argument(
         "--mcp",
-        type=address,
+        type=reachable,
         metavar="HOST:PORT",
         help="where to run an MCP server that the server may call, for its scenarios (default: skip them)",
     )

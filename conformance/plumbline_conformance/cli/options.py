@@ -21,6 +21,7 @@ __all__ = [
     "add_timeout",
     "address",
     "positive",
+    "reachable",
     "seconds",
     "seed",
 ]
@@ -170,6 +171,17 @@ def address(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise argparse.ArgumentTypeError(f"{text} is not HOST:PORT, such as 127.0.0.1:8765")
+    return text
+
+
+def reachable(text: str) -> str:
+    """Return a host and a port that another process can connect to; raises ArgumentTypeError for anything else."""
+    host = address(text).rpartition(":")[0].strip("[]")
+    if host in ("0.0.0.0", "::", "*"):  # noqa: S104 - to refuse it
+        raise argparse.ArgumentTypeError(
+            f"{host} is every address of this machine: name the one at which the judged server reaches the judge, "
+            "such as 127.0.0.1:8765"
+        )
     return text
 
 

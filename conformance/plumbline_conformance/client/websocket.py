@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from plumbline_conformance.suite.model import Request
-from plumbline_conformance.transcript.model import CLOSED, Exchange
+from plumbline_conformance.transcript.model import CLOSED, NO_HANDSHAKE, Exchange
 from plumbline_conformance.transcript.sse import load_json
 
 __all__ = ["ENDS", "Sockets", "message_of"]
@@ -111,7 +111,7 @@ class Sockets:
             exchange.frames.append((time.monotonic() - started, bytes(refused.response.body or b"")[:room]))
             return None
         except (InvalidHandshake, InvalidURI, EOFError) as error:
-            exchange.error = f"no handshake: {type(error).__name__}: {error}"
+            exchange.error = f"{NO_HANDSHAKE}: {type(error).__name__}: {error}"
             return None
         self._open[request.socket] = socket
         return socket

@@ -12,7 +12,7 @@ from plumbline_conformance.judge.verdicts import Finding, Verdict, judge, judge_
 from plumbline_conformance.runner.budget import Budget, BudgetTracker
 from plumbline_conformance.runner.mcp_server import mcp_server
 from plumbline_conformance.runner.server_watch import ServerWatch
-from plumbline_conformance.runner.session import DISTURBED, Probed, Session, is_late
+from plumbline_conformance.runner.session import DISTURBED, Probed, Session, is_doubtful
 from plumbline_conformance.suite.model import UNKNOWN, Scenario, Target
 from plumbline_conformance.transcript.model import Transcript
 
@@ -129,7 +129,7 @@ class _Schedule:
         self._ended = ended
         self._done: dict[str, Transcript] = {}
         self._late: list[Transcript] = []
-        """Transcripts with an answer that did not end in time, which may end yet if it is asked for alone."""
+        """Transcripts with an answer that did not end in time, or a 503: asked for alone, it may come yet."""
         self._disturbed: list[Scenario] = []
         """The scenarios to repeat, because the server died of a request that is not identified yet."""
         self._suspected: dict[str, Transcript] = {}
@@ -149,7 +149,7 @@ class _Schedule:
     async def _beside_others(self, scenario: Scenario) -> None:
         seen = await self._attempts.of(scenario)
         if seen.skipped != DISTURBED and (not seen.beside or self._watch.over):
-            self._end_unless_late(seen)
+            self._end_unless_doubtful(seen)
             return
         self._disturbed.append(scenario)
         if seen.beside:
@@ -161,7 +161,7 @@ class _Schedule:
         if any(seen.died is not None for _, seen in repeated):
             self._suspected.clear()
         for scenario, seen in repeated:
-            self._end_unless_late(self._suspected.get(scenario.id, seen))
+            self._end_unless_doubtful(self._suspected.get(scenario.id, seen))
 
     async def _settle_late(self) -> None:
         """Find out whether the server answers nothing any more, or some requests never."""
@@ -172,8 +172,8 @@ class _Schedule:
             else:
                 self._end(await self._session.insisted(seen))
 
-    def _end_unless_late(self, seen: Transcript) -> None:
-        if seen.died is None and any(map(is_late, seen.exchanges)):
+    def _end_unless_doubtful(self, seen: Transcript) -> None:
+        if seen.died is None and any(map(is_doubtful, seen.exchanges)):
             self._late.append(seen)
         else:
             self._end(seen)

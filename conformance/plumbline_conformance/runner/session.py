@@ -15,9 +15,9 @@ from plumbline_conformance.runner.endless import is_too_long, silence_of
 from plumbline_conformance.runner.server_watch import Death, Flight, ServerWatch
 from plumbline_conformance.suite.model import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
 from plumbline_conformance.transcript.defects import traceback_of
-from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
+from plumbline_conformance.transcript.model import CLOSED, NO_HANDSHAKE, Exchange, Transcript
 
-__all__ = ["DISTURBED", "Probed", "Session", "is_late"]
+__all__ = ["DISTURBED", "Probed", "Session", "is_doubtful", "is_late"]
 
 Steps = Generator[Request, Exchange, str | None]
 Probed = tuple[list[Exchange], str | None]
@@ -27,6 +27,7 @@ _LIST = Request(name="alive", path="/models", method="GET")
 """What a server must answer that has not answered any question to a model."""
 _MOST_ENDLESS = 2
 """How many late answers are asked for again: each may take a minute."""
+_UNAVAILABLE = 503
 _PAUSE = 1.0
 """Seconds before a server that has refused a valid request is asked once more."""
 DISTURBED = f"{DIED} of another request while the scenario ran"
@@ -172,7 +173,7 @@ class Session:
         return self._muted(late, shown[-1])
 
     async def insisted(self, seen: Transcript) -> Transcript:
-        """Return the transcript, with a mark at its late answer if that never ends.
+        """Return the transcript, with a mark at its late answer if that never ends, or at a 503 that is one again.
 
         The request is sent once more, alone, and then another one, whose answer shows how long tokens take.
         """
@@ -193,10 +194,16 @@ class Session:
         # A server may close a WebSocket that it does not answer; a check of the scenario accuses it of this.
         closed = (again.error or "").startswith(CLOSED)
         endless = is_late(again) and is_too_long(silence, waited, request, proof, took)
-        if not _serves(proof) or not (closed or endless):
+        unavailable = late.status == again.status == _UNAVAILABLE
+        unconnected = _has_no_handshake(again)
+        if not _serves(proof) or not (closed or endless or unavailable or unconnected):
             return seen
         if endless:
             again.endless = silence
+        if unavailable:
+            again.unavailable = True
+        if unconnected:
+            again.dropped = True
         exchanges = [again if one is late else one for one in seen.exchanges]
         return msgspec.structs.replace(seen, exchanges=exchanges)
 
@@ -249,7 +256,8 @@ class Session:
                         exchange.dropped = True
                 exchanges.append(exchange)
                 self._heard = self._heard or exchange.status != 0
-                if is_late(exchange) and request.path in _GENERATING and request.json is not None:
+                generating = request.path in _GENERATING or not is_late(exchange)
+                if is_doubtful(exchange) and generating and request.json is not None:
                     self._late.setdefault((flight.scenario, request.name), request)
                 if self._proof is None and request.path in _GENERATING and _serves(exchange):
                     self._proof = request
@@ -262,6 +270,15 @@ class Session:
         if (death := await self._watch.death(flight)) is not None:
             guilty = death.suspects[0] is flight
             raise _Died(exchanges, death) if guilty else _Disturbed(exchanges, DISTURBED)
+
+
+def is_doubtful(exchange: Exchange) -> bool:
+    """Return whether a request is worth sending once more, alone: a slow or busy server would answer it then."""
+    return is_late(exchange) or exchange.status == _UNAVAILABLE or _has_no_handshake(exchange)
+
+
+def _has_no_handshake(exchange: Exchange) -> bool:
+    return (exchange.error or "").startswith(NO_HANDSHAKE)
 
 
 def is_late(exchange: Exchange) -> bool:

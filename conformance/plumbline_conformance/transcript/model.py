@@ -10,10 +10,12 @@ import msgspec
 
 from plumbline_conformance.transcript.sse import Event, load_json, parse_blocks, parse_events
 
-__all__ = ["CLOSED", "Exchange", "Transcript", "in_attempt"]
+__all__ = ["CLOSED", "NO_HANDSHAKE", "Exchange", "Transcript", "in_attempt"]
 
 CLOSED = "closed in the middle of a turn"
 """How `error` begins if the server closed a WebSocket before the end of a turn."""
+NO_HANDSHAKE = "no handshake"
+"""How `error` begins if the server answered the handshake of a WebSocket with nothing readable."""
 
 
 class Exchange(msgspec.Struct, kw_only=True, dict=True):
@@ -43,6 +45,8 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     endless: float | msgspec.UnsetType = msgspec.UNSET
     """Seconds without an event at the end of an answer that did not end, twice, while the server answered another
     request. This is the second exchange."""
+    unavailable: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether the status was 503 twice, the second time alone, while the server answered another request."""
 
     @cached_property
     def path(self) -> str:

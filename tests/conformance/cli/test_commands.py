@@ -43,6 +43,13 @@ def test_the_reference_conforms(good: str, capsys: pytest.CaptureFixture[str]) -
     )
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "*"])
+def test_an_mcp_server_at_every_address_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "http://127.0.0.1:1/v1", "--mcp", f"{host}:8765"])
+    assert "is every address of this machine" in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_our_server_is_accused_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """The server has no model that calls or reasons, so many checks have no verdict."""

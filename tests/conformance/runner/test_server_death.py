@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from example_servers.good_server import KEY, MODEL, serving
@@ -316,3 +317,25 @@ def test_the_time_of_a_run_ends_requests_in_flight() -> None:
         found = asyncio.run(record([SCENARIOS["chat/text"]], target, budget=Budget(seconds=0.5)))
 
     assert found[0].skipped == "budget: the 0.5 seconds are over"
+
+
+@pytest.mark.parametrize(("count", "accused"), [(1, []), (1000, ["HTTP-17"])])
+def test_a_request_that_is_unavailable_even_alone_is_accused(
+    count: int, accused: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plumbline_conformance.client.busy_retry._PAUSES", ())
+    inner, refusals = application(), 0
+
+    async def unavailable(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal refusals
+        if scope["type"] != "http" or scope["path"] != "/v1/completions" or refusals == count:
+            await inner(scope, receive, send)
+            return
+        refusals += 1
+        await send({"type": "http.response.start", "status": 503, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    with serving(unavailable) as base_url:
+        seen = run(base_url, ["chat/text", "completions/text"], declared={"completions": True})
+
+    assert sorted({rule for one in violations(seen) for rule in one.broken}) == accused

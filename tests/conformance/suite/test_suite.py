@@ -21,6 +21,7 @@ MILDER = {
     "messages/context/ending",
     "messages/context/stream-ending",
     "chat/stop-limit/reason",
+    "messages/tool-error/marked",
     "responses/history-text/same",
     "websocket/errors/steps",
     "chat/function-role/read",

@@ -71,3 +71,25 @@ def results_read(seen: Transcript) -> Iterator[Problem]:
     if long <= short:
         wanted = f"a prompt of more than {short}"
         yield Problem(expected=wanted, actual=str(long), pointer="usage", exchange="long")
+
+
+ERRORS = {"good": False, "failed": True}
+
+
+@scenario("messages/tool-error", "A result of a call, and the same as an error", needs=("messages",))
+def errors(target: Target) -> Steps:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
+    for name, failed in ERRORS.items():
+        answer = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "No data.", "is_error": failed}
+        turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [answer]}]
+        body = message(target, messages=[*user("The weather?"), *turns], tools=TOOLS)
+        yield Request(name=name, path=PATH, json=body)
+
+
+@check("messages/tool-error/marked", "Mark the error of a call, and no good result", "MSG-05", milder=True)
+def error_marked(seen: Transcript) -> Iterator[Problem]:
+    """Detect a server that shows good results as errors: these have a longer prompt than the error then."""
+    good, failed = (prompt_tokens(accepted(at(seen, name))) for name in ERRORS)
+    if failed < good:
+        wanted = f"a prompt of at most {failed}"
+        yield Problem(expected=wanted, actual=str(good), pointer="usage", exchange="good")

@@ -216,6 +216,8 @@ def _joined(exchange: Exchange) -> Iterator[Problem]:
             )
             for verb, field in (("delta", "delta"), ("done", "arguments"))
         }
+        if not texts["delta"]:
+            del texts["delta"]  # No source requires deltas of a call that the server makes itself.
         if set(texts.values()) != {call.get("arguments")}:
             shown = as_json(texts)[:200]
             yield Problem(expected=as_json(call.get("arguments")), actual=shown, pointer="arguments")

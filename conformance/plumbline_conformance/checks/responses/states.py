@@ -42,6 +42,11 @@ def agreeing(response: dict[str, Any], limit: int | None) -> Iterator[Problem]:
     tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
     if limit is not None and isinstance(tokens, int) and tokens > limit:
         yield _problem("R-05", f"at most {limit} tokens", tokens, "usage.output_tokens")
+    details = response.get("incomplete_details")
+    cut = isinstance(details, dict) and details.get("reason") == "max_output_tokens"
+    if cut and limit is not None and isinstance(tokens, int) and 2 * tokens < limit:
+        # Some servers do not count the tokens around thinking and calls.
+        yield _problem("R-05", f"the limit of {limit} tokens", tokens, "usage.output_tokens")
     output = response.get("output")
     items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
     yield from _of_items(items)

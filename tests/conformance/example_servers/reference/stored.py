@@ -72,6 +72,7 @@ class Conversation:
     items: list[Json] = field(default_factory=list)
     metadata: Json = field(default_factory=dict)
     made: int = field(default_factory=lambda: int(time.time()))
+    deleted: set[str] = field(default_factory=set)
 
     @property
     def resource(self) -> Json:
@@ -81,10 +82,24 @@ class Conversation:
 
     def page(self, query: dict[str, str]) -> Json:
         """List the items, newest first by default (ST-08)."""
-        found = [_as_stored(f"in_{self.name}_{place}", item) for place, item in enumerate(self.items)]
+        found = self._stored()
         if query.get("order") != "asc":
             found.reverse()
         return _page(found, query)
+
+    def item(self, method: str, name: str) -> Json:
+        """Return an item, or delete it."""
+        found = next((item for item in self._stored() if item["id"] == name), None)
+        if found is None:
+            raise Refused(f"Item {name} not found.", "item_id", "item_not_found", status=404)
+        if method == "DELETE":
+            self.deleted.add(name)
+            return self.resource
+        return found
+
+    def _stored(self) -> list[Json]:
+        named = [_as_stored(f"in_{self.name}_{place}", item) for place, item in enumerate(self.items)]
+        return [item for item in named if item["id"] not in self.deleted]
 
 
 class Conversations:
@@ -117,6 +132,8 @@ class Conversations:
             self._kept[name] = made
             return made.resource
         found = self._found(name)
+        if action.startswith("items/"):
+            return found.item(method, action.removeprefix("items/"))
         if method == "DELETE":
             del self._kept[name]
             return {"id": name, "object": "conversation.deleted", "deleted": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.common import accepted, at
+from plumbline_conformance.checks.common import accepted, answered, at
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.checks.responses.stored.lifecycle import id_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
@@ -107,3 +107,46 @@ def _text(item: dict[str, Any]) -> str:
         return content
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     return "".join(str(part.get("text", "")) for part in parts)
+
+
+@scenario(
+    "responses/conversation-item",
+    "One item of a conversation, read and deleted",
+    needs=("responses", "conversations"),
+)
+def conversation_item(target: Target) -> Steps:
+    made = yield Request(name="created", path="/conversations", json={"items": ITEMS})
+    if (name := id_of(made)) is None:
+        return
+    path = f"/conversations/{name}/items"
+    listed = yield Request(name="list", path=f"{path}?order=asc", method="GET")
+    item = _second(listed).get("id")
+    if isinstance(item, str) and item.isascii() and item.replace("_", "").isalnum():
+        yield Request(name="item", path=f"{path}/{item}", method="GET")
+        yield Request(name="delete", path=f"{path}/{item}", method="DELETE")
+        yield Request(name="left", path=f"{path}?order=asc", method="GET")
+
+
+def _second(listed: Exchange) -> dict[str, Any]:
+    """Return the second item of a list; empty if there is none."""
+    data = listed.json.get("data") if isinstance(listed.json, dict) else None
+    return data[1] if isinstance(data, list) and len(data) > 1 and isinstance(data[1], dict) else {}
+
+
+@check("responses/conversation-item/get", "Return an item of a conversation as it is listed", "ST-09")
+def item_returned(seen: Transcript) -> Iterator[Problem]:
+    wanted = _second(accepted(at(seen, "list")))
+    found = answered(at(seen, "item"))
+    if found.status != 200 or found.json != wanted:
+        actual = f"status {found.status}: {as_json(found.json)[:200]}"
+        yield Problem(expected=as_json(wanted)[:200], actual=actual, pointer="body", exchange="item")
+
+
+@check("responses/conversation-item/deleted", "Delete one item of a conversation, and no other", "ST-09")
+def item_deleted(seen: Transcript) -> Iterator[Problem]:
+    listed, left = (_object(seen, name).get("data") for name in ("list", "left"))
+    wanted = [listed[0], *listed[2:]] if isinstance(listed, list) else None
+    if answered(at(seen, "delete")).status != 200 or left != wanted:
+        yield Problem(
+            expected=as_json(wanted)[:200], actual=as_json(left)[:200], pointer="data", exchange="left"
+        )
