@@ -28,43 +28,21 @@ from plumbline.events import (
     ToolCallStart,
     Usage,
 )
-from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.messages.partial_json import parse_partial_object
-from plumbline.protocols.messages.reader import read_message
 from plumbline.protocols.messages.writer import MessageWriter
-from plumbline.turn import ChatPrompt, Turn
 from plumbline.wire.decode import decode, encode
-from plumbline.wire.errors import ApiError
 
-Json = dict[str, Any]
-SEALER = Sealer("a secret")
-BODY: Json = {"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "hi"}]}
-TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {"x": {"type": "string"}}}}
-CALL = {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": "a"}}
-THOUGHT = {"type": "thinking", "thinking": "hm", "signature": SEALER.seal("hm")}
-SAID = {"type": "text", "text": "so"}
-PREFILLED = {"messages": [*BODY["messages"], {"role": "assistant", "content": "so"}]}
-RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "b"}
+from .message_requests import (
+    BODY,
+    RESULT,
+    SAID,
+    SEALER,
+    Json,
+    after_call,
+    prompt,
+)
+
 THEIR_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
-
-
-def read(**changes: Any) -> Turn:
-    request = decode(CreateMessageRequest, encode({**BODY, **changes}))
-    return read_message(request, Defaults(vocab_size=300), SEALER, thinks=True, modalities=("image",))
-
-
-def prompt(**changes: Any) -> ChatPrompt:
-    found = read(**changes).prompt
-    assert isinstance(found, ChatPrompt)
-    return found
-
-
-def refusal(**changes: Any) -> ApiError:
-    with pytest.raises(ApiError) as caught:
-        read(**changes)
-    assert caught.value.status == 400
-    return caught.value
 
 
 def written(events: list[OutputEvent], **changes: Any) -> tuple[list[Json], Json]:
@@ -249,14 +227,6 @@ def test_instructions_come_first(system: Any, expected: str) -> None:
     assert [one.role for one in prompt(messages=between).messages] == ["user", "system", "user"]
 
 
-def after_call(*content: Any) -> Any:
-    return [
-        *BODY["messages"],
-        {"role": "assistant", "content": [CALL]},
-        {"role": "user", "content": list(content)},
-    ]
-
-
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
@@ -289,133 +259,6 @@ def test_pictures_are_read_where_the_model_reads_them() -> None:
         "https://example.org/a.png",
         "What?",
     ]
-
-
-@pytest.mark.parametrize(
-    ("choice", "mode", "names", "parallel"),
-    [
-        (None, "auto", None, True),
-        ({"type": "auto"}, "auto", None, True),
-        ({"type": "auto", "disable_parallel_tool_use": True}, "auto", None, False),
-        ({"type": "any"}, "required", None, True),
-        ({"type": "any", "disable_parallel_tool_use": True}, "required", None, False),
-        ({"type": "tool", "name": "f"}, "required", ("f",), False),
-        ({"type": "none"}, "none", None, True),
-    ],
-)
-def test_a_choice_of_tools_is_read(choice: Any, mode: str, names: Any, parallel: bool) -> None:
-    """MSG-04."""
-    found = read(tools=[TOOL], tool_choice=choice)
-    assert (found.tool_choice.mode, found.tool_choice.names, found.tool_choice.parallel) == (
-        mode,
-        names,
-        parallel,
-    )
-    assert isinstance(found.prompt, ChatPrompt)
-    assert len(found.prompt.tools) == (mode != "none")
-
-
-def test_examples_of_arguments_are_shown_to_the_model() -> None:
-    (tool,) = prompt(tools=[{**TOOL, "description": "Do f.", "input_examples": [{"x": "é"}]}]).tools
-    assert tool.description == 'Do f.\n\nExamples of the input:\n{"x": "é"}'
-
-
-@pytest.mark.parametrize(
-    ("thinking", "config", "effort", "budget"),
-    [
-        (None, None, None, None),
-        ({"type": "disabled"}, None, "none", None),
-        ({"type": "disabled"}, {"effort": "high"}, "none", None),
-        ({"type": "adaptive"}, None, "medium", None),
-        ({"type": "adaptive"}, {"effort": "max"}, "max", None),
-        ({"type": "enabled", "budget_tokens": 7}, None, "medium", 7),
-        (None, {"effort": "low"}, "low", None),
-    ],
-)
-def test_thinking_is_read(thinking: Any, config: Any, effort: str | None, budget: int | None) -> None:
-    found = read(thinking=thinking, output_config=config)
-    assert isinstance(found.prompt, ChatPrompt)
-    assert (found.prompt.effort, found.thinking_budget) == (effort, budget)
-
-
-def test_a_budget_changes_nothing_for_a_model_that_does_not_think() -> None:
-    request = decode(
-        CreateMessageRequest, encode({**BODY, "thinking": {"type": "enabled", "budget_tokens": 7}})
-    )
-    assert read_message(request, Defaults(vocab_size=300), SEALER, thinks=False).thinking_budget is None
-
-
-@pytest.mark.parametrize(
-    "block",
-    [
-        THOUGHT,
-        {**THOUGHT, "thinking": ""},
-        {"type": "redacted_thinking", "data": THOUGHT["signature"]},
-    ],
-)
-def test_thinking_comes_back_by_its_seal(block: Json) -> None:
-    """MSG-06."""
-    message = prompt(messages=[*BODY["messages"], {"role": "assistant", "content": [block, SAID]}]).messages[
-        -1
-    ]
-    assert (message.reasoning, message.content) == ("hm", "so")
-
-
-def _assistant(*blocks: Any) -> Any:
-    return {
-        "messages": [*BODY["messages"], {"role": "assistant", "content": list(blocks)}, *BODY["messages"]]
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "param"),
-    [
-        (_assistant({**THOUGHT, "thinking": "hmm"}), "messages[1].content[0].signature"),
-        (_assistant({**THOUGHT, "signature": "x"}), "messages[1].content[0].signature"),
-        (_assistant({**THOUGHT, "signature": ""}), "messages[1].content[0].signature"),
-        (_assistant({"type": "redacted_thinking", "data": "x"}), "messages[1].content[0].data"),
-        (_assistant(CALL), "messages[1].content[0]"),
-        (_assistant(CALL, CALL), "messages[1].content[1].id"),
-        ({"messages": [*BODY["messages"], {"role": "assistant", "content": [CALL]}]}, "messages[1].content[0]"),
-        ({"messages": after_call({**RESULT, "tool_use_id": "t2"})}, "messages[2].content[0].tool_use_id"),
-        ({"messages": after_call(RESULT, RESULT)}, "messages[2].content[1].tool_use_id"),
-        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": [{"type": "search_result"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "f"}}]}]},
-         "messages[0].content[0].source.type"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "data:,x"}}]}]},
-         "messages[0].content[0].source.url"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "ftp://x"}}]}]},
-         "messages[0].content[0].source.url"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
-        ({"tools": [TOOL, TOOL]}, "tools[1].name"),
-        ({"tools": [{**TOOL, "input_schema": {"type": "string"}}]}, "tools[0].input_schema.type"),
-        ({**PREFILLED, "thinking": {"type": "adaptive"}}, "thinking"),
-        ({**PREFILLED, "output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format"),
-        ({"messages": [*BODY["messages"], {"role": "assistant", "content": ""}]}, "messages"),
-        ({"tools": [{**TOOL, "allowed_callers": ["code_execution_20250825"]}]}, "tools[0].allowed_callers"),
-        ({"tools": [{**TOOL, "input_schema": {"type": 3}}]}, "tools[0].input_schema"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice.name"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 20}}, "thinking.budget_tokens"),
-        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
-        ({"stop_sequences": ["a", ""]}, "stop_sequences[1]"),
-        ({"container": "c"}, "container"),
-        ({"diagnostics": {"previous_message_id": "m"}}, "diagnostics"),
-        ({"inference_geo": "eu"}, "inference_geo"),
-        ({"output_format": {"type": "json_schema", "schema": {}}}, "output_format"),
-        ({"mcp_servers": [{"type": "url", "url": "https://h", "name": "n"}]}, "mcp_servers"),
-    ],
-)  # fmt: skip
-def test_what_is_not_honoured_is_refused_by_its_name(changes: Json, param: str) -> None:
-    error = refusal(**changes)
-    assert error.param == param
-
-
-def test_an_empty_list_of_servers_asks_for_nothing() -> None:
-    assert read(mcp_servers=[]) == read()
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,7 @@ from example_servers.odd_servers import answering, error, fixed
 from example_servers.reference import application
 
 from plumbline_conformance.cli import check, main
-from plumbline_conformance.cli.explain import explain
 from plumbline_conformance.recording.file import read_recording
-from plumbline_conformance.suite.contract import rules
-from plumbline_conformance.suite.coverage import published, revisions
 from plumbline_conformance.suite.model import CHECKS, Check, Target
 from plumbline_conformance.suite.selection import Selection, UnknownChoice
 
@@ -181,14 +178,6 @@ def test_findings_that_cannot_be_saved_are_reported(good: str, tmp_path: Path) -
     )
 
 
-def test_list_shows_every_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
-
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(CHECKS)
-    assert "MUST" in lines[0]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "selection", [["chat", "*/list/*", "ERR-01"], ["--level", "must", "--profile", "core"]]
@@ -298,41 +287,6 @@ def test_profiles_levels_and_surfaces_choose() -> None:
         Selection(surfaces=["nope"]).checks()
 
 
-def test_every_check_is_explained() -> None:
-    for name, found in CHECKS.items():
-        out = "\n".join(explain(name) or [])
-        for rule in found.rules:
-            assert rules()[rule]["sentence"] in out, name
-            assert rules()[rule]["source"] in out, name
-        over_websocket = "websocket/" in name and name != "websocket/upgrade/refused"
-        assert ("websocat" if over_websocket else "curl -sS") in out, name
-
-
-@pytest.mark.parametrize("name", ["CHAT-01", "WS-01", "chat/text", "chat/text/shape"])
-def test_an_explanation_is_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", name]) == 0
-
-    assert capsys.readouterr().out == "\n".join([*(explain(name) or []), ""])
-
-
-@pytest.mark.parametrize(
-    "name", ["chat", "chat-08", "CHAT-08", "*/usage", "chat/stream-text/do", "chat/text"]
-)
-def test_what_check_knows_explain_knows(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """By id, prefix, pattern, or rule in any case."""
-    assert main(["explain", name]) == 0
-
-    out = capsys.readouterr().out
-    chosen = Selection(ids=[name]).checks()
-    assert chosen
-    if name in ("chat", "*/usage"):
-        assert out.startswith(f"{name} matches {len(chosen)} checks.")
-        assert all(f"    {check}  {CHECKS[check].title}\n" in out for check in chosen)
-    elif name == "chat/stream-text/do":
-        assert chosen == ["chat/stream-text/done"]
-        assert out.startswith("chat/stream-text/done  (MUST)")
-
-
 def without_completions(asked: set[str]) -> Any:
     """Return the reference without one API, and record the requested paths."""
     inner = application()
@@ -387,15 +341,6 @@ def test_capabilities_that_do_not_exist_are_reported(
     assert "--capabilities: " in capsys.readouterr().out
 
 
-def test_a_published_revision_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--requirements", revisions()[-1], "--surface", "models"]) == 0
-
-    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == [name for name in CHECKS if name.startswith("models/") and name in published()]
-    with pytest.raises(SystemExit):
-        main(["list", "--requirements", "1999-01"])
-
-
 def test_expected_failures_are_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["check", "--base-url", "http://127.0.0.1:1/v1", "--model", "m"]
 
@@ -405,10 +350,6 @@ def test_expected_failures_are_a_baseline(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_rule_is_chosen_in_any_case() -> None:
     assert Selection(ids=["chat-08"]).checks() == Selection(ids=["CHAT-08"]).checks()
-
-
-def test_nothing_is_explained_that_does_not_exist() -> None:
-    assert main(["explain", "no/such/check"]) == 2
 
 
 def test_what_is_concealed_is_not_in_the_recording(good: str, tmp_path: Path) -> None:
