@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.environment import environment
 from benchmarks.roofline.compiled import resources
 from benchmarks.roofline.devices import DEVICES, Device
-from benchmarks.roofline.launches import launches
+from benchmarks.roofline.launches import launches, narrow_launches
 from benchmarks.roofline.prediction import predict
 from benchmarks.roofline.shapes import CONTEXT, LOADS, SHAPES
 
@@ -24,7 +24,7 @@ def rows(devices: Sequence[Device]) -> Iterator[dict[str, Any]]:
     for device in devices:
         for shape in SHAPES:
             for load in LOADS:
-                for launch in launches(shape, load, device.capability):
+                for launch in (*launches(shape, load, device.capability), *narrow_launches(shape, load)):
                     found = resources(launch.case, device.capability)
                     result = predict(device, launch, found)
                     yield {
@@ -99,7 +99,8 @@ def page(found: list[dict[str, Any]], devices: Sequence[Device]) -> str:
         "attainable. What most of the time goes to: m the bandwidth, c computing, l loads that wait for each other,",
         f"else the latency of the first load. Decodes have {CONTEXT} tokens before them, a prompt is one step. Rows",
         "are drawn with `top_p`; all tokens have an adapter of rank 16, shown at the projection of q, k and v. Matrix",
-        "products of dense layers are cuBLAS's and not in the table. Kernels that move few bytes, such as a norm of",
+        "products of dense layers are cuBLAS's and not in the table, but those with weights of 8 or 4 bits are, for",
+        "the same projection and each kind for itself. Kernels that move few bytes, such as a norm of",
         "one row, cannot reach much of a roofline: what they lose of a step is in the second table.",
         "",
         f"Models: {models}.",

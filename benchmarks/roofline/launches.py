@@ -7,13 +7,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.roofline.shapes import CONTEXT, Load, Shape
-from plumbline_kernels import _attention_triton, _experts_triton, lora, norm, rope_kv, sampling, swiglu
+from plumbline_kernels import (
+    _attention_triton,
+    _experts_triton,
+    lora,
+    norm,
+    rope_kv,
+    sampling,
+    swiglu,
+)
 from plumbline_kernels._backend import CompileCase, cdiv, next_power_of_2, tuning
+from plumbline_kernels.narrow import _triton as narrow
 
-__all__ = ["Launch", "launches"]
+__all__ = ["Launch", "launches", "narrow_launches"]
 
 _RANK = 16
 """Of adapters; all tokens have one, at the projection of q, k and v."""
+_GROUP = 128
+"""Inputs of a narrow weight that share a scale."""
+_MXFP4 = 32
+"""The same of MXFP4."""
 _SAMPLE_OPERATIONS = 12
 """What a token costs in a pass: three operations to scale it, and three for each of three keys."""
 
@@ -48,6 +61,12 @@ def launches(shape: Shape, load: Load, capability: int = 90) -> Iterator[Launch]
     for launch in _of_layer(shape, load, capability):
         yield replace(launch, per_step=launch.per_step * shape.layers)
     yield from _of_sampling(shape, load.sequences)
+
+
+def narrow_launches(shape: Shape, load: Load) -> Iterator[Launch]:
+    """Yield what takes the place of products in a step with weights of 8 or 4 bits, one launch of each kind."""
+    for launch in (*_narrow_experts(shape, load.tokens), *_narrow(shape, load.tokens)):
+        yield replace(launch, per_step=launch.per_step * shape.layers)
 
 
 def _of_layer(shape: Shape, load: Load, capability: int) -> Iterator[Launch]:
@@ -150,9 +169,23 @@ def _prefill(shape: Shape, tokens: int, capability: int) -> Iterator[Launch]:
 
 
 def _experts(shape: Shape, tokens: int) -> Iterator[Launch]:
+    yield from _grouped(shape, tokens, "", 2.0, {})
+
+
+def _narrow_experts(shape: Shape, tokens: int) -> Iterator[Launch]:
+    """Yield the products of experts with MXFP4."""
+    if not shape.experts:
+        return
+    weights = {"FLOATS": True, "SHIFTED": False, "STEP": _MXFP4}
+    yield from _grouped(shape, tokens, " bits=4 floats", 0.5 + 2 / _MXFP4, weights)
+
+
+def _grouped(
+    shape: Shape, tokens: int, width: str, weight_bytes: float, constants: dict[str, Any]
+) -> Iterator[Launch]:
     rows, number = tokens * shape.top_k, shape.experts
     kind = "decode" if rows <= 16 * number else "prefill"
-    config = tuning(f"experts_{kind}")
+    config = tuning(f"experts_{'narrow_' if width else ''}{kind}")
     active = number * (1 - (1 - shape.top_k / number) ** tokens)
     blocks = active * cdiv(max(round(rows / active), 1), config["block_m"])
     for part, inputs, outputs in (
@@ -160,11 +193,38 @@ def _experts(shape: Shape, tokens: int) -> Iterator[Launch]:
         ("down", shape.inner, shape.hidden),
     ):
         yield Launch(
-            kernel=f"experts {part}",
-            case=_case(_experts_triton, f"experts {kind} {part}", {"TOP_K": shape.top_k, "BIAS": False}, {}),
+            kernel=f"experts {part}{' MXFP4' if width else ''}",
+            case=_case(
+                _experts_triton,
+                f"experts {kind} {part}{width}",
+                {"TOP_K": shape.top_k, "BIAS": False, **constants},
+                {},
+            ),
             programs=round(blocks) * cdiv(outputs, config["block_n"]),
-            least_bytes=active * outputs * inputs * 2 + rows * (inputs + outputs) * 2,
+            least_bytes=active * outputs * inputs * weight_bytes + rows * (inputs + outputs) * 2,
             flops=2.0 * rows * inputs * outputs,
+            tile_flops=2.0 * config["block_m"] * config["block_n"] * config["block_k"],
+            iterations=cdiv(inputs, config["block_k"]),
+            cached=kind == "prefill",
+        )
+
+
+def _narrow(shape: Shape, tokens: int) -> Iterator[Launch]:
+    """Yield the projection of q, k and v with each kind of weights, of which a step has one."""
+    if tokens > narrow._MANY_ROWS:
+        return  # cuBLAS computes them.
+    kind = "decode" if tokens <= narrow._FEW_ROWS else "prefill"
+    config = tuning(f"narrow_{kind}")
+    inputs, outputs = shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    for name, bits, floats in (("int8", 8, False), ("int4", 4, False), ("fp8", 8, True)):
+        constants = {"BIAS": False, "SHIFTED": False, "STEP": 0}
+        width = f"bits={bits}{' floats' if floats else ''}"
+        yield Launch(
+            kernel=f"linear {name}",
+            case=_case(narrow, f"narrow {kind} {width}", constants, {}),
+            programs=cdiv(tokens, config["block_m"]) * cdiv(outputs, config["block_n"]),
+            least_bytes=outputs * inputs * (bits / 8 + 2 / _GROUP) + tokens * (inputs + outputs) * 2,
+            flops=2.0 * tokens * inputs * outputs,
             tile_flops=2.0 * config["block_m"] * config["block_n"] * config["block_k"],
             iterations=cdiv(inputs, config["block_k"]),
             cached=kind == "prefill",

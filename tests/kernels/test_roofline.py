@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from benchmarks.roofline.compiled import Resources
 from benchmarks.roofline.devices import DEVICES, Device
-from benchmarks.roofline.launches import Launch, launches
+from benchmarks.roofline.launches import Launch, launches, narrow_launches
 from benchmarks.roofline.prediction import predict, resident
 from benchmarks.roofline.shapes import LOADS, SHAPES, Load, Shape
 from hypothesis import given, settings
@@ -49,7 +49,7 @@ def test_what_a_multiprocessor_holds(
 def test_no_launch_is_better_than_the_roofline(
     device: Device, step: tuple[Shape, Load], found: Resources
 ) -> None:
-    for launch in launches(*step):
+    for launch in (*launches(*step), *narrow_launches(*step)):
         # Products of tiles are at least the useful ones, so the grid covers the work.
         assert launch.programs >= 1
         if launch.flops:
@@ -62,7 +62,7 @@ def test_no_launch_is_better_than_the_roofline(
 @given(step=st.sampled_from(STEPS), found=RESOURCES)
 def test_a_faster_memory_never_slows_a_launch_down(step: tuple[Shape, Load], found: Resources) -> None:
     faster = replace(H100, bandwidth=2 * H100.bandwidth, memory_latency=H100.memory_latency / 2)
-    for launch in launches(*step):
+    for launch in (*launches(*step), *narrow_launches(*step)):
         assert predict(faster, launch, found).seconds <= predict(H100, launch, found).seconds
 
 
