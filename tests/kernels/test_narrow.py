@@ -111,3 +111,6 @@ def test_rows_are_packed_alike_in_any_blocks(
     whole = pack_narrow(levels, bits, scales, shifts)
     monkeypatch.setattr(narrow_weight, "_PACKED", 64)
     assert torch.equal(pack_narrow(levels, bits, scales, shifts).levels, whole.levels)
+    floats = [pack_narrow(levels, bits, scales, None, True) for _ in range(2)]
+    stack = stack_narrow(floats)
+    assert torch.equal(stack.dequantised(torch.float32)[1], floats[0].dequantised(torch.float32))

@@ -1,6 +1,6 @@
 """Hold weights as levels of 8 or 4 bits, and round others to such levels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 
@@ -93,7 +93,7 @@ def stack_narrow(matrices: Sequence[NarrowWeight]) -> NarrowWeight:
             [torch.zeros_like(each.scales) if each.shifts is None else each.shifts for each in matrices]
         )
     return NarrowWeight(
-        torch.stack([each.levels for each in matrices]),
+        _joined(torch.stack, [each.levels for each in matrices]),
         torch.stack([each.scales for each in matrices]),
         shifts,
         matrices[0].bits,
@@ -124,13 +124,18 @@ def pack_narrow(
     count = max(1, _PACKED // inputs)
     moved = repeat(None) if shifts is None else torch.split(shifts, count)
     parts = zip(torch.split(weight, count), torch.split(scales, count), moved, strict=False)
-    levels = torch.cat([_levels(*part, bits, floats) for part in parts])
+    levels = _joined(torch.cat, [_levels(*part, bits, floats) for part in parts])
     if floats and bits == 8:
         is_nan = (levels.view(torch.uint8) & 127) == 127
         scales = torch.where(is_nan.view(len(weight), groups, -1).any(-1), float("nan"), scales)
     by_groups = [None if part is None else part.t().contiguous() for part in (scales, shifts)]
     assert by_groups[0] is not None
     return NarrowWeight(levels, by_groups[0], by_groups[1], bits, floats)
+
+
+def _joined(join: Callable[[list[Tensor]], Tensor], levels: list[Tensor]) -> Tensor:
+    """Join levels as bytes: floats of 8 bits are not joined on every device."""
+    return join([each.view(torch.uint8) for each in levels]).view(levels[0].dtype)
 
 
 def _narrowest(factors: Tensor, weight: Tensor) -> Tensor:
