@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from mutants.basic import BASICS
-from mutants.chat import CHAT
+from mutants.chat.features import CHAT
 from mutants.clauses import CLAUSES
-from mutants.client_tools import CLIENT_TOOLS
 from mutants.completions import COMPLETIONS
 from mutants.effects import EFFECTS
 from mutants.further_rules import FURTHER_RULES
 from mutants.identity import IDENTITY
 from mutants.laws import LAWS
-from mutants.mcp import MCP
 from mutants.members import MEMBERS
 from mutants.messages import MESSAGES
 from mutants.mutations import Mutant
 from mutants.prompts import PROMPTS
-from mutants.response_clauses import RESPONSE_CLAUSES
-from mutants.response_members import RESPONSE_MEMBERS
-from mutants.responses import RESPONSES
+from mutants.responses.basics import RESPONSES
+from mutants.responses.clauses import RESPONSE_CLAUSES
+from mutants.responses.client_tools import CLIENT_TOOLS
+from mutants.responses.mcp import MCP
+from mutants.responses.members import RESPONSE_MEMBERS
 from mutants.state import STATE
 from mutants.typed import TYPED
 

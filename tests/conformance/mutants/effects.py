@@ -6,7 +6,7 @@ from typing import Any
 
 from mutants.basic import counted, put
 from mutants.mutations import LAST, Mutant, Mutation, body, body_bytes, chunks, header, without
-from mutants.response_clauses import entries, walk
+from mutants.responses.clauses import entries, walk
 from plumbline_conformance.checks.common import at
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.transcript.model import Transcript

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mutants.basic import counted, of_kind, put
-from mutants.chat import logprobs, streamed_logprobs
-from mutants.chat_changes import STREAM, WHOLE, calls, pieces, text
+from mutants.chat.changes import STREAM, WHOLE, calls, pieces, text
+from mutants.chat.features import logprobs, streamed_logprobs
 from mutants.messages import ONE, changes
 from mutants.mutations import (
     FIRST,
@@ -21,7 +21,7 @@ from mutants.mutations import (
     status,
     without,
 )
-from mutants.responses import final, item
+from mutants.responses.basics import final, item
 from mutants.state import messages
 from plumbline_conformance.transcript.model import Transcript
 

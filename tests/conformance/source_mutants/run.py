@@ -3,8 +3,8 @@
 The unchanged server answers each session of the wide set and each scenario of the judge, and notes which lines run in
 it. Faults are drawn from lines that the wide set runs. A fault counts if the server starts with it and answers a
 request of the wide set in another way; only the sessions that run its line are sent. The judge then sends the scenarios
-that run the line, the quick ones first, and ends at the first accusation; a scenario that does not run the line cannot
-show the fault. A survivor is a fault that no check accuses: `survivors.toml` has the reason of each.
+that run the line, the quick ones first, and the others, and ends at the first accusation. A survivor is a fault that no
+check accuses: `survivors.toml` has the reason of each.
 """
 
 from __future__ import annotations
@@ -218,18 +218,20 @@ def _kind(fault: Fault, reference: Reference) -> tuple[str, str]:
             if changed is None:
                 return "no change", ""
             near = reference.near(fault, reference.scenarios)
-            accused, why = asyncio.run(_judged(target, near))
+            others = [name for name in reference.scenarios if name not in near]
+            accused, why = asyncio.run(_judged(target, near, others))
     except DidNotStart:
         return "no start", ""
     return ("detected" if accused else "survived"), f"{changed}: {why}"
 
 
-async def _judged(target: Target, near: Sequence[str]) -> tuple[bool, str]:
+async def _judged(target: Target, near: Sequence[str], others: Sequence[str] = ()) -> tuple[bool, str]:
     """Return whether the judge accuses the server, and the first checks that do.
 
     Args:
         target: the server.
         near: the scenarios that run the changed line.
+        others: sent if none of these accuses: a store that writes later runs the line in another scenario.
     """
     found = await discovered(target, apis_of(list(SCENARIOS.values())), patience=PATIENCE)
     if found.why is not None:
@@ -237,8 +239,9 @@ async def _judged(target: Target, near: Sequence[str]) -> tuple[bool, str]:
     why = ""
     try:
         async with asyncio.timeout(JUDGING):
-            for part in parts([SCENARIOS[name] for name in near]):
-                why = why or await _accused(part, found.target)
+            for names in (near, others):
+                for part in parts([SCENARIOS[name] for name in names]):
+                    why = why or await _accused(part, found.target)
     except TimeoutError:
         return False, f"the judge did not end in {JUDGING:g} s"
     return bool(why), why or "no check accuses"

@@ -145,8 +145,13 @@ def item_returned(seen: Transcript) -> Iterator[Problem]:
 @check("responses/conversation-item/deleted", "Delete one item of a conversation, and no other", "ST-09")
 def item_deleted(seen: Transcript) -> Iterator[Problem]:
     listed, left = (_object(seen, name).get("data") for name in ("list", "left"))
+    deleted = answered(at(seen, "delete"))
+    if deleted.status != 200:
+        shown = f"status {deleted.status}"
+        yield Problem(expected="status 200", actual=shown, pointer="status", exchange="delete")
+        return
     wanted = [listed[0], *listed[2:]] if isinstance(listed, list) else None
-    if answered(at(seen, "delete")).status != 200 or left != wanted:
+    if left != wanted:
         yield Problem(
             expected=as_json(wanted)[:200], actual=as_json(left)[:200], pointer="data", exchange="left"
         )

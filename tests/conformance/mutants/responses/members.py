@@ -7,7 +7,7 @@ from typing import Any
 from mutants.basic import put
 from mutants.members import Row, likelier, missing, twice, whole
 from mutants.mutations import Event, Mutant, Mutation, body, chunk, chunks, events, without
-from mutants.response_clauses import Change, entries, everywhere, of, renumbered, without_kind
+from mutants.responses.clauses import Change, entries, everywhere, of, renumbered, without_kind
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 
 __all__ = ["RESPONSE_MEMBERS"]

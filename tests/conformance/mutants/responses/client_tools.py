@@ -6,8 +6,8 @@ from typing import Any
 
 from mutants.basic import counted, drop_kind
 from mutants.mutations import Event, Mutant, Mutation, body, events, status
-from mutants.response_members import of_items
-from mutants.responses import every, item
+from mutants.responses.basics import every, item
+from mutants.responses.members import of_items
 from plumbline_conformance.checks.laws import WHOLE
 
 __all__ = ["CLIENT_TOOLS"]

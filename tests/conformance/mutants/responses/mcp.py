@@ -8,8 +8,8 @@ from typing import Any
 
 from mutants.basic import put
 from mutants.mutations import Event, Mutant, Mutation, body, body_bytes, chunk, events
-from mutants.response_clauses import renumbered, without_kind
-from mutants.response_members import of_item
+from mutants.responses.clauses import renumbered, without_kind
+from mutants.responses.members import of_item
 from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.transcript.model import Transcript

@@ -6,8 +6,8 @@ from copy import deepcopy
 from typing import Any
 
 from mutants.basic import counted, put
-from mutants.chat_changes import STREAM, WHOLE, Change, message, reason, streamed, text
-from mutants.chat_tools import TOOLS
+from mutants.chat.changes import STREAM, WHOLE, Change, message, reason, streamed, text
+from mutants.chat.tools import TOOLS
 from mutants.mutations import Event, Mutant, Mutation, body, chunks, events, status, without
 
 __all__ = ["CHAT"]

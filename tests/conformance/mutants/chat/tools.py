@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from mutants.basic import put
-from mutants.chat_changes import STREAM, WHOLE, Change, calls, message, pieces, reason, streamed
+from mutants.chat.changes import STREAM, WHOLE, Change, calls, message, pieces, reason, streamed
 from mutants.mutations import Event, Mutation, chunks, events, status
 
 __all__ = ["TOOLS"]

@@ -1,0 +1,1 @@
+"""Mutants of answers of chat completions."""

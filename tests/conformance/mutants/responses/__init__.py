@@ -1,0 +1,1 @@
+"""Mutants of answers of the Responses API."""
