@@ -32,9 +32,10 @@ GGUF = Path("model.gguf")
 
 def find_a_gpu(monkeypatch: pytest.MonkeyPatch, memory: int = 80 << 30) -> None:
     """Let `--device auto` find a GPU with so many bytes of memory."""
-    for module in (engines, native_engine, native_model):
+    for module in (engines, native_engine, native_memory, native_model):
         monkeypatch.setattr(module, "device_of", lambda _: torch.device("cuda", 0))
     monkeypatch.setattr(native_memory, "device_bytes", lambda _: memory)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (memory, memory))
 
 
 @pytest.fixture
@@ -188,12 +189,12 @@ def test_a_model_runs_on_our_engine_if_that_reads_its_images(tmp_path: Path) -> 
 def test_a_model_without_kernels_for_the_device_runs_elsewhere_or_is_refused_with_the_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    AutoConfig.for_model("qwen3_moe", head_dim=512).save_pretrained(tmp_path)
+    AutoConfig.for_model("qwen3_moe", head_dim=640).save_pretrained(tmp_path)
     assert choose_engine(Settings(), tmp_path, None).name == "plumbline"
     find_a_gpu(monkeypatch)
     chosen = choose_engine(Settings(), tmp_path, None)
     assert chosen.name == "transformers"
-    assert "no heads of 512" in chosen.reason
+    assert "no heads of 640" in chosen.reason
 
 
 def test_a_quantised_model_runs_on_our_engine_but_on_a_gpu_on_vllm(
@@ -240,7 +241,11 @@ def test_the_operator_decides(engine: str, foreign: Path) -> None:
         (Settings(loras=(("a", "b"),)), GGUF, "--lora takes adapters of a model folder"),
         (Settings(engine="llama_cpp", lora_dir="."), GGUF, "--lora-dir takes adapters of a model folder"),
         (Settings(engine="transformers", lora_dir="."), None, "--lora-dir is an option of plumbline, vllm"),
-        (Settings(device_memory=0.5), None, "--device-memory is an option of vllm"),
+        (
+            Settings(engine="transformers", device_memory=0.5),
+            None,
+            "--device-memory is an option of plumbline, vllm",
+        ),
         (Settings(engine="transformers", block_size=16), None, "--block-size is an option of plumbline"),
         (Settings(engine="llama_cpp", threads=2), GGUF, "--threads is an option of plumbline.*n_threads=N"),
         (Settings(engine="vllm", max_num_batched_tokens=1024), None, "--engine-args max_num_batched_tokens"),
@@ -308,18 +313,20 @@ def test_kernels_of_a_cpu_are_refused_on_another_device(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        (Settings(), None),
+        (Settings(device_memory=0.1), r"--max-model-len is 2048, .* the GPU has 0 B left"),
         (
-            Settings(),
+            Settings(kv_cache_bytes=256 << 20),
             r"MiB beside .* of weights and .* of CUDA graphs \(--no-cuda-graphs\), and cuda:0 has 300",
         ),
-        (Settings(cuda_graphs=False), None),
+        (Settings(cuda_graphs=False, kv_cache_bytes=256 << 20), None),
         (Settings(cuda_graphs=False, kv_cache_bytes=299 << 20), "beside .* of weights, and cuda:0 has"),
     ],
 )
 def test_what_a_gpu_cannot_hold_is_refused_before_weights_are_read(
     settings: Settings, words: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache takes 256 MiB, the graphs of 4,096 requests of 1,024 tokens 40."""
+    """The graphs of 4,096 requests of 1,024 tokens take 40 MiB, and the cache what is left unless it is given."""
     find_a_gpu(monkeypatch, memory=300 << 20)
     settings = msgspec.structs.replace(settings, max_num_seqs=4096, max_model_len=2048)
     if words is None:

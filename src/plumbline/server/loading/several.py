@@ -90,22 +90,26 @@ def _source(settings: Settings, name: str, path: str) -> Source:
     own = msgspec.structs.replace(settings, models=((name, path),), model_dir="", models_memory_bytes=None)
     folder, gguf = find_files(own)
     own = msgspec.structs.replace(own, models=((model_name(folder, gguf, own), path),))
-    return Source((own.models[0][0],), partial(load, own), _size(own, folder, gguf))
-
-
-def _size(settings: Settings, folder: Path, gguf: Path | None) -> int:
-    """Return the bytes that a model takes: weights as in their files, its KV cache at its largest, and CUDA graphs."""
-    weights, graphs = weight_bytes(folder, gguf), 0
+    graphs = 0
     try:
-        engine = choose_engine(settings, folder, gguf).name
+        engine = choose_engine(own, folder, gguf).name
         if engine == "plumbline":
-            graphs = recorded_bytes(settings, describe_model(settings, folder, gguf))
+            graphs = recorded_bytes(own, describe_model(own, folder, gguf))
     except Exception:  # It cannot be loaded either, and the error of that is the one to report.
         engine = "plumbline"
+    if engine == "plumbline" and own.kv_cache_bytes is None:
+        # The only model of a server takes all that a GPU has; of several each takes as much as on a CPU.
+        own = msgspec.structs.replace(own, kv_cache_bytes=cache_bytes(own, engine, gguf))
+    return Source((own.models[0][0],), partial(load, own), _size(own, engine, folder, gguf) + graphs)
+
+
+def _size(settings: Settings, engine: str, folder: Path, gguf: Path | None) -> int:
+    """Return the bytes that a model takes: its weights as in their files, and its KV cache at its largest."""
+    weights = weight_bytes(folder, gguf)
     if engine == "vllm" and settings.kv_cache_bytes is None and torch.cuda.is_available():
         # Its cache takes what the weights leave of this share.
         return int(device_bytes(torch.device("cuda")) * (settings.device_memory or _SHARE))
-    return weights + cache_bytes(settings, engine, gguf) + graphs
+    return weights + cache_bytes(settings, engine, gguf)
 
 
 def _check_names(sources: list[Source], settings: Settings) -> None:

@@ -168,7 +168,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         _engine(
             "maximum size of the KV cache",
             "SIZE",
-            default="256 MiB; llama_cpp 1 GiB, transformers 4 GiB, vllm what --device-memory leaves",
+            default="256 MiB; llama_cpp 1 GiB, transformers 4 GiB; on a GPU what --device-memory leaves",
         ),
     ] = None
     device_memory: Annotated[
@@ -176,8 +176,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         _engine(
             "part of the GPU's memory for weights and cache, 0 to 1",
             "FRACTION",
-            default="vLLM's own, 0.9",
-            engines=("vllm",),
+            default="0.9",
+            engines=("plumbline", "vllm"),
         ),
     ] = None
     compile: Annotated[

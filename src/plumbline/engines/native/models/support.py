@@ -17,7 +17,7 @@ from plumbline_kernels.cpu.library import Library
 
 __all__ = ["compiled_problem", "kernels_problem"]
 
-_WIDEST_HEAD, _WIDEST_LATENT = 256, 512
+_WIDEST_HEAD, _WIDEST_LATENT = 512, 512
 """What the registers of an H200 hold in the attention kernels (tests/kernels/test_compile.py)."""
 
 

@@ -20,7 +20,13 @@ from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.native.threads import candidates, fastest
 from plumbline.server.loading.adapter_ranks import largest_rank
 from plumbline.server.loading.memory import weight_bytes
-from plumbline.server.loading.native.memory import check_memory, engine_config, held_bytes, recorded_bytes
+from plumbline.server.loading.native.memory import (
+    check_memory,
+    engine_config,
+    gpu_cache_bytes,
+    held_bytes,
+    recorded_bytes,
+)
 from plumbline.server.loading.native.model import (
     NativeModel,
     compiled,
@@ -75,7 +81,18 @@ def build_native(
             "only the text of this model is run, and requests with images are refused: %s", model.no_images
         )
     # Before the weights are read, and before tables of so many positions are made.
-    config = engine_config(model, settings, dtype)
+    weights, graphs, room = 0, recorded_bytes(settings, model), None
+    if device.type == "cuda":
+        # Files may have wider numbers than the model is run with.
+        weights = weight_bytes(folder, gguf) * dtype.itemsize // max(dtype.itemsize, described.dtype.itemsize)
+        states = settings.max_num_seqs * described.state_bytes(dtype.itemsize)
+        room = gpu_cache_bytes(settings, device, weights + graphs + states)
+    elif settings.device_memory is not None:
+        raise OptionError(
+            "--device-memory",
+            f"is a part of a GPU's memory, and the model is on {device}: give --kv-cache-bytes",
+        )
+    config = engine_config(model, settings, dtype, room)
     if settings.enable_prefix_caching and described.state_bytes(1):
         _log.warning(
             "the prefix cache is off: layers of %s keep a state of the whole sequence, so prompts with the same "
@@ -83,10 +100,6 @@ def build_native(
             described.model_type,
         )
     held = held_bytes(described, config, dtype)
-    weights, graphs = 0, recorded_bytes(settings, model)
-    if device.type == "cuda":
-        # Files may have wider numbers than the model is run with.
-        weights = weight_bytes(folder, gguf) * dtype.itemsize // max(dtype.itemsize, described.dtype.itemsize)
     check_memory(held, weights, graphs, device)
     library = _cpu_kernels(settings, described, dtype, device)
     loaded = _load(settings, model, folder, dtype, config.max_model_len, library)

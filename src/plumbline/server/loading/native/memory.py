@@ -19,10 +19,12 @@ from plumbline.server.settings.sizes import size_text
 
 __all__ = [
     "CACHE_BYTES",
+    "DEVICE_SHARE",
     "NUM_BATCHED_TOKENS",
     "cache_bytes",
     "check_memory",
     "engine_config",
+    "gpu_cache_bytes",
     "held_bytes",
     "recorded_bytes",
 ]
@@ -33,7 +35,10 @@ CACHE_BYTES: Mapping[str, int] = MappingProxyType(
     {"plumbline": 256 * 1024**2, "llama_cpp": 1024**3, "transformers": 4 * 1024**3, "vllm": 4 * 1024**3}
 )
 """Bytes of keys and values by engine, unless `--kv-cache-bytes` is given. Ours allocates them at the start,
-llama.cpp and transformers what requests need. vLLM takes as many on a CPU, and on a GPU what its weights leave."""
+llama.cpp and transformers what requests need. vLLM takes as many on a CPU. On a GPU it takes what its weights leave,
+and so does ours for the only model of a server."""
+DEVICE_SHARE = 0.9
+"""The part of a GPU's memory for weights and cache, unless `--device-memory` is given."""
 NUM_BATCHED_TOKENS = 1024
 """Tokens in a step of our engine and llama.cpp."""
 _BLOCK_SIZE = 16
@@ -45,8 +50,26 @@ def cache_bytes(settings: Settings, engine: str, gguf: Path | None) -> int:
     return settings.kv_cache_bytes or CACHE_BYTES["llama_cpp" if gguf is not None else engine]
 
 
-def engine_config(model: NativeModel, settings: Settings, dtype: torch.dtype) -> EngineConfig:
+def gpu_cache_bytes(settings: Settings, device: torch.device, taken: int) -> int:
+    """Return the bytes of keys and values that a GPU has room for, beside what else is taken of it.
+
+    What `--device-memory` leaves stays free for the intermediate results of a step, whatever other processes hold.
+    """
+    free, there = torch.cuda.mem_get_info(device)
+    spare = there * (1 - (settings.device_memory or DEVICE_SHARE))
+    return max(int(free - spare) - taken, 0)
+
+
+def engine_config(
+    model: NativeModel, settings: Settings, dtype: torch.dtype, room: int | None = None
+) -> EngineConfig:
     """Return the limits of our engine for a model.
+
+    Args:
+        model: to serve.
+        settings: of the server.
+        dtype: of keys and values.
+        room: bytes of keys and values unless `--kv-cache-bytes` says how many; None for what every model gets.
 
     Raises:
         OptionError: the cache does not hold one request.
@@ -54,7 +77,9 @@ def engine_config(model: NativeModel, settings: Settings, dtype: torch.dtype) ->
     described = model.description
     block_size = settings.block_size or _BLOCK_SIZE
     block_bytes = described.cache_width * dtype.itemsize * block_size
-    size = cache_bytes(settings, "plumbline", None if model.gguf is None else model.gguf.file)
+    size = settings.kv_cache_bytes or room
+    if size is None:
+        size = cache_bytes(settings, "plumbline", None if model.gguf is None else model.gguf.file)
     max_model_len = settings.max_model_len or described.context_length
     if model.gguf is not None and settings.max_model_len is None:
         max_model_len = _held(size // block_bytes * block_size, max_model_len)
@@ -62,6 +87,12 @@ def engine_config(model: NativeModel, settings: Settings, dtype: torch.dtype) ->
     num_blocks = min(size // block_bytes, blocks_per_sequence * settings.max_num_seqs)
     if num_blocks < blocks_per_sequence:
         needed = blocks_per_sequence * block_bytes
+        if room is not None and settings.kv_cache_bytes is None:
+            raise OptionError(
+                "--max-model-len",
+                f"is {max_model_len}, and a request of so many tokens takes {size_text(needed)} of cache where the "
+                f"GPU has {size_text(room)} left: give less, or a larger --device-memory",
+            )
         raise OptionError(
             "--kv-cache-bytes",
             f"must be at least {needed}, which one request of {max_model_len} tokens takes, got {size}: give "

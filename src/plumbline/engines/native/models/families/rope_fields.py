@@ -72,9 +72,9 @@ def read_rope(
     found.pop("type", None)
     theta = float(found.pop("rope_theta", None) or rope_theta(fields, theta))
     fields.without_effect("rope_theta")
-    rotated = float(
-        found.pop("partial_rotary_factor", None) or fields.number("partial_rotary_factor", part or 1.0)
-    )
+    # transformers up to 5.17 writes it in both places.
+    rotated = fields.number("partial_rotary_factor", part or 1.0)
+    rotated = float(found.pop("partial_rotary_factor", None) or rotated)
     if rotated != 1.0 and part is None:
         raise UnsupportedModelError(
             f"partial_rotary_factor must be 1 for model_type {fields.model_type!r}, not {rotated}"
