@@ -9,8 +9,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 TINY = "--dry-run" in sys.argv
@@ -22,6 +22,7 @@ import torch  # noqa: E402
 
 from benchmarks.environment import environment  # noqa: E402
 from benchmarks.gpu.families import family_cases, family_difference, graph_difference  # noqa: E402
+from benchmarks.gpu.further import LATENT, NET, SMALL_LATENT, SMALL_NET, mixers, narrow_operations  # noqa: E402
 from benchmarks.gpu.operations import (  # noqa: E402
     Maker,
     Operation,
@@ -30,13 +31,15 @@ from benchmarks.gpu.operations import (  # noqa: E402
     operations,
     reference,
 )
+from benchmarks.gpu.timing import gpu_seconds  # noqa: E402
 from benchmarks.roofline.devices import DEVICES, Device  # noqa: E402
 from benchmarks.roofline.launches import Launch, launches  # noqa: E402
 from benchmarks.roofline.shapes import LOADS, SHAPES, Load, Shape  # noqa: E402
 
-LIMITS = {torch.bfloat16: (2e-2, 5e-2), torch.float32: (1e-4, 1e-4)}
-"""Largest differences of an operation and of the logits of a model. bf16 has steps of 0.8 %; a model rounds its weights
-and each result to it, the reference neither."""
+LIMITS = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
+"""Largest differences of an operation, and of logits as a graph; bf16 has steps of 0.8 %."""
+FAMILIES = {torch.bfloat16: 3.0, torch.float32: 1e-4}
+"""Largest `family_difference`."""
 DRAWS = 0.02
 """Largest share of drawn tokens that differ: where two are as likely, the last bit of an exponential decides."""
 SMALL = (
@@ -46,36 +49,40 @@ SMALL = (
 """Shapes of the comparison with the reference."""
 SMALL_LOADS = (Load("decode 1", 1), Load("decode 3", 3), Load("prefill 37", 1, 37))
 SMALLEST = Shape("tiny", "experts", 1, 32, 2, 1, 16, 24, 70, experts=2, top_k=1)
-RUNS = 30
-FLUSHED = 512 * 2**20
-"""Bytes that are written before each timed run: more than the L2 cache of any GPU."""
 
 
 def compared(
     make: Maker, shapes: Sequence[Shape], loads: Sequence[Load], context: int
 ) -> Iterator[dict[str, Any]]:
     """Yield how far each operation is from its reference."""
-    for shape in shapes:
-        for load in loads:
-            for each in operations(make, shape, load, context):
-                arguments = on_cpu(each.arguments)
-                limit = DRAWS if each.name == "sample" else LIMITS[make.dtype][0]
-                found = _tried(lambda one=each: one.call(*one.arguments))
-                with reference():
-                    far = found if isinstance(found, str) else difference(found, each.call(*arguments))
-                yield _row(f"{each.name}, {shape.name}, {load.name}", far, limit)
+    for load in loads:
+        for shape in shapes:
+            for each in chain(operations(make, shape, load, context), narrow_operations(make, shape, load)):
+                yield _row(f"{each.name}, {shape.name}, {load.name}", *_compared(make, each))
+        for each in mixers(make, SMALL_LATENT, SMALL_NET, load, context):
+            yield _row(f"{each.name}, {load.name}", *_compared(make, each))
+
+
+def _compared(make: Maker, each: Operation) -> tuple[float | str, float]:
+    """Return how far an operation is from its reference, or what went wrong, and the limit."""
+    # Copied first: some operations write in place.
+    arguments = on_cpu(each.arguments)
+    found = _tried(lambda: each.call(*each.arguments))
+    with reference():
+        far = found if isinstance(found, str) else difference(found, each.call(*arguments))
+    return far, DRAWS if each.name == "sample" else LIMITS[make.dtype]
 
 
 def compared_families(make: Maker, cases: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield how far the logits of each family are from those of the CPU."""
+    """Yield how far the logits of each family are from those of the CPU; see `family_difference`."""
     for case in cases:
-        yield _row(case.name, _tried(lambda one=case: family_difference(one, make)), LIMITS[make.dtype][1])
+        yield _row(case.name, _tried(lambda one=case: family_difference(one, make)), FAMILIES[make.dtype])
 
 
 def compared_graphs(make: Maker, cases: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Yield how far the logits of decodes as a graph are from those of decodes launch by launch."""
     for case in cases:
-        yield _row(case.name, _tried(lambda one=case: graph_difference(one, make)), LIMITS[make.dtype][1])
+        yield _row(case.name, _tried(lambda one=case: graph_difference(one, make)), LIMITS[make.dtype])
 
 
 def _tried(call: Any) -> Any:
@@ -97,15 +104,24 @@ def timed(
     """Yield the time of each operation beside the prediction, until the time is over."""
     for shape, load in steps:
         known = list(launches(shape, load, device.capability)) if device else []
-        for each in operations(make, shape, load):
+        for each in chain(operations(make, shape, load), narrow_operations(make, shape, load)):
             if time.monotonic() > until:
                 return
-            seconds = _tried(lambda one=each: _seconds(one, make.device))
-            row = {"model": shape.name, "load": load.name, "operation": each.name}
-            if isinstance(seconds, str):
-                yield row | {"error": seconds}
-                continue
-            yield row | {"us": round(seconds * 1e6, 2)} | _beside(device, each, known, seconds)
+            yield _timed(make, device, each, known) | {"model": shape.name, "load": load.name}
+    for load in dict.fromkeys(load for _, load in steps):
+        latents, net = (LATENT, NET) if device else (SMALL_LATENT, SMALL_NET)
+        for each in mixers(make, latents, net, load):
+            if time.monotonic() > until:
+                return
+            yield _timed(make, device, each, []) | {"model": "mixers", "load": load.name}
+
+
+def _timed(make: Maker, device: Device | None, each: Operation, known: Sequence[Launch]) -> dict[str, Any]:
+    """Return the time of an operation beside the prediction, or what went wrong."""
+    seconds = _tried(lambda: _seconds(each, make.device))
+    if isinstance(seconds, str):
+        return {"operation": each.name, "error": seconds}
+    return {"operation": each.name, "us": round(seconds * 1e6, 2)} | _beside(device, each, known, seconds)
 
 
 def _beside(
@@ -128,22 +144,12 @@ def _beside(
 
 
 def _seconds(operation: Operation, device: torch.device) -> float:
-    """Return the median time of an operation; compiling and the first runs do not count."""
+    """Return the time of an operation; see `gpu_seconds`."""
     if device.type != "cuda":
         start = time.perf_counter()
         operation.call(*operation.arguments)
         return time.perf_counter() - start
-    for _ in range(3):
-        operation.call(*operation.arguments)
-    room = torch.empty(FLUSHED // 4, dtype=torch.int32, device=device)
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in "be"] for _ in range(RUNS)]
-    for before, after in marks:
-        room.zero_()
-        before.record()
-        operation.call(*operation.arguments)
-        after.record()
-    torch.cuda.synchronize()
-    return median(before.elapsed_time(after) for before, after in marks) / 1e3
+    return gpu_seconds(lambda: operation.call(*operation.arguments))
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:

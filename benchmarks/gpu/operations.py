@@ -204,7 +204,7 @@ def difference(found: Any, expected: Any) -> float:
     """
     if not isinstance(expected, Tensor):
         return max(difference(one, other) for one, other in zip(found, expected, strict=True))
-    found = found.to("cpu")
+    found, expected = found.to("cpu"), expected.to("cpu")
     if not expected.is_floating_point():
         return float((found != expected).float().mean())
     found = found.float()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 __all__ = ["DEVICES", "Device"]
@@ -13,10 +13,10 @@ __all__ = ["DEVICES", "Device"]
 class Device:
     """A GPU.
 
-    Sources: multiprocessors, clock, bandwidth and products from NVIDIA's data sheets (A100 80 GB SXM; H100 SXM; HGX
-    B200, an eighth of it) and architecture papers; registers, shared memory, warps and programs of a multiprocessor,
-    and 16 results of special functions in a clock, from the CUDA C++ Programming Guide (technical specifications and
-    arithmetic throughput by compute capability).
+    Sources: multiprocessors, clock, bandwidth and products from NVIDIA's data sheets (A100 80 GB SXM; H100 and H200
+    SXM; HGX B200, an eighth of it) and architecture papers; registers, shared memory, warps and programs of a
+    multiprocessor, and 16 results of special functions in a clock, from the CUDA C++ Programming Guide (technical
+    specifications and arithmetic throughput by compute capability).
     """
 
     name: str
@@ -49,6 +49,17 @@ class Device:
     """Assumed, of the L2 cache."""
 
 
+_HOPPER = Device(
+    name="H100",
+    capability=90,
+    multiprocessors=132,
+    shared_kb=228,
+    bandwidth=3.35e12,
+    clock=1.755e9,
+    products=989e12,
+    instructions=MappingProxyType({"mma.sync": 0.62, "wgmma": 1.0}),
+    lanes=128,
+)
 DEVICES = (
     Device(
         name="A100",
@@ -61,17 +72,8 @@ DEVICES = (
         instructions=MappingProxyType({"mma.sync": 1.0}),
         lanes=64,
     ),
-    Device(
-        name="H100",
-        capability=90,
-        multiprocessors=132,
-        shared_kb=228,
-        bandwidth=3.35e12,
-        clock=1.755e9,
-        products=989e12,
-        instructions=MappingProxyType({"mma.sync": 0.62, "wgmma": 1.0}),
-        lanes=128,
-    ),
+    _HOPPER,
+    replace(_HOPPER, name="H200", bandwidth=4.8e12),
     Device(
         name="B200",
         capability=100,

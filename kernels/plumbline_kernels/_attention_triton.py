@@ -18,7 +18,86 @@ from plumbline_kernels._backend import CompileCase, capability_of, check, jit, n
 __all__ = ["MAX_SEGMENTS", "compile_cases", "launch", "num_segments", "reduce"]
 
 MAX_SEGMENTS = 16
+_HEAD_SIZES = (64, 128, 256, 512)
+"""Heads up to each have tiles of their own."""
 _LOG2E = 1.4426950408889634
+
+
+@jit
+def _walk(
+    first_tile,
+    end_tile,
+    q,  # [BLOCK_M, HD_PAD]
+    running_max,  # fp32 [BLOCK_M]
+    running_sum,  # fp32 [BLOCK_M]
+    acc,  # fp32 [BLOCK_M, HD_PAD]
+    table,
+    k_base,
+    v_base,
+    seq_len,
+    position,  # [BLOCK_M]
+    reach,  # [BLOCK_M]
+    cache_block_stride,
+    cache_slot_stride,
+    scale_log2,
+    window,
+    cap,
+    HD: tl.constexpr,
+    HD_PAD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    CAPPED: tl.constexpr,
+    TILED: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Take tiles of keys into the softmax; without MASKED every row sees all of them."""
+    dim = tl.arange(0, HD_PAD)
+    dim_mask = dim < HD
+    for tile in range(first_tile, end_tile):
+        key = tile * TILE + tl.arange(0, TILE)
+        if BLOCK_SIZE % TILE == 0:
+            page = tl.load(table + tile * TILE // BLOCK_SIZE).to(tl.int64)
+            inside = tile * TILE % BLOCK_SIZE + tl.arange(0, TILE)
+        else:
+            page = tl.load(table + key // BLOCK_SIZE, mask=key < seq_len, other=0).to(tl.int64)
+            inside = key % BLOCK_SIZE
+        at = page * cache_block_stride + inside * cache_slot_stride
+        k_at = k_base + at[None, :] + dim[:, None]
+        v_at = v_base + at[:, None] + dim[None, :]
+        if MASKED:
+            # Slots beyond the sequence may hold NaN, and 0 * NaN would poison the sum: load zeros there.
+            key_mask = key < seq_len
+            k = tl.load(k_at, mask=key_mask[None, :] & dim_mask[:, None], other=0.0)
+            v = tl.load(v_at, mask=key_mask[:, None] & dim_mask[None, :], other=0.0)
+        elif HD == HD_PAD:
+            k = tl.load(k_at)
+            v = tl.load(v_at)
+        else:
+            k = tl.load(k_at, mask=dim_mask[:, None], other=0.0)
+            v = tl.load(v_at, mask=dim_mask[None, :], other=0.0)
+
+        scores = tl.dot(q, k, input_precision="ieee") * scale_log2
+        if CAPPED:
+            # scale_log2 has no log2(e) here, but 2 / cap * log2(e): tanh(y) = 1 - 2 / (1 + exp(2 y)).
+            scores = cap * (1.0 - 2.0 / (1.0 + tl.exp2(scores)))
+        if MASKED:
+            visible = key[None, :] <= reach[:, None]
+            if TILED:
+                visible = visible & (key[None, :] >= (position // window * window)[:, None])
+            elif window > 0:
+                visible = visible & (key[None, :] > position[:, None] - window)
+            scores = tl.where(visible, scores, float("-inf"))
+        new_max = tl.maximum(running_max, tl.max(scores, axis=1))
+        safe_max = new_max
+        if MASKED:
+            # A row that has seen no key yet keeps -inf; subtracting zero instead avoids inf - inf.
+            safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)
+        weights = tl.exp2(scores - safe_max[:, None])
+        rescale = tl.exp2(running_max - safe_max)
+        running_sum = running_sum * rescale + tl.sum(weights, axis=1)
+        acc = acc * rescale[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        running_max = new_max
+    return running_max, running_sum, acc
 
 
 @jit
@@ -121,37 +200,21 @@ def _attend_kernel(
     running_max = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     running_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, HD_PAD], dtype=tl.float32)
-    for tile in range(first_tile, end_tile):
-        key = tile * TILE + tl.arange(0, TILE)
-        key_mask = key < seq_len
-        page = tl.load(table + key // BLOCK_SIZE, mask=key_mask, other=0).to(tl.int64)
-        at = page * cache_block_stride + (key % BLOCK_SIZE) * cache_slot_stride
-        # Slots beyond the sequence may hold NaN, and 0 * NaN would poison the sum: load zeros there.
-        k = tl.load(
-            k_base + at[None, :] + dim[:, None], mask=key_mask[None, :] & dim_mask[:, None], other=0.0
-        )
-        v = tl.load(
-            v_base + at[:, None] + dim[None, :], mask=key_mask[:, None] & dim_mask[None, :], other=0.0
-        )
-
-        scores = tl.dot(q, k, input_precision="ieee") * scale_log2
-        if CAPPED:
-            # scale_log2 has no log2(e) here, but 2 / cap * log2(e): tanh(y) = 1 - 2 / (1 + exp(2 y)).
-            scores = cap * (1.0 - 2.0 / (1.0 + tl.exp2(scores)))
-        visible = key[None, :] <= reach[:, None]
-        if TILED:
-            visible = visible & (key[None, :] >= (position // window * window)[:, None])
-        elif window > 0:
-            visible = visible & (key[None, :] > position[:, None] - window)
-        scores = tl.where(visible, scores, float("-inf"))
-        new_max = tl.maximum(running_max, tl.max(scores, axis=1))
-        # A row that has seen no key yet keeps -inf; subtracting zero instead avoids inf - inf.
-        safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)
-        weights = tl.exp2(scores - safe_max[:, None])
-        rescale = tl.exp2(running_max - safe_max)
-        running_sum = running_sum * rescale + tl.sum(weights, axis=1)
-        acc = acc * rescale[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-        running_max = new_max
+    whole_tile = first_tile
+    if not (REACH or TILED or DECODE):
+        # Tiles that every row sees whole come first, without masks; a decode has one other tile.
+        seen = (context_len + first_query + 1) // TILE
+        whole_tile = tl.where(window > 0, first_tile, tl.minimum(tl.maximum(seen, first_tile), end_tile))
+        running_max, running_sum, acc = _walk(
+            first_tile, whole_tile, q, running_max, running_sum, acc, table, k_base, v_base, seq_len, position, reach,
+            cache_block_stride, cache_slot_stride, scale_log2, window, cap,
+            HD, HD_PAD, BLOCK_SIZE, TILE, CAPPED, TILED, False,
+        )  # fmt: skip
+    running_max, running_sum, acc = _walk(
+        whole_tile, end_tile, q, running_max, running_sum, acc, table, k_base, v_base, seq_len, position, reach,
+        cache_block_stride, cache_slot_stride, scale_log2, window, cap,
+        HD, HD_PAD, BLOCK_SIZE, TILE, CAPPED, TILED, True,
+    )  # fmt: skip
 
     out_mask = row_mask[:, None] & dim_mask[None, :]
     if SEGMENTS == 1:
@@ -338,12 +401,11 @@ def reduce(parts: Tensor, maxima: Tensor, sums: Tensor, out: Tensor, sinks: Tens
 def _config(decode: bool, group: int, head_dim: int, capability: int = 90) -> dict[str, int]:
     """Return the tiles for this kind of work; large groups take at least one token.
 
-    Wide heads take smaller tiles, and so do prompts on GPUs before sm_90: there the sums of matrix products are spread
-    over more registers, and the larger tiles would spill them.
+    Before sm_90 the sums of matrix products are spread over more registers, and the large tiles of prompts would spill.
     """
-    sizes = ["", "_wide", "_widest"]
-    size = int(head_dim > 128) + int(not decode and head_dim > 64 and capability < 90)
-    config = tuning(("attention_decode" if decode else "attention_prefill") + sizes[size])
+    size = next(size for size in _HEAD_SIZES if head_dim <= size)
+    name = f"attention_{'decode' if decode else 'prefill'}_{size}"
+    config = tuning(name, capability)
     return config | {"block_m": max(config["block_m"], next_power_of_2(group))}
 
 
@@ -355,7 +417,7 @@ def num_segments(programs: int, max_seq_len: int, tile: int) -> int:
 
 def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
     """Decode and prefill for the head sizes in use, whole and split, with 8 B-like heads and blocks of 64."""
-    for head_dim in (64, 80, 128, 256):
+    for head_dim in (64, 80, 128, 256, 512):
         for segments in (0, 1, MAX_SEGMENTS):  # 0 is prefill
             yield _attend_case(
                 f"paged_attention hd={head_dim} segments={segments}", head_dim, segments, capability

@@ -4,8 +4,9 @@ CPU tensors go to the reference implementation in torch, CUDA tensors to Triton.
 tensors to Triton too, which only works under its interpreter (`TRITON_INTERPRET=1`, set before this package is
 imported): that is how the kernels are tested without a GPU. Without Triton installed the CPU path still works.
 
-Tile sizes come from `tuning.json`, because tuning while serving would cost seconds per shape. They are conservative
-values that fit the registers and shared memory of sm_90 (tests/kernels/test_compile.py); none was measured on a GPU.
+Tile sizes come from `tuning.json`, because tuning while serving would cost seconds per shape. Most are the fastest on
+an H200 (`python -m benchmarks.gpu.tune`) of those that fit the registers and the shared memory of sm_80, sm_90 and
+sm_100 (tests/kernels/test_compile.py).
 """
 
 from __future__ import annotations
@@ -83,12 +84,17 @@ def check(condition: bool, message: str) -> None:
 
 
 @cache
-def tuning(name: str) -> dict[str, int]:
-    """Return the tile sizes and launch options of a kernel."""
-    table: dict[str, dict[str, int]] = json.loads(
+def _table() -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = json.loads(
         Path(__file__).with_name("tuning.json").read_text(encoding="utf-8")
     )
-    return table[name]
+    return found
+
+
+def tuning(name: str, capability: int = 90) -> dict[str, int]:
+    """Return the tile sizes and launch options of a kernel; GPUs other than sm_90 may have entries of their own."""
+    suffix = "_sm_80" if capability < 90 else "_sm_100" if capability >= 100 else ""
+    return _table().get(name + suffix) or _table()[name]
 
 
 def next_power_of_2(n: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from plumbline_kernels._backend import CompileCase, cdiv, check, jit, tl, tuning
+from plumbline_kernels._backend import CompileCase, capability_of, cdiv, check, jit, tl, tuning
 from plumbline_kernels.narrow._triton import narrow_dot, step_of
 from plumbline_kernels.narrow.weight import NarrowWeight
 
@@ -77,7 +77,7 @@ def _grouped_kernel(
         scales = expert * outputs * groups
         acc = narrow_dot(
             rows, row_mask, matrix, scales_ptr + scales, shifts_ptr + scales, column, column_mask,
-            inputs, outputs, group, BITS, FLOATS, SHIFTED, STEP, BLOCK_M, BLOCK_N, BLOCK_K,
+            0, inputs, inputs, outputs, group, BITS, FLOATS, SHIFTED, STEP, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     else:
         weight = weight_ptr + expert * outputs * inputs + column[None, :] * inputs
@@ -120,18 +120,18 @@ def launch(
         return torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     places = chosen.flatten()
     kind = "decode" if tokens * top_k <= 16 * number else "prefill"
-    block_m = tuning(f"experts_{kind}")["block_m"]
+    block_m = _config(gate_up, kind, x.device)["block_m"]
     order = places.argsort(stable=True)
     counts = torch.zeros(number, dtype=torch.int32, device=x.device)
     counts.scatter_add_(0, places, torch.ones_like(places, dtype=torch.int32))
     blocks = (counts + (block_m - 1)) // block_m
     ends = counts.cumsum(0).int(), blocks.cumsum(0).int()
     hidden = torch.empty(len(order), gate_up.shape[1], dtype=x.dtype, device=x.device)
-    _product(x, gate_up, gate_up_bias, hidden, order, None, ends, top_k, kind)
+    _product(x, gate_up, gate_up_bias, hidden, order, None, ends, top_k, kind, block_m)
     out = torch.empty(len(order), x.shape[1], dtype=torch.float32, device=x.device)
     # A column of a wider tensor stays one when it is flattened.
     factors = weights.flatten().contiguous()
-    _product(activate(hidden), down, down_bias, out, order, factors, ends, top_k, kind)
+    _product(activate(hidden), down, down_bias, out, order, factors, ends, top_k, kind, block_m)
     return out.view(tokens, top_k, -1).sum(1)
 
 
@@ -145,14 +145,12 @@ def _product(
     ends: tuple[Tensor, Tensor],
     top_k: int,
     kind: str,
+    block_m: int,
 ) -> None:
     """Multiply rows with the matrices of their experts; with factors, rows of x are sorted, and results are not."""
     number, outputs, inputs = weight.shape
     narrow = weight if isinstance(weight, NarrowWeight) else None
-    config, block_m = (
-        tuning(f"experts_{'narrow_' if narrow else ''}{kind}"),
-        tuning(f"experts_{kind}")["block_m"],
-    )
+    config = _config(weight, kind, x.device)
     levels, bits, scales = (narrow.bytes, narrow.bits, narrow.scales) if narrow else (weight, 0, out)
     groups = narrow.scales.shape[-2] if narrow else 1
     # The last block of each expert may not be full.
@@ -189,11 +187,16 @@ def _product(
     )
 
 
-def compile_cases() -> Iterator[CompileCase]:
+def _config(weight: Tensor | NarrowWeight, kind: str, device: torch.device) -> dict[str, int]:
+    narrow = "narrow_" if isinstance(weight, NarrowWeight) else ""
+    return tuning(f"experts_{narrow}{kind}", capability_of(device))
+
+
+def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
     """Yield both products of decodes and prompts, of whole weights and of narrow ones of all kinds."""
     for kind, instruction in (("decode", "mma.sync"), ("prefill", "wgmma")):
         for bits, floats in ((0, False), (8, False), (4, False), (8, True), (4, True)):
-            config = tuning(f"experts_{'narrow_' if bits else ''}{kind}")
+            config = tuning(f"experts_{'narrow_' if bits else ''}{kind}", capability)
             width = f" bits={bits}{' floats' if floats else ''}" if bits else ""
             for gather in (True, False):
                 part = f"{'gate_up' if gather else 'down'}{width}"

@@ -98,7 +98,7 @@ def test_gates(dtype, randn):
 def test_experts(dtype, tokens, bias, randn, monkeypatch):
     """Some experts are taken by no token, others by more than a block."""
     small = {"block_m": 16, "block_n": 16, "block_k": 16, "num_warps": 4, "num_stages": 1}
-    monkeypatch.setattr(_experts_triton, "tuning", lambda name: small)
+    monkeypatch.setattr(_experts_triton, "tuning", lambda name, *_: small)
     x, weights = randn(tokens, 24, dtype=dtype), randn(tokens, 2)
     chosen = torch.stack([torch.randperm(3)[:2] * 2 for _ in range(tokens)])
     gate_up, down = randn(5, 40, 24, dtype=dtype) / 4, randn(5, 24, 20, dtype=dtype) / 4
@@ -128,7 +128,7 @@ def test_experts_with_weights_of_a_wider_tensor(randn, monkeypatch):
 def test_lora_add(dtype, splits, tokens, inputs, outputs, rank, randn, monkeypatch):
     """Rows without an adapter, groups of more than a block, and rows of y that are part of wider ones."""
     small = {"block_m": 16, "block_n": 16, "block_k": 16, "block_r": 32, "num_warps": 4, "num_stages": 1}
-    monkeypatch.setattr(lora, "tuning", lambda name: small)
+    monkeypatch.setattr(lora, "tuning", lambda name, *_: small)
     monkeypatch.setattr(lora, "_num_splits", lambda programs, tiles: splits)
     x, whole = randn(tokens, inputs, dtype=dtype), randn(tokens, outputs + 8, dtype=dtype)
     down, up = randn(3, rank, inputs, dtype=dtype) / 8, randn(3, outputs, rank, dtype=dtype) / 8

@@ -103,7 +103,7 @@ def test_many_rows_are_multiplied_with_a_copy(monkeypatch):
 )
 def test_narrow_experts(dtype, gate_up, down, shifted, monkeypatch):
     """Tokens without some experts, more rows than a block, and a pair of which one projection is whole."""
-    monkeypatch.setattr(_experts_triton, "tuning", lambda name: SMALL)
+    monkeypatch.setattr(_experts_triton, "tuning", lambda name, *_: SMALL)
 
     def made(number: int, outputs: int, inputs: int, kind: int | None) -> Tensor | narrow.NarrowWeight:
         if kind is None:

@@ -29,34 +29,25 @@ CASES = {
     f"sm_{capability} {case.name}": (capability, case)
     for capability in SHARED_LIMITS
     for cases in (
-        _attention_triton.compile_cases(capability),
-        delta.compile_cases(capability),
-        *(
-            module.compile_cases()
-            for module in (
-                norm,
-                rope_kv,
-                _experts_triton,
-                latent,
-                lora,
-                narrow,
-                swiglu,
-                logits,
-                sampling,
-            )
-        ),
+        *(module.compile_cases(capability) for module in (_attention_triton, _experts_triton, delta, latent)),
+        *(module.compile_cases() for module in (norm, rope_kv, lora, narrow, swiglu, logits, sampling)),
     )
     for case in cases
 }
 
 
+SPILLS = {"sm_90 latent attention": 400}
+"""Bytes of stack where tiles that spill were faster: 1.6 times those that do not, on an H200."""
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_compiles_without_spills_and_within_shared_memory(name: str) -> None:
-    """No byte of stack, and on sm_90 the matrix instruction that the tiles are chosen for."""
+    """No byte of stack but where measured, and on sm_90 the matrix instruction that the tiles are chosen for."""
     capability, case = CASES[name]
     kernel = compile_for(case, capability)
 
-    assert usage(kernel.asm["cubin"])["STACK"] == 0
+    stack = next((most for case, most in SPILLS.items() if name.startswith(case)), 0)
+    assert usage(kernel.asm["cubin"])["STACK"] <= stack
     assert kernel.metadata.shared <= SHARED_LIMITS[capability]
     for instruction in case.instructions:
         assert capability != 90 or instruction in kernel.asm["ptx"]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("triton")
-A100, H100, _ = DEVICES
+A100, H100, *_ = DEVICES
 PLAIN = Resources(registers=64, stack=0, shared=0, instruction="mma.sync", is_pipelined=True)
 RESOURCES = st.builds(
     Resources,

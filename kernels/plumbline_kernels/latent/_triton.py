@@ -13,7 +13,16 @@ from torch import Tensor
 
 from plumbline_kernels._attention_batch import AttentionBatch
 from plumbline_kernels._attention_triton import MAX_SEGMENTS, num_segments, reduce
-from plumbline_kernels._backend import CompileCase, cdiv, check, jit, next_power_of_2, tl, tuning
+from plumbline_kernels._backend import (
+    CompileCase,
+    capability_of,
+    cdiv,
+    check,
+    jit,
+    next_power_of_2,
+    tl,
+    tuning,
+)
 
 __all__ = ["compile_cases", "launch_attention", "launch_write"]
 
@@ -191,7 +200,7 @@ def launch_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int,
     check(q.is_contiguous(), "latent_attention: q must be contiguous")
     check(cache.stride(3) == 1, "latent_attention: rows of the cache must be contiguous")
     tokens, heads, width = q.shape
-    config = tuning("latent_attention")
+    config = tuning("latent_attention", capability_of(q.device))
     blocks = cdiv(heads, config["block_m"])
     # Padding rows stay zero.
     out = torch.zeros(tokens, heads, rank, dtype=q.dtype, device=q.device)
@@ -232,7 +241,7 @@ def launch_attention(q: Tensor, cache: Tensor, batch: AttentionBatch, rank: int,
     return out
 
 
-def compile_cases() -> Iterator[CompileCase]:
+def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
     """Yield both kernels with the shapes of DeepSeek V3 and Kimi K2, whole and in segments."""
     yield CompileCase(
         "latent write",
@@ -243,7 +252,7 @@ def compile_cases() -> Iterator[CompileCase]:
         {"RANK": 512, "ROPE": 64, "BLOCK_SIZE": 64, "RANK_PAD": 512, "HALF_PAD": 32},
         tuning("latent_write"),
     )
-    config = tuning("latent_attention")
+    config = tuning("latent_attention", capability)
     for segments in (1, MAX_SEGMENTS):
         yield CompileCase(
             f"latent attention segments={segments}",

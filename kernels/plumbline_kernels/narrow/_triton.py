@@ -17,8 +17,10 @@ __all__ = ["compile_cases", "launch", "narrow_dot", "step_of", "widen"]
 
 _FEW_ROWS = 16
 """Up to so many rows take the tiles of decodes."""
-_MANY_ROWS = 256
-"""More rows are multiplied with a copy of the weight: not those of an output layer, whose copy would be large."""
+_MANY_ROWS = 64
+"""More rows are multiplied with a copy of the weight, which is faster from there on (H200)."""
+_PROGRAMS, _MOST_SPLITS = 1024, 8
+"""Programs that surely fill a GPU, and parts of the inputs at most."""
 _KINDS = ((8, False), (4, False), (8, True), (4, True))
 """Bits of levels, and whether they are floats."""
 
@@ -101,6 +103,8 @@ def narrow_dot(
     shifts_ptr,  # [groups, OUT], read if SHIFTED
     column,  # [BLOCK_N]
     column_mask,
+    first,  # of the inputs that are taken, a multiple of BLOCK_K
+    last,  # behind them
     inputs,
     outputs,
     group,  # inputs that share a scale
@@ -117,7 +121,7 @@ def narrow_dot(
     width = inputs // each
     acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
     matrix = levels_ptr + column[:, None].to(tl.int64) * width
-    for start in range(0, inputs, BLOCK_K):
+    for start in range(first, last, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         at = start // each + tl.arange(0, BLOCK_K // each)
         x = tl.load(rows[:, None] + k[None, :], mask=row_mask[:, None] & (k < inputs)[None, :], other=0.0)
@@ -153,9 +157,10 @@ def _linear_kernel(
     scales_ptr,
     shifts_ptr,
     bias_ptr,  # [OUT], read if BIAS
-    out_ptr,  # [T, OUT], contiguous
+    out_ptr,  # [T, OUT], or fp32 [splits, T, OUT], contiguous
     tokens,
     x_stride,
+    share,  # inputs of a split
     inputs,
     outputs,
     group,
@@ -170,16 +175,39 @@ def _linear_kernel(
 ):
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = tl.program_id(2)
     row_mask = row < tokens
     column_mask = column < outputs
     acc = narrow_dot(
         x_ptr + row.to(tl.int64) * x_stride, row_mask, levels_ptr, scales_ptr, shifts_ptr, column, column_mask,
-        inputs, outputs, group, BITS, FLOATS, SHIFTED, STEP, BLOCK_M, BLOCK_N, BLOCK_K,
+        split * share, tl.minimum((split + 1) * share, inputs), inputs, outputs, group,
+        BITS, FLOATS, SHIFTED, STEP, BLOCK_M, BLOCK_N, BLOCK_K,
     )  # fmt: skip
     if BIAS:
         acc += tl.load(bias_ptr + column, mask=column_mask, other=0.0).to(tl.float32)[None, :]
-    out = out_ptr + row[:, None].to(tl.int64) * outputs + column[None, :]
+    out = out_ptr + (split.to(tl.int64) * tokens + row[:, None]) * outputs + column[None, :]
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=row_mask[:, None] & column_mask[None, :])
+
+
+@jit
+def _join_kernel(
+    parts_ptr,  # fp32 [SPLITS, T, OUT]
+    bias_ptr,  # [OUT], read if BIAS
+    out_ptr,  # [T, OUT]
+    numbers,  # T * OUT
+    outputs,
+    BIAS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < numbers
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for split in tl.static_range(SPLITS):
+        total += tl.load(parts_ptr + split * numbers + at, mask=mask, other=0.0)
+    if BIAS:
+        total += tl.load(bias_ptr + at % outputs, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @jit
@@ -225,31 +253,59 @@ def launch(x: Tensor, weight: NarrowWeight, bias: Tensor | None) -> Tensor:
     groups, outputs = weight.scales.shape
     config = tuning("narrow_decode" if tokens <= _FEW_ROWS else "narrow_prefill")
     out = torch.empty(tokens, outputs, dtype=x.dtype, device=x.device)
-    if tokens:
-        _linear_kernel[(cdiv(tokens, config["block_m"]), cdiv(outputs, config["block_n"]))](
-            x,
-            weight.bytes,
-            weight.scales,
-            weight.scales if weight.shifts is None else weight.shifts,
+    if not tokens:
+        return out
+    grid, tiles = (
+        (cdiv(tokens, config["block_m"]), cdiv(outputs, config["block_n"])),
+        cdiv(inputs, config["block_k"]),
+    )
+    splits = num_splits(grid[0] * grid[1], tiles)
+    parts = out if splits == 1 else torch.empty((splits, *out.shape), dtype=torch.float32, device=x.device)
+    biased = bias is not None and splits == 1
+    _linear_kernel[(*grid, splits)](
+        x,
+        weight.bytes,
+        weight.scales,
+        weight.scales if weight.shifts is None else weight.shifts,
+        bias if biased else out,
+        parts,
+        tokens,
+        x.stride(0),
+        cdiv(tiles, splits) * config["block_k"],
+        inputs,
+        outputs,
+        inputs // groups,
+        BITS=weight.bits,
+        FLOATS=weight.floats,
+        SHIFTED=weight.shifts is not None,
+        STEP=step_of(weight, config["block_k"]),
+        BIAS=biased,
+        BLOCK_M=config["block_m"],
+        BLOCK_N=config["block_n"],
+        BLOCK_K=config["block_k"],
+        num_warps=config["num_warps"],
+        num_stages=config["num_stages"],
+    )
+    if splits > 1:
+        join = tuning("narrow_join")
+        _join_kernel[(cdiv(out.numel(), join["block"]),)](
+            parts,
             out if bias is None else bias,
             out,
-            tokens,
-            x.stride(0),
-            inputs,
+            out.numel(),
             outputs,
-            inputs // groups,
-            BITS=weight.bits,
-            FLOATS=weight.floats,
-            SHIFTED=weight.shifts is not None,
-            STEP=step_of(weight, config["block_k"]),
             BIAS=bias is not None,
-            BLOCK_M=config["block_m"],
-            BLOCK_N=config["block_n"],
-            BLOCK_K=config["block_k"],
-            num_warps=config["num_warps"],
-            num_stages=config["num_stages"],
+            SPLITS=splits,
+            BLOCK=join["block"],
+            num_warps=join["num_warps"],
         )
     return out
+
+
+def num_splits(programs: int, tiles: int) -> int:
+    """Return in how many parts the inputs are cut so that few programs fill a GPU; each has two tiles at least."""
+    wanted = min(_PROGRAMS // programs, tiles // 2, _MOST_SPLITS)
+    return 1 << max(wanted, 1).bit_length() - 1
 
 
 def widen(weight: NarrowWeight, dtype: torch.dtype) -> Tensor:
@@ -287,7 +343,7 @@ def compile_cases() -> Iterator[CompileCase]:
                 _linear_kernel,
                 {"x_ptr": "*bf16", "levels_ptr": "*i8" if bits == 8 else "*u8", "scales_ptr": "*bf16"}
                 | {"shifts_ptr": "*bf16", "bias_ptr": "*bf16", "out_ptr": "*bf16"}
-                | dict.fromkeys(("tokens", "x_stride", "inputs", "outputs", "group"), "i32"),
+                | dict.fromkeys(("tokens", "x_stride", "share", "inputs", "outputs", "group"), "i32"),
                 {
                     "BITS": bits,
                     "FLOATS": floats,
@@ -301,6 +357,13 @@ def compile_cases() -> Iterator[CompileCase]:
                 config,
                 (instruction,),
             )
+    yield CompileCase(
+        "narrow join",
+        _join_kernel,
+        {"parts_ptr": "*fp32", "bias_ptr": "*bf16", "out_ptr": "*bf16", "numbers": "i32", "outputs": "i32"},
+        {"BIAS": True, "SPLITS": _MOST_SPLITS, "BLOCK": tuning("narrow_join")["block"]},
+        tuning("narrow_join"),
+    )
     config = tuning("narrow_widen")
     for bits, floats in _KINDS:
         yield CompileCase(
