@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ def rows(devices: Sequence[Device]) -> Iterator[dict[str, Any]]:
     for device in devices:
         for shape in SHAPES:
             for load in LOADS:
-                for launch in (*launches(shape, load, device.capability), *narrow_launches(shape, load)):
+                for launch in chain(
+                    launches(shape, load, device.capability),
+                    narrow_launches(shape, load, device.capability),
+                ):
                     found = resources(launch.case, device.capability)
                     result = predict(device, launch, found)
                     yield {
@@ -92,8 +96,9 @@ def page(found: list[dict[str, Any]], devices: Sequence[Device]) -> str:
     lines = [
         "# Predicted shares of the roofline",
         "",
-        "Made by `nox -s roofline`. **A prediction, not a measurement**: no kernel has run on a GPU. The model and its",
-        "limits are in `benchmarks/roofline/__init__.py`, facts and assumptions about GPUs in `devices.py` there.",
+        "Made by `nox -s roofline`. **A prediction, not a measurement**: `python -m benchmarks.gpu` measures, and has",
+        "done so on an H200 (`2026-11-26-gpu-h200.json`). The model and its limits are in",
+        "`benchmarks/roofline/__init__.py`, facts and assumptions about GPUs in `devices.py` there.",
         "",
         "Percent of the roofline by kernel and load, without the cost of launches; 90 % of the bandwidth is",
         "attainable. What most of the time goes to: m the bandwidth, c computing, l loads that wait for each other,",

@@ -63,9 +63,9 @@ def launches(shape: Shape, load: Load, capability: int = 90) -> Iterator[Launch]
     yield from _of_sampling(shape, load.sequences)
 
 
-def narrow_launches(shape: Shape, load: Load) -> Iterator[Launch]:
+def narrow_launches(shape: Shape, load: Load, capability: int = 90) -> Iterator[Launch]:
     """Yield what takes the place of products in a step with weights of 8 or 4 bits, one launch of each kind."""
-    for launch in (*_narrow_experts(shape, load.tokens), *_narrow(shape, load.tokens)):
+    for launch in (*_narrow_experts(shape, load.tokens, capability), *_narrow(shape, load.tokens)):
         yield replace(launch, per_step=launch.per_step * shape.layers)
 
 
@@ -78,14 +78,16 @@ def _of_layer(shape: Shape, load: Load, capability: int) -> Iterator[Launch]:
     )
     rows = tokens * shape.top_k
     if shape.experts:
-        yield from _experts(shape, tokens)
+        yield from _experts(shape, tokens, capability)
     yield _activation(shape, rows)
     yield from _adapters(shape, tokens)
 
 
-def _case(module: Any, name: str, constants: dict[str, Any], options: dict[str, int]) -> CompileCase:
+def _case(
+    module: Any, name: str, constants: dict[str, Any], options: dict[str, int], *capability: int
+) -> CompileCase:
     """Return a launch that the module compiles, with other constants."""
-    case = next(case for case in module.compile_cases() if case.name.startswith(name))
+    case = next(case for case in module.compile_cases(*capability) if case.name.startswith(name))
     return replace(case, constants={**case.constants, **constants}, options={**case.options, **options})
 
 
@@ -168,24 +170,24 @@ def _prefill(shape: Shape, tokens: int, capability: int) -> Iterator[Launch]:
     )
 
 
-def _experts(shape: Shape, tokens: int) -> Iterator[Launch]:
-    yield from _grouped(shape, tokens, "", 2.0, {})
+def _experts(shape: Shape, tokens: int, capability: int) -> Iterator[Launch]:
+    yield from _grouped(shape, tokens, capability, "", 2.0, {})
 
 
-def _narrow_experts(shape: Shape, tokens: int) -> Iterator[Launch]:
+def _narrow_experts(shape: Shape, tokens: int, capability: int) -> Iterator[Launch]:
     """Yield the products of experts with MXFP4."""
     if not shape.experts:
         return
     weights = {"FLOATS": True, "SHIFTED": False, "STEP": _MXFP4}
-    yield from _grouped(shape, tokens, " bits=4 floats", 0.5 + 2 / _MXFP4, weights)
+    yield from _grouped(shape, tokens, capability, " bits=4 floats", 0.5 + 2 / _MXFP4, weights)
 
 
 def _grouped(
-    shape: Shape, tokens: int, width: str, weight_bytes: float, constants: dict[str, Any]
+    shape: Shape, tokens: int, capability: int, width: str, weight_bytes: float, constants: dict[str, Any]
 ) -> Iterator[Launch]:
     rows, number = tokens * shape.top_k, shape.experts
     kind = "decode" if rows <= 16 * number else "prefill"
-    config = tuning(f"experts_{'narrow_' if width else ''}{kind}")
+    config = tuning(f"experts_{'narrow_' if width else ''}{kind}", capability)
     active = number * (1 - (1 - shape.top_k / number) ** tokens)
     blocks = active * cdiv(max(round(rows / active), 1), config["block_m"])
     for part, inputs, outputs in (
@@ -199,6 +201,7 @@ def _grouped(
                 f"experts {kind} {part}{width}",
                 {"TOP_K": shape.top_k, "BIAS": False, **constants},
                 {},
+                capability,
             ),
             programs=round(blocks) * cdiv(outputs, config["block_n"]),
             least_bytes=active * outputs * inputs * weight_bytes + rows * (inputs + outputs) * 2,
@@ -216,17 +219,23 @@ def _narrow(shape: Shape, tokens: int) -> Iterator[Launch]:
     kind = "decode" if tokens <= narrow._FEW_ROWS else "prefill"
     config = tuning(f"narrow_{kind}")
     inputs, outputs = shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    programs, tiles = (
+        cdiv(tokens, config["block_m"]) * cdiv(outputs, config["block_n"]),
+        cdiv(inputs, config["block_k"]),
+    )
+    splits = narrow.num_splits(programs, tiles)
+    sums = splits * tokens * outputs * 4 if splits > 1 else 0
     for name, bits, floats in (("int8", 8, False), ("int4", 4, False), ("fp8", 8, True)):
         constants = {"BIAS": False, "SHIFTED": False, "STEP": 0}
         width = f"bits={bits}{' floats' if floats else ''}"
         yield Launch(
             kernel=f"linear {name}",
             case=_case(narrow, f"narrow {kind} {width}", constants, {}),
-            programs=cdiv(tokens, config["block_m"]) * cdiv(outputs, config["block_n"]),
-            least_bytes=outputs * inputs * (bits / 8 + 2 / _GROUP) + tokens * (inputs + outputs) * 2,
+            programs=programs * splits,
+            least_bytes=outputs * inputs * (bits / 8 + 2 / _GROUP) + tokens * (inputs + outputs) * 2 + sums,
             flops=2.0 * tokens * inputs * outputs,
             tile_flops=2.0 * config["block_m"] * config["block_n"] * config["block_k"],
-            iterations=cdiv(inputs, config["block_k"]),
+            iterations=cdiv(tiles, splits),
             cached=kind == "prefill",
         )
 

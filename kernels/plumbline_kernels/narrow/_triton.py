@@ -13,7 +13,7 @@ from torch import Tensor
 from plumbline_kernels._backend import CompileCase, cdiv, check, jit, tl, tuning
 from plumbline_kernels.narrow.weight import NarrowWeight
 
-__all__ = ["compile_cases", "launch", "narrow_dot", "step_of", "widen"]
+__all__ = ["compile_cases", "launch", "narrow_dot", "num_splits", "step_of", "widen"]
 
 _FEW_ROWS = 16
 """Up to so many rows take the tiles of decodes."""

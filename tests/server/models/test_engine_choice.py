@@ -197,19 +197,14 @@ def test_a_model_without_kernels_for_the_device_runs_elsewhere_or_is_refused_wit
     assert "no heads of 640" in chosen.reason
 
 
-def test_a_quantised_model_runs_on_our_engine_but_on_a_gpu_on_vllm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quantised_model_runs_on_our_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = AutoConfig.for_model("llama").to_dict() | {"quantization_config": {"quant_method": "fp8"}}
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
-    chosen = choose_engine(Settings(), tmp_path, None)
-    assert chosen == EngineChoice("plumbline", "it supports this model and reads its quantised weights")
+    expected = EngineChoice("plumbline", "it supports this model and reads its quantised weights")
+    assert choose_engine(Settings(), tmp_path, None) == expected
     find_a_gpu(monkeypatch)
-    for installed, name in ((None, "plumbline"), (object(), "vllm")):
-        monkeypatch.setattr(engines, "find_spec", lambda _, found=installed: found)
-        chosen = choose_engine(Settings(), tmp_path, None)
-        assert chosen.name == name
-        assert "dequantises" in chosen.reason
+    monkeypatch.setattr(engines, "find_spec", lambda _: object())
+    assert choose_engine(Settings(), tmp_path, None) == expected
 
 
 def test_a_model_with_adapters_runs_on_our_engine_if_that_supports_it(

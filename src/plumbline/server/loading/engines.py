@@ -115,13 +115,6 @@ def _by_model(settings: Settings, folder: Path, gguf: Path | None) -> EngineChoi
         if find_spec("vllm") is not None:
             return EngineChoice("vllm", f"ours does not run this model, and vLLM is installed: {error}")
         return EngineChoice("transformers", f"ours does not run this model: {error}")
-    device = device_of(settings.device)
-    if described.stored is not None and device.type != "cpu":
-        if find_spec("vllm") is not None:
-            return EngineChoice(
-                "vllm", f"it has kernels for quantised weights on {device}, where ours dequantises them"
-            )
-        return EngineChoice("plumbline", f"it supports this model, and dequantises its weights on {device}")
     quantised = "" if described.stored is None else " and reads its quantised weights"
     images = "" if model.images is None else " and reads its images"
     return EngineChoice("plumbline", f"it supports this model{quantised}{images}")
