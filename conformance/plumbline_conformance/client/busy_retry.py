@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["BusyRetry"]
+__all__ = ["BusyRetry", "pause_of"]
 
 _LATER = (429, 503)
 _PAUSES = (1.0, 2.0, 4.0)
@@ -74,7 +74,7 @@ class BusyRetry:
             for pause in _PAUSES:
                 if not self._later(exchange):
                     break
-                wait = self._allowed(_pause_of(exchange, pause))
+                wait = self._allowed(pause_of(exchange, pause))
                 if wait is None:
                     break
                 self._waits += 1
@@ -111,7 +111,7 @@ def _kind(path: str, exchange: Exchange) -> str:
     return path.lstrip("/").partition("/")[0].partition("?")[0] or "/"
 
 
-def _pause_of(exchange: Exchange, pause: float) -> float | None:
+def pause_of(exchange: Exchange, pause: float) -> float | None:
     """Return the seconds of a `Retry-After` in either of its formats; None if that is too long."""
     said = exchange.header("retry-after") or ""
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 
 import msgspec
 
 from plumbline_conformance.checks.common import BUSY
+from plumbline_conformance.client.busy_retry import pause_of
 from plumbline_conformance.client.http import Conversation
 from plumbline_conformance.runner.budget import BudgetTracker, OverBudget
 from plumbline_conformance.runner.endless import is_too_long, silence_of
@@ -26,7 +28,7 @@ _GENERATING = ("/chat/completions", "/completions", "/responses", "/messages")
 _LIST = Request(name="alive", path="/models", method="GET")
 """What a server must answer that has not answered any question to a model."""
 _MOST_ENDLESS = 2
-"""How many late answers are asked for again: each may take a minute."""
+"""How many late answers are asked for again, and how many refusals: each may take a minute."""
 _UNAVAILABLE = 503
 _PAUSE = 1.0
 """Seconds before a server that has refused a valid request is asked once more."""
@@ -55,7 +57,8 @@ class Session:
         """Whether the server has answered anything."""
         self._late: dict[tuple[str, str], Request] = {}
         """The requests whose answers did not end in time, by scenario and name."""
-        self._insisted = 0
+        self._insisted: Counter[bool] = Counter()
+        """Requests that were sent again alone, by whether they were late; the others were refused."""
         self._died: dict[str, Transcript] = {}
         """The transcripts of probes during which the server died, by capability."""
         self.stopped: set[str] = set()
@@ -178,9 +181,11 @@ class Session:
         The request is sent once more, alone, and then another one, whose answer shows how long tokens take.
         """
         late = next((one for one in seen.exchanges if (seen.scenario, one.name) in self._late), None)
-        if late is None or self._proof is None or self._watch.over or self._insisted >= _MOST_ENDLESS:
+        if late is None or self._proof is None or self._watch.over:
             return seen
-        self._insisted += 1
+        if self._insisted[is_late(late)] >= _MOST_ENDLESS:
+            return seen
+        self._insisted[is_late(late)] += 1
         request = self._late[seen.scenario, late.name]
         try:
             began = time.monotonic()
@@ -190,20 +195,18 @@ class Session:
             took = time.monotonic() - began - waited
         except _Ended:
             return seen
-        silence = silence_of(again, waited)
-        # A server may close a WebSocket that it does not answer; a check of the scenario accuses it of this.
-        closed = (again.error or "").startswith(CLOSED)
-        endless = is_late(again) and is_too_long(silence, waited, request, proof, took)
-        unavailable = late.status == again.status == _UNAVAILABLE
-        unconnected = _has_no_handshake(again)
-        if not _serves(proof) or not (closed or endless or unavailable or unconnected):
+        if not _serves(proof):
             return seen
-        if endless:
+        silence = silence_of(again, waited)
+        if is_late(again) and is_too_long(silence, waited, request, proof, took):
             again.endless = silence
-        if unavailable:
+        elif late.status == again.status == _UNAVAILABLE and _was_waited_for(again):
             again.unavailable = True
-        if unconnected:
+        elif _has_no_handshake(again):
             again.dropped = True
+        elif not (again.error or "").startswith(CLOSED):
+            # A server may close a WebSocket that it does not answer; a check of the scenario accuses it of this.
+            return seen
         exchanges = [again if one is late else one for one in seen.exchanges]
         return msgspec.structs.replace(seen, exchanges=exchanges)
 
@@ -275,6 +278,12 @@ class Session:
 def is_doubtful(exchange: Exchange) -> bool:
     """Return whether a request is worth sending once more, alone: a slow or busy server would answer it then."""
     return is_late(exchange) or exchange.status == _UNAVAILABLE or _has_no_handshake(exchange)
+
+
+def _was_waited_for(refusal: Exchange) -> bool:
+    """Return whether a server that is still busy had the time that its `Retry-After` asks for."""
+    pause = pause_of(refusal, 0.0)
+    return pause is not None and (pause <= _PAUSE or bool(refusal.busy))
 
 
 def _has_no_handshake(exchange: Exchange) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from example_servers.good_server import transcripts
+from mutants.basic import counted
 from mutants.mutations import (
     Event,
     Mutation,
@@ -72,6 +73,18 @@ def no_bytes(answer: Any) -> None:
 def empty(answer: Any) -> None:
     answer["choices"][0].update(finish_reason="stop", logprobs={"content": [], "refusal": None})
     answer["choices"][0]["message"]["content"] = ""
+
+
+def full_context(answer: Any) -> None:
+    """End an answer far from its limit because prompt and answer fill the context."""
+    answer["usage"].update(input_tokens=4000, output_tokens=1, total_tokens=4001)
+
+
+def ended_call(answer: Any) -> None:
+    """End a call whose arguments are not JSON before the limit, as a model without a grammar may."""
+    answer.update(status="completed", incomplete_details=None, completed_at=answer["created_at"])
+    answer["output"][-1]["status"] = "completed"
+    counted("output_tokens", 12)(answer)
 
 
 def one_by_one(found: list[Event]) -> list[Event]:
@@ -168,6 +181,11 @@ FAIR: list[tuple[str, str, Mutation]] = [
     ),
     ("models/list", "makes `created` up", body(lambda m: m.update(created=1))),
     ("responses/stream-text", "begins at 1", chunks(from_one)),
+    (
+        "responses/conversation-item",
+        "has nulls in single items",
+        body(lambda item: item.update(x_vendor=None), "item"),
+    ),
     ("responses/stream-text", "opens two items", events(second_item)),
     ("responses/stream-text", "has events of its own", events(unknown_event)),
     ("responses/stream-text", "writes integers with a point", body_bytes(points)),
@@ -187,6 +205,20 @@ def test_a_server_that_keeps_the_rules_is_not_accused(scenario: str, _name: str,
 
     assert violated(found) == []
     assert [finding for finding in found if finding.verdict == "pass"]
+
+
+def test_a_call_that_the_model_ended_was_not_cut() -> None:
+    """R-05 is about limits, and arguments that are no JSON break another rule."""
+    found = {one.check: one for one in judge(body(ended_call, WHOLE)(transcripts()["responses/call-cut"]))}
+
+    assert found["responses/call-cut/incomplete"].verdict == "inconclusive"
+
+
+def test_a_full_context_may_end_an_answer_far_from_its_limit() -> None:
+    """R-05 has one reason for both."""
+    found = {one.check: one for one in judge(body(full_context, WHOLE)(transcripts()["responses/limits"]))}
+
+    assert found["responses/limits/state"].verdict == "pass"
 
 
 def test_openai_itself_may_leave_out_done_on_responses() -> None:

@@ -191,6 +191,12 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/stored-filter", "everything listed", unfiltered, "matching"),
     ("chat/stored-filter", "nothing listed", body(put("data", []), "list"), "matching"),
     ("chat/stored-filter", "a list without its end", body(without("last_id"), "list"), "objects"),
+    (
+        "chat/stream-unpadded",
+        "padding all the same",
+        chunks(lambda found: [one.update(obfuscation="x") for one in found], STREAM),
+        "absent",
+    ),
     (LIMITS, "cut before the limit", body(counted("output_tokens", 1), WHOLE), "state"),
     ("responses/conversation-item", "an item that is not found", status(404, "item"), "get"),
     ("responses/conversation-item", "a list without its end", body(without("last_id"), "list"), "objects"),

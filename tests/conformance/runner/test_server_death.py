@@ -319,10 +319,20 @@ def test_the_time_of_a_run_ends_requests_in_flight() -> None:
     assert found[0].skipped == "budget: the 0.5 seconds are over"
 
 
-@pytest.mark.parametrize(("count", "accused"), [(1, []), (1000, ["HTTP-17"])])
+@pytest.mark.parametrize(
+    ("count", "headers", "accused"),
+    [
+        (1, [], []),
+        (1000, [], ["HTTP-17"]),
+        (1000, [(b"retry-after", b"1")], ["HTTP-17"]),
+        (1000, [(b"retry-after", b"30")], []),
+        (1000, [(b"retry-after", b"3600")], []),
+    ],
+)
 def test_a_request_that_is_unavailable_even_alone_is_accused(
-    count: int, accused: list[str], monkeypatch: pytest.MonkeyPatch
+    count: int, headers: list[Any], accused: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A server that asks for more time than it had is not."""
     monkeypatch.setattr("plumbline_conformance.client.busy_retry._PAUSES", ())
     inner, refusals = application(), 0
 
@@ -332,7 +342,7 @@ def test_a_request_that_is_unavailable_even_alone_is_accused(
             await inner(scope, receive, send)
             return
         refusals += 1
-        await send({"type": "http.response.start", "status": 503, "headers": []})
+        await send({"type": "http.response.start", "status": 503, "headers": headers})
         await send({"type": "http.response.body", "body": b"{}"})
 
     with serving(unavailable) as base_url:

@@ -125,7 +125,12 @@ def effort_effect(seen: Transcript) -> Iterator[Problem]:
         raise Inconclusive("the answer is a call")
     if (one.content, one.reasoning) == (other.content, other.reasoning) and _usage(least) == _usage(high):
         shown = as_json(other)[:200]
-        yield Problem(expected="another answer", actual=shown, pointer="choices[0]", exchange=EFFORTS[1])
+        yield Problem(
+            expected="another prompt or answer than with `none`",
+            actual=shown,
+            pointer="choices[0]",
+            exchange=EFFORTS[1],
+        )
 
 
 def _usage(exchange: Exchange) -> Any:

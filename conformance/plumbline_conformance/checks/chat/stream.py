@@ -271,3 +271,19 @@ def stream_usage_same(seen: Transcript) -> Iterator[Problem]:
     if found != wanted:
         expected, where = f"{wanted}, as without streaming", "usage.prompt_tokens"
         yield Problem(expected=expected, actual=str(found), pointer=where, exchange=STREAM)
+
+
+@scenario("chat/stream-unpadded", "A stream without padding")
+def stream_unpadded(target: Target) -> Steps:
+    body = chat(target, stream=True, stream_options={"include_obfuscation": False})
+    yield Request(name=STREAM, path="/chat/completions", json=body)
+
+
+@stream("chat/stream-unpadded/absent", "Send no `obfuscation` to a client that wants none", "SSE-11")
+def _unpadded(exchange: Exchange) -> Iterator[Problem]:
+    if request_fields(exchange).get("stream_options", {}).get("include_obfuscation") is not False:
+        raise NotRequested("the client allows padding")
+    padded = [number for number, chunk in enumerate(chunks(exchange)) if chunk.get("obfuscation") is not None]
+    if padded:
+        where = f"event {padded[0]}, obfuscation"
+        yield Problem(expected="no obfuscation", actual=f"padding in {len(padded)} chunks", pointer=where)

@@ -86,10 +86,10 @@ def errors(target: Target) -> Steps:
         yield Request(name=name, path=PATH, json=body)
 
 
-@check("messages/tool-error/marked", "Mark the error of a call, and no good result", "MSG-05", milder=True)
+@check("messages/tool-error/marked", "Mark no good result of a call as an error", "MSG-05", milder=True)
 def error_marked(seen: Transcript) -> Iterator[Problem]:
     """Detect a server that shows good results as errors: these have a longer prompt than the error then."""
     good, failed = (prompt_tokens(accepted(at(seen, name))) for name in ERRORS)
     if failed < good:
-        wanted = f"a prompt of at most {failed}"
+        wanted = f"a prompt of at most {failed} tokens, as with `is_error: true`"
         yield Problem(expected=wanted, actual=str(good), pointer="usage", exchange="good")

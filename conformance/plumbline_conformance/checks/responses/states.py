@@ -15,6 +15,8 @@ STATES = ("R-03", "R-05", "R-07", "R-08", "R-01", "R-10", "R-11")
 """The rules that `agreeing` observes, and the rule about echoed parameters."""
 REASONS = ("max_output_tokens", "content_filter")
 ENDED = ("completed", "incomplete")
+SMALLEST_CONTEXT = 1024
+"""Tokens that every model in use has room for, as GPT-2 does."""
 
 
 def agreeing(response: dict[str, Any], limit: int | None) -> Iterator[Problem]:
@@ -38,18 +40,31 @@ def agreeing(response: dict[str, Any], limit: int | None) -> Iterator[Problem]:
     for key in ("id", "model"):
         if response.get(key) == "":
             yield _problem("R-01", f"a {key}", "''", key)
-    usage = response.get("usage")
-    tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
-    if limit is not None and isinstance(tokens, int) and tokens > limit:
-        yield _problem("R-05", f"at most {limit} tokens", tokens, "usage.output_tokens")
-    details = response.get("incomplete_details")
-    cut = isinstance(details, dict) and details.get("reason") == "max_output_tokens"
-    if cut and limit is not None and isinstance(tokens, int) and 2 * tokens < limit:
-        # Some servers do not count the tokens around thinking and calls.
-        yield _problem("R-05", f"the limit of {limit} tokens", tokens, "usage.output_tokens")
+    if limit is not None:
+        yield from _of_limit(response, limit)
     output = response.get("output")
     items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
     yield from _of_items(items)
+
+
+def _of_limit(response: dict[str, Any], limit: int) -> Iterator[Problem]:
+    """Check that the answer keeps the limit, and that the limit cut no short answer to a short prompt (R-05).
+
+    A full context cuts an answer for the same reason, and some servers do not count the tokens around thinking and
+    calls.
+    """
+    usage, details = response.get("usage"), response.get("incomplete_details")
+    prompt, tokens = (
+        usage.get(name) if isinstance(usage, dict) else None for name in ("input_tokens", "output_tokens")
+    )
+    if not isinstance(tokens, int):
+        return
+    if tokens > limit:
+        yield _problem("R-05", f"at most {limit} tokens", tokens, "usage.output_tokens")
+    cut = isinstance(details, dict) and details.get("reason") == "max_output_tokens"
+    fits = isinstance(prompt, int) and prompt + limit <= SMALLEST_CONTEXT
+    if cut and fits and 2 * tokens < limit:
+        yield _problem("R-05", f"the limit of {limit} tokens", tokens, "usage.output_tokens")
 
 
 def _of_end(response: dict[str, Any], state: str) -> Iterator[Problem]:

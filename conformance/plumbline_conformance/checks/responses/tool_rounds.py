@@ -9,7 +9,7 @@ from plumbline_conformance.checks import tools
 from plumbline_conformance.checks.answers import parsed
 from plumbline_conformance.checks.common import follow_up_accepted, whole_shapes
 from plumbline_conformance.checks.laws import both, either, stream
-from plumbline_conformance.checks.request_reader import requested_tools
+from plumbline_conformance.checks.request_reader import requested_limit, requested_tools
 from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
 from plumbline_conformance.checks.responses.tools import (
     CALL,
@@ -59,13 +59,21 @@ pair("responses/call-cut", "A call that the token limit cuts", _long_call, needs
     ("Mark a streamed call that the limit cut as incomplete", "R-05"),
 )
 def _cut(exchange: Exchange) -> Iterator[Problem]:
-    """Check the last call: arguments that are not JSON were cut, so neither it nor the response is completed."""
+    """Check the last call: arguments that end before the JSON does, at the limit, are incomplete with their response.
+
+    A model without a grammar may also write and end a call that is not JSON. That is no cut call.
+    """
     calls = [item for item in items(exchange) if item.get("type") == CALL]
     if not calls:
         raise Inconclusive("the answer has no call")
     if parsed(str(calls[-1].get("arguments"))) is not None:
         raise NotRequested("the call is complete")
-    states = [calls[-1].get("status"), response(exchange).get("status")]
+    answer = response(exchange)
+    states = [calls[-1].get("status"), answer.get("status")]
+    usage, limit = answer.get("usage"), requested_limit(exchange)
+    used = usage.get("output_tokens") if isinstance(usage, dict) else None
+    if "incomplete" not in states and isinstance(used, int) and used < limit:
+        raise Inconclusive(f"the model ended the call, which is not JSON, after {used} of {limit} tokens")
     if states != ["incomplete", "incomplete"]:
         shown = as_json(states)
         yield Problem(expected="incomplete, twice", actual=shown, pointer="output[].status, status")

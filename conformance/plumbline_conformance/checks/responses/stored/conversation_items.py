@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from plumbline_conformance.checks.common import accepted, answered, at
+from plumbline_conformance.checks.common import accepted, answered, at, without_nulls
 from plumbline_conformance.checks.identity import made_now
 from plumbline_conformance.checks.responses.stored.lifecycle import id_of
 from plumbline_conformance.suite.model import Inconclusive, Problem, Request, Target, check, scenario
@@ -137,7 +137,7 @@ def _second(listed: Exchange) -> dict[str, Any]:
 def item_returned(seen: Transcript) -> Iterator[Problem]:
     wanted = _second(accepted(at(seen, "list")))
     found = answered(at(seen, "item"))
-    if found.status != 200 or found.json != wanted:
+    if found.status != 200 or without_nulls(found.json) != without_nulls(wanted):
         actual = f"status {found.status}: {as_json(found.json)[:200]}"
         yield Problem(expected=as_json(wanted)[:200], actual=actual, pointer="body", exchange="item")
 
@@ -151,7 +151,7 @@ def item_deleted(seen: Transcript) -> Iterator[Problem]:
         yield Problem(expected="status 200", actual=shown, pointer="status", exchange="delete")
         return
     wanted = [listed[0], *listed[2:]] if isinstance(listed, list) else None
-    if left != wanted:
+    if without_nulls(left) != without_nulls(wanted):
         yield Problem(
             expected=as_json(wanted)[:200], actual=as_json(left)[:200], pointer="data", exchange="left"
         )
