@@ -63,17 +63,32 @@ def compile_or_error(dialect: str, schema: dict[str, Any]) -> Constraint | Const
         return error
 
 
-@pytest.mark.parametrize(("dialect", "half"), [(name, n % 2) for n, name in enumerate(TOOL_NAMES)])
-def test_a_name_is_parsed_back_or_excluded(dialect: str, half: int) -> None:
+def hostile_names() -> list[tuple[str, tuple[str, ...]]]:
+    """Return the names to try with each dialect: half of them, the other half with the next dialect of its format.
+
+    A format that one dialect has is tried with all names.
+    """
+    formats: dict[type, list[str]] = {}
+    for name in TOOL_NAMES:
+        formats.setdefault(type(TOOL_DIALECTS[name].sections[0].call_format), []).append(name)
+    return [
+        (name, HOSTILE if EXPLORED or len(alike) == 1 else HOSTILE[place % 2 :: 2])
+        for alike in formats.values()
+        for place, name in enumerate(alike)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "names"), hostile_names(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_name_is_parsed_back_or_excluded(dialect: str, names: tuple[str, ...]) -> None:
     """TOOL-04: with `required`, every answer is a call, also without `strict`.
 
     - A required parameter with a name that the dialect cannot write is an error; an optional one is left out.
     - The grammar accepts the calls that the parser reads, and no others.
-
-    Neighbours in the list of dialects are alike, so each has half of the names.
     """
     section = TOOL_DIALECTS[dialect].sections[0]
-    for name in HOSTILE if EXPLORED else HOSTILE[half::2]:
+    for name in names:
         arguments = {name: True}
         schema = parameters(name, required=True)
         text = render_calls([Call("f", json.dumps(arguments, ensure_ascii=False))], section)

@@ -31,8 +31,10 @@ _FIXED = len(ROUTE_HANDLERS) + 1
 class _Copy(Litestar):
     """An application with the routes of another."""
 
-    __slots__ = ("page", "service")
+    __slots__ = ("page", "paths", "same", "service")
 
+    same: dict[str, Any]
+    paths: list[frozenset[str]]
     page: list[Callable[..., Any]]
     service: Callable[[], Any]
 
@@ -62,6 +64,11 @@ def _litestar(
         "do copies share the new argument?"
     )
     key = len(route_handlers), request_max_body_size
+    paths = [frozenset(handler.paths) for handler in route_handlers[_FIXED:]]
+    given = {
+        **same,
+        "exception_handlers": {**same["exception_handlers"]},
+    }  # Litestar adds one to those it gets.
     if key not in _with_routes:
         page = (_of_the_page(index, handler) for index, handler in enumerate(route_handlers[_FIXED:]))
         _with_routes[key] = _Copy(
@@ -70,6 +77,10 @@ def _litestar(
             request_max_body_size=request_max_body_size,
             **same,
         )
+        _with_routes[key].same, _with_routes[key].paths = given, paths
+    assert (_with_routes[key].same, _with_routes[key].paths) == (given, paths), (
+        "a copy would have other routes"
+    )
     made = copy(_with_routes[key])
     made.page = [handler.fn for handler in route_handlers[_FIXED:]]
     made.service = dependencies["api"].dependency
