@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -23,6 +25,7 @@ from plumbline.server.loading.model import load
 from plumbline.server.loading.native import engine as native_engine
 from plumbline.server.loading.native import memory as native_memory
 from plumbline.server.loading.native import model as native_model
+from plumbline.server.loading.native.memory import loaded_bytes
 from plumbline.server.loading.native.model import NativeModel, describe_model, native_dtype
 from plumbline.server.settings import Settings, SettingsError
 from plumbline_kernels.cpu.library import Library
@@ -309,7 +312,11 @@ def test_kernels_of_a_cpu_are_refused_on_another_device(monkeypatch: pytest.Monk
     ("settings", "words"),
     [
         (Settings(), None),
-        (Settings(device_memory=0.1), r"--max-model-len is 2048, .* the GPU has 0 B left"),
+        (
+            Settings(device_memory=0.1),
+            r"--max-model-len is 2048, .* the GPU has 0 B left beside the weights: give a smaller model",
+        ),
+        (Settings(device_memory=0.5, kv_cache_bytes=256 << 20), "--device-memory has no effect"),
         (
             Settings(kv_cache_bytes=256 << 20),
             r"MiB beside .* of weights and .* of CUDA graphs \(--no-cuda-graphs\), and cuda:0 has 300",
@@ -331,6 +338,31 @@ def test_what_a_gpu_cannot_hold_is_refused_before_weights_are_read(
         compiled(settings)
 
 
+@pytest.mark.parametrize(("lora_dir", "rows"), [("", 0), (".", 2 * 4 * 16)])
+def test_the_cache_of_a_gpu_takes_what_loaded_weights_and_adapters_leave(
+    lora_dir: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights may be wider than in their files; four adapters of rank 16 are there twice, as read and in stacks."""
+    find_a_gpu(monkeypatch, memory=1000 << 20)
+
+    def load_model(*_: object, **__: object) -> SimpleNamespace:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (150 << 20, 1000 << 20))
+        layer = SimpleNamespace(shape=(8192, 8192))
+        return SimpleNamespace(places=[SimpleNamespace(layer=layer)], library=None, vision=None)
+
+    def stop(_: object, *, num_blocks: int, **__: object) -> None:
+        raise _WeightsReachedError(num_blocks)
+
+    monkeypatch.setattr(native_engine, "load_model", load_model)
+    monkeypatch.setattr(native_engine, "ModelRunner", stop)
+    settings = Settings(cuda_graphs=False, lora_dir=lora_dir, max_num_seqs=4096, max_model_len=2048)
+    with pytest.raises(_WeightsReachedError) as reached:
+        load(settings)
+    width = describe_model(Settings(device="cpu"), MODEL_DIR, None).description.cache_width
+    left = (50 << 20) - rows * (8192 + 8192) * 2
+    assert reached.value.args[0] == left // (width * 2 * 16)
+
+
 @pytest.mark.parametrize(
     ("settings", "dtype"),
     [
@@ -349,6 +381,25 @@ def test_quantised_weights_of_fp16_run_in_bf16_on_a_cpu(
     assert native_dtype(Settings(), whole) == torch.float16
     find_a_gpu(monkeypatch)
     assert native_dtype(Settings(), rounded) == torch.float16
+
+
+def test_weights_are_counted_as_a_gpu_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types that are wider than the file's are counted, and those of GGUF files are dequantised."""
+    whole = describe_model(Settings(device="cpu"), MODEL_DIR, None)
+    path = small(tmp_path, GGMLQuantizationType.Q8_0)
+    rounded = describe_model(Settings(device="cpu"), tmp_path, path)
+    assert rounded.gguf is not None
+    numbers = sum(math.prod(tensor.shape) for tensor in rounded.gguf.tensors.values())
+    for device, files, itemsize in (("cpu", True, 4), ("cuda", False, 2), ("cuda", False, 4)):
+        monkeypatch.setattr(native_memory, "device_of", lambda _, name=device: torch.device(name))
+        dtype = {2: torch.bfloat16, 4: torch.float32}[itemsize]
+        there = (
+            loaded_bytes(Settings(), whole, MODEL_DIR, dtype),
+            loaded_bytes(Settings(), rounded, tmp_path, dtype),
+        )
+        stored = weight_bytes(MODEL_DIR, None), weight_bytes(tmp_path, path)
+        wider = stored[0] * itemsize // whole.description.dtype.itemsize, numbers * itemsize
+        assert there == (stored if files else wider)
 
 
 def test_rounded_weights_need_compiled_kernels() -> None:

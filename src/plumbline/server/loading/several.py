@@ -15,8 +15,8 @@ from plumbline.server.loading.catalog import Catalog, Source
 from plumbline.server.loading.engines import choose_engine
 from plumbline.server.loading.memory import device_bytes, weight_bytes
 from plumbline.server.loading.model import ServedModel, find_files, load, model_name
-from plumbline.server.loading.native.memory import cache_bytes, recorded_bytes
-from plumbline.server.loading.native.model import describe_model, device_of
+from plumbline.server.loading.native.memory import cache_bytes, loaded_bytes, recorded_bytes
+from plumbline.server.loading.native.model import describe_model, device_of, native_dtype
 from plumbline.server.settings import OptionError, Settings
 
 __all__ = ["several"]
@@ -90,22 +90,23 @@ def _source(settings: Settings, name: str, path: str) -> Source:
     own = msgspec.structs.replace(settings, models=((name, path),), model_dir="", models_memory_bytes=None)
     folder, gguf = find_files(own)
     own = msgspec.structs.replace(own, models=((model_name(folder, gguf, own), path),))
-    graphs = 0
+    weights, graphs = weight_bytes(folder, gguf), 0
     try:
         engine = choose_engine(own, folder, gguf).name
         if engine == "plumbline":
-            graphs = recorded_bytes(own, describe_model(own, folder, gguf))
+            model = describe_model(own, folder, gguf)
+            weights = loaded_bytes(own, model, folder, native_dtype(own, model))
+            graphs = recorded_bytes(own, model)
     except Exception:  # It cannot be loaded either, and the error of that is the one to report.
         engine = "plumbline"
     if engine == "plumbline" and own.kv_cache_bytes is None:
         # The only model of a server takes all that a GPU has; of several each takes as much as on a CPU.
         own = msgspec.structs.replace(own, kv_cache_bytes=cache_bytes(own, engine, gguf))
-    return Source((own.models[0][0],), partial(load, own), _size(own, engine, folder, gguf) + graphs)
+    return Source((own.models[0][0],), partial(load, own), _size(own, engine, weights, gguf) + graphs)
 
 
-def _size(settings: Settings, engine: str, folder: Path, gguf: Path | None) -> int:
-    """Return the bytes that a model takes: its weights as in their files, and its KV cache at its largest."""
-    weights = weight_bytes(folder, gguf)
+def _size(settings: Settings, engine: str, weights: int, gguf: Path | None) -> int:
+    """Return the bytes that a model takes: its weights, and its KV cache at its largest."""
     if engine == "vllm" and settings.kv_cache_bytes is None and torch.cuda.is_available():
         # Its cache takes what the weights leave of this share.
         return int(device_bytes(torch.device("cuda")) * (settings.device_memory or _SHARE))

@@ -19,12 +19,14 @@ from plumbline.engines.native.models.gguf import load_gguf
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.native.threads import candidates, fastest
 from plumbline.server.loading.adapter_ranks import largest_rank
-from plumbline.server.loading.memory import weight_bytes
 from plumbline.server.loading.native.memory import (
+    adapter_bytes,
+    check_device_memory,
     check_memory,
     engine_config,
     gpu_cache_bytes,
     held_bytes,
+    loaded_bytes,
     recorded_bytes,
 )
 from plumbline.server.loading.native.model import (
@@ -82,16 +84,11 @@ def build_native(
         )
     # Before the weights are read, and before tables of so many positions are made.
     weights, graphs, room = 0, recorded_bytes(settings, model), None
+    states = settings.max_num_seqs * described.state_bytes(dtype.itemsize)
+    check_device_memory(settings, device)
     if device.type == "cuda":
-        # Files may have wider numbers than the model is run with.
-        weights = weight_bytes(folder, gguf) * dtype.itemsize // max(dtype.itemsize, described.dtype.itemsize)
-        states = settings.max_num_seqs * described.state_bytes(dtype.itemsize)
+        weights = loaded_bytes(settings, model, folder, dtype)
         room = gpu_cache_bytes(settings, device, weights + graphs + states)
-    elif settings.device_memory is not None:
-        raise OptionError(
-            "--device-memory",
-            f"is a part of a GPU's memory, and the model is on {device}: give --kv-cache-bytes",
-        )
     config = engine_config(model, settings, dtype, room)
     if settings.enable_prefix_caching and described.state_bytes(1):
         _log.warning(
@@ -103,6 +100,13 @@ def build_native(
     check_memory(held, weights, graphs, device)
     library = _cpu_kernels(settings, described, dtype, device)
     loaded = _load(settings, model, folder, dtype, config.max_model_len, library)
+    if room is not None:
+        # The sizes of weights were estimates: some quantised ones are dequantised, and towers left out.
+        widths = [sum(place.layer.shape) for place in loaded.places]
+        taken = graphs + states + adapter_bytes(settings, widths, dtype)
+        room = gpu_cache_bytes(settings, device, taken)
+        config = engine_config(model, settings, dtype, room)
+        held = held_bytes(described, config, dtype)
     capture = None
     if graphs:
         capture = Capture(CudaRecorder(), config.max_num_seqs, config.blocks_per_sequence)

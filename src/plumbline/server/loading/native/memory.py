@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,7 +13,8 @@ import torch
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.graphs import graphs_bytes
 from plumbline.engines.native.models import ModelDescription
-from plumbline.server.loading.memory import device_bytes
+from plumbline.server.loading.adapter_ranks import largest_rank
+from plumbline.server.loading.memory import device_bytes, weight_bytes
 from plumbline.server.loading.native.model import NativeModel, device_of, native_dtype
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.settings.sizes import size_text
@@ -21,11 +23,14 @@ __all__ = [
     "CACHE_BYTES",
     "DEVICE_SHARE",
     "NUM_BATCHED_TOKENS",
+    "adapter_bytes",
     "cache_bytes",
+    "check_device_memory",
     "check_memory",
     "engine_config",
     "gpu_cache_bytes",
     "held_bytes",
+    "loaded_bytes",
     "recorded_bytes",
 ]
 
@@ -51,13 +56,52 @@ def cache_bytes(settings: Settings, engine: str, gguf: Path | None) -> int:
 
 
 def gpu_cache_bytes(settings: Settings, device: torch.device, taken: int) -> int:
-    """Return the bytes of keys and values that a GPU has room for, beside what else is taken of it.
+    """Return the bytes of keys and values that a GPU has room for, beside what else will be taken of it.
 
     What `--device-memory` leaves stays free for the intermediate results of a step, whatever other processes hold.
     """
+    # Loading leaves memory to torch that nothing uses.
+    torch.cuda.empty_cache()
     free, there = torch.cuda.mem_get_info(device)
     spare = there * (1 - (settings.device_memory or DEVICE_SHARE))
     return max(int(free - spare) - taken, 0)
+
+
+def check_device_memory(settings: Settings, device: torch.device) -> None:
+    """Refuse `--device-memory` where it has no effect.
+
+    Raises:
+        OptionError: there is no GPU, or the bytes of the cache are given, as they are for several models.
+    """
+    if settings.device_memory is None:
+        return
+    if device.type != "cuda":
+        raise OptionError(
+            "--device-memory",
+            f"is a part of a GPU's memory, and the model is on {device}: give --kv-cache-bytes",
+        )
+    if settings.kv_cache_bytes is not None:
+        raise OptionError(
+            "--device-memory",
+            "has no effect on the plumbline engine where the bytes of the cache are given, and each of several "
+            "models has as many: give --kv-cache-bytes alone",
+        )
+
+
+def adapter_bytes(settings: Settings, widths: Iterable[int], dtype: torch.dtype) -> int:
+    """Return the most bytes that the adapters of a model take on a GPU: as they were read, and in the kernels' stacks.
+
+    Args:
+        settings: of the model.
+        widths: inputs and outputs of each layer that has places for them.
+        dtype: of the model.
+
+    Raises:
+        OptionError: an adapter's configuration cannot be read.
+    """
+    if not (settings.loras or settings.lora_dir):
+        return 0
+    return 2 * settings.max_loras * largest_rank(settings) * sum(widths) * dtype.itemsize
 
 
 def engine_config(
@@ -88,10 +132,16 @@ def engine_config(
     if num_blocks < blocks_per_sequence:
         needed = blocks_per_sequence * block_bytes
         if room is not None and settings.kv_cache_bytes is None:
+            # Without room for a block, no length would do.
+            less = (
+                "give less, or"
+                if room >= block_bytes
+                else "give a smaller model, a smaller --max-num-seqs or"
+            )
             raise OptionError(
                 "--max-model-len",
                 f"is {max_model_len}, and a request of so many tokens takes {size_text(needed)} of cache where the "
-                f"GPU has {size_text(room)} left: give less, or a larger --device-memory",
+                f"GPU has {size_text(room)} left beside the weights: {less} a larger --device-memory",
             )
         raise OptionError(
             "--kv-cache-bytes",
@@ -119,6 +169,21 @@ def held_bytes(model: ModelDescription, config: EngineConfig, dtype: torch.dtype
     tokens = config.num_blocks * config.block_size
     held = tokens * model.cache_width * dtype.itemsize
     return held + config.max_num_seqs * model.state_bytes(dtype.itemsize)
+
+
+def loaded_bytes(settings: Settings, model: NativeModel, folder: Path, dtype: torch.dtype) -> int:
+    """Return about how many bytes the weights of a model take, before they are read.
+
+    A GPU dequantises those of a GGUF file, and keeps most of other quantised ones as they are; a CPU may leave them in
+    their files.
+    """
+    file = model.gguf
+    stored = weight_bytes(folder, None if file is None else file.file)
+    if device_of(settings.device).type != "cuda" or model.description.stored is not None:
+        return stored
+    if file is not None:
+        return sum(math.prod(tensor.shape) for tensor in file.tensors.values()) * dtype.itemsize
+    return stored * dtype.itemsize // model.description.dtype.itemsize
 
 
 def recorded_bytes(settings: Settings, model: NativeModel) -> int:
