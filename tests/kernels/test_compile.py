@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from benchmarks.roofline.compiled import compile_for, usage
 
@@ -51,6 +53,13 @@ def test_compiles_without_spills_and_within_shared_memory(name: str) -> None:
     assert kernel.metadata.shared <= SHARED_LIMITS[capability]
     for instruction in case.instructions:
         assert capability != 90 or instruction in kernel.asm["ptx"]
+
+
+def test_latent_attention_in_fp32_fits_the_shared_memory_with_the_tiles_of_sm_80() -> None:
+    case = next(case for case in latent.compile_cases(80) if case.name == "latent attention segments=1")
+    types = {name: "*fp32" if kind == "*bf16" else kind for name, kind in case.signature.items()}
+
+    assert compile_for(replace(case, signature=types), 90).metadata.shared <= SHARED_LIMITS[90]
 
 
 def test_a_register_spill_is_detected() -> None:
