@@ -1,4 +1,4 @@
-"""Laws of ids of requests: 32 random digits behind a prefix, none given twice, also not by processes that are forked."""
+"""Laws of ids of requests: 32 random digits behind a prefix, none given twice, nor by processes that are forked."""
 
 from __future__ import annotations
 
