@@ -186,7 +186,8 @@ def read(connection: socket.socket, count: int) -> list[tuple[int, dict[str, str
     found, data = [], b""
     while len(found) < count:
         head, end, rest = data.partition(b"\r\n\r\n")
-        headers = dict(line.decode().split(": ", 1) for line in head.split(b"\r\n")[1:])
+        # A head that is cut may end within the name of a header.
+        headers = dict(line.decode().split(": ", 1) for line in head.split(b"\r\n")[1:]) if end else {}
         size = int(headers.get("content-length", "0"))
         if end and len(rest) >= size:
             found.append((int(head.split()[1]), headers, rest[:size]))
