@@ -29,7 +29,7 @@ from benchmarks.environment import environment
 from benchmarks.roofline.devices import DEVICES
 from benchmarks.roofline.shapes import SHAPES, Shape
 from benchmarks.serving.processes import Server, free_port, started
-from benchmarks.serving.vllm_engine import POCKET, _load
+from benchmarks.serving.vllm_engine import POCKET, tokens_per_second
 from plumbline.pocket.folder import text_config, write_text_model
 
 __all__ = ["measure"]
@@ -98,8 +98,8 @@ def measure(
                         ready[engine] = round(server.seconds_to_ready, 1)
                         for concurrency in concurrencies:
                             # The first answers compile kernels.
-                            asyncio.run(_load(server, concurrency, concurrency, 8))
-                            found = asyncio.run(_load(server, concurrency, concurrency, TOKENS))
+                            asyncio.run(tokens_per_second(server, concurrency, concurrency, 8))
+                            found = asyncio.run(tokens_per_second(server, concurrency, concurrency, TOKENS))
                             print(
                                 f"{engine} {concurrency}: {found:.0f} tokens/s", file=sys.stderr, flush=True
                             )

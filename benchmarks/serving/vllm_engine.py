@@ -28,7 +28,7 @@ from benchmarks.environment import environment
 from benchmarks.serving.peers import PROMPTS
 from benchmarks.serving.processes import THREADS, Server, free_port, started
 
-__all__ = ["SHAPES", "measure"]
+__all__ = ["SHAPES", "measure", "tokens_per_second"]
 
 ROOT = Path(__file__).parents[2]
 POCKET = ROOT / "src/plumbline/pocket/model"
@@ -127,8 +127,10 @@ async def _one(server: Server, prompt: str, max_tokens: int) -> int:
     return int(found[-1])
 
 
-async def _load(server: Server, concurrency: int, requests: int, max_tokens: int) -> dict[str, float]:
-    """Request answers, `concurrency` at a time."""
+async def tokens_per_second(
+    server: Server, concurrency: int, requests: int, max_tokens: int
+) -> dict[str, float]:
+    """Request answers, `concurrency` at a time; return their tokens per second."""
     gate = asyncio.Semaphore(concurrency)
 
     async def run(index: int) -> int:
@@ -184,14 +186,16 @@ def measure(binaries: Path, shapes: Sequence[str] = tuple(SHAPES), rounds: int =
 def _rows(shape: str, servers: Sequence[Server], rounds: int) -> Iterator[dict[str, Any]]:
     max_tokens, each = LOADS[shape]
     for server in servers:
-        asyncio.run(_load(server, 8, 8, max_tokens))
+        asyncio.run(tokens_per_second(server, 8, 8, max_tokens))
     for concurrency in CONCURRENCIES:
         runs: dict[str, list[float]] = {server.name: [] for server in servers}
         for _ in range(rounds):
             for server in servers:
                 requests = each * concurrency
                 with alone(server, servers):
-                    runs[server.name].append(asyncio.run(_load(server, concurrency, requests, max_tokens)))
+                    runs[server.name].append(
+                        asyncio.run(tokens_per_second(server, concurrency, requests, max_tokens))
+                    )
         row = {
             "model": shape,
             "concurrency": concurrency,

@@ -78,6 +78,20 @@ def test_narrow_linear(dtype, bits, floats, tokens, group, kind):
     torch.testing.assert_close(layer(x), ours, **tolerance)
 
 
+@kinds
+@pytest.mark.parametrize(("inputs", "splits"), [(144, 2), (288, 4)])
+def test_parts_of_the_inputs_sum_to_the_product(bits, floats, inputs, splits, monkeypatch):
+    """The last part has a tile that is not whole, or none at all; groups end within tiles."""
+    config = SMALL | {"block": 64}
+    monkeypatch.setattr(narrow_triton, "tuning", lambda name, *_: config)
+    assert narrow_triton.num_splits(3, -(-inputs // SMALL["block_k"])) == splits
+    weight = packed(37, inputs, inputs // 48, bits, floats, not floats, torch.float16)
+    x = randn(3, inputs) * 0.1
+    for bias in (None, randn(37)):
+        expected = narrow.narrow_linear_torch(x, weight, bias)
+        torch.testing.assert_close(narrow.narrow_linear(x, weight, bias), expected, atol=1e-5, rtol=1e-5)
+
+
 def test_nan_makes_its_output_nan():
     codes = torch.zeros(20, 64, dtype=torch.uint8)
     codes[7, 3], codes[9, 60] = 127, 255

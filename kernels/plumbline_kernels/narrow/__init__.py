@@ -6,7 +6,7 @@ own type, so tiles of one group are multiplied as they are and the products scal
 
 weight   weights of levels, and how others are rounded to such
 linear   the product, and torch's version of it
-_triton  its Triton kernels, whose tiles experts use, too
+_triton  its Triton kernels; those of experts multiply with `narrow_dot`, too
 """
 
 from plumbline_kernels.narrow.linear import narrow_linear, narrow_linear_torch

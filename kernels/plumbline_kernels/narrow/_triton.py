@@ -1,4 +1,4 @@
-"""The Triton version of `narrow_linear`, whose products experts use, too.
+"""Compute `narrow_linear` with Triton; the kernels of experts multiply with the same function.
 
 Levels are widened in registers, tile by tile, and multiplied as the inputs' own type.
 """
