@@ -8,16 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
-from plumbline.engines.native.models.families import dense, experts, hybrid
-from plumbline.engines.native.models.families.parts import Family
-from plumbline.engines.native.models.families.wrapped import WRAPPED, text_of
+from plumbline.engines.native.models.families import dense, experts, gemma, hybrid, latent
+from plumbline.engines.native.models.families.parts import Family, Wrapped
+from plumbline.engines.native.models.families.wrapped import text_of
 from plumbline.engines.native.models.fields import Fields, Json
 from plumbline.engines.native.models.quantised import read_format
 
 __all__ = ["FAMILIES", "WRAPPED", "describe", "read_description"]
 
-FAMILIES: dict[str, Family] = {**dense.FAMILIES, **experts.FAMILIES, **hybrid.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **dense.FAMILIES, **gemma.FAMILIES, **experts.FAMILIES, **latent.FAMILIES, **hybrid.FAMILIES
+}  # fmt: skip
 """The families that the engine runs, by `model_type`."""
+WRAPPED: dict[str, Wrapped] = {
+    family.wrapped.model_type: family.wrapped for family in FAMILIES.values() if family.wrapped is not None
+}
+"""The models of images and text whose text the engine runs, by `model_type`."""
+_TEXTS = {family.wrapped.model_type: name for name, family in FAMILIES.items() if family.wrapped is not None}
+"""The `model_type` of their text where their config does not say it."""
 
 
 def describe(config: Json) -> ModelDescription:
@@ -30,8 +38,9 @@ def describe(config: Json) -> ModelDescription:
         raise UnsupportedModelError("config.json must be an object")
     fields = Fields(config)
     with fields.readable():
-        if fields.model_type in WRAPPED:
-            return replace(describe(text_of(config)), is_text_of_more=True)
+        if (wrapped := WRAPPED.get(fields.model_type)) is not None:
+            text = text_of(fields, wrapped, _TEXTS[wrapped.model_type])
+            return replace(describe(text), is_text_of_more=True)
         return _describe(fields)
 
 

@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from plumbline.engines.native.models.description import (
-    Attention,
     Dense,
-    Experts,
-    Latent,
+    FeedForward,
     LayerDescription,
+    Mixer,
     ModelDescription,
     Norm,
     Placement,
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.families.rope_fields import context_length
-from plumbline.engines.native.models.fields import Fields
+from plumbline.engines.native.models.fields import Fields, Json
 
 __all__ = [
     "FULL",
     "SLIDING",
     "Family",
     "Heads",
+    "Wrapped",
     "alike",
     "attention_bias",
     "dense",
@@ -31,10 +31,22 @@ __all__ = [
     "heads",
     "layer_types",
     "model",
+    "rms",
+    "stack",
+    "ungated",
     "windows",
 ]
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+class Wrapped(NamedTuple):
+    """A type of models of images and text, whose config has that of a family inside."""
+
+    model_type: str
+    title: str
+    defaults: Json
+    """Fields of the text that configs of earlier versions of transformers leave out."""
 
 
 class Family(NamedTuple):
@@ -42,6 +54,8 @@ class Family(NamedTuple):
 
     title: str
     describe: Callable[[Fields], ModelDescription]
+    wrapped: Wrapped | None = None
+    """The models of images and text whose text is of this family where their config does not name another."""
 
 
 class Heads(TypedDict):
@@ -73,12 +87,23 @@ def attention_bias(fields: Fields) -> Biases:
     return {"qkv_bias": bias, "o_bias": bias}
 
 
+def stack(
+    mixers: Iterable[Mixer], feed_forward: FeedForward, norms: Placement = "before"
+) -> tuple[LayerDescription, ...]:
+    """Return layers of these mixers that have the same feed-forward block."""
+    return tuple(LayerDescription(mixer=mixer, feed_forward=feed_forward, norms=norms) for mixer in mixers)
+
+
 def alike(
-    fields: Fields, mixer: Attention | Latent, feed_forward: Dense | Experts, norms: Placement = "before"
+    fields: Fields, mixer: Mixer, feed_forward: FeedForward, norms: Placement = "before"
 ) -> tuple[LayerDescription, ...]:
     """Return the layers of a model whose layers are alike."""
-    layer = LayerDescription(mixer=mixer, feed_forward=feed_forward, norms=norms)
-    return (layer,) * fields.integer("num_hidden_layers")
+    return stack((mixer,), feed_forward, norms) * fields.integer("num_hidden_layers")
+
+
+def rms(fields: Fields, eps: float = 1e-5, **changes: Any) -> Norm:
+    """Read an RMS norm; `eps` is `rms_norm_eps` where the config has none, `changes` are further fields."""
+    return Norm(eps=fields.number("rms_norm_eps", eps), **changes)
 
 
 def layer_types(
@@ -120,6 +145,14 @@ def dense(fields: Fields, *, bias: bool = False, width: str = "intermediate_size
     return Dense(width=fields.integer(width), activation=fields.activation(), bias=bias)
 
 
+def ungated(
+    fields: Fields, default: str, *, name: str = "hidden_act", width: str = "intermediate_size", bias: bool
+) -> Dense:
+    """Read a feed-forward block without a gate, whose activation is the field `name`."""
+    activation = fields.activation(name, default)
+    return Dense(width=fields.integer(width), activation=activation, gated=False, bias=bias)
+
+
 def model(
     fields: Fields,
     layers: Iterable[LayerDescription],
@@ -144,7 +177,7 @@ def model(
             "vocab_size": fields.integer("vocab_size"),
             "hidden_size": fields.integer("hidden_size"),
             "layers": layers,
-            "norm": norm or Norm(eps=fields.number("rms_norm_eps", 1e-6)),
+            "norm": norm or rms(fields, 1e-6),
             "tied": fields.flag("tie_word_embeddings", tied),
             "context_length": context_length(fields, layers),
             "dtype": fields.dtype(),

@@ -3,16 +3,16 @@
 from plumbline.engines.native.models.families.dense import (
     cohere,
     exaone,
-    gemma,
-    gemma4,
     glm,
     granite,
     hunyuan,
     llama,
+    ministral,
     mistral,
     olmo,
     phi,
     qwen,
+    smollm,
     ungated,
 )
 
@@ -21,7 +21,7 @@ __all__ = ["FAMILIES"]
 FAMILIES = {
     name: family
     for module in (
-        llama, mistral, qwen, gemma, gemma4, phi, granite, olmo, glm, cohere, exaone, hunyuan, ungated
+        llama, smollm, mistral, ministral, qwen, phi, granite, olmo, glm, cohere, exaone, hunyuan, ungated
     )
     for name, family in module.FAMILIES.items()
 }  # fmt: skip

@@ -19,6 +19,7 @@ from plumbline.engines.native.models.families.parts import (
     heads,
     layer_types,
     model,
+    stack,
     windows,
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope
@@ -48,15 +49,11 @@ def _cohere2(fields: Fields) -> ModelDescription:
     types = layer_types(fields, every(fields, fields.integer("sliding_window_pattern", 4)))
     shape, rope, feed_forward = heads(fields), read_rope(fields, interleaved=True), dense(fields)
     bias = attention_bias(fields)
-    layers = (
-        LayerDescription(
-            mixer=Attention(**shape, **bias, rope=rope if kind == SLIDING else None, window=window),
-            feed_forward=feed_forward,
-            norms="parallel",
-        )
+    mixers = (
+        Attention(**shape, **bias, rope=rope if kind == SLIDING else None, window=window)
         for kind, window in zip(types, windows(fields, types), strict=True)
     )
-    return _model(fields, tuple(layers))
+    return _model(fields, stack(mixers, feed_forward, "parallel"))
 
 
 def _model(fields: Fields, layers: tuple[LayerDescription, ...]) -> ModelDescription:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import (
-    Attention,
-    HeadNorm,
-    LayerDescription,
-    ModelDescription,
-    Norm,
-)
+from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription
 from plumbline.engines.native.models.families.parts import (
     FULL,
     SLIDING,
@@ -18,6 +12,8 @@ from plumbline.engines.native.models.families.parts import (
     heads,
     layer_types,
     model,
+    rms,
+    stack,
     windows,
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope
@@ -46,11 +42,7 @@ def exaone_mixers(fields: Fields) -> list[Attention]:
 
 def _exaone4(fields: Fields) -> ModelDescription:
     feed_forward = dense(fields)
-    layers = (
-        LayerDescription(mixer=mixer, feed_forward=feed_forward, norms="after")
-        for mixer in exaone_mixers(fields)
-    )
-    return model(fields, layers, Norm(eps=fields.number("rms_norm_eps", 1e-5)))
+    return model(fields, stack(exaone_mixers(fields), feed_forward, "after"), rms(fields))
 
 
 FAMILIES = {"exaone4": Family("EXAONE 4", _exaone4)}

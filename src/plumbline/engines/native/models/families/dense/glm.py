@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumbline.engines.native.models.description import Attention, ModelDescription, Norm, Placement
-from plumbline.engines.native.models.families.parts import Family, alike, dense, heads, model
+from plumbline.engines.native.models.description import Attention, ModelDescription, Placement
+from plumbline.engines.native.models.families.parts import Family, alike, dense, heads, model, rms
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
@@ -30,7 +30,7 @@ def _describe(fields: Fields, norms: Placement, names: Names) -> ModelDescriptio
         rope=read_rope(fields, part=0.5, interleaved=True),
         qkv_bias=fields.flag("attention_bias", True),
     )
-    norm = Norm(eps=fields.number("rms_norm_eps", 1.5625e-07))
+    norm = rms(fields, 1.5625e-07)
     return model(fields, alike(fields, mixer, dense(fields), norms), norm, names=names)
 
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from plumbline.engines.native.models.description import (
-    Attention,
-    LayerDescription,
-    ModelDescription,
-    Norm,
-)
+from plumbline.engines.native.models.description import Attention, ModelDescription
 from plumbline.engines.native.models.families.parts import (
     Family,
     alike,
@@ -20,6 +15,8 @@ from plumbline.engines.native.models.families.parts import (
     heads,
     layer_types,
     model,
+    rms,
+    stack,
     windows,
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope
@@ -64,8 +61,8 @@ def swa_mixers(fields: Fields) -> list[Attention]:
 
 def _granite_swa(fields: Fields) -> ModelDescription:
     feed_forward = dense(fields, bias=fields.flag("mlp_bias"))
-    layers = (LayerDescription(mixer=mixer, feed_forward=feed_forward) for mixer in swa_mixers(fields))
-    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    layers = stack(swa_mixers(fields), feed_forward)
+    norm = rms(fields)
     return model(fields, layers, norm, tied=True, **factors(fields))
 
 

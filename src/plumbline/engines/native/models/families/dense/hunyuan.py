@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription, Norm, Rope
+from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription, Rope
 from plumbline.engines.native.models.families.parts import (
     Family,
     alike,
@@ -10,6 +10,7 @@ from plumbline.engines.native.models.families.parts import (
     dense,
     heads,
     model,
+    rms,
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope, rope_parameters, rope_theta
 from plumbline.engines.native.models.fields import Fields
@@ -41,7 +42,7 @@ def hunyuan_mixer(fields: Fields) -> Attention:
 
 def _hunyuan(fields: Fields) -> ModelDescription:
     mixer = hunyuan_mixer(fields)
-    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    norm = rms(fields)
     return model(fields, alike(fields, mixer, dense(fields)), norm, names=HEAD_NORMS)
 
 

@@ -1,26 +1,44 @@
-"""Mistral and Ministral, dense."""
+"""Mistral, dense, and Code World Model: one window for all layers, or windows by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from plumbline.engines.native.models.description import Attention, LayerDescription, ModelDescription, Norm
+from plumbline.engines.native.models.description import Attention, LayerDescription, ModelDescription
 from plumbline.engines.native.models.families.parts import (
-    FULL,
-    SLIDING,
     Family,
+    Wrapped,
     alike,
     dense,
     every,
     heads,
     layer_types,
     model,
+    rms,
+    stack,
     windows,
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "windowed_layers"]
+
+_MISTRAL3 = Wrapped(
+    "mistral3",
+    "the text of Mistral Small 3.1 and 3.2, Ministral 3",
+    {
+        "head_dim": 128,
+        "hidden_size": 5120,
+        "intermediate_size": 32768,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000000.0,
+        "vocab_size": 131072,
+    },
+)
 
 
 def _mistral(fields: Fields) -> ModelDescription:
@@ -29,58 +47,21 @@ def _mistral(fields: Fields) -> ModelDescription:
     return model(fields, alike(fields, mixer, dense(fields)))
 
 
-def _ministral(fields: Fields) -> ModelDescription:
-    slides = fields.get("sliding_window") is not None
-    types = [SLIDING if slides else FULL] * fields.integer("num_hidden_layers")
-    return _by_type(fields, types, 10000.0)
-
-
 def _cwm(fields: Fields) -> ModelDescription:
     fields.without_effect("attention_bias")
-    return _by_type(
-        fields, every(fields, 4, first=True), 1000000.0, Norm(eps=fields.number("rms_norm_eps", 1e-5))
-    )
+    norm = rms(fields)
+    return model(fields, windowed_layers(fields, every(fields, 4, first=True), 1000000.0), norm)
 
 
-def _by_type(
-    fields: Fields, types: Iterable[str], theta: float, norm: Norm | None = None
-) -> ModelDescription:
-    """Describe a model with windows by `layer_types`; `types` are those of a config that has none."""
+def windowed_layers(fields: Fields, types: Iterable[str], theta: float) -> tuple[LayerDescription, ...]:
+    """Return layers with windows by `layer_types`; `types` and `theta` are those of a config that has none."""
     rope, shape = read_rope(fields, theta), heads(fields, head_dim=128)
     feed_forward = dense(fields, bias=fields.flag("mlp_bias"))
-    layers = (
-        LayerDescription(mixer=Attention(**shape, rope=rope, window=window), feed_forward=feed_forward)
-        for window in windows(fields, layer_types(fields, types))
-    )
-    return model(fields, layers, norm)
+    found = windows(fields, layer_types(fields, types))
+    return stack((Attention(**shape, rope=rope, window=window) for window in found), feed_forward)
 
-
-def _ministral3(fields: Fields) -> ModelDescription:
-    fields.refuse("attention_bias", "mlp_bias")
-    # The parameters repeat the context length.
-    own = frozenset({"llama_4_scaling_beta", "max_position_embeddings"})
-    parameters = {**_YARN, **(fields.get("rope_parameters") or {})}
-    parameters.pop("max_position_embeddings", None)
-    rope = read_rope(fields, 1000000.0, parameters=parameters, further=own)
-    mixer = Attention(**heads(fields, head_dim=128), rope=rope, window=fields.get("sliding_window"))
-    return model(fields, alike(fields, mixer, dense(fields)), Norm(eps=fields.number("rms_norm_eps", 1e-5)))
-
-
-_YARN = {
-    "rope_type": "yarn",
-    "factor": 16.0,
-    "original_max_position_embeddings": 16384,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-    "llama_4_scaling_beta": 0.1,
-}
-"""The rotation of a config that has none."""
 
 FAMILIES = {
-    "mistral": Family("Mistral 7B, Nemo, Small 3 (text)", _mistral),
-    "ministral": Family("Ministral 8B", _ministral),
+    "mistral": Family("Mistral 7B, Nemo, Small 3 (text)", _mistral, _MISTRAL3),
     "cwm": Family("Code World Model", _cwm),
-    "ministral3": Family("Ministral 3 (text)", _ministral3),
 }

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import (
-    Attention,
-    HeadNorm,
-    LayerDescription,
-    ModelDescription,
-    Norm,
-)
+from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription
 from plumbline.engines.native.models.families.parts import (
     FULL,
     SLIDING,
@@ -20,6 +14,8 @@ from plumbline.engines.native.models.families.parts import (
     heads,
     layer_types,
     model,
+    rms,
+    stack,
     windows,
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope, read_ropes, rope_theta
@@ -32,7 +28,7 @@ _HEAD_NORM = HeadNorm(weights="each", whole=True)
 
 def _olmo2(fields: Fields) -> ModelDescription:
     mixer = Attention(**heads(fields), rope=read_rope(fields), **attention_bias(fields), head_norm=_HEAD_NORM)
-    return model(fields, alike(fields, mixer, dense(fields), "after"), _norm(fields))
+    return model(fields, alike(fields, mixer, dense(fields), "after"), rms(fields))
 
 
 def _olmo3(fields: Fields) -> ModelDescription:
@@ -40,19 +36,11 @@ def _olmo3(fields: Fields) -> ModelDescription:
     ropes = read_ropes(fields, {FULL: theta, SLIDING: theta})
     shape, bias, feed_forward = heads(fields), attention_bias(fields), dense(fields)
     types = layer_types(fields, every(fields, 4))
-    layers = (
-        LayerDescription(
-            mixer=Attention(**shape, rope=ropes[kind], **bias, head_norm=_HEAD_NORM, window=window),
-            feed_forward=feed_forward,
-            norms="after",
-        )
+    mixers = (
+        Attention(**shape, rope=ropes[kind], **bias, head_norm=_HEAD_NORM, window=window)
         for kind, window in zip(types, windows(fields, types), strict=True)
     )
-    return model(fields, layers, _norm(fields))
-
-
-def _norm(fields: Fields) -> Norm:
-    return Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    return model(fields, stack(mixers, feed_forward, "after"), rms(fields))
 
 
 FAMILIES = {

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import (
-    Attention,
-    HeadNorm,
-    ModelDescription,
-    Norm,
-    Placement,
-)
-from plumbline.engines.native.models.families.parts import Family, alike, dense, heads, model
+from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription, Norm, Placement
+from plumbline.engines.native.models.families.parts import Family, alike, dense, heads, model, rms
 from plumbline.engines.native.models.families.rope_fields import read_rope, rope_parameters
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
@@ -34,7 +28,7 @@ def _phi3(fields: Fields) -> ModelDescription:
         rope=read_rope(fields, parameters=parameters, part=1.0),
         window=fields.get("sliding_window"),
     )
-    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    norm = rms(fields)
     return model(fields, alike(fields, mixer, dense(fields)), norm, names=_MERGED)
 
 

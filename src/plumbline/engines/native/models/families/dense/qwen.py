@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import (
-    Attention,
-    HeadNorm,
-    LayerDescription,
-    ModelDescription,
-)
+from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription
 from plumbline.engines.native.models.families.parts import (
     FULL,
     SLIDING,
@@ -17,6 +12,7 @@ from plumbline.engines.native.models.families.parts import (
     heads,
     layer_types,
     model,
+    stack,
     windows,
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope
@@ -29,17 +25,13 @@ def _qwen2(fields: Fields) -> ModelDescription:
     fields.refuse("use_mrope", "mlp_bias")
     shape, rope, feed_forward = heads(fields), read_rope(fields), dense(fields)
     mixers = (Attention(**shape, rope=rope, qkv_bias=True, window=window) for window in qwen_windows(fields))
-    return model(fields, (LayerDescription(mixer=mixer, feed_forward=feed_forward) for mixer in mixers))
+    return model(fields, stack(mixers, feed_forward))
 
 
 def _qwen3(fields: Fields) -> ModelDescription:
     fields.refuse("use_mrope", "mlp_bias")
     feed_forward = dense(fields)
-    layers = (
-        LayerDescription(mixer=mixer, feed_forward=feed_forward)
-        for mixer in qwen3_mixers(fields, qwen_windows(fields))
-    )
-    return model(fields, layers)
+    return model(fields, stack(qwen3_mixers(fields, qwen_windows(fields)), feed_forward))
 
 
 def qwen3_mixers(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import Attention, Dense, ModelDescription, Norm
+from plumbline.engines.native.models.description import Attention, ModelDescription, Norm
 from plumbline.engines.native.models.families.parts import (
     Family,
     alike,
     attention_bias,
     heads,
     model,
+    rms,
+    ungated,
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
@@ -26,21 +28,16 @@ _PHI = Names(
 )
 
 
-def _ungated(fields: Fields, default: str, *, bias: bool) -> Dense:
-    activation = fields.activation("hidden_act", default)
-    return Dense(width=fields.integer("intermediate_size"), activation=activation, gated=False, bias=bias)
-
-
 def _arcee(fields: Fields) -> ModelDescription:
     mixer = Attention(**heads(fields), rope=read_rope(fields), **attention_bias(fields))
-    block = _ungated(fields, "relu2", bias=fields.flag("mlp_bias"))
-    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    block = ungated(fields, "relu2", bias=fields.flag("mlp_bias"))
+    norm = rms(fields)
     return model(fields, alike(fields, mixer, block), norm, names=_UP)
 
 
 def _nemotron(fields: Fields) -> ModelDescription:
     mixer = Attention(**heads(fields), rope=read_rope(fields, part=0.5), **attention_bias(fields))
-    block = _ungated(fields, "relu2", bias=fields.flag("mlp_bias"))
+    block = ungated(fields, "relu2", bias=fields.flag("mlp_bias"))
     norm = Norm(kind="layer", eps=fields.number("norm_eps", 1e-5), bias=True, offset=1.0)
     return model(fields, alike(fields, mixer, block), norm, names=_UP)
 
@@ -56,7 +53,7 @@ def _starcoder2(fields: Fields) -> ModelDescription:
         o_bias=bias,
         window=fields.get("sliding_window"),
     )
-    block = _ungated(fields, "gelu_pytorch_tanh", bias=bias)
+    block = ungated(fields, "gelu_pytorch_tanh", bias=bias)
     norm = Norm(kind="layer", eps=fields.number("norm_epsilon", 1e-5), bias=True)
     return model(fields, alike(fields, mixer, block), norm, tied=True, names=_STARCODER)
 
@@ -64,7 +61,7 @@ def _starcoder2(fields: Fields) -> ModelDescription:
 def _phi(fields: Fields) -> ModelDescription:
     fields.refuse("qk_layernorm")
     mixer = Attention(**heads(fields), rope=read_rope(fields, part=0.5), qkv_bias=True, o_bias=True)
-    block = _ungated(fields, "gelu_new", bias=True)
+    block = ungated(fields, "gelu_new", bias=True)
     norm = Norm(kind="layer", eps=fields.number("layer_norm_eps", 1e-5), bias=True)
     layers = alike(fields, mixer, block, "parallel")
     return model(fields, layers, norm, head_bias=True, names=_PHI)

@@ -1,7 +1,6 @@
 """Families with experts in some or all layers."""
 
 from plumbline.engines.native.models.families.experts import (
-    deepseek,
     ernie,
     exaone,
     glm,
@@ -26,7 +25,6 @@ FAMILIES = {
         granite,
         ernie,
         glm,
-        deepseek,
         gpt_oss,
         minimax,
         hunyuan,

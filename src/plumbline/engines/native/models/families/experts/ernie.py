@@ -1,4 +1,4 @@
-"""ERNIE 4.5 with experts: the softmax with a correction for the choice, shared experts."""
+"""ERNIE 4.5, dense or with experts: the softmax with a correction for the choice, shared experts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from plumbline.engines.native.models.description import (
     Experts,
     LayerDescription,
     ModelDescription,
-    Norm,
     Router,
 )
-from plumbline.engines.native.models.families.parts import Family, dense, heads, model
+from plumbline.engines.native.models.families.parts import Family, alike, dense, heads, model, rms
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
@@ -22,6 +21,14 @@ _NAMES = Names(correction="mlp.moe_statics.e_score_correction_bias", ignored=("m
 
 
 def _ernie(fields: Fields) -> ModelDescription:
+    bias = fields.flag("use_bias")
+    rope = read_rope(fields, 500000.0, interleaved=True)
+    mixer = Attention(**heads(fields, head_dim=128), rope=rope, qkv_bias=bias, o_bias=bias)
+    norm = rms(fields)
+    return model(fields, alike(fields, mixer, dense(fields, bias=bias)), norm, tied=True)
+
+
+def _ernie_moe(fields: Fields) -> ModelDescription:
     # What releases carry for training and for the prediction of further tokens; transformers reads none of it.
     fields.without_effect(
         "moe_capacity moe_gate moe_gate_act moe_use_aux_free num_nextn_predict_layers use_flash_attention "
@@ -40,7 +47,7 @@ def _ernie(fields: Fields) -> ModelDescription:
         )
         for layer in range(count)
     )
-    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    norm = rms(fields)
     return model(fields, layers, norm, tied=True, names=_NAMES)
 
 
@@ -57,4 +64,7 @@ def _experts(fields: Fields) -> Experts:
     )
 
 
-FAMILIES = {"ernie4_5_moe": Family("ERNIE 4.5 with experts", _ernie)}
+FAMILIES = {
+    "ernie4_5": Family("ERNIE 4.5 dense", _ernie),
+    "ernie4_5_moe": Family("ERNIE 4.5 with experts", _ernie_moe),
+}

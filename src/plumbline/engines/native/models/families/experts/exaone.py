@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import (
-    Dense,
-    Experts,
-    LayerDescription,
-    ModelDescription,
-    Norm,
-    Router,
-    UnsupportedModelError,
-)
+from plumbline.engines.native.models.description import Dense, Experts, ModelDescription, Router
 from plumbline.engines.native.models.families.dense.exaone import exaone_mixers
-from plumbline.engines.native.models.families.parts import Family, dense, model
+from plumbline.engines.native.models.families.parts import Family, dense, model, rms
+from plumbline.engines.native.models.families.routed import layers_by_type
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
 
@@ -23,16 +16,9 @@ def _exaone(fields: Fields) -> ModelDescription:
     fields.without_effect("scoring_func", "topk_method", "num_nextn_predict_layers", "num_mtp_layers")
     mixers, plain, experts = exaone_mixers(fields), dense(fields), _experts(fields)
     first = fields.get("first_k_dense_replace", 1)
-    by_default = ["dense" if layer < first else "sparse" for layer in range(len(mixers))]
-    kinds = fields.get("mlp_layer_types", by_default)
-    if len(kinds) != len(mixers) or set(kinds) - {"dense", "sparse"}:
-        raise UnsupportedModelError("mlp_layer_types must be dense or sparse for every layer")
-    layers = (
-        LayerDescription(mixer=mixer, feed_forward=plain if kind == "dense" else experts)
-        for mixer, kind in zip(mixers, kinds, strict=True)
-    )
+    layers = layers_by_type(fields, mixers, plain, experts, first)
     names = Names(correction="mlp.e_score_correction_bias", ignored=("mtp.",))
-    return model(fields, layers, Norm(eps=fields.number("rms_norm_eps", 1e-5)), names=names)
+    return model(fields, layers, rms(fields), names=names)
 
 
 def _experts(fields: Fields) -> Experts:

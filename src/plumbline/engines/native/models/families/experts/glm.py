@@ -1,85 +1,30 @@
-"""GLM-4.5 and dots.llm1: the experts of DeepSeek V3 with the attention of other families."""
+"""GLM-4.5, Solar Open and dots.llm1: the experts of DeepSeek V3 with the attention of other families."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from plumbline.engines.native.models.description import (
-    Attention,
-    Dense,
-    Experts,
-    HeadNorm,
-    Latent,
-    LayerDescription,
-    ModelDescription,
-    Norm,
-    Router,
-)
+from plumbline.engines.native.models.description import Attention, HeadNorm, ModelDescription
 from plumbline.engines.native.models.families.dense.qwen import qwen3_mixers
 from plumbline.engines.native.models.families.parts import (
     FULL,
     SLIDING,
     Family,
     alike,
-    dense,
     heads,
     layer_types,
     model,
+    rms,
     windows,
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope
+from plumbline.engines.native.models.families.routed import (
+    corrected_router,
+    deepseek_experts,
+    next_token_layers,
+    sparse_layers,
+)
 from plumbline.engines.native.models.fields import Fields
-from plumbline.engines.native.models.names import Names
 
-__all__ = ["FAMILIES", "corrected_router", "deepseek_experts", "next_token_layers", "sparse_layers"]
-
-
-def deepseek_experts(fields: Fields, router: Router | None = None) -> Experts:
-    """Read the experts; by default they are chosen by `corrected_router`."""
-    width, shared = fields.integer("moe_intermediate_size"), fields.get("n_shared_experts", 0)
-    return Experts(
-        number=fields.integer("n_routed_experts"),
-        width=width,
-        router=router or corrected_router(fields),
-        activation=fields.activation(),
-        shared=Dense(width=width * shared, activation=fields.activation()) if shared else None,
-    )
-
-
-def corrected_router(fields: Fields, *, normalised: bool = True) -> Router:
-    """Read a choice by sigmoids with a correction, in groups.
-
-    Args:
-        fields: of the config.
-        normalised: `norm_topk_prob` where the config lacks it.
-    """
-    return Router(
-        top_k=fields.integer("num_experts_per_tok"),
-        scores="sigmoid",
-        correction=True,
-        groups=fields.integer("n_group", 1),
-        chosen_groups=fields.integer("topk_group", 1),
-        normalised=fields.flag("norm_topk_prob", normalised),
-        scale=fields.number("routed_scaling_factor", 1.0),
-    )
-
-
-def sparse_layers(
-    fields: Fields, mixers: Sequence[Attention | Latent], experts: Experts, first: int
-) -> list[LayerDescription]:
-    """Return layers of which `first_k_dense_replace` have no experts; `first` is its default."""
-    plain, dense_layers = dense(fields), fields.get("first_k_dense_replace", first)
-    return [
-        LayerDescription(mixer=mixer, feed_forward=plain if layer < dense_layers else experts)
-        for layer, mixer in enumerate(mixers)
-    ]
-
-
-def next_token_layers(fields: Fields, default: int = 0) -> Names:
-    """Return names in which the layers after the last one, which predict further tokens, are ignored."""
-    count = fields.integer("num_hidden_layers")
-    further = fields.get("num_nextn_predict_layers", fields.get("num_mtp_layers", default))
-    return Names(ignored=tuple(f"model.layers.{count + layer}." for layer in range(further)))
+__all__ = ["FAMILIES"]
 
 
 def _glm4(fields: Fields) -> ModelDescription:
@@ -92,7 +37,7 @@ def _glm4(fields: Fields) -> ModelDescription:
     )
     mixers = (mixer,) * fields.integer("num_hidden_layers")
     layers = sparse_layers(fields, mixers, deepseek_experts(fields), first=1)
-    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    norm = rms(fields)
     return model(fields, layers, norm, names=next_token_layers(fields, 1))
 
 
@@ -103,7 +48,7 @@ def _solar(fields: Fields) -> ModelDescription:
         rope=read_rope(fields, 1000000.0, part=1.0),
         qkv_bias=fields.flag("attention_bias"),
     )
-    experts, norm = deepseek_experts(fields), Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    experts, norm = deepseek_experts(fields), rms(fields)
     return model(fields, alike(fields, mixer, experts), norm)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from plumbline.engines.native.models.description import (
     Attention,
     Experts,
-    LayerDescription,
     ModelDescription,
-    Norm,
     Router,
     UnsupportedModelError,
 )
@@ -18,6 +16,8 @@ from plumbline.engines.native.models.families.parts import (
     heads,
     layer_types,
     model,
+    rms,
+    stack,
     windows,
 )
 from plumbline.engines.native.models.families.rope_fields import read_rope, rope_parameters
@@ -61,14 +61,11 @@ def _gpt_oss(fields: Fields) -> ModelDescription:
         activation="swiglu_oss",
         bias=True,
     )
-    layers = (
-        LayerDescription(
-            mixer=Attention(**shape, rope=rope, qkv_bias=bias, o_bias=bias, sinks=True, window=window),
-            feed_forward=experts,
-        )
+    mixers = (
+        Attention(**shape, rope=rope, qkv_bias=bias, o_bias=bias, sinks=True, window=window)
         for window in windows(fields, types)
     )
-    return model(fields, layers, Norm(eps=fields.number("rms_norm_eps", 1e-5)), names=_NAMES)
+    return model(fields, stack(mixers, experts), rms(fields), names=_NAMES)
 
 
 FAMILIES = {"gpt_oss": Family("gpt-oss", _gpt_oss)}

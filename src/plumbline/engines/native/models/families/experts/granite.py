@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumbline.engines.native.models.description import (
-    Dense,
-    Experts,
-    LayerDescription,
-    ModelDescription,
-    Router,
-)
+from plumbline.engines.native.models.description import Dense, Experts, ModelDescription, Router
 from plumbline.engines.native.models.families.dense.granite import factors, granite_mixer, swa_mixers
-from plumbline.engines.native.models.families.parts import Family, alike, dense, model
+from plumbline.engines.native.models.families.parts import Family, alike, dense, model, stack
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
 
@@ -52,7 +46,7 @@ def _describe(fields: Fields, shared: Dense | None) -> ModelDescription:
 
 def _granite_swa(fields: Fields) -> ModelDescription:
     block = experts(fields, _shared(fields))
-    layers = (LayerDescription(mixer=mixer, feed_forward=block) for mixer in swa_mixers(fields))
+    layers = stack(swa_mixers(fields), block)
     return model(fields, layers, names=_LATER_NAMES, **factors(fields))
 
 

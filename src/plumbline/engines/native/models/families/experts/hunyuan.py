@@ -9,12 +9,11 @@ from plumbline.engines.native.models.description import (
     Experts,
     LayerDescription,
     ModelDescription,
-    Norm,
     Router,
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.families.dense.hunyuan import HEAD_NORMS, hunyuan_mixer
-from plumbline.engines.native.models.families.parts import Family, dense, model
+from plumbline.engines.native.models.families.parts import Family, dense, model, rms
 from plumbline.engines.native.models.fields import Fields
 
 __all__ = ["FAMILIES"]
@@ -50,7 +49,7 @@ def _hunyuan(fields: Fields) -> ModelDescription:
         )
         for number, top_k in zip(numbers, tops, strict=True)
     )
-    return model(fields, layers, Norm(eps=fields.number("rms_norm_eps", 1e-5)), names=_NAMES)
+    return model(fields, layers, rms(fields), names=_NAMES)
 
 
 def _by_layer(value: Any, count: int) -> list[int]:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import (
-    Attention,
-    Experts,
-    HeadNorm,
-    ModelDescription,
-    Router,
-)
+from plumbline.engines.native.models.description import Attention, Experts, HeadNorm, ModelDescription, Router
 from plumbline.engines.native.models.families.experts.mixtral import SPARSE
 from plumbline.engines.native.models.families.parts import Family, alike, heads, model
 from plumbline.engines.native.models.families.rope_fields import read_rope

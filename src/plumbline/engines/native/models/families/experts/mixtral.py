@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import (
-    Attention,
-    Experts,
-    ModelDescription,
-    Norm,
-    Router,
-)
-from plumbline.engines.native.models.families.parts import Family, alike, heads, model
+from plumbline.engines.native.models.description import Attention, Experts, ModelDescription, Router
+from plumbline.engines.native.models.families.parts import Family, alike, heads, model, rms
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
@@ -34,7 +28,7 @@ def _mixtral(fields: Fields) -> ModelDescription:
         router=Router(top_k=fields.integer("num_experts_per_tok", 2)),
         activation=fields.activation(),
     )
-    norm = Norm(eps=fields.number("rms_norm_eps", 1e-5))
+    norm = rms(fields)
     return model(fields, alike(fields, mixer, experts), norm, names=SPARSE)
 
 

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from plumbline.engines.native.models.description import (
-    Attention,
-    Experts,
-    HeadNorm,
-    ModelDescription,
-    Norm,
-    Router,
-)
-from plumbline.engines.native.models.families.parts import Family, alike, attention_bias, heads, model
+from plumbline.engines.native.models.description import Attention, Experts, HeadNorm, ModelDescription, Router
+from plumbline.engines.native.models.families.parts import Family, alike, attention_bias, heads, model, rms
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 
@@ -33,7 +26,7 @@ def _olmoe(fields: Fields) -> ModelDescription:
         ),
         activation=fields.activation(),
     )
-    return model(fields, alike(fields, mixer, experts), Norm(eps=fields.number("rms_norm_eps", 1e-5)))
+    return model(fields, alike(fields, mixer, experts), rms(fields))
 
 
 FAMILIES = {"olmoe": Family("OLMoE", _olmoe)}

@@ -48,14 +48,12 @@ def _qwen3(fields: Fields) -> ModelDescription:
 
 def experts(fields: Fields, number: int, shared: Dense | None, *, normalised: bool = False) -> Experts:
     """Read so many experts, whose weights are `normalised` where the config does not say so."""
-    router = Router(
-        top_k=fields.integer("num_experts_per_tok", 8),
-        normalised=fields.flag("norm_topk_prob", normalised),
-    )
+    top_k = fields.integer("num_experts_per_tok", 8)
+    normalised = fields.flag("norm_topk_prob", normalised)
     return Experts(
         number=number,
         width=fields.integer("moe_intermediate_size"),
-        router=router,
+        router=Router(top_k=top_k, normalised=normalised),
         activation=fields.activation(),
         shared=shared,
         shared_gate=shared is not None,

@@ -6,11 +6,10 @@ from plumbline.engines.native.models.description import (
     Attention,
     LayerDescription,
     ModelDescription,
-    Norm,
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.families.hybrid.state_space import state_space, state_space_names
-from plumbline.engines.native.models.families.parts import Family, attention_bias, dense, heads, model
+from plumbline.engines.native.models.families.parts import Family, attention_bias, dense, heads, model, rms
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
@@ -40,7 +39,7 @@ def _bamba(fields: Fields) -> ModelDescription:
         LayerDescription(mixer=attention if layer in attends else net, feed_forward=block)
         for layer in range(count)
     )
-    return model(fields, layers, Norm(eps=fields.number("rms_norm_eps", 1e-5)), names=_NAMES)
+    return model(fields, layers, rms(fields), names=_NAMES)
 
 
 FAMILIES = {"bamba": Family("Bamba", _bamba)}
