@@ -18,7 +18,7 @@ from plumbline_conformance.runner.budget import spent_on
 from plumbline_conformance.suite.model import Request, Scenario, Target
 from plumbline_conformance.transcript.model import Exchange
 
-__all__ = ["Api", "Found", "apis_of", "discovered", "found_by"]
+__all__ = ["Api", "Found", "apis_of", "discovered", "found_by", "simple_requests"]
 
 Api = Literal["chat", "responses", "completions"]
 _APIS: tuple[Api, ...] = ("chat", "responses", "completions")
@@ -96,17 +96,28 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
     return Found(target=target, why=why, tokens=tokens)
 
 
-async def _send_request(send: Send, target: Target, api: Api) -> tuple[Exchange, Any]:
-    path = _PATHS[api]
+def simple_requests(target: Target) -> list[Request]:
+    """Return a short valid request to each API that generates text, the likeliest first."""
+    return [_simple(target, api) for api in _APIS]
+
+
+def _simple(target: Target, api: Api) -> Request:
     if api == "responses":
         body: dict[str, object] = {"model": target.model, "input": "Hi", "max_output_tokens": _MORE_TOKENS}
-        return await send(Request(path=path, json=body)), target.limit
-    if api == "completions":
+    elif api == "completions":
         body = {"model": target.model, "prompt": "Hi", "max_tokens": _TOKENS}
-        return await send(Request(path=path, json=body)), target.limit
-    messages = [{"role": "user", "content": "Hi"}]
-    body = {"model": target.model, "messages": messages, "max_tokens": _TOKENS}
-    first = await send(Request(path=path, json=body))
+    else:
+        messages = [{"role": "user", "content": "Hi"}]
+        body = {"model": target.model, "messages": messages, "max_tokens": _TOKENS}
+    return Request(path=_PATHS[api], json=body)
+
+
+async def _send_request(send: Send, target: Target, api: Api) -> tuple[Exchange, Any]:
+    request = _simple(target, api)
+    if api != "chat":
+        return await send(request), target.limit
+    path, body = request.path, dict(request.json)
+    first = await send(request)
     if not _refuses_the_limit(first):
         return first, target.limit
     # The server may refuse the number or the name of the limit.

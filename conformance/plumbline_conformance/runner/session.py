@@ -14,6 +14,7 @@ from plumbline_conformance.client.busy_retry import pause_of
 from plumbline_conformance.client.http import Conversation
 from plumbline_conformance.runner.budget import BudgetTracker, OverBudget
 from plumbline_conformance.runner.endless import is_too_long, silence_of
+from plumbline_conformance.runner.preflight import simple_requests
 from plumbline_conformance.runner.server_watch import Death, Flight, ServerWatch
 from plumbline_conformance.suite.model import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
 from plumbline_conformance.transcript.defects import traceback_of
@@ -53,6 +54,8 @@ class Session:
         self._watch = watch
         self._proof: Request | None = None
         """A request that the server has answered, and must answer again."""
+        self._simple = simple_requests(target)
+        """What is still to be sent for a proof, if no request of the scenarios is one."""
         self._heard = False
         """Whether the server has answered anything."""
         self._late: dict[tuple[str, str], Request] = {}
@@ -181,17 +184,17 @@ class Session:
         The request is sent once more, alone, and then another one, whose answer shows how long tokens take.
         """
         late = next((one for one in seen.exchanges if (seen.scenario, one.name) in self._late), None)
-        if late is None or self._proof is None or self._watch.over:
+        if late is None or self._watch.over or self._insisted[is_late(late)] >= _MOST_ENDLESS:
             return seen
-        if self._insisted[is_late(late)] >= _MOST_ENDLESS:
-            return seen
-        self._insisted[is_late(late)] += 1
         request = self._late[seen.scenario, late.name]
         try:
+            if (valid := await self._found_proof(seen.scenario)) is None:
+                return seen
+            self._insisted[is_late(late)] += 1
             began = time.monotonic()
             [again], _ = await self._converse(_once(request), seen.scenario, insist=True)
             waited = time.monotonic() - began
-            [proof], _ = await self._converse(_once(self._proof), seen.scenario, insist=True)
+            [proof], _ = await self._converse(_once(valid), seen.scenario, insist=True)
             took = time.monotonic() - began - waited
         except _Ended:
             return seen
@@ -209,6 +212,16 @@ class Session:
             return seen
         exchanges = [again if one is late else one for one in seen.exchanges]
         return msgspec.structs.replace(seen, exchanges=exchanges)
+
+    async def _found_proof(self, scenario: str) -> Request | None:
+        """Return a request that the server answers.
+
+        If all requests of the scenarios fail, as those of a WebSocket that never answers do, simple ones are sent, each
+        once in a run.
+        """
+        while self._proof is None and self._simple:
+            await self._converse(_once(self._simple.pop(0)), scenario, insist=True)
+        return self._proof
 
     def _muted(self, seen: Transcript, answer: Exchange) -> Transcript:
         self._watch.silence(seen.scenario)

@@ -181,18 +181,20 @@ def test_an_answer_that_is_late_once_accuses_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "concurrency"),
+    ("name", "text", "concurrency", "others"),
     [
-        ("chat/stream-text", rb'"stream": true', 1),
-        ("chat/stream-text", rb'"stream": true', 4),
-        ("websocket/turn", rb"(?i)upgrade: websocket", 1),
+        ("chat/stream-text", rb'"stream": true', 1, ["chat/text"]),
+        ("chat/stream-text", rb'"stream": true', 4, ["chat/text"]),
+        ("websocket/turn", rb"(?i)upgrade: websocket", 1, ["chat/text"]),
+        ("websocket/turn", rb"(?i)upgrade: websocket", 1, []),
     ],
 )
 def test_an_answer_that_never_ends_is_accused_while_others_do(
-    name: str, text: bytes, concurrency: int, monkeypatch: pytest.MonkeyPatch
+    name: str, text: bytes, concurrency: int, others: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """If no other scenario shows that the server answers, a simple request does."""
     monkeypatch.setattr("plumbline_conformance.runner.endless._FACTOR", 0)  # The machine may be slow.
-    names = ["chat/text", "models/list", name, "errors/no-model"]
+    names = [*others, "models/list", name, "errors/no-model"]
     endless = re.compile(text)
     with mortal(lambda request: endless.search(request) is not None, hangs=True, recovers=True) as (
         base_url,
@@ -320,17 +322,19 @@ def test_the_time_of_a_run_ends_requests_in_flight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "headers", "accused"),
+    ("count", "headers", "others", "accused"),
     [
-        (1, [], []),
-        (1000, [], ["HTTP-17"]),
-        (1000, [(b"retry-after", b"1")], ["HTTP-17"]),
-        (1000, [(b"retry-after", b"30")], []),
-        (1000, [(b"retry-after", b"3600")], []),
+        (1, [], ["chat/text"], []),
+        (1000, [], ["chat/text"], ["HTTP-17"]),
+        (1000, [], [], ["HTTP-17"]),
+        (1, [], [], []),
+        (1000, [(b"retry-after", b"1")], ["chat/text"], ["HTTP-17"]),
+        (1000, [(b"retry-after", b"30")], ["chat/text"], []),
+        (1000, [(b"retry-after", b"3600")], ["chat/text"], []),
     ],
 )
 def test_a_request_that_is_unavailable_even_alone_is_accused(
-    count: int, headers: list[Any], accused: list[str], monkeypatch: pytest.MonkeyPatch
+    count: int, headers: list[Any], others: list[str], accused: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that asks for more time than it had is not."""
     monkeypatch.setattr("plumbline_conformance.client.busy_retry._PAUSES", ())
@@ -346,6 +350,6 @@ def test_a_request_that_is_unavailable_even_alone_is_accused(
         await send({"type": "http.response.body", "body": b"{}"})
 
     with serving(unavailable) as base_url:
-        seen = run(base_url, ["chat/text", "completions/text"], declared={"completions": True})
+        seen = run(base_url, [*others, "completions/text"], declared={"completions": True})
 
     assert sorted({rule for one in violations(seen) for rule in one.broken}) == accused

@@ -249,6 +249,16 @@ def test_a_client_that_leaves_stops_its_turn() -> None:
             time.sleep(0.02)
 
 
+def test_a_connection_outlives_the_time_for_headers() -> None:
+    """The handshake has come whole; no timer of HTTP may end the WebSocket later."""
+    with connected(Settings(header_timeout=0.3)) as (_, socket):
+        for _ in range(2):
+            send(socket)
+            assert turn(socket)[-1]["type"] in ENDS[:2]
+            with pytest.raises(TimeoutError):
+                socket.recv(timeout=0.5)
+
+
 def test_a_message_above_the_limit_closes_the_connection() -> None:
     with connected(Settings(max_body_bytes=10_000)) as (_, socket), pytest.raises(ConnectionClosed) as closed:
         converse(socket, input="x" * 20_000)

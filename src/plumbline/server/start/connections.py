@@ -99,6 +99,8 @@ class _Protocol(_Unread, HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self.transport.get_protocol() is not self:
+            return  # A WebSocket has taken over the connection.
         # Also an empty line, or the rest of a refused body, ends uvicorn's own timeout for idle connections. A refusal
         # in the call above has started that timeout anew.
         if self._in_headers or (self._is_idle and self.timeout_keep_alive_task is None):
