@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Set
 from typing import Protocol
@@ -34,6 +35,12 @@ _LONGEST_RETRY = 60
 _OF_THE_BOUND = 0.7
 """Of `max_queue_seconds`, the longest wait that is expected of a request that is admitted. The estimate errs by a
 fifth: of those admitted up to the bound itself more than half were overdue later, and had been rendered for nothing."""
+
+
+_REFUSALS_KEPT = 64
+"""Refusals that are kept until the queue changes, one for each client."""
+_REFUSALS_LAST = 0.05
+"""Seconds that they are kept at most: the wait that they state grows while the engine is silent."""
 
 
 class Admission:
@@ -72,6 +79,9 @@ class Admission:
         self._clients: Counter[str] = Counter()
         self._ids: dict[str, object] = {}
         """The requests in flight, each with what the gate of adapters gave it."""
+        self._refusals: dict[tuple[str, int, int], EngineFullError] = {}
+        """Of `refusal`, by its client and the numbers that enter before, since the queue changed."""
+        self._refusals_end = 0.0
 
     @property
     def ids(self) -> Set[str]:
@@ -90,6 +100,7 @@ class Admission:
             raise full
         if request.request_id in self._ids:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
+        self._refusals.clear()
         self._queue.entered(request.request_id, request.client)
         self._ids[request.request_id] = (
             None if self._adapters is None else self._adapters.enter(request.adapter)
@@ -99,11 +110,22 @@ class Admission:
     def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
         """Return why `enter` would refuse another request of a client for lack of room; None if there is room.
 
+        A full engine is asked for each of hundreds of requests a second. Its answer stays the same while no request
+        enters, starts or leaves, and is the same object then.
+
         Args:
             client: who sent it.
             more: requests of the client that will enter before it, besides those of `arrivals`.
         """
-        return self._refusal(client, self.arrivals.of(client) + more, self.arrivals.total + more)
+        asked = client, self.arrivals.of(client) + more, self.arrivals.total + more
+        now = time.monotonic()
+        if now >= self._refusals_end or len(self._refusals) >= _REFUSALS_KEPT:
+            self._refusals.clear()
+            self._refusals_end = now + _REFUSALS_LAST
+        error = self._refusals.get(asked) or self._refusal(*asked)
+        if error is not None:
+            self._refusals[asked] = error
+        return error
 
     def _refusal(
         self, client: str, arriving: int = 0, total: int = 0, *, patient: bool = False
@@ -137,10 +159,12 @@ class Admission:
 
     def started(self, request: GenerateRequest) -> None:
         """Note the first chunk of an admitted request."""
+        self._refusals.clear()
         self._queue.started(request.request_id)
 
     def leave(self, request: GenerateRequest) -> None:
         """Give the place of an admitted request to others."""
+        self._refusals.clear()
         self._queue.left(request.request_id)
         entered = self._ids.pop(request.request_id, None)
         if self._adapters is not None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -47,6 +47,8 @@ __all__ = ["Models"]
 
 _log = logging.getLogger("plumbline.server")
 
+_full = lru_cache(maxsize=64)(as_api_error)
+"""Returns the error of a refusal, which engines keep (`Admission.refusal`). It is sent and never raised."""
 _ANY = Key(b"")
 """The key of the operator, who may use every model."""
 
@@ -249,7 +251,7 @@ class Models(Generic[M]):
         known = [error for error in found if error is not None]
         if len(known) < len(found):
             return None
-        return as_api_error(min(known, key=lambda error: error.retry_after))
+        return _full(min(known, key=lambda error: error.retry_after))
 
     async def answer(
         self,

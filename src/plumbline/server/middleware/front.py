@@ -175,7 +175,7 @@ class Front:
 
     def refuse(self, scope: Scope) -> Answer | None:
         """Answer a request that no model has room for. It costs its key nothing; see `Answer`."""
-        path = normalize_path(scope["path"])
+        path = scope["path"] if scope["path"] in _GENERATING else normalize_path(scope["path"])
         if path not in _GENERATING or scope["method"] != "POST":
             return None
         api_key = _api_key(scope, path)

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import lru_cache
 
 from prometheus_client import (
     CollectorRegistry,
@@ -69,9 +70,12 @@ class Metrics:
             ["status", "code"],
             registry=registry,
         )
-        self._requests = Counter(
+        requests = Counter(
             "plumbline_http_requests", "Requests by path and status", ["path", "status"], registry=registry
         )
+        # There are few, and finding one by its labels takes longer than counting.
+        self._requests_of = lru_cache(maxsize=1024)(requests.labels)
+        self._errors_of = lru_cache(maxsize=1024)(self._errors.labels)
         self._open = Gauge(
             "plumbline_http_requests_open",
             "Requests being answered",
@@ -122,13 +126,13 @@ class Metrics:
             error: the code of the error that was the answer, if it was one of ours.
         """
         self._open.dec()
-        self._requests.labels(path, str(status)).inc()
+        self._requests_of(path, status).inc()
         if status >= 400:
-            self._errors.labels(str(status), error).inc()
+            self._errors_of(status, error).inc()
 
     def failed_midway(self, error: str) -> None:
         """Count a stream that began with status 200 and ended with an error event that has this code."""
-        self._errors.labels("stream", error).inc()
+        self._errors_of("stream", error).inc()
 
 
 class _ModelCounts:

@@ -25,6 +25,8 @@ __all__ = ["GRACE", "configuration"]
 _log = logging.getLogger("plumbline.server")
 _NEVER = 10**8
 """Seconds, about three years."""
+_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
+"""What uvicorn reads of a trusted proxy."""
 GRACE = 5.0
 """Seconds for the error events to reach the clients before the remaining connections are cut."""
 
@@ -277,10 +279,10 @@ def _behind_proxies(
     forwarded: Any = ProxyHeadersMiddleware(nothing, trusted)
 
     def refuse_forwarded(scope: Any) -> Answer | None:
-        with contextlib.suppress(StopIteration):
-            forwarded(scope, None, None).send(
-                None
-            )  # It awaits `nothing` only. A second time it changes nothing.
+        if not _FORWARDED.isdisjoint(name for name, _ in scope["headers"]):
+            with contextlib.suppress(StopIteration):
+                # It awaits `nothing` only. A second time it changes nothing.
+                forwarded(scope, None, None).send(None)
         return refuse(scope)
 
     return refuse_forwarded
