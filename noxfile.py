@@ -204,12 +204,13 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def generate(session: nox.Session) -> None:
-    """Generate code from the contract, and two pages; `-- --check` fails if the committed code differs."""
+    """Generate code from the contract, and three pages; `-- --check` fails if the committed code differs."""
     environment = Environment(session, DEV)
     environment.run("python", "openapi/generate", *session.posargs)
     if not session.posargs:
         environment.run("python", "-m", "plumbline.server.settings.page", "docs/reference/options.md")
         environment.run("python", "-m", "plumbline.server.observe.page", "docs/reference/metrics.md")
+        environment.run("python", "-m", "plumbline.server.loading.overview.page", "docs/reference/models.md")
 
 
 @nox.session(venv_backend="none")

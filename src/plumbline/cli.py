@@ -131,7 +131,7 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
         models.add_argument(
             "--markdown",
             action="store_true",
-            help="print the table of docs/reference/engines.md, with --supported",
+            help="print docs/reference/models.md, with --supported",
         )
     if chosen in COMMANDS:
         from plumbline_conformance.cli import add_commands
@@ -169,12 +169,12 @@ def _completion(arguments: argparse.Namespace) -> int:
 
 def _models(arguments: argparse.Namespace) -> int:
     try:
-        from plumbline.server.loading.overview import found, supported
+        from plumbline.server.loading.overview import found, page, supported
     except ModuleNotFoundError as error:
         print(f"plumbline models needs the package {error.name!r}. {_INSTALL}", file=sys.stderr)
         return 2
     if arguments.supported:
-        print(supported.table() if arguments.markdown else supported.overview())
+        print(page.page().rstrip("\n") if arguments.markdown else supported.overview())
     else:
         print(found.found(arguments.url, arguments.api_key))
     return 0

@@ -56,6 +56,8 @@ class Fields:
         self._latest = ""
         self._known = set(f"{_FROM_TRANSFORMERS} {_OF_TRAINING} {_OF_GENERATION}".split())
         self.model_type = str(values.get("model_type") or "")
+        self.refused: set[str] = set()
+        """The fields that must not be set."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a field, or `default` where it is missing or null."""
@@ -168,6 +170,7 @@ class Fields:
         Raises:
             UnsupportedModelError: one of them is neither null nor false.
         """
+        self.refused.update(names)
         for name in names:
             if (value := self.get(name)) is not None and value is not False:
                 raise UnsupportedModelError(f"{name} {value!r:.{MOST_SHOWN}} is not supported")

@@ -15,22 +15,31 @@ from plumbline.engines.native.models.description import (
 )
 from plumbline_kernels.cpu.library import Library
 
-__all__ = ["compiled_problem", "kernels_problem"]
+__all__ = ["compiled_problem", "kernels_problem", "lacking_on_cpu"]
 
 _WIDEST_HEAD, _WIDEST_LATENT = 512, 512
 """What the registers of an H200 hold in the attention kernels (tests/kernels/test_compile.py)."""
 
 
+def lacking_on_cpu(description: ModelDescription) -> str | None:
+    """Return which part of a model the compiled CPU kernels do not have, whatever its shapes; None if none."""
+    if description.token_inputs:
+        return "second embeddings of tokens"
+    for layer in description.layers:
+        if lacking := _lacking(layer.mixer, layer.feed_forward):
+            return lacking
+        if isinstance(layer.mixer, DeltaNet):
+            return "state spaces" if layer.mixer.state_space else "gated delta nets"
+    return None
+
+
 def compiled_problem(description: ModelDescription, dtype: torch.dtype, library: Library) -> str | None:
     """Return why compiled CPU kernels do not run a model, or None if they do."""
-    if description.token_inputs:
-        return "they do not have second embeddings of tokens"
+    if lacking := lacking_on_cpu(description):
+        return f"they do not have {lacking}"
     for layer in description.layers:
         shape, block = layer.mixer, layer.feed_forward
-        if lacking := _lacking(shape, block):
-            return f"they do not have {lacking}"
-        if isinstance(shape, DeltaNet):
-            return f"they do not have {'state spaces' if shape.state_space else 'gated delta nets'}"
+        assert not isinstance(shape, DeltaNet)
         widths: tuple[int, ...] = (
             (description.hidden_size,) if block is None else (description.hidden_size, block.width)
         )

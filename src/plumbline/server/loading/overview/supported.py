@@ -10,17 +10,7 @@ from plumbline.engines.native.models.gguf import ARCHITECTURES
 from plumbline.engines.native.models.quantised import FORMATS
 from plumbline.engines.native.models.vision import VISIONS
 
-__all__ = ["overview", "table"]
-
-
-def table() -> str:
-    """Return the families of our engine as a table of docs/reference/engines.md."""
-    rows = [f"| `{name}` | {family.title} |" for name, family in FAMILIES.items()]
-    rows += [
-        f"| `{name}` | {model.title}{'' if name in VISIONS else ', with `--engine plumbline`'} |"
-        for name, model in WRAPPED.items()
-    ]
-    return "\n".join(("| `model_type` | models |", "|---|---|", *rows))
+__all__ = ["lacking", "overview"]
 
 
 def overview() -> str:
@@ -42,6 +32,10 @@ _REASONS: dict[str, str] = {
 """What models need that our engine does not have, by their types."""
 
 
+_NO_FAMILY = "a description of the model"
+"""What all others need."""
+
+
 def _lines() -> Iterator[str]:
     width = max(map(len, FAMILIES)) + 2
     yield "Our engine (--engine plumbline), from safetensors, by the model_type of config.json:"
@@ -59,20 +53,19 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "vLLM (--engine vllm) where it is installed, or else transformers (--engine transformers): all others. These"
     yield "are the further language models of transformers, with what our engine lacks for them:"
-    further = _further()
-    for reason, names in _REASONS.items():
-        found = sorted(further & set(names.split()))
-        further -= set(found)
-        yield from _wrapped(f"{reason}: {', '.join(found)}")
-    yield from _wrapped(f"a description: {', '.join(sorted(further))}")
+    for reason, names in lacking().items():
+        yield from _wrapped(f"{reason}: {', '.join(names)}")
 
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _further() -> set[str]:
-    """Return the types of causal language models that transformers has and our engine does not."""
+def lacking() -> dict[str, list[str]]:
+    """Return the types of causal language models that transformers has and our engine does not, by the reason."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - FAMILIES.keys() - WRAPPED.keys()
+    further = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - FAMILIES.keys() - WRAPPED.keys()
+    found = {reason: sorted(further & set(names.split())) for reason, names in _REASONS.items()}
+    found[_NO_FAMILY] = sorted(further - {name for names in found.values() for name in names})
+    return found
