@@ -122,15 +122,17 @@ class _Client:
         self._port = port
         self._tokens = tokens
         self._idle: list[_Connection] = []
+        self._prompts = random.Random(0)
+        """Of all loads together: the prefix cache would have the prompts that an earlier load has sent."""
 
     async def capacity(self, seconds: float) -> float:
         """Return the answers per second of clients that send a request after the other."""
         began = time.perf_counter()
 
-        async def work(source: random.Random) -> int:
+        async def work() -> int:
             count = 0
             while time.perf_counter() < began + seconds:
-                answer = await self._send(source, time.perf_counter())
+                answer = await self._send(time.perf_counter())
                 if answer.whole:
                     count += 1
                 elif answer.status == 429:
@@ -139,7 +141,7 @@ class _Client:
                     raise RuntimeError(f"a request was answered with status {answer.status}")
             return count
 
-        counts = await asyncio.gather(*(work(random.Random(number)) for number in range(_CLIENTS)))
+        counts = await asyncio.gather(*(work() for _ in range(_CLIENTS)))
         return sum(counts) / (time.perf_counter() - began)
 
     async def at_rate(self, seconds: float, rate: float, seed: int) -> list[Answer]:
@@ -149,12 +151,12 @@ class _Client:
         due = began = time.perf_counter()
         while due < began + seconds:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            tasks.append(asyncio.create_task(self._send(source, due)))
+            tasks.append(asyncio.create_task(self._send(due)))
             due += source.expovariate(rate)
         return await asyncio.gather(*tasks)
 
-    async def _send(self, source: random.Random, due: float) -> Answer:
-        prompt = " ".join(source.choices(_WORDS, k=60))
+    async def _send(self, due: float) -> Answer:
+        prompt = " ".join(self._prompts.choices(_WORDS, k=60))
         fields = {"model": _MODEL, "prompt": prompt, "max_tokens": self._tokens, "ignore_eos": True}
         body = json.dumps({**fields, "temperature": 0.7, "stream": True}).encode()
         try:
