@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from plumbline.engines.native.models.stored import Grid, StoredFormat
+from plumbline.engines.native.models.stored import Grid, StoredFormat, StoredStack
 from plumbline.engines.progress import report
 
 __all__ = ["Checkpoint", "WeightsError", "some"]
@@ -100,17 +101,38 @@ class Checkpoint:
         """Read a tensor as `fetch` does, and the grid that its numbers are on if it is stored quantised."""
         dtype = dtype or self.dtype
         stored = None if self._form is None else self._form.read(self, name, shape)
+        if isinstance(stored, StoredStack):
+            raise WeightsError(f"{name} is quantised as experts are, and must be a plain tensor")
         if stored is not None:
             return stored.dequantised(dtype).to(self.device), stored.grid
+        return self._plain(name, shape).to(self.device, dtype), None
+
+    def fetch_stack(
+        self, name: str, shape: tuple[int, int, int], dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[Tensor, Grid | None]]:
+        """Read a tensor of all experts as `fetch_weight` does, and convert one matrix of it at a time."""
+        dtype = dtype or self.dtype
+        stored = None if self._form is None else self._form.read(self, name, shape)
+        if isinstance(stored, StoredStack):
+            for expert in range(shape[0]):
+                matrix = stored.matrix(expert)
+                yield matrix.dequantised(dtype).t().to(self.device), matrix.grid
+            return
+        whole = self._plain(name, shape)
+        for expert in range(shape[0]):
+            yield whole[expert].to(self.device, dtype), None
+
+    def _plain(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Map a tensor that is not quantised."""
         if not self.has(name):
             self.missing.append(name)
-            return torch.zeros(shape, dtype=dtype, device=self.device), None
+            return torch.zeros(1, dtype=self.dtype).expand(shape)
         tensor = self._read(name)
         if [size for size in tensor.shape if size != 1] != [size for size in shape if size != 1]:
             raise WeightsError(f"{name} has shape {list(tensor.shape)}, the config asks for {list(shape)}")
         if tensor.dtype not in _PLAIN:
             raise WeightsError(f"{name} has type {tensor.dtype}, and the config gives it no quantised format")
-        return tensor.view(shape).to(self.device, dtype), None
+        return tensor.view(shape)
 
     def take(self, name: str, *shapes: tuple[int, ...], types: tuple[torch.dtype, ...]) -> Tensor:
         """Read a tensor as it is stored; see `Tensors`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Grid", "StoredFormat", "StoredWeight", "Tensors"]
+__all__ = ["Grid", "StoredFormat", "StoredStack", "StoredWeight", "Tensors"]
 
 _SMALLEST_GROUP = 16
 """Of the compiled kernels of a CPU."""
@@ -66,8 +67,6 @@ class StoredWeight:
     """8 or 4 if the levels are signed integers of so many bits, or with `floats` e4m3 or e2m1."""
     shifts: Tensor | None = None
     """fp32 [out, groups], added to the numbers of a group; not of stacks."""
-    by_inputs: bool = False
-    """Whether the name is that of a stack [E, in, out], the transposed of this."""
     floats: bool = False
 
     def dequantised(self, dtype: torch.dtype) -> Tensor:
@@ -77,7 +76,7 @@ class StoredWeight:
             for index in range(len(result)):
                 part = StoredWeight(self.levels[index], self.scales[index], self.group)
                 result[index] = part.dequantised(dtype)
-            return result.transpose(1, 2) if self.by_inputs else result
+            return result
         scales = self.scales.float().repeat_interleave(self.group, 1)[:, : self.levels.shape[1]]
         result = scales.mul_(self.levels.float())
         if self.shifts is not None:
@@ -91,6 +90,14 @@ class StoredWeight:
         if not self.bits or inputs % self.group or self.group % _SMALLEST_GROUP:
             return None
         return Grid(self.bits, self.scales.float(), self.shifts, self.floats)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStack:
+    """Quantised weights of all experts, each of which is unpacked alone: a layer of them is wider than the rest."""
+
+    matrix: Callable[[int], StoredWeight]
+    """Returns the weight [out, in] of an expert; the name is that of a tensor [E, in, out]."""
 
 
 class Tensors(Protocol):
@@ -113,7 +120,7 @@ class Tensors(Protocol):
 class StoredFormat(Protocol):
     """A format of quantised weights."""
 
-    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | StoredStack | None:
         """Read the weight with a name and a shape, or return None if it is stored as it is.
 
         Raises:

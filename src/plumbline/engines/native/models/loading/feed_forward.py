@@ -136,10 +136,8 @@ def _experts_parts(
     (name,), transposed = names, source.names.experts_transposed
     biases = source.fetch(f"{prefix}{name}_bias", (number, width), None) if block.bias else None
     shape = (number, inputs, width) if transposed else (number, width, inputs)
-    stacked, grids = source.fetch_weight(prefix + name, shape, None)
-    for expert in range(number):
-        weight, bias = stacked[expert], None if biases is None else biases[expert]
-        grid = None if grids is None else grids.matrix(expert)
+    for expert, (weight, grid) in enumerate(source.matrices(prefix + name, shape)):
+        bias = None if biases is None else biases[expert]
         if transposed:
             weight = weight.t()
         if source.names.experts_alternate and len(outputs) == 2:

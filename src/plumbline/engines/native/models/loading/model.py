@@ -19,7 +19,7 @@ from plumbline.engines.native.models.families import read_description
 from plumbline.engines.native.models.loading.feed_forward import fetch_feed_forward
 from plumbline.engines.native.models.loading.mixers import fetch_mixer
 from plumbline.engines.native.models.loading.projections import build_linear
-from plumbline.engines.native.models.loading.source import Fetch, Source
+from plumbline.engines.native.models.loading.source import Fetch, FetchStack, Source
 from plumbline.engines.native.models.support import compiled_problem
 from plumbline.engines.native.models.transformer import Transformer
 from plumbline.engines.native.models.vision import Vision, load_encoder
@@ -79,7 +79,7 @@ def load_model(
             checkpoint.ignore((f"{description.names.head}.weight",))
         checkpoint.ignore(description.names.ignored)
         description = _with_stacked_experts(description, checkpoint)
-        model = build(description, checkpoint.fetch_weight, library, bits)
+        model = build(description, checkpoint.fetch_weight, library, bits, checkpoint.fetch_stack)
         if vision is not None:
             model.vision = load_encoder(vision, checkpoint, model.dtype)
         checkpoint.finish()
@@ -136,9 +136,13 @@ def random_model(
 
 
 def build(
-    description: ModelDescription, fetch: Fetch, library: Library | None = None, bits: int | None = None
+    description: ModelDescription,
+    fetch: Fetch,
+    library: Library | None = None,
+    bits: int | None = None,
+    fetch_stack: FetchStack | None = None,
 ) -> Transformer:
-    """Assemble the transformer from the tensors that `fetch` returns."""
+    """Assemble the transformer from the tensors that `fetch` and, for experts, `fetch_stack` return."""
     names = description.names
     shape = description.vocab_size, description.hidden_size
     embedding, embedding_grid = fetch(f"{names.embedding}.weight", shape, None)
@@ -146,7 +150,7 @@ def build(
         embedding.device.type == "cpu" and compiled_problem(description, embedding.dtype, library) is None
     ):
         library = None
-    source = Source(description, fetch, library, bits, use_triton(embedding), embedding.device)
+    source = Source(description, fetch, library, bits, use_triton(embedding), embedding.device, fetch_stack)
     layers = [_layer(source, index) for index in range(len(description.layers))]
     norm = source.norm(names.norm)
     head, grid = embedding, embedding_grid

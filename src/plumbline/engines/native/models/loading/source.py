@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -16,10 +16,13 @@ from plumbline.engines.native.models.stored import Grid
 from plumbline.engines.native.models.weights import NormWeights, Place
 from plumbline_kernels.cpu.library import Library
 
-__all__ = ["Fetch", "Source"]
+__all__ = ["Fetch", "FetchStack", "Source"]
 
 Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], tuple[Tensor, Grid | None]]
 """Return a tensor by its name and its shape, in a type; None for the model's. The grid is of a quantised one."""
+
+FetchStack = Callable[[str, tuple[int, int, int], torch.dtype | None], Iterator[tuple[Tensor, Grid | None]]]
+"""The same for the matrices of a tensor of all experts, which is not in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Source:
     stacked: bool
     """Whether experts are one tensor, as the kernels of a GPU take them."""
     device: torch.device
+    fetch_stack: FetchStack | None = None
+    """None where stacks are fetched as a whole."""
     places: list[Place] = field(default_factory=list)
 
     @property
@@ -45,6 +50,15 @@ class Source:
     def fetch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None) -> Tensor:
         """Fetch a tensor that is not quantised; see `Fetch`."""
         return self.fetch_weight(name, shape, dtype)[0]
+
+    def matrices(self, name: str, shape: tuple[int, int, int]) -> Iterator[tuple[Tensor, Grid | None]]:
+        """Fetch the matrices of a tensor of all experts."""
+        if self.fetch_stack is not None:
+            yield from self.fetch_stack(name, shape, None)
+            return
+        stacked, grids = self.fetch_weight(name, shape, None)
+        for expert, weight in enumerate(stacked):
+            yield weight, None if grids is None else grids.matrix(expert)
 
     def norm(self, name: str) -> NormWeights:
         """Fetch the weights of a norm of rows."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from plumbline.engines.native.models.fields import Json
 from plumbline.engines.native.models.quantised.fields import check
-from plumbline.engines.native.models.stored import StoredFormat, StoredWeight, Tensors
+from plumbline.engines.native.models.stored import StoredFormat, StoredStack, StoredWeight, Tensors
 
 __all__ = ["Mxfp4", "read"]
 
@@ -23,7 +24,7 @@ _BIAS = 127
 class Mxfp4:
     """For a weight [E, in, out] of all experts, `NAME_blocks` uint8 [E, out, in / 32, 16] and `NAME_scales`."""
 
-    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredStack | None:
         """Read a weight; see `StoredFormat`."""
         if len(shape) != 3 or not tensors.has(f"{name}_blocks"):
             return None
@@ -31,15 +32,16 @@ class Mxfp4:
         size = experts, outputs, -(-inputs // _GROUP)
         blocks = tensors.take(f"{name}_blocks", (*size, _GROUP // 2), types=(torch.uint8,))
         exponents = tensors.take(f"{name}_scales", size, types=(torch.uint8,))
-        # Floats of 8 bits contain those of 4.
-        table = torch.tensor([sign * x for sign in (1, -1) for x in _NUMBERS]).to(torch.float8_e4m3fn)
-        levels = torch.empty(*blocks.shape, 2, dtype=table.dtype)
-        for expert in range(experts):
-            # An index has eight times the bytes of a block, so one expert at a time.
-            levels[expert, ..., 0] = table[(blocks[expert] & 15).int()]
-            levels[expert, ..., 1] = table[(blocks[expert] >> 4).int()]
-        scales = torch.ldexp(torch.ones(size), exponents.int() - _BIAS)
-        return StoredWeight(levels.flatten(2)[..., :inputs], scales, _GROUP, 4, by_inputs=True, floats=True)
+        return StoredStack(lambda expert: _matrix(blocks[expert], exponents[expert], inputs))
+
+
+def _matrix(blocks: Tensor, exponents: Tensor, inputs: int) -> StoredWeight:
+    """Unpack the blocks [out, groups, 16] of an expert with so many inputs."""
+    # Floats of 8 bits contain those of 4.
+    table = torch.tensor([sign * x for sign in (1, -1) for x in _NUMBERS]).to(torch.float8_e4m3fn)
+    levels = torch.stack((table[(blocks & 15).int()], table[(blocks >> 4).int()]), -1)
+    scales = torch.ldexp(torch.ones(exponents.shape), exponents.int() - _BIAS)
+    return StoredWeight(levels.flatten(1)[:, :inputs], scales, _GROUP, 4, floats=True)
 
 
 def read(config: Json) -> StoredFormat:
