@@ -11,6 +11,12 @@ from plumbline_conformance.checks.laws import STREAM, WHOLE
 __all__ = ["COMPLETIONS"]
 
 
+def valueless(answer: Any) -> None:
+    """Take away the logprob of every token."""
+    found = answer["choices"][0]["logprobs"]
+    found["token_logprobs"] = [None for _ in found["token_logprobs"]]
+
+
 def lists(*path: Any) -> Mutation:
     return body(put("choices", 0, "logprobs", *path), WHOLE)
 
@@ -47,6 +53,7 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("logprobs", "offsets that go back", lists("text_offset", 1, 9), "offsets"),
     ("logprobs", "offsets beyond the text", lists("text_offset", -1, 99), "offsets"),
     ("logprobs", "alternatives without the drawn one", lists("top_logprobs", 0, {"x": -1.5}), "sampled"),
+    ("logprobs", "tokens without a value", body(valueless, WHOLE), "sampled"),
     ("logprobs", "other tokens", lists("tokens", 0, "x"), "join stream-tokens"),
     ("logprobs", "another text", body(put("choices", 0, "text", "other"), WHOLE), "join"),
     ("logprobs", "no [DONE]", events(no_done, STREAM), "stream-wire"),

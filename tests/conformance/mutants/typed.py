@@ -221,6 +221,7 @@ RESPONSES_TYPED: list[tuple[str, str, Mutation, str]] = [
     ("tool", "an end in milliseconds", body(in_milliseconds, WHOLE), "state"),
     ("tool", "an end an hour later", body(an_hour_later, WHOLE), "state"),
     ("tool-result", "an output left out", body(counted("input_tokens", 1), "long"), "read"),
+    ("tool-result", "a call left out", body(counted("input_tokens", 1), "call"), "call"),
     ("unkept-stream", "kept all the same", status(200, "get"), "gone"),
     ("stored-function", "stored without its calls", body(put("output", []), "get"), "get"),
     ("conversation-deleted", "still there", status(200, "get"), "gone"),

@@ -128,7 +128,11 @@ def _echoed_offsets(exchange: Exchange) -> Iterator[Problem]:
 @whole("completions/logprobs/sampled", "List the sampled token among the alternatives", "CMP-05")
 def _sampled(exchange: Exchange) -> Iterator[Problem]:
     lists = _lists(first(exchange))
-    rows = zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"], strict=False)
+    values = lists["token_logprobs"]
+    if values and all(value is None for value in values):
+        where = "choices[0].logprobs.token_logprobs"
+        yield Problem(expected="logprobs of the tokens", actual=as_json(values)[:200], pointer=where)
+    rows = zip(lists["tokens"], values, lists["top_logprobs"], strict=False)
     for number, (token, value, top) in enumerate(rows):
         if not isinstance(top, dict) or not isinstance(token, str) or not isinstance(value, int | float):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterator
 
 from plumbline_conformance.checks import tools
@@ -85,15 +86,21 @@ def _arguments(exchange: Exchange) -> Iterator[Problem]:
             )
 
 
+LONG_CITY = "Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch"
+
+
 @scenario("responses/tool-result", "A call with a short and with a long result", needs=("responses", "tools"))
 def results(target: Target) -> Steps:
-    call = {
-        "type": "function_call",
-        "call_id": "call_1",
-        "name": "get_weather",
-        "arguments": '{"city": "Paris"}',
-    }
-    for name, result in tools.RESULTS.items():
+    """Send a call with each result, and a call with longer arguments and the short one."""
+    sent = {name: ("Paris", result) for name, result in tools.RESULTS.items()}
+    sent["call"] = LONG_CITY, tools.RESULTS["short"]
+    for name, (city, result) in sent.items():
+        call = {
+            "type": "function_call",
+            "call_id": "call_1",
+            "name": "get_weather",
+            "arguments": json.dumps({"city": city}),
+        }
         output = {"type": "function_call_output", "call_id": "call_1", "output": result}
         body = create_response(
             target,
@@ -108,3 +115,10 @@ def results(target: Target) -> Steps:
 def results_read(seen: Transcript) -> Iterator[Problem]:
     """Detect a server that drops outputs: a longer one then costs no further tokens of the input."""
     yield from longer_prompt(seen, "short", "long")
+
+
+# A SHOULD: the templates of some models show results without their calls.
+@check("responses/tool-result/call", "Show an earlier call to the model", "TOOL-10", milder=True)
+def call_read(seen: Transcript) -> Iterator[Problem]:
+    """Detect a server that drops calls: longer arguments then cost no further tokens of the input."""
+    yield from longer_prompt(seen, "short", "call")

@@ -194,7 +194,7 @@ def _items(body: Json) -> list[Json]:
 
 
 def _count(context: list[Json], body: Json) -> int:
-    texts = [_text(item) or "x" for item in context if item["type"] != "reasoning"]
+    texts = [item.get("arguments") or _text(item) or "x" for item in context if item["type"] != "reasoning"]
     return sum(map(len, texts)) + len(body.get("instructions") or "")
 
 
