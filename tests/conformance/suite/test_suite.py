@@ -34,6 +34,7 @@ MILDER = {
     "responses/stream-text/terminator",
     "responses/tool/new-ids",
     "chat/tool/new-ids",
+    "responses/tool-result/call",
     *(
         f"{scenario}/{name}"
         for scenario in ("chat/tool-typed", "responses/tool-typed", "messages/tool-typed", "messages/tool")
