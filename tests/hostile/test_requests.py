@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.weights.engines import pocket_adapter
+from support.weights.rounded import write_rounded
 from support.weights.upcycled import write_experts
 
 from .fields import is_large, members, roots, scalars, unbounded
@@ -33,14 +34,15 @@ STALLED_BY_OTHERS = 0.1
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A server with the pocket model, an adapter of it under the name that all requests give, or limits of its key.
 
-    With the limits, the model has quantised experts. The limits are never reached, so that every row takes its whole
-    way; a bystander reads a stream.
+    With the adapter, the model has weights of 4 bits; with the limits, it has quantised experts. The limits are never
+    reached, so that every row takes its whole way; a bystander reads a stream.
     """
     # A step of 1,024 tokens takes 0.4 s on a slow core; what is measured here is the server.
     options, name = ["--max-num-batched-tokens", "256", "--admin-api-key", ADMIN["x-admin-key"]], "pocket"
     if request.param == "adapter":
         adapter = pocket_adapter(tmp_path_factory.mktemp("adapter"))
-        options, name = [*options, "--lora", f"pocket={adapter}"], "base"
+        rounded = write_rounded(tmp_path_factory.mktemp("model"))
+        options, name = [*options, "--lora", f"pocket={adapter}", "--model", rounded], "base"
     key = "a-key" if request.param == "limits" else ""
     if key:
         most = "requests=1000000 tokens=1000000000 streams=1000 stored=100GiB models=pocket"

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.servers.pocket import text_model
 from support.weights.engines import ENGINES, EngineKind, Harness, Reference, prompts, started
 
 THOROUGH = os.environ.get("PLUMBLINE_ENGINES") == "thorough"
@@ -37,13 +39,13 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @cache
-def reference_of(adapter: Path | None) -> Reference:
-    return Reference(adapter)
+def reference_of(adapter: Path | None, model: Callable[[], Any] = text_model) -> Reference:
+    return Reference(adapter, model)
 
 
 @pytest.fixture(scope="session")
 def reference(engine: Harness) -> Reference:
-    return reference_of(engine.adapter)
+    return reference_of(engine.adapter, engine.kind.reference)
 
 
 PROMPTS = prompts(20)

@@ -33,6 +33,7 @@ from plumbline_training.texts import corpus
 from plumbline_training.texts.words import Lexicon
 from support.servers.pocket import text_model
 from support.weights.adapters import merge, write_adapter
+from support.weights.rounded import rounded_model, write_rounded
 from support.weights.upcycled import write_experts
 
 __all__ = [
@@ -85,6 +86,8 @@ class EngineKind:
     settings: dict[str, Any] = field(default_factory=dict)
     model: Callable[[Path], str] = lambda _: ""
     """Returns the model to serve; the argument is a folder for files that it makes."""
+    reference: Callable[[], Any] = text_model
+    """Returns the same model in transformers."""
     num_places: int = NUM_PLACES
     tolerance: float = 1e-3
     """The largest difference of a logprob from the reference in fp32."""
@@ -104,6 +107,13 @@ ENGINES = [
     EngineKind("native", settings={"engine": "plumbline"}),
     EngineKind("native_adapter", settings={"engine": "plumbline", "lora_dir": "."}, adapter=True),
     EngineKind("native_experts", settings={"engine": "plumbline"}, model=write_experts),
+    EngineKind(
+        "native_quantised",
+        # Kernels that keep the weights in 4 bits round inputs to 8, which transformers does not.
+        settings={"engine": "plumbline", "quantization": "none"},
+        model=write_rounded,
+        reference=rounded_model,
+    ),
     EngineKind("remote", settings={"engine": "plumbline"}, remote=True),
     EngineKind("transformers", settings={"engine": "transformers"}, shares_prefixes=False),
     EngineKind("llama_cpp", needs=("llama_cpp", "gguf"), model=_pocket_gguf),
@@ -286,10 +296,10 @@ def _tokenizer() -> Any:
 class Reference:
     """The pocket model in transformers, in a loop of its own: what engines are compared with."""
 
-    def __init__(self, adapter: Path | None = None) -> None:
-        """Load the model; an adapter is merged into its weights."""
+    def __init__(self, adapter: Path | None = None, model: Callable[[], Any] = text_model) -> None:
+        """Load the model that `model` returns; an adapter is merged into its weights."""
         torch.set_num_threads(1)
-        self._model = text_model()
+        self._model = model()
         if adapter is not None:
             merge(self._model, adapter)
         self.eos = int(self._model.config.eos_token_id)
