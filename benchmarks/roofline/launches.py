@@ -8,7 +8,6 @@ from typing import Any
 
 from benchmarks.roofline.shapes import CONTEXT, Load, Shape
 from plumbline_kernels import (
-    _attention_triton,
     _experts_triton,
     lora,
     norm,
@@ -17,6 +16,7 @@ from plumbline_kernels import (
     swiglu,
 )
 from plumbline_kernels._backend import CompileCase, cdiv, next_power_of_2, tuning
+from plumbline_kernels.attention import _triton as attention_triton
 from plumbline_kernels.narrow import _triton as narrow
 
 __all__ = ["Launch", "launches", "narrow_launches"]
@@ -117,15 +117,15 @@ def _rope(shape: Shape, tokens: int) -> Launch:
 
 def _attention_case(shape: Shape, segments: int, capability: int) -> tuple[CompileCase, dict[str, int]]:
     group = shape.heads // shape.kv_heads
-    config = _attention_triton._config(segments > 0, group, shape.head_dim, capability)
+    config = attention_triton._config(segments > 0, group, shape.head_dim, capability)
     constants = {"H": shape.heads, "GROUP": group, "BLOCK_M": config["block_m"]}
     constants["BLOCK_Q"] = 1 if segments else config["block_m"] // group
-    return _attention_triton._attend_case("attend", shape.head_dim, segments, capability, **constants), config
+    return attention_triton._attend_case("attend", shape.head_dim, segments, capability, **constants), config
 
 
 def _decode(shape: Shape, sequences: int, capability: int) -> Iterator[Launch]:
     _, config = _attention_case(shape, 1, capability)
-    segments = _attention_triton.num_segments(sequences * shape.kv_heads, CONTEXT, config["tile"])
+    segments = attention_triton.num_segments(sequences * shape.kv_heads, CONTEXT, config["tile"])
     case, _ = _attention_case(shape, segments, capability)
     width = shape.kv_heads * shape.head_dim
     yield Launch(
@@ -143,7 +143,7 @@ def _decode(shape: Shape, sequences: int, capability: int) -> Iterator[Launch]:
         yield Launch(
             kernel="attention reduce",
             case=_case(
-                _attention_triton,
+                attention_triton,
                 f"paged_attention reduce hd={shape.head_dim}",
                 {"H": shape.heads, "SEGMENTS": segments, "SINKS": False},
                 {},

@@ -5,8 +5,7 @@ from the server. One module per group of operations; this one imports none, so t
 
     norm       RMS and layer norm, alone and fused with the residual add
     rope_kv    rotary embedding, fused with writing keys and values into the paged cache
-    attention  attention over the paged cache; its Triton kernels are in `_attention_triton`, and its form with capped
-               scores or sinks in torch in `_attention_capped`
+    attention  attention over the paged cache
     delta      gated delta nets
     latent     latent attention
     swiglu     the activations of feed-forward blocks

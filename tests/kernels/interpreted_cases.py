@@ -19,7 +19,6 @@ from torch import Tensor
 
 from plumbline.engines.native.models import describe, random_model
 from plumbline_kernels import (
-    _attention_triton,
     _backend,
     _experts_triton,
     attention,
@@ -32,6 +31,7 @@ from plumbline_kernels import (
     sampling,
     swiglu,
 )
+from plumbline_kernels.attention import _triton as attention_triton
 from plumbline_kernels.latent import _triton as latent_triton
 
 assert os.environ.get("TRITON_INTERPRET") == os.environ.get("PLUMBLINE_FORCE_TRITON") == "1"
@@ -220,8 +220,8 @@ SMALL = {"block_m": 16, "tile": 16, "num_warps": 4, "num_stages": 1}
 )
 def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segments, randn, monkeypatch):
     """Slots that no sequence owns contain NaN."""
-    monkeypatch.setattr(_attention_triton, "_config", lambda *_: SMALL)
-    monkeypatch.setattr(_attention_triton, "num_segments", lambda programs, length, tile: segments)
+    monkeypatch.setattr(attention_triton, "_config", lambda *_: SMALL)
+    monkeypatch.setattr(attention_triton, "num_segments", lambda programs, length, tile: segments)
     block_size = 8
     batch = make_batch(lens, block_size, padding=2)
     num_blocks = int(batch.block_tables.max()) + 2
@@ -253,7 +253,7 @@ def test_paged_attention(dtype, window, lens, heads, kv_heads, head_dim, segment
 
 def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
     """Sequences of length 0, which pad a batch to a fixed size, give zeros, whole or split."""
-    monkeypatch.setattr(_attention_triton, "_config", lambda *_: SMALL)
+    monkeypatch.setattr(attention_triton, "_config", lambda *_: SMALL)
     cache = torch.full((3, 8, 1, 16), float("nan"))
     cache[1] = randn(8, 1, 16)
     batch = attention.AttentionBatch(
@@ -267,7 +267,7 @@ def test_paged_attention_of_padding_sequences_is_zero(randn, monkeypatch):
         num_decodes=2,
     )
     for segments in (1, 2):
-        monkeypatch.setattr(_attention_triton, "num_segments", lambda programs, length, tile, n=segments: n)
+        monkeypatch.setattr(attention_triton, "num_segments", lambda programs, length, tile, n=segments: n)
         out = attention.paged_attention(randn(2, 2, 16), cache, cache, batch, 1.0)
         assert not out[0].isnan().any()
         assert (out[1] == 0).all()

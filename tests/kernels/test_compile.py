@@ -8,7 +8,6 @@ import pytest
 from benchmarks.roofline.compiled import compile_for, usage
 
 from plumbline_kernels import (
-    _attention_triton,
     _experts_triton,
     logits,
     lora,
@@ -18,6 +17,7 @@ from plumbline_kernels import (
     swiglu,
 )
 from plumbline_kernels._backend import CompileCase
+from plumbline_kernels.attention import _triton as attention_triton
 from plumbline_kernels.delta import _triton as delta
 from plumbline_kernels.latent import _triton as latent
 from plumbline_kernels.narrow import _triton as narrow
@@ -31,7 +31,7 @@ CASES = {
     f"sm_{capability} {case.name}": (capability, case)
     for capability in SHARED_LIMITS
     for cases in (
-        *(module.compile_cases(capability) for module in (_attention_triton, _experts_triton, delta, latent)),
+        *(module.compile_cases(capability) for module in (attention_triton, _experts_triton, delta, latent)),
         *(module.compile_cases() for module in (norm, rope_kv, lora, narrow, swiglu, logits, sampling)),
     )
     for case in cases

@@ -3,7 +3,7 @@
 All heads share the cached rows, so the heads of one token fill a matrix instruction: a program takes one token and a
 block of its heads, in prompts as in decodes. A row is key and value at once and is read once, its latent and its
 rotated part apart, because their widths (512 and 64) are powers of two and their sum is not. Like in
-`_attention_triton`, a small batch is cut into segments of keys, which that module's `reduce` joins.
+`attention._triton`, a small batch is cut into segments of keys, which that module's `reduce` joins.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from plumbline_kernels._attention_batch import AttentionBatch
-from plumbline_kernels._attention_triton import MAX_SEGMENTS, num_segments, reduce
 from plumbline_kernels._backend import (
     CompileCase,
     capability_of,
@@ -23,6 +22,7 @@ from plumbline_kernels._backend import (
     tl,
     tuning,
 )
+from plumbline_kernels.attention._triton import MAX_SEGMENTS, num_segments, reduce
 
 __all__ = ["compile_cases", "launch_attention", "launch_write"]
 

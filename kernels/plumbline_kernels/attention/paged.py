@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline_kernels import _attention_triton
 from plumbline_kernels._attention_batch import AttentionBatch, Selection
-from plumbline_kernels._attention_capped import Capped
 from plumbline_kernels._backend import cdiv, check, use_triton
+from plumbline_kernels.attention import _triton
+from plumbline_kernels.attention._capped import Capped
 
 __all__ = ["AttentionBatch", "Selection", "paged_attention"]
 
@@ -54,9 +54,7 @@ def paged_attention(
         sinks is None or sinks.shape == (q.shape[1],), "paged_attention: sinks must have one score per head"
     )
     if use_triton(q):
-        return _attention_triton.launch(
-            q, k_cache, v_cache, batch, scale, sliding_window, softcap, sinks, tiled
-        )
+        return _triton.launch(q, k_cache, v_cache, batch, scale, sliding_window, softcap, sinks, tiled)
     return paged_attention_torch(q, k_cache, v_cache, batch, scale, sliding_window, softcap, sinks, tiled)
 
 

@@ -1,0 +1,11 @@
+"""Compute attention over the paged cache.
+
+paged     the operation, and torch's version of it
+_capped   capped scores and sinks in torch
+_triton   the launches of the Triton kernels, and `_kernels` those
+"""
+
+from plumbline_kernels._attention_batch import AttentionBatch, Selection
+from plumbline_kernels.attention.paged import paged_attention, paged_attention_torch
+
+__all__ = ["AttentionBatch", "Selection", "paged_attention", "paged_attention_torch"]
