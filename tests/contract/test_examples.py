@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import jsonschema_rs
@@ -16,7 +17,8 @@ from plumbline._generated import OPERATIONS
 from plumbline.wire.decode import decode, encode
 
 CONTRACT = bundle.document()
-EXAMPLES = [(name, index) for name, found in bundle.examples().items() for index in range(len(found))]
+SAMPLES = bundle.examples()
+EXAMPLES = [(name, index) for name, found in SAMPLES.items() for index in range(len(found))]
 EVENTS = {
     union: {
         reference["$ref"].rsplit("/")[-1] for reference in CONTRACT["components"]["schemas"][union]["anyOf"]
@@ -26,6 +28,7 @@ EVENTS = {
 REQUESTS = {op.request for op in OPERATIONS if op.request}
 
 
+@cache
 def validator(name: str) -> Any:
     schema = {"$ref": f"#/components/schemas/{name}", "components": CONTRACT["components"]}
     return jsonschema_rs.Draft202012Validator(schema)
@@ -33,7 +36,7 @@ def validator(name: str) -> Any:
 
 @pytest.mark.parametrize(("name", "index"), EXAMPLES)
 def test_every_example_validates_and_round_trips(name: str, index: int) -> None:
-    example = bundle.examples()[name][index]
+    example = SAMPLES[name][index]
     validator(name).validate(example)
     body = json.dumps(example).encode()
     kind = TYPES[name]
@@ -66,13 +69,13 @@ def test_every_root_and_every_event_has_an_example() -> None:
         "ResponseStreamEvent": 37,
         "MessageStreamEvent": 8,
     }
-    assert set() == roots.union(*EVENTS.values()) - set(bundle.examples()) - EVENTS.keys()
+    assert set() == roots.union(*EVENTS.values()) - set(SAMPLES) - EVENTS.keys()
 
 
 @pytest.mark.parametrize(
     ("union", "name"), [(union, name) for union, names in EVENTS.items() for name in sorted(names)]
 )
 def test_an_event_is_known_by_its_type_alone(union: str, name: str) -> None:
-    for example in bundle.examples()[name]:
+    for example in SAMPLES[name]:
         event = msgspec.json.decode(json.dumps(example).encode(), type=TYPES[union])
         assert type(event).__name__ == name
