@@ -6,11 +6,12 @@ import asyncio
 import atexit
 import json
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from plumbline.dialects.build import build_dialect
 from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect, ThinkingState
@@ -116,18 +117,19 @@ def sampled(
     ids: list[int] = []
     while len(ids) < most and not found.is_done:
         found.mask_into(row)
-        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
-        assert allowed, "a mask without a token"
+        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
+        assert len(allowed), "a mask without a token"
         if len(ids) >= limit:
-            ends = [token for token in allowed if token in ENDS]
+            ends = of_kind(allowed, is_end)
             hinted = (
-                next((tokens for hint in hints if (tokens := _taken(found, hint))), []) if not ends else []
+                [] if len(ends) else next((tokens for hint in hints if (tokens := _taken(found, hint))), [])
             )
             if hinted:
                 ids += hinted
                 continue
-            allowed = ends or closing(allowed) or [token for token in allowed if not digits(token)] or allowed
-        token = draw.choice(allowed)
+            kinds = (ends, of_kind(allowed, is_closing), of_kind(allowed, is_no_number), allowed)
+            allowed = next(tokens for tokens in kinds if len(tokens))
+        token = int(draw.choice(allowed))
         assert found.accept(token)
         ids.append(token)
     if not found.is_done:
@@ -148,12 +150,28 @@ def _taken(found: Matcher, text: str) -> list[int]:
     return tokens
 
 
-def digits(token: int) -> bool:
-    """The token only makes a number longer."""
-    return not tokenizer().table[token].strip(b"0123456789")
+def is_end(token: int) -> bool:
+    """The token ends the answer."""
+    return token in ENDS
 
 
-def closing(allowed: list[int]) -> list[int]:
-    """The tokens that end a string, an object or an array and begin nothing."""
-    table = tokenizer().table
-    return [token for token in allowed if table[token] and not table[token].strip(b'"}]')]
+def is_no_number(token: int) -> bool:
+    """The token does more than make a number longer."""
+    return bool(tokenizer().table[token].strip(b"0123456789"))
+
+
+def is_closing(token: int) -> bool:
+    """The token ends a string, an object or an array and begins nothing."""
+    text = tokenizer().table[token]
+    return bool(text) and not text.strip(b'"}]')
+
+
+def of_kind(allowed: npt.NDArray[np.int64], kind: Callable[[int], bool]) -> npt.NDArray[np.int64]:
+    """The tokens of a kind among those that are allowed."""
+    return allowed[_all_of(kind)[allowed]]
+
+
+@cache
+def _all_of(kind: Callable[[int], bool]) -> npt.NDArray[np.bool_]:
+    """For every token whether it is of a kind."""
+    return np.fromiter((kind(token) for token in range(SIZE)), dtype=np.bool_)
