@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 Json = dict[str, Any]
@@ -32,14 +33,10 @@ def scales(*shape: int) -> Tensor:
 def words(numbers: Tensor, bits: int, places: list[int] | None = None) -> Tensor:
     """Pack each row [N, K] of unsigned numbers to int32; `places` says where the numbers of a word go."""
     count = 32 // bits
-    packed = []
-    for row in numbers.tolist():
-        for start in range(0, len(row), count):
-            word = 0
-            for index, number in enumerate(row[start : start + count]):
-                word |= number << bits * (places[index] if places else index)
-            packed.append(word - (1 << 32) if word >> 31 else word)
-    return torch.tensor(packed, dtype=torch.int32).view(len(numbers), -1)
+    shifts = bits * torch.tensor(places or range(count))
+    padded = functional.pad(numbers.long(), (0, -numbers.shape[1] % count))
+    found = (padded.unflatten(1, (-1, count)) << shifts).sum(-1)
+    return torch.where(found >> 31 > 0, found - (1 << 32), found).int()
 
 
 def fp8_blocks(out: int, width: int) -> Made:

@@ -16,7 +16,7 @@ from torch import Tensor
 from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.folder import text_config, text_weights, write_text_model
 from support.servers.pocket import text_model
-from support.weights.quantised import compressed, of_bits
+from support.weights.quantised import compressed, of_bits, words
 
 __all__ = ["rounded_model", "write_rounded"]
 
@@ -39,10 +39,7 @@ def write_rounded(folder: Path) -> str:
             continue
         levels, scales = _round(weight)
         module = name.removesuffix(".weight")
-        # Eight numbers of 4 bits without a sign are a word, the first one in its lowest bits.
-        parts = (levels.flatten(1) + _HALF).long().view(len(levels), -1, 32 // _BITS)
-        words = (parts << _BITS * torch.arange(32 // _BITS)).sum(-1)
-        tensors[f"{module}.weight_packed"] = torch.where(words >= 1 << 31, words - (1 << 32), words).int()
+        tensors[f"{module}.weight_packed"] = words(levels.flatten(1) + _HALF, _BITS)
         tensors[f"{module}.weight_scale"] = scales
         tensors[f"{module}.weight_shape"] = torch.tensor(weight.shape)
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
