@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import create_connection as socket_of
 from types import SimpleNamespace
 from typing import Any
 
@@ -257,6 +258,47 @@ def test_a_connection_outlives_the_time_for_headers() -> None:
             assert turn(socket)[-1]["type"] in ENDS[:2]
             with pytest.raises(TimeoutError):
                 socket.recv(timeout=0.5)
+
+
+HANDSHAKE = (
+    b"GET /v1/responses HTTP/1.1\r\nhost: t\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+def raw_answer(sent: bytes) -> bytes:
+    """Return all that the server answers until it closes the connection."""
+    answer = b""
+    with (
+        live(lambda: served(tiny_engine()), Settings(header_timeout=0.3)) as server,
+        socket_of(("127.0.0.1", server.port), timeout=10) as connection,
+    ):
+        connection.sendall(sent)
+        while piece := connection.recv(65536):
+            answer += piece
+    return answer
+
+
+def test_a_handshake_that_does_not_come_whole_is_closed() -> None:
+    assert raw_answer(HANDSHAKE).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"content-length: 2\r\n",
+        b"content-length: 2\r\n\r\n{}",
+        b"transfer-encoding: chunked\r\n",
+        b"x-a: " + b"a" * 9000 + b"\r\n",
+        b"x-a: a\r\n" * 200,
+    ],
+    ids=["a body that does not come", "a body", "chunks", "a long header", "many headers"],
+)
+def test_a_handshake_that_cannot_be_read_is_refused(more: bytes) -> None:
+    """Otherwise it would hold a connection for ever: no limit of time applies to WebSockets."""
+    answer = raw_answer(HANDSHAKE + more + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
 
 
 def test_a_message_above_the_limit_closes_the_connection() -> None:

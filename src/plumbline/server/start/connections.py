@@ -31,7 +31,7 @@ GRACE = 5.0
 """Seconds for the error events to reach the clients before the remaining connections are cut."""
 
 
-class _Unread(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """A connection that is cut if its client does not read for `unread_timeout`."""
 
     unread_timeout = 300.0
@@ -57,6 +57,19 @@ class _Unread(asyncio.Protocol):
             self._unread_timer.cancel()
             self._unread_timer = None
 
+    def _refuse(self, error: ApiError) -> None:
+        """Send an error outside of any request, and close the connection."""
+        body = envelope(error)
+        phrase = HTTPStatus(error.status).phrase
+        head = (
+            f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n"
+        )
+        if error.status == 503:
+            head += "retry-after: 1\r\n"
+        self.transport.write(f"{head}\r\n".encode() + body)
+        self.transport.close()
+
 
 class _ClosingCycle(RequestResponseCycle):
     """Answer a request of HTTP/1.0, after which uvicorn closes the connection in any case."""
@@ -76,7 +89,7 @@ class _ClosingCycle(RequestResponseCycle):
         await super().send(message)
 
 
-class _Protocol(_Unread, HttpToolsProtocol):
+class _Protocol(_Connection, HttpToolsProtocol):
     """HTTP/1.1 with refusals in the API's envelope, and a limit on the time that headers take."""
 
     max_connections = 0
@@ -201,21 +214,23 @@ class _Protocol(_Unread, HttpToolsProtocol):
         """Answer malformed HTTP, and close the connection."""
         self._refuse(ApiError(400, "The request is not valid HTTP/1.1.", code="invalid_http"))
 
-    def _refuse(self, error: ApiError) -> None:
-        body = envelope(error)
-        phrase = HTTPStatus(error.status).phrase
-        head = (
-            f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n"
-        )
-        if error.status == 503:
-            head += "retry-after: 1\r\n"
-        self.transport.write(f"{head}\r\n".encode() + body)
-        self.transport.close()
 
+class _WebSocket(_Connection, WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket connection, with refusals of handshakes that it cannot read."""
 
-class _WebSocket(_Unread, WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket connection."""
+    def data_received(self, data: bytes) -> None:
+        """Take the request of the handshake, which comes whole and first, and then messages."""
+        super().data_received(data)
+        # uvicorn neither answers nor closes these, and the limit on the time of headers has ended.
+        if not self.handshake_initiated and not self.transport.is_closing():
+            self._refuse(
+                ApiError(
+                    400,
+                    "The WebSocket handshake is not valid: it must have no body, at most 128 headers, and at most 8192 "
+                    "bytes in each.",
+                    code="invalid_http",
+                )
+            )
 
     async def send(self, message: Any) -> None:
         """Send a message of the application."""
