@@ -38,9 +38,9 @@ fifth: of those admitted up to the bound itself more than half were overdue late
 
 
 _REFUSALS_KEPT = 64
-"""Refusals that are kept until the queue changes, one for each client."""
+"""Most refusals that are kept until the queue changes."""
 _REFUSALS_LAST = 0.05
-"""Seconds that they are kept at most: the wait that they state grows while the engine is silent."""
+"""Seconds after which kept refusals are computed anew: the wait that they state grows while the engine is silent."""
 
 
 class Admission:
@@ -80,7 +80,7 @@ class Admission:
         self._ids: dict[str, object] = {}
         """The requests in flight, each with what the gate of adapters gave it."""
         self._refusals: dict[tuple[str, int, int], EngineFullError] = {}
-        """Of `refusal`, by its client and the numbers that enter before, since the queue changed."""
+        """Results of `refusal` since the queue changed, by client and the numbers of requests that enter before."""
         self._refusals_end = 0.0
 
     @property
@@ -100,18 +100,18 @@ class Admission:
             raise full
         if request.request_id in self._ids:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
+        # It may refuse the request, which then leaves nothing behind: `leave` does not follow.
+        entered = None if self._adapters is None else self._adapters.enter(request.adapter)
         self._refusals.clear()
         self._queue.entered(request.request_id, request.client)
-        self._ids[request.request_id] = (
-            None if self._adapters is None else self._adapters.enter(request.adapter)
-        )
+        self._ids[request.request_id] = entered
         self._clients[request.client] += 1
 
     def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
         """Return why `enter` would refuse another request of a client for lack of room; None if there is room.
 
-        A full engine is asked for each of hundreds of requests a second. Its answer stays the same while no request
-        enters, starts or leaves, and is the same object then.
+        A full engine is asked for each of hundreds of requests a second. While no request enters, starts or leaves, the
+        result is the same object, so callers must not raise it: each raise would add to its traceback.
 
         Args:
             client: who sent it.

@@ -3,6 +3,8 @@
 - A request is admitted exactly if the engine and its client have room, and its id is not in flight.
 - A refusal changes nothing, and a request that leaves gives its place to others.
 - What a client is told before it has sent a request is what its request is told.
+- Kept refusals are bounded, and are computed anew after each change of the queue.
+- A request with an unknown adapter leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.engines.admission import Admission
+from plumbline.engines.admission import _REFUSALS_KEPT, Admission
 from plumbline.engines.port import (
     EngineFullError,
     EngineInfo,
@@ -19,6 +21,7 @@ from plumbline.engines.port import (
     RefusedRequestError,
     SamplingParams,
 )
+from plumbline.engines.queue_time import QueueTime
 
 INFO = EngineInfo(name="e", model="m", vocab_size=9, max_model_len=9, eos_token_ids=frozenset({1}))
 
@@ -64,3 +67,45 @@ def test_a_request_is_admitted_exactly_if_there_is_room(
             assert wanted.request_id not in inside
             inside[wanted.request_id] = wanted
         assert admission.ids == inside.keys()
+
+
+def test_a_refused_adapter_leaves_nothing_in_the_queue() -> None:
+    """`leave` does not follow, so whatever stayed would make later requests wait for it."""
+
+    class NoAdapters:
+        def enter(self, name: str | None) -> object:
+            raise RefusedRequestError(f"no adapter {name!r}", param="model")
+
+        def leave(self, entered: object) -> None:
+            raise AssertionError("nothing has entered")
+
+    queue = QueueTime()
+    admission = Admission(INFO, max_in_flight=4, adapters=NoAdapters(), queue=queue)
+    first = Admission(INFO, max_in_flight=4, queue=queue)
+    for number in range(4):  # The queue learns how long a first token takes.
+        first.enter(request(number, "a"))
+        first.started(request(number, "a"))
+    for number in range(4, 7):
+        with pytest.raises(RefusedRequestError):
+            admission.enter(request(number, "a"))
+
+    assert queue.expected("a") == 0
+    assert not admission.ids
+
+
+def test_refusals_are_kept_within_bounds_and_until_the_queue_changes() -> None:
+    admission = Admission(INFO, max_in_flight=2, max_per_client=1)
+    admission.enter(request(0, "a"))
+    for number in range(10 * _REFUSALS_KEPT):
+        assert admission.refusal("a", number) is not None
+        assert len(admission._refusals) <= _REFUSALS_KEPT
+
+    assert admission.refusal("b") is None
+    with admission.arrivals.one("c"):
+        assert "limit of this server" in str(admission.refusal("b"))
+    assert admission.refusal("b") is None
+    assert "limit for each" in str(admission.refusal("a"))
+    admission.enter(request(1, "b"))
+    assert "limit of this server" in str(admission.refusal("a"))
+    admission.leave(request(0, "a"))
+    assert admission.refusal("a") is None
