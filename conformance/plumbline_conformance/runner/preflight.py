@@ -97,18 +97,22 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
 
 
 def simple_requests(target: Target) -> list[Request]:
-    """Return a short valid request to each API that generates text, the likeliest first."""
-    return [_simple(target, api) for api in _APIS]
+    """Return a short valid request to each API that generates text, the likeliest first.
+
+    Every server that the first request of a run has found accepts them: they have the name of the token limit that it
+    accepted, and a number that is not too small for any.
+    """
+    return [_simple(target, api, target.limit, _MORE_TOKENS) for api in _APIS]
 
 
-def _simple(target: Target, api: Api) -> Request:
+def _simple(target: Target, api: Api, limit: str = "max_tokens", tokens: int = _TOKENS) -> Request:
     if api == "responses":
         body: dict[str, object] = {"model": target.model, "input": "Hi", "max_output_tokens": _MORE_TOKENS}
     elif api == "completions":
-        body = {"model": target.model, "prompt": "Hi", "max_tokens": _TOKENS}
+        body = {"model": target.model, "prompt": "Hi", "max_tokens": tokens}
     else:
         messages = [{"role": "user", "content": "Hi"}]
-        body = {"model": target.model, "messages": messages, "max_tokens": _TOKENS}
+        body = {"model": target.model, "messages": messages, limit: tokens}
     return Request(path=_PATHS[api], json=body)
 
 

@@ -54,8 +54,10 @@ class Session:
         self._watch = watch
         self._proof: Request | None = None
         """A request that the server has answered, and must answer again."""
+        self._proven: Exchange | None = None
+        """The first answer to it."""
         self._simple = simple_requests(target)
-        """What is still to be sent for a proof, if no request of the scenarios is one."""
+        """Requests to find a proof with, if the server has answered no request of the scenarios; each is sent once."""
         self._heard = False
         """Whether the server has answered anything."""
         self._late: dict[tuple[str, str], Request] = {}
@@ -195,7 +197,7 @@ class Session:
             [again], _ = await self._converse(_once(request), seen.scenario, insist=True)
             waited = time.monotonic() - began
             [proof], _ = await self._converse(_once(valid), seen.scenario, insist=True)
-            took = time.monotonic() - began - waited
+            took = self._seconds_of(proof, time.monotonic() - began - waited)
         except _Ended:
             return seen
         if not _serves(proof):
@@ -203,9 +205,10 @@ class Session:
         silence = silence_of(again, waited)
         if is_late(again) and is_too_long(silence, waited, request, proof, took):
             again.endless = silence
-        elif late.status == again.status == _UNAVAILABLE and _was_waited_for(again):
+        elif late.status == again.status == _UNAVAILABLE and _was_waited_for(again) and not proof.busy:
+            # A server that refused the other request at first limits the rate of all of them.
             again.unavailable = True
-        elif _has_no_handshake(again):
+        elif _has_no_handshake(late) and _has_no_handshake(again):
             again.dropped = True
         elif not (again.error or "").startswith(CLOSED):
             # A server may close a WebSocket that it does not answer; a check of the scenario accuses it of this.
@@ -214,14 +217,24 @@ class Session:
         return msgspec.structs.replace(seen, exchanges=exchanges)
 
     async def _found_proof(self, scenario: str) -> Request | None:
-        """Return a request that the server answers.
+        """Return a request that the server answers, or None.
 
-        If all requests of the scenarios fail, as those of a WebSocket that never answers do, simple ones are sent, each
-        once in a run.
+        If the server has answered no request of the scenarios, such as those of a WebSocket that never answers, simple
+        requests are sent, each once in a run.
         """
         while self._proof is None and self._simple:
             await self._converse(_once(self._simple.pop(0)), scenario, insist=True)
         return self._proof
+
+    def _seconds_of(self, proof: Exchange, took: float) -> float:
+        """Return how long a server took to generate the answer of the proof.
+
+        A cache of whole answers repeats the first one at once, with its id: the time of the first one counts then.
+        """
+        first = self._proven
+        if first is None or not first.frames or not _same(first, proof):
+            return took
+        return max(took, first.frames[-1][0])
 
     def _muted(self, seen: Transcript, answer: Exchange) -> Transcript:
         self._watch.silence(seen.scenario)
@@ -277,6 +290,7 @@ class Session:
                     self._late.setdefault((flight.scenario, request.name), request)
                 if self._proof is None and request.path in _GENERATING and _serves(exchange):
                     self._proof = request
+                    self._proven = exchange
                 request = steps.send(exchange)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]

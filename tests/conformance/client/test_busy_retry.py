@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,11 @@ def answer(status: int, after: str | None = None, failed: str | None = None) -> 
     )
 
 
+def replace_sleep(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], Awaitable[None]]) -> None:
+    """Replace `asyncio.sleep` in the module under test only: servers of other tests may run in this process."""
+    monkeypatch.setattr(busy_retry, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+
+
 class Server:
     """Send given answers, and record the pauses between requests."""
 
@@ -43,7 +49,7 @@ class Server:
         self.waits: list[float] = []
         self.asked = 0
         monkeypatch.setattr(busy_retry, "_PAUSES", (1.0, 2.0, 4.0))
-        monkeypatch.setattr(busy_retry.asyncio, "sleep", self._slept)
+        replace_sleep(monkeypatch, self._slept)
 
     async def _slept(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -143,19 +149,16 @@ def test_an_api_that_stays_busy_is_not_waited_for_for_ever(monkeypatch: pytest.M
     assert other.asked == 4
 
 
-real_sleep = asyncio.sleep
-
-
 class Waits:
     """Return a sleep without delay, and the clock that it advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.all: list[float] = []
-        monkeypatch.setattr(busy_retry.asyncio, "sleep", self._slept)
+        replace_sleep(monkeypatch, self._slept)
 
     async def _slept(self, seconds: float) -> None:
         self.all.append(seconds)
-        await real_sleep(0)
+        await asyncio.sleep(0)
 
     @property
     def now(self) -> float:
@@ -168,7 +171,7 @@ def side_by_side(
     """Send this many requests before any is answered."""
 
     async def ask() -> Exchange:
-        await real_sleep(0)
+        await asyncio.sleep(0)
         return answers()
 
     async def all_of_them() -> list[Exchange]:

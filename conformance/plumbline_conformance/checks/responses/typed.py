@@ -86,14 +86,14 @@ def _arguments(exchange: Exchange) -> Iterator[Problem]:
             )
 
 
-LONG_CITY = "Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch"
+_LONG_CITY = "Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch"
 
 
 @scenario("responses/tool-result", "A call with a short and with a long result", needs=("responses", "tools"))
 def results(target: Target) -> Steps:
     """Send a call with each result, and a call with longer arguments and the short one."""
     sent = {name: ("Paris", result) for name, result in tools.RESULTS.items()}
-    sent["call"] = LONG_CITY, tools.RESULTS["short"]
+    sent["call"] = _LONG_CITY, tools.RESULTS["short"]
     for name, (city, result) in sent.items():
         call = {
             "type": "function_call",
