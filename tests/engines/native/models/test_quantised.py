@@ -12,6 +12,7 @@ The laws, for random weights of each format:
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.weights.model_driver import Driver
-from support.weights.model_families import DEEPSEEK, WIDE_LATENT, Case
+from support.weights.model_families import DEEPSEEK, WIDE, WIDE_LATENT, Case
 from support.weights.quantised import (
     AWQ,
     CASES,
@@ -165,10 +166,14 @@ def test_scales_follow_their_rows(case: str, model: Any, tmp_path: Path) -> None
     assert (logits(quantised, library=load()) - expected).norm() / expected.norm() < 0.05
 
 
-def test_mxfp4_experts_are_those_of_transformers(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """The reference is transformers' own function; numbers stay exact: on a CPU in 8 bits, and on a GPU in 4."""
+MXFP4: Json = {"quant_method": "mxfp4"}
+
+
+@pytest.fixture(scope="module")
+def oss(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Tensor]]:
+    """A folder with experts that transformers has dequantised, and the tensors of the same model in MXFP4."""
     torch.manual_seed(0)
-    plain = tmp_path / "plain"
+    plain = tmp_path_factory.mktemp("oss") / "plain"
     AutoModelForCausalLM.from_config(OSS).save_pretrained(plain)
     tensors = load_file(plain / "model.safetensors")
     stored = dict(tensors)
@@ -181,7 +186,15 @@ def test_mxfp4_experts_are_those_of_transformers(tmp_path: Path, request: pytest
             stored |= {f"{name}_blocks": blocks, f"{name}_scales": exponents}
             tensors[name] = convert_moe_packed_tensors(blocks, exponents, dtype=torch.float32).contiguous()
     save_file(tensors, plain / "model.safetensors")
-    quantised = save(tmp_path / "quantised", plain, {"quant_method": "mxfp4"}, stored)
+    return plain, stored
+
+
+def test_mxfp4_experts_are_those_of_transformers(
+    oss: tuple[Path, dict[str, Tensor]], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The reference is transformers' own function; numbers stay exact: on a CPU in 8 bits, and on a GPU in 4."""
+    plain, stored = oss
+    quantised = save(tmp_path / "quantised", plain, MXFP4, stored)
     torch.testing.assert_close(logits(quantised), logits(plain), atol=1e-4, rtol=0)
     exact, found = logits(plain, library=load()), logits(quantised, library=load())
     assert 0 < (found - exact).norm() / exact.norm() < 0.05
@@ -199,9 +212,61 @@ def test_mxfp4_experts_are_those_of_transformers(tmp_path: Path, request: pytest
         for weight, layer in zip(stack.weight.dequantised(torch.float32), getattr(apart, part), strict=True):
             torch.testing.assert_close(weight.t(), layer(eye) - layer.bias)
     assert len(kept) == 2 * 2 * 4
-    stored["model.layers.0.mlp.experts.down_proj_scales"] = exponents[:, :, :0]
-    with pytest.raises(WeightsError, match=r"down_proj_scales has shape \[4, 64, 0\]"):
-        load_model(save(quantised, plain, {"quant_method": "mxfp4"}, stored))
+
+
+def test_mxfp4_blocks_and_scales_may_be_in_several_files(
+    oss: tuple[Path, dict[str, Tensor]], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    plain, stored = oss
+    whole = save(tmp_path / "whole", plain, MXFP4, stored)
+    cut = save(tmp_path / "cut", plain, MXFP4, {})
+    (cut / "model.safetensors").unlink()
+    names = sorted(stored)
+    files = {name: f"model-{index % 2}.safetensors" for index, name in enumerate(names)}
+    for file in {*files.values()}:
+        save_file({name: stored[name] for name in names if files[name] == file}, cut / file)
+    assert len({files[f"model.layers.0.mlp.experts.down_proj_{part}"] for part in ("blocks", "scales")}) == 2
+    (cut / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}), "utf-8")
+    assert torch.equal(logits(cut), logits(whole))
+    request.getfixturevalue("on_gpu")
+    stacks = [experts_of(folder).down.weight for folder in (cut, whole)]
+    assert torch.equal(*(stack.levels for stack in stacks))
+
+
+DOWN = "model.layers.0.mlp.experts.down_proj"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"_blocks": None}, rf"{DOWN}_blocks is missing"),
+        ({"_scales": None}, rf"{DOWN}_scales is missing"),
+        ({"_blocks": None, "_scales": None}, rf"missing: {DOWN}$"),
+        ({"_scales": lambda scales: scales[:, :, :0]}, rf"{DOWN}_scales has shape \[4, 64, 0\]"),
+        ({"_blocks": lambda blocks: blocks[:3]}, rf"{DOWN}_blocks has shape \[3, 64, 1, 16\]"),
+        ({"_blocks": lambda blocks: blocks.transpose(1, 3)}, rf"{DOWN}_blocks has shape \[4, 16, 1, 64\]"),
+        ({"_blocks": lambda blocks: blocks.view(torch.int8)}, rf"{DOWN}_blocks has type torch.int8"),
+        ({"": lambda _: torch.zeros(4, 32, 64)}, rf"not used: {DOWN}$"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_mxfp4_tensors_that_do_not_fit_are_named(
+    changes: dict[str, Any],
+    message: str,
+    device: str,
+    oss: tuple[Path, dict[str, Tensor]],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    plain, tensors = oss[0], dict(oss[1])
+    if device == "gpu":
+        request.getfixturevalue("on_gpu")
+    for part, change in changes.items():
+        found = tensors.pop(DOWN + part, None)
+        if change is not None:
+            tensors[DOWN + part] = change(found)
+    with pytest.raises(WeightsError, match=message):
+        load_model(save(tmp_path / "changed", plain, MXFP4, tensors))
 
 
 def experts_of(folder: Path) -> Any:
@@ -233,6 +298,34 @@ def test_tensors_that_do_not_fit_are_named(case: str, tmp_path: Path) -> None:
                 load_model(save(quantised, plain, config, changed))
     with pytest.raises(WeightsError, match=f"not used: {module}azp"):
         load_model(save(quantised, plain, config, tensors | {f"{module}azp": torch.zeros(1)}))
+
+
+@pytest.mark.parametrize("case", ["fp8 by tensor", "packed int4", "GPTQ", "AWQ", "torchao int8"])
+def test_a_quantised_tensor_in_the_place_of_a_vector_is_named(case: str, tmp_path: Path) -> None:
+    config, make, _ = CASES[case]
+    plain, quantised = write(tmp_path, config, make)
+    tensors = load_file(quantised / "model.safetensors")
+    module = "model.layers.1.mlp.down_proj."
+    copied = {
+        name.replace(module, "model.norm."): tensor.clone()
+        for name, tensor in tensors.items()
+        if name.startswith(module)
+    }
+    with pytest.raises(WeightsError, match=r"not used: model\.norm\."):
+        load_model(save(quantised, plain, config, copied | tensors))
+
+
+@pytest.mark.parametrize("case", ["fp8 by tensor", "packed int4", "GPTQ", "AWQ", "torchao int8"])
+def test_a_quantised_matrix_in_the_place_of_all_experts_is_named(case: str, tmp_path: Path) -> None:
+    config, make, _ = CASES[case]
+    model = Case("granitemoe", WIDE | {"num_local_experts": 2, "num_experts_per_tok": 1}).config()
+    plain, quantised = write(tmp_path, config, make, model)
+    tensors = load_file(quantised / "model.safetensors")
+    module = "model.layers.0.block_sparse_moe.input_linear."
+    experts = {f"{module}{end}": part for end, part in make(64, 64)[0].items()}
+    del tensors[f"{module}weight"]
+    with pytest.raises(WeightsError, match=module):
+        load_model(save(quantised, plain, config, experts | tensors))
 
 
 def test_a_bias_that_the_model_does_not_have_is_zero_in_gptq(tmp_path: Path) -> None:

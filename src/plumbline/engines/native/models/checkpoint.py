@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from plumbline.engines.native.models.stored import Grid, StoredFormat, StoredStack
+from plumbline.engines.native.models.stored import Grid, StoredFormat
 from plumbline.engines.progress import report
 
 __all__ = ["Checkpoint", "WeightsError", "some"]
@@ -100,11 +100,10 @@ class Checkpoint:
     ) -> tuple[Tensor, Grid | None]:
         """Read a tensor as `fetch` does, and the grid that its numbers are on if it is stored quantised."""
         dtype = dtype or self.dtype
-        stored = None if self._form is None else self._form.read(self, name, shape)
-        if isinstance(stored, StoredStack):
-            raise WeightsError(f"{name} is quantised as experts are, and must be a plain tensor")
-        if stored is not None:
-            return stored.dequantised(dtype).to(self.device), stored.grid
+        if self._form is not None and len(shape) == 2:
+            stored = self._form.read(self, name, (shape[0], shape[1]))
+            if stored is not None:
+                return stored.dequantised(dtype).to(self.device), stored.grid
         return self._plain(name, shape).to(self.device, dtype), None
 
     def fetch_stack(
@@ -112,15 +111,13 @@ class Checkpoint:
     ) -> Iterator[tuple[Tensor, Grid | None]]:
         """Read a tensor of all experts as `fetch_weight` does, and convert one matrix of it at a time."""
         dtype = dtype or self.dtype
-        stored = None if self._form is None else self._form.read(self, name, shape)
-        if isinstance(stored, StoredStack):
-            for expert in range(shape[0]):
-                matrix = stored.matrix(expert)
-                yield matrix.dequantised(dtype).t().to(self.device), matrix.grid
+        stored = None if self._form is None else self._form.read_stack(self, name, shape)
+        if stored is None:
+            for matrix in self._plain(name, shape):
+                yield matrix.to(self.device, dtype), None
             return
-        whole = self._plain(name, shape)
-        for expert in range(shape[0]):
-            yield whole[expert].to(self.device, dtype), None
+        for weight in stored:
+            yield weight.dequantised(dtype).t().to(self.device), weight.grid
 
     def _plain(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Map a tensor that is not quantised."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Grid", "StoredFormat", "StoredStack", "StoredWeight", "Tensors"]
+__all__ = ["Grid", "StoredFormat", "StoredWeight", "Tensors"]
 
 _SMALLEST_GROUP = 16
 """Of the compiled kernels of a CPU."""
@@ -22,9 +22,9 @@ class Grid:
     bits: int
     """8 or 4."""
     scales: Tensor
-    """fp32 [..., out, groups]."""
+    """fp32 [out, groups]."""
     shifts: Tensor | None = None
-    """fp32 [..., out, groups], added to the numbers of a group."""
+    """fp32 [out, groups], added to the numbers of a group."""
     floats: bool = False
     """Whether levels are floats, e4m3 or e2m1, else signed integers."""
 
@@ -48,35 +48,25 @@ class Grid:
             self, scales=self.scales[rows], shifts=None if self.shifts is None else self.shifts[rows]
         )
 
-    def matrix(self, index: int) -> Grid:
-        """Return the grid of a matrix of a stack, which has no shifts."""
-        return replace(self, scales=self.scales[index])
-
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """A quantised weight [..., out, in]: levels times scales, and shifted."""
+    """A quantised weight [out, in]: levels times scales, and shifted."""
 
     levels: Tensor
-    """[..., out, in], of a type that fp32 contains."""
+    """[out, in], of a type that fp32 contains."""
     scales: Tensor
-    """[..., out, groups]."""
+    """[out, groups]."""
     group: int
     """Inputs that share a scale; the last group may have fewer."""
     bits: int = 0
     """8 or 4 if the levels are signed integers of so many bits, or with `floats` e4m3 or e2m1."""
     shifts: Tensor | None = None
-    """fp32 [out, groups], added to the numbers of a group; not of stacks."""
+    """fp32 [out, groups], added to the numbers of a group."""
     floats: bool = False
 
     def dequantised(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in a type; a stack is converted matrix by matrix, which bounds the memory."""
-        if self.levels.dim() > 2:
-            result = self.levels.new_empty(self.levels.shape, dtype=dtype)
-            for index in range(len(result)):
-                part = StoredWeight(self.levels[index], self.scales[index], self.group)
-                result[index] = part.dequantised(dtype)
-            return result
+        """Return the weight in a type."""
         scales = self.scales.float().repeat_interleave(self.group, 1)[:, : self.levels.shape[1]]
         result = scales.mul_(self.levels.float())
         if self.shifts is not None:
@@ -90,14 +80,6 @@ class StoredWeight:
         if not self.bits or inputs % self.group or self.group % _SMALLEST_GROUP:
             return None
         return Grid(self.bits, self.scales.float(), self.shifts, self.floats)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStack:
-    """Quantised weights of all experts, each of which is unpacked alone: a layer of them is wider than the rest."""
-
-    matrix: Callable[[int], StoredWeight]
-    """Returns the weight [out, in] of an expert; the name is that of a tensor [E, in, out]."""
 
 
 class Tensors(Protocol):
@@ -118,11 +100,24 @@ class Tensors(Protocol):
 
 
 class StoredFormat(Protocol):
-    """A format of quantised weights."""
+    """A format of quantised weights: it reads matrices, or tensors of all experts."""
 
-    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | StoredStack | None:
-        """Read the weight with a name and a shape, or return None if it is stored as it is.
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, int]) -> StoredWeight | None:
+        """Read the weight [out, in] with this name, or return None if it is stored as it is.
 
         Raises:
             WeightsError: its tensors do not fit.
         """
+        return None
+
+    def read_stack(
+        self, tensors: Tensors, name: str, shape: tuple[int, int, int]
+    ) -> Iterator[StoredWeight] | None:
+        """Read the weights [out, in] of all experts, a tensor [E, in, out], or return None if it is stored as it is.
+
+        Each is unpacked when it is asked for: together they would be wider than the rest of the model.
+
+        Raises:
+            WeightsError: its tensors do not fit.
+        """
+        return None

@@ -39,7 +39,7 @@ class Source:
     """Whether experts are one tensor, as the kernels of a GPU take them."""
     device: torch.device
     fetch_stack: FetchStack | None = None
-    """None where stacks are fetched as a whole."""
+    """None where stacks are plain tensors."""
     places: list[Place] = field(default_factory=list)
 
     @property
@@ -56,9 +56,8 @@ class Source:
         if self.fetch_stack is not None:
             yield from self.fetch_stack(name, shape, None)
             return
-        stacked, grids = self.fetch_weight(name, shape, None)
-        for expert, weight in enumerate(stacked):
-            yield weight, None if grids is None else grids.matrix(expert)
+        for weight in self.fetch(name, shape, None):
+            yield weight, None
 
     def norm(self, name: str) -> NormWeights:
         """Fetch the weights of a norm of rows."""

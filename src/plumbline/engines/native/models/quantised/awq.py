@@ -23,13 +23,13 @@ _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 @dataclass(frozen=True, slots=True)
-class Awq:
+class Awq(StoredFormat):
     """`qweight` int32 [in, out / 8], `qzeros` [groups, out / 8], `scales` [groups, out]."""
 
     group: int | None
     """Inputs that share a scale; None for all."""
 
-    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, int]) -> StoredWeight | None:
         """Read a weight; see `StoredFormat`."""
         module = name.removesuffix("weight")
         if module == name or not tensors.has(f"{module}qweight"):

@@ -25,7 +25,7 @@ _FORMATS = ("float-quantized", "int-quantized", "pack-quantized")
 
 
 @dataclass(frozen=True, slots=True)
-class Integers:
+class Integers(StoredFormat):
     """Signed integers: a tensor of int8, or packed into int32 with the lowest bits first and an offset."""
 
     bits: int
@@ -35,7 +35,7 @@ class Integers:
     symmetric: bool = True
     """Whether zero points are in the middle. Others are packed along the outputs."""
 
-    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, int]) -> StoredWeight | None:
         """Read a weight; see `StoredFormat`."""
         module = name.removesuffix("weight")
         if module == name or not tensors.has(f"{module}weight_scale"):

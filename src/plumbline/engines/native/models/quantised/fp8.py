@@ -21,14 +21,14 @@ SCALE_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e8m0fn
 
 
 @dataclass(frozen=True, slots=True)
-class Fp8:
+class Fp8(StoredFormat):
     """Weights in e4m3, with scales beside them."""
 
     block: tuple[int, int] | None
     """Outputs and inputs that share a scale; None for one scale for a tensor or an output."""
     scale_names: tuple[str, ...] = ("weight_scale_inv", "weight_scale")
 
-    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, int]) -> StoredWeight | None:
         """Read a weight; see `StoredFormat`."""
         module = name.removesuffix("weight")
         found = [module + scale for scale in self.scale_names if tensors.has(module + scale)]

@@ -26,7 +26,7 @@ _WITHOUT_EFFECT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Gptq:
+class Gptq(StoredFormat):
     """`qweight` int32 [in / numbers of a word, out], `qzeros` [groups, out / numbers], `scales`, and `g_idx` [in]."""
 
     bits: int
@@ -35,7 +35,7 @@ class Gptq:
     first_zero: int
     """What is added to a stored zero point."""
 
-    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, int]) -> StoredWeight | None:
         """Read a weight; see `StoredFormat`."""
         module = name.removesuffix("weight")
         if module == name or not tensors.has(f"{module}qweight"):

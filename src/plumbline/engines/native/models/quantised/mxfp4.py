@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.fields import Json
 from plumbline.engines.native.models.quantised.fields import check
-from plumbline.engines.native.models.stored import StoredFormat, StoredStack, StoredWeight, Tensors
+from plumbline.engines.native.models.stored import StoredFormat, StoredWeight, Tensors
 
 __all__ = ["Mxfp4", "read"]
 
@@ -21,18 +22,20 @@ _BIAS = 127
 
 
 @dataclass(frozen=True, slots=True)
-class Mxfp4:
+class Mxfp4(StoredFormat):
     """For a weight [E, in, out] of all experts, `NAME_blocks` uint8 [E, out, in / 32, 16] and `NAME_scales`."""
 
-    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredStack | None:
-        """Read a weight; see `StoredFormat`."""
-        if len(shape) != 3 or not tensors.has(f"{name}_blocks"):
+    def read_stack(
+        self, tensors: Tensors, name: str, shape: tuple[int, int, int]
+    ) -> Iterator[StoredWeight] | None:
+        """Read the weights of all experts; see `StoredFormat`."""
+        if not tensors.has(f"{name}_blocks") and not tensors.has(f"{name}_scales"):
             return None
         experts, inputs, outputs = shape
         size = experts, outputs, -(-inputs // _GROUP)
         blocks = tensors.take(f"{name}_blocks", (*size, _GROUP // 2), types=(torch.uint8,))
         exponents = tensors.take(f"{name}_scales", size, types=(torch.uint8,))
-        return StoredStack(lambda expert: _matrix(blocks[expert], exponents[expert], inputs))
+        return (_matrix(*expert, inputs) for expert in zip(blocks, exponents, strict=True))
 
 
 def _matrix(blocks: Tensor, exponents: Tensor, inputs: int) -> StoredWeight:

@@ -28,7 +28,7 @@ _FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass(frozen=True, slots=True)
-class Torchao:
+class Torchao(StoredFormat):
     """Integers of so many bits, one a byte or two, or floats of 8 bits."""
 
     bits: int
@@ -40,7 +40,7 @@ class Torchao:
     has_zeros: bool = False
     """Whether every weight has zero points; others may have them."""
 
-    def read(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> StoredWeight | None:
+    def read(self, tensors: Tensors, name: str, shape: tuple[int, int]) -> StoredWeight | None:
         """Read a weight; see `StoredFormat`."""
         module, _, last = name.rpartition(".")
         prefix = f"{module}._{last}_"
