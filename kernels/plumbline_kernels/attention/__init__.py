@@ -1,8 +1,9 @@
 """Compute attention over the paged cache.
 
-paged     the operation, and torch's version of it
+paged     the operation, and its reference implementation in torch
 _capped   capped scores and sinks in torch
-_triton   the launches of the Triton kernels, and `_kernels` those
+_kernels  the Triton kernels
+_triton   the launches of the Triton kernels
 """
 
 from plumbline_kernels._attention_batch import AttentionBatch, Selection

@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline_kernels._attention_batch import AttentionBatch, Selection
+from plumbline_kernels._attention_batch import AttentionBatch
 from plumbline_kernels._backend import cdiv, check, use_triton
 from plumbline_kernels.attention import _triton
 from plumbline_kernels.attention._capped import Capped
 
-__all__ = ["AttentionBatch", "Selection", "paged_attention"]
+__all__ = ["paged_attention", "paged_attention_torch"]
 
 
 def paged_attention(

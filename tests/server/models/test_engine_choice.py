@@ -12,10 +12,12 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from support.weights.gguf_files import random_reference, write_gguf
+from support.weights.model_families import CASES, Case
 from support.weights.vision import make_model
 from transformers import AutoConfig
 
 from plumbline.engines.native.models import describe
+from plumbline.engines.native.models.families import FAMILIES
 from plumbline.pocket import MODEL_DIR
 from plumbline.pocket.to_gguf import write
 from plumbline.server.loading import engines
@@ -52,6 +54,20 @@ def test_a_supported_model_runs_on_our_engine() -> None:
     chosen = choose_engine(Settings(), MODEL_DIR, None)
     assert chosen.name == "plumbline"
     assert chosen.reason
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_runs_on_our_engine_with_or_without_a_gpu(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kimi K2 has the fields of DeepSeek V3."""
+    named = "deepseek_v3" if family == "kimi_k2" else family
+    config = next((case for case in CASES if case.family == named), Case(named)).config()
+    fields = json.loads(config.to_json_string()) | {"model_type": family}
+    (tmp_path / "config.json").write_text(json.dumps(fields), "utf-8")
+    assert choose_engine(Settings(), tmp_path, None).name == "plumbline"
+    find_a_gpu(monkeypatch)
+    assert choose_engine(Settings(), tmp_path, None).name == "plumbline"
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ _INTRODUCTION = """\
 <!-- Written by `nox -s generate` from src/plumbline/engines/native/models/families/. Do not edit. -->
 
 `plumbline models --supported` prints this page in short. A model is recognised by the `model_type` of its
-`config.json`. `--engine auto` takes our engine for the models of the first table, llama.cpp for GGUF files of other
-architectures than those in its fifth column, and [another engine](engines.md) for the rest.
+`config.json`. `--engine auto` takes our engine for the models of the first table and [another engine](engines.md) for
+the rest. For GGUF files it takes llama.cpp, or our engine where [that is faster](engines.md#gguf-files-on-our-engine).
 
 ## Models of our engine
 
@@ -38,8 +38,8 @@ and for the output layer.
 - **layers**: attention and dense blocks where nothing is named. Models with a state have no prefix cache.
 - **CPU**: `compiled` are our C++ kernels, where head sizes are multiples of 32 and other widths of 16. Others run on
   torch, as does a model with the part that is named.
-- **images**: the `model_type` of the models of images and text with this text. With `text only` requests with images
-  are refused, and `--engine auto` takes another engine.
+- **images**: the `model_type` of models of images and text that have this text where their config names no other. With
+  `text only`, requests with images are refused, and `--engine auto` takes another engine.
 - **GGUF**: the `general.architecture` of files that our engine reads; a `llama` with experts is Mixtral.
 - **refused**: fields of `config.json` that must be missing, null or false. Beyond these, every field that a model does
   not know is refused by its name, and so are values that its operations do not have.

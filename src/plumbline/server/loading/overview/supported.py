@@ -49,7 +49,8 @@ def _lines() -> Iterator[str]:
     yield "With --engine plumbline it runs the text of these, too; else they go to an engine below, which takes images:"
     yield from (f"  {name:{width}}{model.title}" for name, model in WRAPPED.items() if name not in VISIONS)
     yield ""
-    yield "llama.cpp (--engine llama_cpp): GGUF files of every family that llama.cpp runs."
+    yield "llama.cpp (--engine llama_cpp): GGUF files of every family that llama.cpp runs. --engine auto takes ours for"
+    yield "those that ours reads, too, where it is faster."
     yield ""
     yield "vLLM (--engine vllm) where it is installed, or else transformers (--engine transformers): all others. These"
     yield "are the further language models of transformers, with what our engine lacks for them:"

@@ -14,13 +14,7 @@ from plumbline.engines.native.models.description import (
     Router,
     UnsupportedModelError,
 )
-from plumbline.engines.native.models.families.parts import (
-    FULL,
-    SLIDING,
-    Heads,
-    attention_bias,
-    windows,
-)
+from plumbline.engines.native.models.families.parts import FULL, SLIDING, Heads, attention_bias, windows
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 
@@ -102,7 +96,8 @@ def mixers(fields: Fields, types: Sequence[str], own: int) -> list[Attention]:
 
 def _shapes(fields: Fields, types: Sequence[str], *, with_kv_heads: bool) -> list[Heads]:
     """Read the shape of each layer's attention: `per_layer_config`, or the fields of layers with full attention."""
-    kv_heads = fields.integer("num_key_value_heads", 4)
+    number, kv_heads = fields.integer("num_attention_heads"), fields.integer("num_key_value_heads", 4)
+    head_dim = fields.integer("head_dim", 256)
     wide = {"head_dim": fields.integer("global_head_dim", 512)}
     if with_kv_heads and fields.get("num_global_key_value_heads"):
         wide["num_key_value_heads"] = fields.integer("num_global_key_value_heads")
@@ -110,10 +105,8 @@ def _shapes(fields: Fields, types: Sequence[str], *, with_kv_heads: bool) -> lis
     special = {int(layer): changes for layer, changes in fields.get("per_layer_config", by_default).items()}
     shapes: list[Heads] = []
     for layer in range(len(types)):
-        changes = Fields({"num_key_value_heads": kv_heads, **special.get(layer, {})})
-        head_dim = changes.integer("head_dim", fields.integer("head_dim", 256))
-        layer_kv_heads = changes.integer("num_key_value_heads")
-        changes.finish()
-        number = fields.integer("num_attention_heads")
-        shapes.append({"heads": number, "kv_heads": layer_kv_heads, "head_dim": head_dim})
+        shape = Fields({"num_key_value_heads": kv_heads, **special.get(layer, {})})
+        width, key_heads = shape.integer("head_dim", head_dim), shape.integer("num_key_value_heads")
+        shape.finish()
+        shapes.append({"heads": number, "kv_heads": key_heads, "head_dim": width})
     return shapes
