@@ -9,10 +9,10 @@ from typing import Any
 from benchmarks.roofline.shapes import CONTEXT, Load, Shape
 from plumbline_kernels import (
     _experts_triton,
+    _sampling_triton,
     lora,
     norm,
     rope_kv,
-    sampling,
     swiglu,
 )
 from plumbline_kernels._backend import CompileCase, cdiv, next_power_of_2, tuning
@@ -283,7 +283,7 @@ def _of_sampling(shape: Shape, rows: int) -> Iterator[Launch]:
     find, draw = tuning("sample_threshold"), tuning("sample_draw")
     yield Launch(
         kernel="sample threshold",
-        case=_case(sampling, "sample threshold", {}, {}),
+        case=_case(_sampling_triton, "sample threshold", {}, {}),
         programs=rows,
         least_bytes=rows * shape.vocab * 4,
         # The largest logit; the mass, with the tokens near it; and these for two bits of the threshold at a time, if
@@ -296,13 +296,13 @@ def _of_sampling(shape: Shape, rows: int) -> Iterator[Launch]:
     blocks = cdiv(shape.vocab, draw["block"])
     yield Launch(
         kernel="sample draw",
-        case=_case(sampling, "sample draw", {}, {}),
+        case=_case(_sampling_triton, "sample draw", {}, {}),
         programs=rows * blocks,
         least_bytes=rows * shape.vocab * 4,
     )
     yield Launch(
         kernel="sample winner",
-        case=_case(sampling, "sample winner", {"BLOCKS": next_power_of_2(blocks)}, {}),
+        case=_case(_sampling_triton, "sample winner", {"BLOCKS": next_power_of_2(blocks)}, {}),
         programs=rows,
         least_bytes=rows * blocks * 8,
     )

@@ -21,6 +21,7 @@ from plumbline.engines.native.models import describe, random_model
 from plumbline_kernels import (
     _backend,
     _experts_triton,
+    _sampling_triton,
     attention,
     experts,
     latent,
@@ -325,7 +326,7 @@ def test_sample_draws_the_same_tokens(room, randn, monkeypatch):
 
     With little room some rows have more tokens near the largest than the search for a nucleus copies.
     """
-    monkeypatch.setattr(sampling, "_NEAR", room)
+    monkeypatch.setattr(_sampling_triton, "_NEAR", room)
     vocab, cases = 700, []
     for temperature in (0.0, 0.7, 1.5):
         for top_k in (0, 1, 20, 5000):

@@ -9,11 +9,11 @@ from benchmarks.roofline.compiled import compile_for, usage
 
 from plumbline_kernels import (
     _experts_triton,
+    _sampling_triton,
     logits,
     lora,
     norm,
     rope_kv,
-    sampling,
     swiglu,
 )
 from plumbline_kernels._backend import CompileCase
@@ -32,7 +32,10 @@ CASES = {
     for capability in SHARED_LIMITS
     for cases in (
         *(module.compile_cases(capability) for module in (attention_triton, _experts_triton, delta, latent)),
-        *(module.compile_cases() for module in (norm, rope_kv, lora, narrow, swiglu, logits, sampling)),
+        *(
+            module.compile_cases()
+            for module in (norm, rope_kv, lora, narrow, swiglu, logits, _sampling_triton)
+        ),
     )
     for case in cases
 }
