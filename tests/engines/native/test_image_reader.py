@@ -25,6 +25,7 @@ from plumbline.engines.media.images import ImageError
 from plumbline.engines.native import images as module
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.images import ImageReader
+from plumbline.engines.native.models.vision.layout import ImageLayout
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import (
     EngineClosedError,
@@ -35,6 +36,8 @@ from plumbline.engines.port import (
     SamplingParams,
     TokenChunk,
 )
+
+LAYOUT = ImageLayout.within((), IMAGE, WIDTH, ())
 
 
 class Encoder:
@@ -56,18 +59,19 @@ class Encoder:
         return rows(data[0])
 
 
-def reader(encoder: Encoder, capacity: int = 100, **options: Any) -> ImageReader:
+def reader(encoder: Encoder, capacity: int | None = None, **options: Any) -> ImageReader:
     """A reader with room for some images."""
     found = ImageReader(
         encoder,
+        lambda data: LAYOUT,
         placeholder=IMAGE,
-        token=IMAGE,
-        num_tokens=WIDTH,
-        image_bytes=WIDTH * 32 * 4,
+        tokens=frozenset((IMAGE,)),
+        row_bytes=32 * 4,
         max_model_len=256,
         **options,
     )
-    found.capacity = capacity
+    if capacity is not None:
+        found.capacity = capacity * WIDTH
     return found
 
 
@@ -186,11 +190,7 @@ def test_room_goes_to_the_client_with_the_fewest_requests() -> None:
 
 def test_the_capacity_is_enough_for_the_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_BYTES", 1000)
-    found = ImageReader(
-        Encoder(), placeholder=IMAGE, token=IMAGE, num_tokens=5, image_bytes=640, max_model_len=256
-    )
-    assert found.capacity == 51
-    found.close()
+    assert reader(Encoder()).capacity == 256
 
 
 def test_an_image_that_hangs_is_given_up_and_others_go_on() -> None:

@@ -97,7 +97,7 @@ class NativeEngine(ThreadedEngine):
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
         """See `plumbline.engines.port.Engine.expand`."""
         check_media(prompt, self.info)
-        return prompt.token_ids if self._images is None else self._images.expand(prompt)
+        return prompt.token_ids if self._images is None else await self._images.expand(prompt)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """See `plumbline.engines.port.Engine.load_adapter`."""

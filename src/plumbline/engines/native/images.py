@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from plumbline.engines.daemon import in_daemon_thread
 from plumbline.engines.media.images import ImageError
+from plumbline.engines.native.models.vision.layout import ImageLayout
 from plumbline.engines.port import (
     EngineClosedError,
     GenerateRequest,
@@ -39,6 +40,9 @@ _log = logging.getLogger("plumbline.engines")
 _MOST_BYTES = 256 * 1024**2
 """Bytes of encoded images, in use and kept; more if one request of the longest length has more."""
 
+_LAYOUTS = 256
+"""Layouts that are kept by the hash of their file, asked for when a prompt is expanded and when it is read."""
+
 _HANGS = 2
 """Threads that may hang; until one of them ends, further images are refused."""
 
@@ -54,6 +58,7 @@ def _digest(item: MediaItem, salt: str | None) -> bytes:
 class _Image:
     """An image that is encoded, or will be."""
 
+    num_rows: int
     users: set[str] = field(default_factory=set)
     """The requests that need it."""
     job: asyncio.Task[Tensor] | None = None
@@ -70,7 +75,8 @@ class _Hold(NamedTuple):
     """A request with the images that it needs."""
 
     request: GenerateRequest
-    needed: frozenset[bytes]
+    needed: Mapping[bytes, ImageLayout]
+    """By digest."""
 
 
 def _seen(job: asyncio.Future[Tensor]) -> None:
@@ -85,13 +91,12 @@ class ImageReader:
     Args:
         encode: returns the rows [positions, width] of an image file; called on another thread. It may give up, with any
             exception, where the function that it gets returns False: then no request needs the image any more.
+        layout: returns the tokens of an image file; called on another thread. It raises `ImageError` for a file that it
+            cannot read.
         placeholder: the token that a prompt has in the place of an image.
-        token: the token of each of its positions.
-        num_tokens: its positions.
-        image_bytes: bytes of its rows.
+        tokens: those of layouts that prompts must not have, as rows of images stand in their place.
+        row_bytes: bytes of a row.
         max_model_len: tokens of the longest request.
-        before: the tokens before its positions.
-        after: those after them.
         whole: see `PlacedImage.whole`.
         hangs_after: seconds after which an image is given up.
     """
@@ -99,24 +104,23 @@ class ImageReader:
     def __init__(
         self,
         encode: Callable[[bytes, Callable[[], bool]], Tensor],
+        layout: Callable[[bytes], ImageLayout],
         *,
         placeholder: int,
-        token: int,
-        num_tokens: int,
-        image_bytes: int,
+        tokens: frozenset[int],
+        row_bytes: int,
         max_model_len: int,
-        before: tuple[int, ...] = (),
-        after: tuple[int, ...] = (),
         whole: bool = False,
         hangs_after: float = 360.0,
     ) -> None:
-        self._encode = encode
-        self._placeholder, self._num_before, self._whole = placeholder, len(before), whole
-        self._expansion = (*before, *[token] * num_tokens, *after)
-        self.tokens = frozenset((placeholder, token))
+        self._encode, self._layout = encode, layout
+        self._placeholder, self._whole = placeholder, whole
+        self.tokens = tokens | {placeholder}
         """What stands for an image, or for a position of one."""
-        self.capacity = max(_MOST_BYTES // image_bytes, max_model_len // num_tokens, 1)
-        """Images with rows in memory."""
+        self.capacity = max(_MOST_BYTES // row_bytes, max_model_len)
+        """Rows of images in memory."""
+        self._layouts: OrderedDict[bytes, ImageLayout] = OrderedDict()
+        """By the hash of the file."""
         self._used: dict[bytes, _Image] = {}
         """By digest: images that requests need."""
         self._kept: OrderedDict[bytes, _Image] = OrderedDict()
@@ -140,24 +144,35 @@ class ImageReader:
         """See `EngineInfo.modalities`."""
         return {"image": self._placeholder}
 
-    def expand(self, prompt: MediaPrompt) -> list[int]:
-        """Return a prompt with the tokens of each image in the place of its placeholder."""
+    async def expand(self, prompt: MediaPrompt) -> list[int]:
+        """Return a prompt with the tokens of each image in the place of its placeholder.
+
+        Raises:
+            RefusedRequestError: the model cannot read one of its images.
+        """
+        layouts = iter(await self._all_layouts(prompt.items))
         found: list[int] = []
         for token in prompt.token_ids:
-            found += self._expansion if token == self._placeholder else (token,)
+            found += next(layouts).token_ids if token == self._placeholder else (token,)
         return found
 
     async def read(self, request: GenerateRequest) -> tuple[PlacedImage, ...]:
         """See `plumbline.engines.admission.MediaReader`."""
         assert request.media is not None
         items, salt = request.media.items, request.cache_salt
+        layouts = await self._all_layouts(items)
         # Hashing a file takes a millisecond per MiB.
         digests = await asyncio.to_thread(lambda: [_digest(item, salt) for item in items])
-        await self._make_room(_Hold(request, frozenset(digests)))
+        await self._make_room(_Hold(request, dict(zip(digests, layouts, strict=True))))
         # One after the other, so that requests that wait take turns at the thread.
         rows = [await self._rows(digest, item) for digest, item in zip(digests, items, strict=True)]
-        places = self._places(request.media.token_ids)
-        return tuple(PlacedImage(*image, self._whole) for image in zip(places, rows, digests, strict=True))
+        assert [len(tensor) for tensor in rows] == [layout.num_rows for layout in layouts]
+        starts = self._starts(request.media.token_ids, layouts)
+        return tuple(
+            PlacedImage(start + part.first, part.of(tensor), digest, self._whole)
+            for start, layout, tensor, digest in zip(starts, layouts, rows, digests, strict=True)
+            for part in layout.parts
+        )
 
     def forget(self, request_id: str) -> None:
         """See `plumbline.engines.admission.MediaReader`; rows stay while others do not need their room."""
@@ -193,16 +208,18 @@ class ImageReader:
                 self._waiting.values(),
                 key=lambda waiting: (waiting[0].request.priority, clients[waiting[0].request.client]),
             )
-            if len(self._used.keys() | hold.needed) > self.capacity:
+            more = sum(layout.num_rows for digest, layout in hold.needed.items() if digest not in self._used)
+            if _num_rows(self._used) + more > self.capacity:
                 return
             name = hold.request.request_id
             del self._waiting[name]
             self._holds[name] = hold
-            for digest in hold.needed:
+            for digest, layout in hold.needed.items():
                 if digest not in self._used:
-                    self._used[digest] = self._kept.pop(digest) if digest in self._kept else _Image()
+                    known = digest in self._kept
+                    self._used[digest] = self._kept.pop(digest) if known else _Image(layout.num_rows)
                 self._used[digest].users.add(name)
-            while len(self._used) + len(self._kept) > self.capacity:
+            while _num_rows(self._used) + _num_rows(self._kept) > self.capacity:
                 self._kept.popitem(last=False)
             if not turn.done():
                 turn.set_result(None)
@@ -217,7 +234,7 @@ class ImageReader:
             # Others may need it, so the end of this request does not end it.
             return await asyncio.shield(image.job)
         except ImageError as error:
-            raise RefusedRequestError(f"the model cannot read this image, which {error}") from error
+            raise _refused(error) from error
 
     async def _encoded(self, image: _Image, data: bytes) -> Tensor:
         """Encode an image when it is its turn; it gives up when no request needs it."""
@@ -246,8 +263,35 @@ class ImageReader:
                 f"takes longer than {self._hangs_after:g} seconds to encode", "image_parse_error"
             )
 
-    def _places(self, token_ids: Sequence[int]) -> Iterator[int]:
-        """Yield the first position of each image in the expanded prompt."""
+    async def _all_layouts(self, items: Sequence[MediaItem]) -> list[ImageLayout]:
+        """Return the layouts of images; those of large files are computed on a thread."""
+        try:
+            return await asyncio.to_thread(lambda: [self._layout_of(item.data) for item in items])
+        except ImageError as error:
+            raise _refused(error) from error
+
+    def _layout_of(self, data: bytes) -> ImageLayout:
+        """Return the layout of an image. Threads may call it at the same time: the last one to compute it keeps it."""
+        key = hashlib.blake2b(data, digest_size=32).digest()
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._layouts[key] = self._layout(data)
+            while len(self._layouts) > _LAYOUTS:
+                self._layouts.popitem(last=False)
+        return found
+
+    def _starts(self, token_ids: Sequence[int], layouts: Sequence[ImageLayout]) -> Iterator[int]:
+        """Yield the position of the first token of each image in the expanded prompt."""
         places = (place for place, token in enumerate(token_ids) if token == self._placeholder)
-        for index, place in enumerate(places):
-            yield place + index * (len(self._expansion) - 1) + self._num_before
+        longer = 0
+        for place, layout in zip(places, layouts, strict=True):
+            yield place + longer
+            longer += len(layout.token_ids) - 1
+
+
+def _num_rows(images: Mapping[bytes, _Image]) -> int:
+    return sum(image.num_rows for image in images.values())
+
+
+def _refused(error: ImageError) -> RefusedRequestError:
+    return RefusedRequestError(f"the model cannot read this image, which {error}")

@@ -47,7 +47,7 @@ from plumbline.engines.native.models.operations.interface import (
 )
 from plumbline.engines.native.models.operations.recorded import RecordedBackend
 from plumbline.engines.native.models.rope import rope_table, temperatures
-from plumbline.engines.native.models.vision.encoder import VisionEncoder
+from plumbline.engines.native.models.vision.interface import VisionEncoder
 from plumbline.engines.native.models.weights import (
     AttentionWeights,
     DeltaWeights,

@@ -167,14 +167,12 @@ def _image_reader(
     around = tuple(encode(vision.around)) if vision.around else ()
     return ImageReader(
         lambda data, is_wanted: encoder.encode(preparation.pixels(data), is_wanted),
+        lambda data: vision.layout(*preparation.size(data)).between(around),
         placeholder=vision.placeholder,
-        token=vision.token,
-        before=(*around, vision.placeholder) if vision.ends else around,
-        after=(*vision.ends, *around),
-        whole=vision.whole,
-        num_tokens=vision.num_tokens,
-        image_bytes=encoder.row_bytes,
+        tokens=vision.tokens,
+        row_bytes=encoder.row_bytes,
         max_model_len=config.max_model_len,
+        whole=vision.whole,
         hangs_after=hangs_after,
     )
 

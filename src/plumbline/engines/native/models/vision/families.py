@@ -1,168 +1,45 @@
-"""Read the vision part of a `config.json`: one function for each type of tower, and for each type of model."""
+"""Know which models' images the engine reads: for each type of model its config, its processor and its tower."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from plumbline.engines.native.models.description import (
-    Attention,
-    ModelDescription,
-    UnsupportedModelError,
-)
+import torch
+
+from plumbline.engines.native.models.checkpoint import Checkpoint
+from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
-from plumbline.engines.native.models.vision.description import (
-    Gelu,
-    LlavaProjector,
-    PoolingProjector,
-    Tower,
-    Vision,
-)
+from plumbline.engines.native.models.linear import can_pack
+from plumbline.engines.native.models.vision.interface import Fetch, Preparation, Vision, VisionEncoder
+from plumbline.engines.native.models.vision.square.config import read_gemma3, read_llava
+from plumbline.engines.native.models.vision.square.description import SquareVision
+from plumbline.engines.native.models.vision.square.encoder import SquareEncoder
+from plumbline.engines.native.models.vision.square.pixels import read_square
 
-__all__ = ["TOWERS", "VISIONS", "read_vision"]
+__all__ = ["VISIONS", "load_encoder", "read_preparation", "read_vision"]
 
-_GELUS: dict[str, Gelu] = {
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of tower with its projector."""
+
+    prepare: Callable[[Path, Any], Preparation]
+    """Read the image processor of a model folder."""
+    encoder: Callable[[Any, Fetch, torch.dtype], VisionEncoder]
+    """Take the description, the weights and the type of the text."""
+
+
+VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {
+    "llava": read_llava,
+    "gemma3": read_gemma3,
 }
-_UNUSED = (
-    "attention_dropout dropout initializer_factor num_channels projection_dim vision_use_head vocab_size "
-    "torch_dtype dtype"
-)
-"""Fields of towers that do not change what is computed; other numbers of channels do not fit the pixels."""
-_LLAVA_TOWER: Json = {
-    "model_type": "clip_vision_model",
-    "hidden_size": 1024,
-    "image_size": 336,
-    "intermediate_size": 4096,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 24,
-    "patch_size": 14,
-}
-"""The tower of a LLaVA whose config describes none."""
-
-
-def _gelu(fields: Fields, name: str, default: str) -> Gelu:
-    value = fields.get(name, default)
-    if value not in _GELUS:
-        raise UnsupportedModelError(
-            f"{name} {value!r:.{MOST_SHOWN}} is not supported ({', '.join(_GELUS)} are)"
-        )
-    return _GELUS[value]
-
-
-def _tower(kind: Any, patch: int, activation: str, eps: float) -> Callable[[Fields], Tower]:
-    """Return the reader of a tower with these defaults."""
-
-    def read(fields: Fields) -> Tower:
-        fields.without_effect(_UNUSED)
-        if fields.integer("num_channels", 3) != 3:
-            raise UnsupportedModelError("num_channels must be 3")
-        tower = Tower(
-            kind=kind,
-            hidden_size=fields.integer("hidden_size", 768),
-            width=fields.integer("intermediate_size", 3072),
-            layers=fields.integer("num_hidden_layers", 12),
-            heads=fields.integer("num_attention_heads", 12),
-            image_size=fields.integer("image_size", 224),
-            patch_size=fields.integer("patch_size", patch),
-            activation=_gelu(fields, "hidden_act", activation),
-            eps=fields.number("layer_norm_eps", eps),
-        )
-        if tower.hidden_size % tower.heads:
-            raise UnsupportedModelError("hidden_size must be a multiple of num_attention_heads")
-        if not tower.side:
-            raise UnsupportedModelError("patch_size must not be more than image_size")
-        return tower
-
-    return read
-
-
-TOWERS: dict[str, Callable[[Fields], Tower]] = {
-    "clip_vision_model": _tower("clip", 32, "quick_gelu", 1e-5),
-    "siglip_vision_model": _tower("siglip", 16, "gelu_pytorch_tanh", 1e-6),
-}
-"""The towers that the engine runs, by `vision_config.model_type`."""
-
-
-def _read_tower(config: Json) -> Tower:
-    fields = Fields(config)
-    if fields.model_type not in TOWERS:
-        raise UnsupportedModelError(
-            f"model_type {fields.model_type!r:.{MOST_SHOWN}} is not supported ({', '.join(TOWERS)} are)"
-        )
-    tower = TOWERS[fields.model_type](fields)
-    fields.finish()
-    return tower
-
-
-def _llava(fields: Fields, text: ModelDescription) -> Vision:
-    tower = _read_tower(fields.get("vision_config", _LLAVA_TOWER))
-    if text.embedding_scale != 1.0:
-        raise UnsupportedModelError(
-            f"the text, {text.model_type}, scales its embeddings, and those of images with them"
-        )
-    strategy = fields.get("vision_feature_select_strategy", "default")
-    if strategy not in ("default", "full"):
-        raise UnsupportedModelError(
-            f"vision_feature_select_strategy {strategy!r:.{MOST_SHOWN}} is not supported (default, full are)"
-        )
-    projector = LlavaProjector(
-        layers=_chosen_layers(fields.get("vision_feature_layer", -2), tower),
-        drops_first=strategy == "default",
-        activation=_gelu(fields, "projector_hidden_act", "gelu"),
-        bias=fields.flag("multimodal_projector_bias", True),
-    )
-    token = _token(fields, "image", 32000)
-    return Vision(
-        tower=tower, projector=projector, placeholder=token, token=token, hidden_size=text.hidden_size
-    )
-
-
-def _gemma3(fields: Fields, text: ModelDescription) -> Vision:
-    tower = _read_tower({"model_type": "siglip_vision_model", **fields.get("vision_config", {})})
-    if tower.kind != "siglip":
-        raise UnsupportedModelError("vision_config.model_type must be 'siglip_vision_model'")
-    wanted = fields.integer("mm_tokens_per_image", 256)
-    square = tower.side // math.isqrt(wanted)
-    if not square or (tower.side // square) ** 2 != wanted:
-        raise UnsupportedModelError(f"mm_tokens_per_image {wanted} does not fit {tower.side} patches a side")
-    for layer in text.layers:
-        if isinstance(layer.mixer, Attention) and wanted > (layer.mixer.window or wanted):
-            raise UnsupportedModelError(f"mm_tokens_per_image {wanted} is more than sliding_window")
-    return Vision(
-        tower=tower,
-        projector=PoolingProjector(side=square, eps=tower.eps),
-        placeholder=_token(fields, "boi", 255999),
-        token=_token(fields, "image", 262144),
-        ends=(_token(fields, "eoi", 256000),),
-        around="\n\n",
-        hidden_size=text.hidden_size,
-        whole=True,
-    )
-
-
-def _token(fields: Fields, name: str, default: int) -> int:
-    """Read the id of a special token, which has two names."""
-    return fields.integer(f"{name}_token_id", fields.integer(f"{name}_token_index", default))
-
-
-def _chosen_layers(value: Any, tower: Tower) -> tuple[int, ...]:
-    """Return the layers that the projector reads, counted from the embedded patches."""
-    chosen = value if isinstance(value, list) else [value]
-    total = tower.layers + 1
-    if not chosen or any(type(layer) is not int or not -total <= layer < total for layer in chosen):
-        raise UnsupportedModelError(
-            f"vision_feature_layer must name layers from {-total} to {total - 1}, not {value!r:.{MOST_SHOWN}}"
-        )
-    return tuple(layer % total for layer in chosen)
-
-
-VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {"llava": _llava, "gemma3": _gemma3}
 """The models whose images the engine reads, by `model_type`."""
+_KINDS: dict[type[Vision], _Kind] = {SquareVision: _Kind(read_square, SquareEncoder)}
 
 
 def read_vision(config: Json, text: ModelDescription) -> Vision:
@@ -181,8 +58,37 @@ def read_vision(config: Json, text: ModelDescription) -> Vision:
             vision = VISIONS[fields.model_type](fields, text)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"its images are not supported: {error}") from error
-    if (token := max(vision.placeholder, vision.token, *vision.ends)) >= text.vocab_size:
+    if (token := max(vision.tokens)) >= text.vocab_size:
         raise UnsupportedModelError(
             f"its images are not supported: {token}, an image_token_index, is not in the vocabulary"
         )
     return vision
+
+
+def read_preparation(folder: Path, vision: Vision) -> Preparation:
+    """Read the image processor of a model folder.
+
+    Raises:
+        UnsupportedModelError: there is none, or it does something that is not supported; the message names the field.
+    """
+    if find_spec("PIL") is None:
+        raise UnsupportedModelError("Pillow (extra: images) is not installed")
+    try:
+        return _KINDS[type(vision)].prepare(folder, vision)
+    except UnsupportedModelError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        text = f"{type(error).__name__}: {error}"[:MOST_SHOWN]
+        raise UnsupportedModelError(f"the files of its processor cannot be read: {text!r}") from error
+
+
+def load_encoder(vision: Vision, checkpoint: Checkpoint, dtype: torch.dtype) -> VisionEncoder:
+    """Load the tower and the projector of a checkpoint of which `take_text` has named the tensors.
+
+    Products of 16 bits are five times as slow on a CPU that has none, so a tower runs in fp32 there.
+    """
+    packed = checkpoint.device.type != "cpu" or can_pack(dtype, checkpoint.device)
+    fetch = partial(checkpoint.fetch, dtype=dtype if packed else torch.float32)
+    encoder = _KINDS[type(vision)].encoder(vision, fetch, dtype)
+    checkpoint.ignore(vision.unused)
+    return encoder

@@ -4,67 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.engines.native.models.checkpoint import Checkpoint
-from plumbline.engines.native.models.linear import Linear, can_pack
-from plumbline.engines.native.models.vision.description import (
-    Gelu,
+from plumbline.engines.native.models.linear import Linear
+from plumbline.engines.native.models.vision.interface import Fetch, UnwantedError
+from plumbline.engines.native.models.vision.layers import ACTIVATIONS, Norm
+from plumbline.engines.native.models.vision.square.description import (
     LlavaProjector,
     PoolingProjector,
+    SquareVision,
     Tower,
-    Vision,
 )
 
-__all__ = ["UnwantedError", "VisionEncoder", "load_encoder"]
-
-Fetch = Callable[[str, tuple[int, ...]], Tensor]
-"""Return a tensor by its name and shape, in the type that the tower runs in."""
-
-
-def _quick_gelu(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)
-
-
-_ACTIVATIONS: dict[Gelu, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "quick_gelu": _quick_gelu,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Norm:
-    weight: Tensor
-    bias: Tensor
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+__all__ = ["SquareEncoder"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    before_mixer: _Norm
+    before_mixer: Norm
     qkv: Linear
     out: Linear
-    before_feed_forward: _Norm
+    before_feed_forward: Norm
     up: Linear
     down: Linear
 
 
-class UnwantedError(Exception):
-    """Nothing needs the image that is being encoded any more."""
-
-
-class VisionEncoder:
+class SquareEncoder:
     """The tower and the projector of a model. Stateless, so any thread may call it."""
 
-    def __init__(self, vision: Vision, fetch: Fetch, dtype: torch.dtype) -> None:
+    def __init__(self, vision: SquareVision, fetch: Fetch, dtype: torch.dtype) -> None:
         """Take the description, the weights that it asks for, and the type of the text."""
         self.vision = vision
         self._dtype = dtype
@@ -82,12 +53,12 @@ class VisionEncoder:
         self._patches = Linear(kernel.view(width, patch), bias)
         self._positions = fetch("vision_tower.embeddings.position_embedding.weight", (tower.positions, width))
         self._class: Tensor | None = None
-        self._first_norm: _Norm | None = None
+        self._first_norm: Norm | None = None
         if tower.kind == "clip":
             self._class = fetch("vision_tower.embeddings.class_embedding", (width,))
             self._first_norm = weights.norm("pre_layrnorm")
         self._layers = [weights.layer(index) for index in range(vision.last_layer)]
-        self._activation = _ACTIVATIONS[tower.activation]
+        self._activation = ACTIVATIONS[tower.activation]
         self._project: Callable[[Mapping[int, Tensor]], Tensor]
         if isinstance(projector, PoolingProjector):
             self._project = _Pooling(vision, projector, weights, fetch)
@@ -96,23 +67,12 @@ class VisionEncoder:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of what an image becomes."""
-        return self.vision.num_tokens * self.vision.hidden_size * self._dtype.itemsize
+        """See `VisionEncoder.row_bytes`."""
+        return self.vision.hidden_size * self._dtype.itemsize
 
     @torch.inference_mode()
     def encode(self, pixels: Tensor, is_wanted: Callable[[], bool] = lambda: True) -> Tensor:
-        """Return an image as rows of the text.
-
-        Args:
-            pixels: fp32 [3, image_size, image_size], normalised.
-            is_wanted: asked before each layer; a large tower takes a minute on a CPU.
-
-        Returns:
-            [num_tokens, hidden_size], in the type of the text.
-
-        Raises:
-            UnwantedError: the image is no longer wanted.
-        """
+        """See `VisionEncoder.encode`."""
         tower = self.vision.tower
         x = self._embed(pixels.to(self._positions.device, self._positions.dtype))
         states = {0: x}
@@ -148,12 +108,10 @@ class _Weights:
     def __init__(self, tower: Tower, fetch: Fetch) -> None:
         self._tower, self._fetch = tower, fetch
 
-    def norm(self, name: str) -> _Norm:
+    def norm(self, name: str) -> Norm:
         shape = (self._tower.hidden_size,)
         name = f"vision_tower.{name}"
-        return _Norm(
-            self._fetch(f"{name}.weight", shape), self._fetch(f"{name}.bias", shape), self._tower.eps
-        )
+        return Norm(self._fetch(f"{name}.weight", shape), self._fetch(f"{name}.bias", shape), self._tower.eps)
 
     def linear(self, name: str, outputs: int, inputs: int, *, bias: bool = True) -> Linear:
         weight = self._fetch(f"{name}.weight", (outputs, inputs))
@@ -178,12 +136,12 @@ class _Weights:
 class _TwoLayers:
     """LLaVA's projector."""
 
-    def __init__(self, vision: Vision, projector: LlavaProjector, weights: _Weights) -> None:
+    def __init__(self, vision: SquareVision, projector: LlavaProjector, weights: _Weights) -> None:
         size, inputs = vision.hidden_size, vision.tower.hidden_size * len(projector.layers)
         self._projector = projector
         self._first = weights.linear("multi_modal_projector.linear_1", size, inputs, bias=projector.bias)
         self._second = weights.linear("multi_modal_projector.linear_2", size, size, bias=projector.bias)
-        self._between = _ACTIVATIONS[projector.activation]
+        self._between = ACTIVATIONS[projector.activation]
 
     def __call__(self, states: Mapping[int, Tensor]) -> Tensor:
         rows = torch.cat([states[index] for index in self._projector.layers], dim=-1)
@@ -193,7 +151,9 @@ class _TwoLayers:
 class _Pooling:
     """Gemma's projector."""
 
-    def __init__(self, vision: Vision, projector: PoolingProjector, weights: _Weights, fetch: Fetch) -> None:
+    def __init__(
+        self, vision: SquareVision, projector: PoolingProjector, weights: _Weights, fetch: Fetch
+    ) -> None:
         width = vision.tower.hidden_size
         self._side, self._square, self._eps = vision.tower.side, projector.side, projector.eps
         self._last = weights.norm("post_layernorm")
@@ -207,15 +167,3 @@ class _Pooling:
         pooled = F.avg_pool2d(square, self._square).flatten(2)[0].t()
         normed = F.rms_norm(pooled.float(), self._norm.shape, self._norm, self._eps)
         return self._linear(normed.to(rows.dtype))
-
-
-def load_encoder(vision: Vision, checkpoint: Checkpoint, dtype: torch.dtype) -> VisionEncoder:
-    """Load the tower and the projector of a checkpoint of which `take_text` has named the tensors.
-
-    Products of 16 bits are five times as slow on a CPU that has none, so a tower runs in fp32 there.
-    """
-    packed = checkpoint.device.type != "cpu" or can_pack(dtype, checkpoint.device)
-    fetch = partial(checkpoint.fetch, dtype=dtype if packed else torch.float32)
-    encoder = VisionEncoder(vision, fetch, dtype)
-    checkpoint.ignore(vision.unused)
-    return encoder

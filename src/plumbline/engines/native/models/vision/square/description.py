@@ -1,14 +1,15 @@
-"""Describe how a model sees: the tower, the projector and the tokens of an image, as frozen values."""
+"""Describe a tower that reads images of one square size, its projector and the tokens of an image."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Gelu", "LlavaProjector", "PoolingProjector", "Tower", "Vision"]
+from plumbline.engines.native.models.vision.interface import Vision
+from plumbline.engines.native.models.vision.layers import Gelu
+from plumbline.engines.native.models.vision.layout import ImageLayout
 
-Gelu = Literal["gelu", "gelu_tanh", "quick_gelu"]
-"""The activations of towers and projectors."""
+__all__ = ["LlavaProjector", "PoolingProjector", "SquareVision", "Tower"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,23 +62,18 @@ class PoolingProjector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vision:
-    """How a model of images and text reads an image."""
+class SquareVision(Vision):
+    """How a model reads images of one square size."""
 
     tower: Tower
     projector: LlavaProjector | PoolingProjector
-    placeholder: int
-    """The token that a prompt has in the place of an image."""
-    token: int
-    """The token of an image's positions."""
-    hidden_size: int
-    """The width of the text."""
     ends: tuple[int, ...] = ()
     """Tokens after an image; the placeholder is before it then."""
-    around: str = ""
-    """The text around all that, such as empty lines."""
-    whole: bool = False
-    """Whether the positions of an image attend to each other, so that one step must compute them all."""
+
+    def layout(self, height: int, width: int) -> ImageLayout:
+        """See `Vision.layout`; all images have one size."""
+        before = (self.placeholder,) if self.ends else ()
+        return ImageLayout.within(before, self.token, self.num_tokens, self.ends)
 
     @property
     def last_layer(self) -> int:
@@ -88,7 +84,7 @@ class Vision:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """What the names of tensors begin with that are not needed: those of later layers among them."""
+        """See `Vision.unused`; layers that the projector does not need are among them."""
         later = (
             f"vision_tower.encoder.layers.{index}." for index in range(self.last_layer, self.tower.layers)
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from torch import Tensor
 from plumbline.engines.media.images import ImageError, decode_image
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
-from plumbline.engines.native.models.vision.description import PoolingProjector, Vision
+from plumbline.engines.native.models.vision.square.description import PoolingProjector, SquareVision
 
-__all__ = ["Preparation", "read_preparation"]
+__all__ = ["SquarePreparation", "read_square"]
 
 _MOST_SIDE = 4096
 """Pixels of a side after the resize; the longer side may be 200 times as long."""
@@ -58,14 +57,14 @@ _WITHOUT_EFFECT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
+class SquarePreparation:
     """How an image becomes pixels: made square, resized, cropped, rescaled, normalised; None leaves a part out."""
 
     fill: tuple[int, int, int] | None
     """The colour that makes an image square first."""
     shortest: int | None
     """Pixels of the shorter side after the resize."""
-    size: tuple[int, int] | None
+    size_after: tuple[int, int] | None
     """Height and width after the resize, if the shorter side does not decide them."""
     resample: int
     """Pillow's number of the filter."""
@@ -75,12 +74,14 @@ class Preparation:
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
 
-    def pixels(self, data: bytes) -> Tensor:
-        """Return a file as fp32 [3, height, width].
+    def size(self, data: bytes) -> tuple[int, int]:
+        """See `Preparation.size`: all images have one size, so no file is read."""
+        size = self.crop or self.size_after
+        assert size is not None, "read_square() checks it"
+        return size
 
-        Raises:
-            ImageError: the file cannot be decoded.
-        """
+    def pixels(self, data: bytes) -> Tensor:
+        """See `Preparation.pixels`."""
         image = self._cropped(self._resized(decode_image(data)))
         values: np.ndarray[Any, np.dtype[Any]] = np.asarray(image)
         if self.factor is not None:
@@ -105,8 +106,8 @@ class Preparation:
             square = Image.new("RGB", (side, side), self.fill)
             square.paste(image, ((side - width) // 2, (side - height) // 2))
             image, width, height = square, side, side
-        if self.size is not None:
-            height, width = self.size
+        if self.size_after is not None:
+            height, width = self.size_after
         elif self.shortest is not None:
             longer = int(self.shortest * max(width, height) / min(width, height))
             width, height = (self.shortest, longer) if width <= height else (longer, self.shortest)
@@ -120,24 +121,12 @@ class Preparation:
         return image.crop((left, top, left + width, top + height))
 
 
-def read_preparation(folder: Path, vision: Vision) -> Preparation:
+def read_square(folder: Path, vision: SquareVision) -> SquarePreparation:
     """Read the image processor of a model folder.
 
     Raises:
         UnsupportedModelError: there is none, or it does something that is not supported; the message names the field.
     """
-    if find_spec("PIL") is None:
-        raise UnsupportedModelError("Pillow (extra: images) is not installed")
-    try:
-        return _read_folder(folder, vision)
-    except UnsupportedModelError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        text = f"{type(error).__name__}: {error}"[:MOST_SHOWN]
-        raise UnsupportedModelError(f"the files of its processor cannot be read: {text!r}") from error
-
-
-def _read_folder(folder: Path, vision: Vision) -> Preparation:
     whole = _json(folder / "processor_config.json")
     _check_processor(whole, vision)
     found = whole.get("image_processor") or _json(folder / "preprocessor_config.json")
@@ -152,15 +141,14 @@ def _read_folder(folder: Path, vision: Vision) -> Preparation:
     preparation = _read(fields, pads=kind == "LlavaImageProcessor")
     fields.finish()
     side = vision.tower.image_size
-    if (preparation.crop or preparation.size) != (side, side):
+    if (made := preparation.crop or preparation.size_after) != (side, side):
         raise UnsupportedModelError(
-            f"its processor makes images of {preparation.crop or preparation.size or 'any size'}, and the tower reads "
-            f"{side} x {side} pixels"
+            f"its processor makes images of {made or 'any size'}, and the tower reads {side} x {side} pixels"
         )
     return preparation
 
 
-def _read(fields: Fields, *, pads: bool) -> Preparation:
+def _read(fields: Fields, *, pads: bool) -> SquarePreparation:
     if not fields.flag("do_resize", True):
         raise UnsupportedModelError("do_resize false is not supported")
     size = _size(fields.get("size"))
@@ -170,10 +158,10 @@ def _read(fields: Fields, *, pads: bool) -> Preparation:
         raise UnsupportedModelError(f"resample {resample} is not one of Pillow's filters")
     mean, std = _colours(fields)
     factor = fields.number("rescale_factor", 1 / 255)
-    return Preparation(
+    return SquarePreparation(
         fill=_fill(fields, mean, pads=pads),
         shortest=size if isinstance(size, int) else None,
-        size=None if isinstance(size, int) else size,
+        size_after=None if isinstance(size, int) else size,
         resample=resample,
         crop=_crop(fields, size if isinstance(size, int) else min(size)),
         factor=factor if fields.flag("do_rescale", True) else None,
@@ -226,7 +214,7 @@ def _size(value: Any) -> int | tuple[int, int]:
     raise UnsupportedModelError(f"size {value!r:.{MOST_SHOWN}} is not supported")
 
 
-def _check_processor(fields: Json, vision: Vision) -> None:
+def _check_processor(fields: Json, vision: SquareVision) -> None:
     """Check that transformers' processor would write as many placeholders as the tower has rows."""
     known = "Gemma3Processor" if isinstance(vision.projector, PoolingProjector) else "LlavaProcessor"
     kind = fields.get("processor_class", known)

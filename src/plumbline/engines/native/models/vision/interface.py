@@ -1,0 +1,98 @@
+"""Define how a model of images and text reads an image: its description, its pixels and its rows.
+
+Each kind of tower has a folder, which reads the config, prepares pixels and runs the tower.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from plumbline.engines.native.models.vision.layout import ImageLayout
+
+__all__ = ["Fetch", "Preparation", "UnwantedError", "Vision", "VisionEncoder"]
+
+Fetch = Callable[[str, tuple[int, ...]], Tensor]
+"""Return a tensor by its name and shape, in the type that the tower runs in."""
+
+
+class UnwantedError(Exception):
+    """Nothing needs the image that is being encoded any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vision(ABC):
+    """How a model of images and text reads an image."""
+
+    placeholder: int
+    """The token that a prompt has in the place of an image."""
+    token: int
+    """The token of an image's positions."""
+    hidden_size: int
+    """The width of the text."""
+    around: str = ""
+    """The text around the tokens of an image, such as empty lines."""
+    whole: bool = False
+    """Whether the positions of an image attend to each other, so that one step must compute them all."""
+
+    @property
+    def tokens(self) -> frozenset[int]:
+        """The tokens of images, which prompts must not have."""
+        return frozenset((self.placeholder, self.token))
+
+    @property
+    @abstractmethod
+    def unused(self) -> tuple[str, ...]:
+        """What the names of tensors begin with that are not needed."""
+
+    @abstractmethod
+    def layout(self, height: int, width: int) -> ImageLayout:
+        """Return the tokens of an image of this size, in pixels that the tower reads."""
+
+
+class Preparation(Protocol):
+    """Turns an image file into the pixels that a tower reads, as the processor of the model's folder says."""
+
+    def size(self, data: bytes) -> tuple[int, int]:
+        """Return the height and the width of what `pixels` returns.
+
+        Raises:
+            ImageError: the file cannot be decoded.
+        """
+        ...
+
+    def pixels(self, data: bytes) -> Tensor:
+        """Return a file as fp32 [3, height, width], normalised.
+
+        Raises:
+            ImageError: the file cannot be decoded.
+        """
+        ...
+
+
+class VisionEncoder(Protocol):
+    """The tower and the projector of a model. Stateless, so any thread may call it."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        ...
+
+    def encode(self, pixels: Tensor, is_wanted: Callable[[], bool] = lambda: True) -> Tensor:
+        """Return an image as rows of the text.
+
+        Args:
+            pixels: fp32 [3, height, width], normalised.
+            is_wanted: asked before each layer; a large tower takes a minute on a CPU.
+
+        Returns:
+            [rows, hidden_size], in the type of the text: as many as the layout of the image has.
+
+        Raises:
+            UnwantedError: the image is no longer wanted.
+        """
+        ...
