@@ -27,7 +27,7 @@ from support.models import chatml, scripted, scripted_info, served, text_chunks
 from support.servers.asgi import Server, serving
 from support.weights.vision import data_url, picture
 
-from plumbline.engines.media.images import ImageError, decode_image
+from plumbline.engines.media.images import ImageError, decode_image, upright_size
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.loading.model import ServedModel
 
@@ -308,7 +308,9 @@ def test_a_broken_file_is_an_image_or_an_error(kind: str, data: st.DataObject) -
         file[at] = data.draw(st.integers(0, 255))
     del file[data.draw(st.integers(1, len(file))) :]
     with suppress(ImageError):
-        assert decode_image(bytes(file), 10_000).mode == "RGB"
+        image = decode_image(bytes(file), 10_000)
+        assert image.mode == "RGB"
+        assert upright_size(bytes(file)) == image.size[::-1]
 
 
 @given(st.sampled_from(["RGB", "RGBA", "L"]), st.integers(1, 20), st.integers(1, 20))
@@ -332,14 +334,19 @@ def test_grey_of_sixteen_bits_keeps_its_shades() -> None:
 def test_transparent_is_white_and_photographs_stand_upright() -> None:
     from PIL import Image
 
-    clear, lying = io.BytesIO(), io.BytesIO()
+    clear = io.BytesIO()
     Image.new("RGBA", (2, 2), (200, 0, 0, 0)).save(clear, "PNG")
     assert decode_image(clear.getvalue()).getpixel((0, 0)) == (255, 255, 255)
     photograph = Image.new("RGB", (6, 2))
     exif = photograph.getexif()
-    exif[0x0112] = 6
-    photograph.save(lying, "JPEG", exif=exif)
-    assert decode_image(lying.getvalue()).size == (2, 6)
+    for kind in ("JPEG", "PNG", "WEBP"):
+        for orientation in range(10):
+            exif[0x0112] = orientation
+            lying = io.BytesIO()
+            photograph.save(lying, kind, exif=exif)
+            height, width = upright_size(lying.getvalue())
+            assert (height, width) == ((6, 2) if orientation in range(5, 9) else (2, 6))
+            assert decode_image(lying.getvalue()).size == (width, height)
 
 
 async def test_a_bomb_is_refused_before_it_is_decoded() -> None:

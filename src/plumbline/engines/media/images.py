@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-__all__ = ["ImageError", "decode_image", "reduced_image"]
+__all__ = ["ImageError", "decode_image", "reduced_image", "upright_size"]
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 _MAX_SCANS = 64
@@ -14,6 +14,12 @@ _MAX_RATIO = 200
 """Processors scale the shorter side to some hundred pixels, and the longer one with it."""
 _REDUCED = 512
 """The longest side of an image of little detail, in pixels."""
+_ORIENTATION = 0x0112
+"""The EXIF tag."""
+_LYING = range(5, 9)
+"""Its values that exchange height and width."""
+_PNG_ORIENTATIONS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
+"""The chunks of a PNG that may have one."""
 
 
 class ImageError(ValueError):
@@ -34,7 +40,49 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Any:
     Raises:
         ImageError: the file has another format, or is too large or broken.
     """
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
+
+    image = _opened(data, max_pixels)
+    try:
+        image.load()
+        ImageOps.exif_transpose(image, in_place=True)
+        return _in_rgb(image)
+    except Exception as error:
+        raise ImageError(f"cannot be decoded: {error}", "image_parse_error") from None
+
+
+def upright_size(data: bytes) -> tuple[int, int]:
+    """Return the height and the width of what `decode_image` returns, without the pixels where the header has them.
+
+    Raises:
+        ImageError: the file has another format, or is too large or broken.
+    """
+    image = _opened(data, None)
+    width, height = image.size
+    # Pillow decodes a PNG to look for chunks behind its pixels.
+    if image.format == "PNG" and not any(chunk in data for chunk in _PNG_ORIENTATIONS):
+        return height, width
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception as error:
+        raise ImageError(f"cannot be decoded: {error}", "image_parse_error") from None
+    return (width, height) if orientation in _LYING else (height, width)
+
+
+def reduced_image(image: Any) -> bytes | None:
+    """Return an image as a PNG file with at most 512 pixels on its longest side; None if it has no more."""
+    if max(image.size) <= _REDUCED:
+        return None
+    smaller = image.copy()
+    smaller.thumbnail((_REDUCED, _REDUCED))
+    file = io.BytesIO()
+    smaller.save(file, "PNG")
+    return file.getvalue()
+
+
+def _opened(data: bytes, max_pixels: int | None) -> Any:
+    """Read the header of a file, and refuse what takes too much to decode."""
+    from PIL import Image
 
     if not data:
         raise ImageError("is empty", "empty_image_file")
@@ -59,23 +107,7 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Any:
         )
     if image.format == "JPEG" and data.count(b"\xff\xda") > _MAX_SCANS:
         raise ImageError(f"is a JPEG with more than {_MAX_SCANS} scans", "image_parse_error")
-    try:
-        image.load()
-        ImageOps.exif_transpose(image, in_place=True)
-        return _in_rgb(image)
-    except Exception as error:
-        raise ImageError(f"cannot be decoded: {error}", "image_parse_error") from None
-
-
-def reduced_image(image: Any) -> bytes | None:
-    """Return an image as a PNG file with at most 512 pixels on its longest side; None if it has no more."""
-    if max(image.size) <= _REDUCED:
-        return None
-    smaller = image.copy()
-    smaller.thumbnail((_REDUCED, _REDUCED))
-    file = io.BytesIO()
-    smaller.save(file, "PNG")
-    return file.getvalue()
+    return image
 
 
 def _in_rgb(image: Any) -> Any:
