@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import secrets
 import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.filters.chain import ChainSampler
 from plumbline.engines.port import FinishReason, GenerateRequest, TokenLogprob
 
-__all__ = ["PlacedAdapter", "PlacedImage", "RequestState"]
+__all__ = ["PlacedAdapter", "PlacedImage", "RequestState", "images_within"]
 
 
 class PlacedAdapter(NamedTuple):
@@ -48,6 +50,17 @@ class PlacedImage(NamedTuple):
     def end(self) -> int:
         """The position after its last one."""
         return self.start + len(self.rows)
+
+
+def images_within(images: Sequence[PlacedImage], start: int, stop: int) -> Sequence[PlacedImage]:
+    """Return those of a prompt's images that have positions from `start` up to `stop`.
+
+    An image with ends of lines between its rows is one for each line, so a prompt may have thousands.
+    """
+    if not images:
+        return images
+    first = bisect_right(images, start, key=lambda image: image.end)
+    return images[first : bisect_left(images, stop, lo=first, key=lambda image: image.start)]
 
 
 class RequestState:

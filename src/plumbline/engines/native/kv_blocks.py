@@ -22,7 +22,7 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 
-from plumbline.engines.request import PlacedImage
+from plumbline.engines.request import PlacedImage, images_within
 
 __all__ = ["BlockPool", "block_content", "hash_block", "root_hash"]
 
@@ -57,9 +57,8 @@ def block_content(
         images: of the sequence.
     """
     content = array("i", token_ids[start : start + size]).tobytes()
-    for image in images:
-        if image.start < start + size and start < image.end:
-            content += image.digest + (image.start - start).to_bytes(8, "little", signed=True)
+    for image in images_within(images, start, start + size):
+        content += image.digest + (image.start - start).to_bytes(8, "little", signed=True)
     return content
 
 

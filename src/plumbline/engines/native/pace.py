@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from plumbline.engines.native.models.description import ModelDescription
-from plumbline.engines.request import RequestState
+from plumbline.engines.request import RequestState, images_within
 
 __all__ = ["Pace", "PromptBudget", "RowCost", "attention_share", "missing"]
 
@@ -157,8 +157,8 @@ class PromptBudget:
         count = min(needed, tokens - kept)
         if self._pace is not None:
             count = self._in_time(self._pace, state, start, count, kept)
-        for image in state.images:
-            if count and image.whole and image.start < start + count < image.end:
+        for image in images_within(state.images, start, start + count):
+            if count and image.whole and start + count < image.end:
                 if image.start > start:
                     return image.start - start
                 whole = image.end - start

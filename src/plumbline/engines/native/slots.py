@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.scheduler import Scheduled, StepPlan
-from plumbline.engines.request import RequestState
+from plumbline.engines.request import RequestState, images_within
 from plumbline.engines.sampling.rows import SamplingRows, upload
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.lora import AdapterRows
@@ -205,10 +205,11 @@ class Slots(SamplingRows):
         """Return `AttentionBatch.reach`: the positions of an image that is whole reach to its end."""
         reach: NDArray[np.int64] | None = None
         for index, state in enumerate(states):
-            for image in state.images:
-                first = max(image.start - starts[index], 0) + query_start[index]
-                stop = min(image.end - starts[index] + query_start[index], query_start[index + 1])
-                if image.whole and first < stop:
+            shift = query_start[index] - starts[index]
+            for image in images_within(state.images, starts[index], query_start[index + 1] - shift):
+                first = max(image.start + shift, query_start[index])
+                stop = min(image.end + shift, query_start[index + 1])
+                if image.whole:
                     reach = positions.copy() if reach is None else reach
                     reach[first:stop] = image.end - 1
         return None if reach is None else self._tensor(reach)
@@ -289,7 +290,6 @@ class _Rows:
 
 def _image_parts(state: RequestState, start: int, count: int) -> Iterator[tuple[int, Tensor]]:
     """Yield the parts of images within `count` tokens from position `start`: the first token, and the rows."""
-    for image in state.images:
+    for image in images_within(state.images, start, start + count):
         first, last = max(image.start, start), min(image.end, start + count)
-        if first < last:
-            yield first - start, image.rows[first - image.start : last - image.start]
+        yield first - start, image.rows[first - image.start : last - image.start]
