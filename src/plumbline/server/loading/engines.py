@@ -220,7 +220,9 @@ def _built(
         return _transformers(settings, name, tokenizer, folder, device)
     if gguf is not None:
         _check_tokenizer(tokenizer, gguf)
-    return build_native(settings, name, folder, gguf, partial(_compiler, tokenizer), tokenizer.encode_text)
+    return build_native(
+        settings, name, folder, gguf, partial(_compiler, tokenizer), tokenizer.encode_rendered
+    )
 
 
 def _transformers(

@@ -340,7 +340,7 @@ def test_the_names_of_released_checkpoints_are_read(names: dict[str, str], tmp_p
 ])  # fmt: skip
 def test_what_is_not_known_of_images_is_refused_by_name(change: dict[str, Any], problem: str) -> None:
     config = json.loads(CASES[0].config().to_json_string()) | {"model_type": "llava"}
-    assert read_vision(config, describe(config)).layout(30, 30).num_rows == 16
+    assert read_vision(config, describe(config)).layout(30, 30, lambda _: ()).num_rows == 16
     config |= change
     if change.get("model_type") == "gemma3":
         right = config | GEMMA3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -62,7 +63,7 @@ def build_native(
         folder: the model's; that of a file has the text side only.
         gguf: the model's file, if it is one.
         compiler: makes the grammar compiler for the ends of answers and the size of the vocabulary.
-        encode: encodes a text.
+        encode: encodes a text, in which special tokens are themselves.
 
     Raises:
         OptionError: the settings and the model do not fit.
@@ -164,10 +165,14 @@ def _image_reader(
     if encoder is None or model.images is None:
         return None
     vision, preparation = model.images
-    around = tuple(encode(vision.around)) if vision.around else ()
+
+    @cache
+    def tokens(text: str) -> tuple[int, ...]:
+        return tuple(encode(text))
+
     return ImageReader(
         lambda data, is_wanted: encoder.encode(preparation.pixels(data), is_wanted),
-        lambda data: vision.layout(*preparation.size(data)).between(around),
+        lambda data: vision.layout(*preparation.size(data), tokens),
         placeholder=vision.placeholder,
         tokens=vision.tokens,
         row_bytes=encoder.row_bytes,

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from plumbline.engines.native.models.vision.layout import ImageLayout
 
-__all__ = ["Fetch", "Preparation", "UnwantedError", "Vision", "VisionEncoder"]
+__all__ = ["Encode", "Fetch", "Preparation", "UnwantedError", "Vision", "VisionEncoder"]
 
 Fetch = Callable[[str, tuple[int, ...]], Tensor]
 """Return a tensor by its name and shape, in the type that the tower runs in."""
+Encode = Callable[[str], tuple[int, ...]]
+"""Return the tokens of a text; special tokens that it spells are themselves."""
 
 
 class UnwantedError(Exception):
@@ -34,8 +36,6 @@ class Vision(ABC):
     """The token of an image's positions."""
     hidden_size: int
     """The width of the text."""
-    around: str = ""
-    """The text around the tokens of an image, such as empty lines."""
     whole: bool = False
     """Whether the positions of an image attend to each other, so that one step must compute them all."""
 
@@ -50,8 +50,14 @@ class Vision(ABC):
         """What the names of tensors begin with that are not needed."""
 
     @abstractmethod
-    def layout(self, height: int, width: int) -> ImageLayout:
-        """Return the tokens of an image of this size, in pixels that the tower reads."""
+    def layout(self, height: int, width: int, encode: Encode) -> ImageLayout:
+        """Return the tokens of an image.
+
+        Args:
+            height: of what `Preparation.pixels` returns.
+            width: likewise.
+            encode: returns the tokens of a text that is not named by its id in the config, such as an end of a line.
+        """
 
 
 class Preparation(Protocol):

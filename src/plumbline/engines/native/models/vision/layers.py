@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ACTIVATIONS", "Gelu", "Norm"]
+__all__ = ["ACTIVATIONS", "Activation", "Norm"]
 
-Gelu = Literal["gelu", "gelu_tanh", "quick_gelu"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 """The activations of towers and projectors."""
 
 
@@ -21,10 +21,11 @@ def _quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-ACTIVATIONS: dict[Gelu, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "quick_gelu": _quick_gelu,
+    "silu": F.silu,
 }
 
 

@@ -32,11 +32,6 @@ class ImageLayout:
     parts: tuple[Part, ...]
     """In order; tokens between them, such as ends of lines, keep their embeddings."""
 
-    def between(self, tokens: tuple[int, ...]) -> ImageLayout:
-        """Return the same with tokens before and after it."""
-        moved = tuple(part._replace(first=part.first + len(tokens)) for part in self.parts)
-        return ImageLayout((*tokens, *self.token_ids, *tokens), moved)
-
     @classmethod
     def within(cls, before: tuple[int, ...], token: int, count: int, after: tuple[int, ...]) -> ImageLayout:
         """Return `count` times a token, which rows replace, between others."""

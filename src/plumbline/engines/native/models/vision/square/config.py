@@ -12,7 +12,12 @@ from plumbline.engines.native.models.description import (
     UnsupportedModelError,
 )
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
-from plumbline.engines.native.models.vision.layers import Gelu
+from plumbline.engines.native.models.vision.fields import (
+    check_scale,
+    chosen_layers,
+    read_activation,
+    read_token,
+)
 from plumbline.engines.native.models.vision.square.description import (
     LlavaProjector,
     PoolingProjector,
@@ -22,12 +27,6 @@ from plumbline.engines.native.models.vision.square.description import (
 
 __all__ = ["TOWERS", "read_gemma3", "read_llava"]
 
-_GELUS: dict[str, Gelu] = {
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-}
 _UNUSED = (
     "attention_dropout dropout initializer_factor num_channels projection_dim vision_use_head vocab_size "
     "torch_dtype dtype"
@@ -45,15 +44,6 @@ _LLAVA_TOWER: Json = {
 """The tower of a LLaVA whose config describes none."""
 
 
-def _gelu(fields: Fields, name: str, default: str) -> Gelu:
-    value = fields.get(name, default)
-    if value not in _GELUS:
-        raise UnsupportedModelError(
-            f"{name} {value!r:.{MOST_SHOWN}} is not supported ({', '.join(_GELUS)} are)"
-        )
-    return _GELUS[value]
-
-
 def _tower(kind: Any, patch: int, activation: str, eps: float) -> Callable[[Fields], Tower]:
     """Return the reader of a tower with these defaults."""
 
@@ -69,7 +59,7 @@ def _tower(kind: Any, patch: int, activation: str, eps: float) -> Callable[[Fiel
             heads=fields.integer("num_attention_heads", 12),
             image_size=fields.integer("image_size", 224),
             patch_size=fields.integer("patch_size", patch),
-            activation=_gelu(fields, "hidden_act", activation),
+            activation=read_activation(fields, "hidden_act", activation),
             eps=fields.number("layer_norm_eps", eps),
         )
         if tower.hidden_size % tower.heads:
@@ -102,22 +92,19 @@ def _read_tower(config: Json) -> Tower:
 def read_llava(fields: Fields, text: ModelDescription) -> SquareVision:
     """Read the config of LLaVA: CLIP or SigLIP and two linear layers."""
     tower = _read_tower(fields.get("vision_config", _LLAVA_TOWER))
-    if text.embedding_scale != 1.0:
-        raise UnsupportedModelError(
-            f"the text, {text.model_type}, scales its embeddings, and those of images with them"
-        )
+    check_scale(text)
     strategy = fields.get("vision_feature_select_strategy", "default")
     if strategy not in ("default", "full"):
         raise UnsupportedModelError(
             f"vision_feature_select_strategy {strategy!r:.{MOST_SHOWN}} is not supported (default, full are)"
         )
     projector = LlavaProjector(
-        layers=_chosen_layers(fields.get("vision_feature_layer", -2), tower),
+        layers=chosen_layers(fields.get("vision_feature_layer", -2), tower.layers),
         drops_first=strategy == "default",
-        activation=_gelu(fields, "projector_hidden_act", "gelu"),
+        activation=read_activation(fields, "projector_hidden_act", "gelu"),
         bias=fields.flag("multimodal_projector_bias", True),
     )
-    token = _token(fields, "image", 32000)
+    token = read_token(fields, "image", 32000)
     return SquareVision(
         tower=tower, projector=projector, placeholder=token, token=token, hidden_size=text.hidden_size
     )
@@ -138,26 +125,10 @@ def read_gemma3(fields: Fields, text: ModelDescription) -> SquareVision:
     return SquareVision(
         tower=tower,
         projector=PoolingProjector(side=square, eps=tower.eps),
-        placeholder=_token(fields, "boi", 255999),
-        token=_token(fields, "image", 262144),
-        ends=(_token(fields, "eoi", 256000),),
+        placeholder=read_token(fields, "boi", 255999),
+        token=read_token(fields, "image", 262144),
+        ends=(read_token(fields, "eoi", 256000),),
         around="\n\n",
         hidden_size=text.hidden_size,
         whole=True,
     )
-
-
-def _token(fields: Fields, name: str, default: int) -> int:
-    """Read the id of a special token, which has two names."""
-    return fields.integer(f"{name}_token_id", fields.integer(f"{name}_token_index", default))
-
-
-def _chosen_layers(value: Any, tower: Tower) -> tuple[int, ...]:
-    """Return the layers that the projector reads, counted from the embedded patches."""
-    chosen = value if isinstance(value, list) else [value]
-    total = tower.layers + 1
-    if not chosen or any(type(layer) is not int or not -total <= layer < total for layer in chosen):
-        raise UnsupportedModelError(
-            f"vision_feature_layer must name layers from {-total} to {total - 1}, not {value!r:.{MOST_SHOWN}}"
-        )
-    return tuple(layer % total for layer in chosen)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from plumbline.engines.native.models.vision.interface import Vision
-from plumbline.engines.native.models.vision.layers import Gelu
+from plumbline.engines.native.models.vision.interface import Encode, Vision
+from plumbline.engines.native.models.vision.layers import Activation
 from plumbline.engines.native.models.vision.layout import ImageLayout
 
 __all__ = ["LlavaProjector", "PoolingProjector", "SquareVision", "Tower"]
@@ -26,7 +26,7 @@ class Tower:
     image_size: int
     """Pixels of a side."""
     patch_size: int
-    activation: Gelu
+    activation: Activation
     eps: float
 
     @property
@@ -48,7 +48,7 @@ class LlavaProjector:
     """0 stands for the embedded patches, n for the result of the n-th layer."""
     drops_first: bool
     """Whether the first row, CLIP's class token, is left out."""
-    activation: Gelu
+    activation: Activation
     bias: bool
 
 
@@ -69,11 +69,14 @@ class SquareVision(Vision):
     projector: LlavaProjector | PoolingProjector
     ends: tuple[int, ...] = ()
     """Tokens after an image; the placeholder is before it then."""
+    around: str = ""
+    """The text around all these, such as empty lines."""
 
-    def layout(self, height: int, width: int) -> ImageLayout:
+    def layout(self, height: int, width: int, encode: Encode) -> ImageLayout:
         """See `Vision.layout`; all images have one size."""
-        before = (self.placeholder,) if self.ends else ()
-        return ImageLayout.within(before, self.token, self.num_tokens, self.ends)
+        around = encode(self.around) if self.around else ()
+        before = (*around, self.placeholder) if self.ends else around
+        return ImageLayout.within(before, self.token, self.num_tokens, (*self.ends, *around))
 
     @property
     def last_layer(self) -> int:

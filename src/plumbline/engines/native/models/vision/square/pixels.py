@@ -6,26 +6,28 @@ which the first request with an image would wait for.
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from plumbline.engines.media.images import ImageError, decode_image
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
+from plumbline.engines.native.models.vision.processor import (
+    Colours,
+    Processor,
+    read_colours,
+    read_processor,
+    read_resample,
+)
 from plumbline.engines.native.models.vision.square.description import PoolingProjector, SquareVision
 
 __all__ = ["SquarePreparation", "read_square"]
 
 _MOST_SIDE = 4096
 """Pixels of a side after the resize; the longer side may be 200 times as long."""
-_FILTERS = range(6)
 _MOST_PIXELS = 100_000_000
 """Of an image that is made square: one of 89,000 x 446 pixels would have eight billion."""
 
@@ -48,12 +50,8 @@ _KINDS: dict[str, Json] = {
     "Gemma3ImageProcessor": {**_SIGLIP, "resample": 2},
 }
 """The image processors that are known, with their defaults."""
-_WITHOUT_EFFECT = (
-    "auto_map data_format default_to_square device disable_grouping do_convert_rgb feature_extractor_type "
-    "image_seq_length input_data_format pan_and_scan_max_num_crops pan_and_scan_min_crop_size "
-    "pan_and_scan_min_ratio_to_activate processor_class return_tensors"
-)
-"""Images are in RGB before; the type decides how a size of one number is read."""
+_PANNING = "pan_and_scan_max_num_crops pan_and_scan_min_crop_size pan_and_scan_min_ratio_to_activate"
+"""Without effect where `do_pan_and_scan` is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +68,7 @@ class SquarePreparation:
     """Pillow's number of the filter."""
     crop: tuple[int, int] | None
     """Height and width of the middle that is kept."""
-    factor: float | None
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
+    colours: Colours
 
     def size(self, data: bytes) -> tuple[int, int]:
         """See `Preparation.size`: all images have one size, so no file is read."""
@@ -82,14 +78,7 @@ class SquarePreparation:
 
     def pixels(self, data: bytes) -> Tensor:
         """See `Preparation.pixels`."""
-        image = self._cropped(self._resized(decode_image(data)))
-        values: np.ndarray[Any, np.dtype[Any]] = np.asarray(image)
-        if self.factor is not None:
-            values = values.astype(np.float64) * self.factor
-        values = values.astype(np.float32)
-        if self.mean is not None and self.std is not None:
-            values = (values - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
-        return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))
+        return self.colours.tensor(self._cropped(self._resized(decode_image(data))))
 
     def _resized(self, image: Any) -> Any:
         from PIL import Image
@@ -127,18 +116,12 @@ def read_square(folder: Path, vision: SquareVision) -> SquarePreparation:
     Raises:
         UnsupportedModelError: there is none, or it does something that is not supported; the message names the field.
     """
-    whole = _json(folder / "processor_config.json")
-    _check_processor(whole, vision)
-    found = whole.get("image_processor") or _json(folder / "preprocessor_config.json")
-    kind = str(found.get("image_processor_type") or "").removesuffix("Fast").removesuffix("Pil")
-    if kind not in _KINDS:
-        raise UnsupportedModelError(
-            f"image_processor_type {kind!r:.{MOST_SHOWN}} of its processor is not supported ({', '.join(_KINDS)} are)"
-        )
-    fields = Fields({**_KINDS[kind], **found})
-    fields.without_effect("image_processor_type", _WITHOUT_EFFECT)
+    processor = read_processor(folder, _KINDS)
+    _check_tokens(processor, vision)
+    fields = processor.images
+    fields.without_effect(_PANNING)
     fields.refuse("do_pan_and_scan")
-    preparation = _read(fields, pads=kind == "LlavaImageProcessor")
+    preparation = _read(fields, pads=processor.kind == "LlavaImageProcessor")
     fields.finish()
     side = vision.tower.image_size
     if (made := preparation.crop or preparation.size_after) != (side, side):
@@ -149,24 +132,16 @@ def read_square(folder: Path, vision: SquareVision) -> SquarePreparation:
 
 
 def _read(fields: Fields, *, pads: bool) -> SquarePreparation:
-    if not fields.flag("do_resize", True):
-        raise UnsupportedModelError("do_resize false is not supported")
-    size = _size(fields.get("size"))
+    resample, size, colours = read_resample(fields, 3), _size(fields.get("size")), read_colours(fields)
     if (shortest := size if isinstance(size, int) else max(size)) > _MOST_SIDE:
         raise UnsupportedModelError(f"size {shortest} is not supported: a side may have {_MOST_SIDE} pixels")
-    if (resample := int(fields.get("resample", 3))) not in _FILTERS:
-        raise UnsupportedModelError(f"resample {resample} is not one of Pillow's filters")
-    mean, std = _colours(fields)
-    factor = fields.number("rescale_factor", 1 / 255)
     return SquarePreparation(
-        fill=_fill(fields, mean, pads=pads),
+        fill=_fill(fields, colours.mean, pads=pads),
         shortest=size if isinstance(size, int) else None,
         size_after=None if isinstance(size, int) else size,
         resample=resample,
         crop=_crop(fields, size if isinstance(size, int) else min(size)),
-        factor=factor if fields.flag("do_rescale", True) else None,
-        mean=mean,
-        std=std,
+        colours=colours,
     )
 
 
@@ -181,16 +156,6 @@ def _crop(fields: Fields, most: int) -> tuple[int, int] | None:
             f"crop_size {crop!r:.{MOST_SHOWN}} must be a height and a width, and not more than size"
         )
     return found
-
-
-def _colours(fields: Fields) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Read the mean and the deviation of each colour."""
-    mean, std = tuple(fields.get("image_mean") or ()), tuple(fields.get("image_std") or ())
-    if not fields.flag("do_normalize", True):
-        return None, None
-    if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, mean + std)) or not all(std):
-        raise UnsupportedModelError("image_mean and image_std must have three numbers, and no deviation 0")
-    return mean, std
 
 
 def _fill(fields: Fields, mean: tuple[float, ...] | None, *, pads: bool) -> tuple[int, int, int] | None:
@@ -214,29 +179,20 @@ def _size(value: Any) -> int | tuple[int, int]:
     raise UnsupportedModelError(f"size {value!r:.{MOST_SHOWN}} is not supported")
 
 
-def _check_processor(fields: Json, vision: SquareVision) -> None:
+def _check_tokens(processor: Processor, vision: SquareVision) -> None:
     """Check that transformers' processor would write as many placeholders as the tower has rows."""
-    known = "Gemma3Processor" if isinstance(vision.projector, PoolingProjector) else "LlavaProcessor"
-    kind = fields.get("processor_class", known)
-    if kind != known:
-        raise UnsupportedModelError(f"processor_class {kind!r:.{MOST_SHOWN}} is not supported ({known} is)")
+    found, counted = processor.whole, vision.num_tokens
     if isinstance(vision.projector, PoolingProjector):
-        if (count := fields.get("image_seq_length", vision.num_tokens)) != vision.num_tokens:
-            raise UnsupportedModelError(
-                f"processor_config.json gives an image {count} tokens, and config.json {vision.num_tokens}"
-            )
-        return
-    if "patch_size" not in fields:
-        return
-    side = vision.tower.image_size // int(fields["patch_size"] or vision.tower.patch_size)
-    first = fields.get("vision_feature_select_strategy") == "default"
-    count = side * side + int(fields.get("num_additional_image_tokens") or 0) - first
-    if count != vision.num_tokens:
+        processor.check_class("Gemma3Processor")
+        count = found.get("image_seq_length", counted)
+    else:
+        processor.check_class("LlavaProcessor")
+        count = counted
+        if "patch_size" in found:
+            side = vision.tower.image_size // int(found["patch_size"] or vision.tower.patch_size)
+            first = found.get("vision_feature_select_strategy") == "default"
+            count = side * side + int(found.get("num_additional_image_tokens") or 0) - first
+    if count != counted:
         raise UnsupportedModelError(
-            f"processor_config.json gives an image {count} tokens, and config.json {vision.num_tokens}"
+            f"processor_config.json gives an image {count} tokens, and config.json {counted}"
         )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return found if isinstance(found, dict) else {}

@@ -1,0 +1,69 @@
+"""Read fields that configs of several kinds of towers have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
+from plumbline.engines.native.models.fields import MOST_SHOWN, Fields
+from plumbline.engines.native.models.vision.layers import Activation
+
+__all__ = ["check_scale", "chosen_layers", "read_activation", "read_token"]
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+}
+
+
+def read_activation(fields: Fields, name: str, default: str) -> Activation:
+    """Read the activation of a tower or a projector.
+
+    Raises:
+        UnsupportedModelError: it is not known.
+    """
+    value = fields.get(name, default)
+    if value not in _ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"{name} {value!r:.{MOST_SHOWN}} is not supported ({', '.join(_ACTIVATIONS)} are)"
+        )
+    return _ACTIVATIONS[value]
+
+
+def read_token(fields: Fields, name: str, default: int) -> int:
+    """Read the id of a special token, which has two names.
+
+    Raises:
+        UnsupportedModelError: it is not a positive integer.
+    """
+    return fields.integer(f"{name}_token_id", fields.integer(f"{name}_token_index", default))
+
+
+def chosen_layers(value: Any, layers: int) -> tuple[int, ...]:
+    """Return the layers of a tower that a projector reads, counted from the embedded patches.
+
+    Raises:
+        UnsupportedModelError: the tower does not have them.
+    """
+    chosen = value if isinstance(value, list) else [value]
+    total = layers + 1
+    if not chosen or any(type(layer) is not int or not -total <= layer < total for layer in chosen):
+        raise UnsupportedModelError(
+            f"vision_feature_layer must name layers from {-total} to {total - 1}, not {value!r:.{MOST_SHOWN}}"
+        )
+    return tuple(layer % total for layer in chosen)
+
+
+def check_scale(text: ModelDescription) -> None:
+    """Refuse a text that scales its embeddings, as transformers scales the rows of images with them for some families.
+
+    Raises:
+        UnsupportedModelError: it does.
+    """
+    if text.embedding_scale != 1.0:
+        raise UnsupportedModelError(
+            f"the text, {text.model_type}, scales its embeddings, and those of images with them"
+        )
