@@ -11,6 +11,7 @@ attentions and experts to them. The sources:
     rows.h       norms, gated activations, rotation with the cache write
     experts.h    the choice of experts, and the sum of their results
     latent.h     latent attention around the attention over the cache
+    delta.h      gated delta nets and state spaces
     sampling.h   filters and the draw
     attention.h  attention over the paged cache
     threads.h    the pool of threads that shares their work

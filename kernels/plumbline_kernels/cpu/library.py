@@ -129,14 +129,12 @@ class Library:
             shared: query heads of a key head.
             widths: of rows.
         """
-        return (
-            self._fast
-            and dtype in self._per_word
-            and head_dim % 32 == 0
-            and head_dim <= _MAX_DIM
-            and shared <= _MAX_SHARED
-            and all(width % 16 == 0 for width in widths)
-        )
+        heads = head_dim % 32 == 0 and head_dim <= _MAX_DIM and shared <= _MAX_SHARED
+        return heads and self.supports_rows(dtype, widths)
+
+    def supports_rows(self, dtype: torch.dtype, widths: tuple[int, ...]) -> bool:
+        """Return whether operations on rows of these widths run, and faster than with torch."""
+        return self._fast and dtype in self._per_word and all(width % 16 == 0 for width in widths)
 
     def pack(
         self, weight: Tensor, bits: int = 0, scales: Tensor | None = None, shifts: Tensor | None = None

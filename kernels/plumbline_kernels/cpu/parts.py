@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from plumbline_kernels.cpu.library import PackedWeight
+from plumbline_kernels.delta import DeltaShape
 from plumbline_kernels.experts import Routing
 from plumbline_kernels.rope_kv import HeadNorms
 
-__all__ = ["ACTIVATIONS", "Adapters", "Experts", "Heads", "Latent"]
+__all__ = ["ACTIVATIONS", "Adapters", "Delta", "Experts", "Heads", "Latent"]
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "swiglu_oss": 2, "relu2": 3}
 """`Activation` in rows.h."""
@@ -221,4 +222,56 @@ class Latent(ctypes.Structure):
         self.rank, self.key_dim, self.value_dim = key.outputs, key.inputs, value.outputs
         self.rope_dim = cos_sin.shape[1]
         self.kept = (arrays, cos_sin, norm, keys, values)
+        return self
+
+
+class Delta(ctypes.Structure):
+    """A gated delta net or a state space; `Delta` in delta.h."""
+
+    _fields_ = (
+        ("conv", ctypes.c_void_p),
+        ("conv_bias", ctypes.c_void_p),
+        ("rates", ctypes.c_void_p),
+        ("shifts", ctypes.c_void_p),
+        ("norm", ctypes.c_void_p),
+        ("skip", ctypes.c_void_p),
+        ("key_heads", ctypes.c_int64),
+        ("value_heads", ctypes.c_int64),
+        ("key_dim", ctypes.c_int64),
+        ("value_dim", ctypes.c_int64),
+        ("taps", ctypes.c_int64),
+        ("eps", ctypes.c_float),
+        ("corrects", ctypes.c_int32),
+    )
+
+    @classmethod
+    def of(
+        cls,
+        shape: DeltaShape,
+        conv: Tensor,
+        rates: Tensor,
+        shifts: Tensor,
+        norm: Tensor,
+        eps: float,
+        *,
+        conv_bias: Tensor | None = None,
+        skip: Tensor | None = None,
+    ) -> Delta:
+        """Describe a delta net; all tensors are fp32.
+
+        Args:
+            shape: its heads.
+            conv: [channels, taps], see `causal_conv`.
+            rates: [value_heads], see `delta_gates`.
+            shifts: [value_heads].
+            norm: [value_dim], see `gated_norm`; of a state space [value_heads * value_dim], see `gated_group_norm`.
+            eps: of the norm.
+            conv_bias: [channels].
+            skip: [value_heads], of a state space: factors on values that are added to results.
+        """
+        pointed = (conv.t().contiguous(), conv_bias, rates, shifts, norm, skip)
+        heads = (shape.key_heads, shape.value_heads, shape.key_dim, shape.value_dim)
+        addresses = (None if x is None else x.data_ptr() for x in pointed)
+        self = cls(*addresses, *heads, conv.shape[1], eps, shape.corrects)
+        self.kept = pointed
         return self

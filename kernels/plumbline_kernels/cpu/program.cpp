@@ -3,13 +3,14 @@
 // `program.py` builds the list of operations once and mirrors these structures. Buffers are the caller's.
 #include "adapters.h"
 #include "attention.h"
+#include "delta.h"
 #include "experts.h"
 #include "latent.h"
 #include "quantized.h"
 #include "rows.h"
 #include "sampling.h"
 
-enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE, EXPERTS, LATENT_WRITE, LATENT_VALUES, ADAPT };
+enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE, EXPERTS, LATENT_WRITE, LATENT_VALUES, ADAPT, DELTA, SIGMOID };
 
 struct Op {
   Kind kind;
@@ -17,13 +18,15 @@ struct Op {
   const void* in;      // [tokens, inputs]
   void* out;           // [tokens, outputs]
   const void* weight;  // NORM (fp32, or null for a sum alone), LINEAR (packed), EMBED (the table)
-  const void* more;    // NORM (fp32), LINEAR: bias, or null; LATENT_WRITE: latents and keys
+  const void* more;    // NORM (fp32), LINEAR: bias, or null; LATENT_WRITE: latents and keys;
+                       // SIGMOID, SELECT: gates, or null
   void* state;         // NORM, SELECT: the residual, or null; ROPE, ATTEND, LATENT_WRITE: keys; LINEAR: scales, or null;
-                       // EXPERTS: the results of shared experts, or null
-  void* values;        // ROPE, ATTEND: values; SELECT: one more tensor like the residual, or null; LINEAR: shifts, or null
+                       // EXPERTS: the results of shared experts, or null; DELTA: inputs
+  void* values;        // ROPE, ATTEND: values; SELECT: one more tensor like the residual, or null; LINEAR: shifts, or null;
+                       // DELTA: matrices, fp32
   int64_t inputs, outputs;
-  int64_t group;       // LINEAR: inputs that share a scale
-  const void* part;    // ROPE, ATTEND: Heads; EXPERTS: Experts; LATENT_*: Latent; ADAPT: Adapters
+  int64_t group;       // LINEAR: inputs that share a scale; SIGMOID, SELECT: from a row of gates to the next one
+  const void* part;    // ROPE, ATTEND: Heads; EXPERTS: Experts; LATENT_*: Latent; ADAPT: Adapters; DELTA: Delta
   float eps;           // NORM
   float factor;        // NORM: on what is added to the residual; EMBED: on the result
   float scale;         // NORM: on the sum
@@ -44,6 +47,7 @@ struct Sequences {
 
 struct Step {
   const int64_t *token_ids, *positions, *slots;
+  const int64_t* state_rows;  // [sequences], or null if no layer has states
   const void* given;    // [given rows, width]: token -1 - i is row i of it, and not one of the table
   int64_t tokens;
   Sequences all;
@@ -56,18 +60,29 @@ struct Step {
 namespace {
 
 template <typename T>
-void select(T* values, const int64_t* rows, long count, long width) {
+void select(T* values, const int64_t* rows, long count, long width, long stride) {
   // In place: a row never moves up.
-  for (long i = 0; i < count; i++) std::memmove(values + i * width, values + rows[i] * width, width * sizeof(T));
+  for (long i = 0; i < count; i++) std::memmove(values + i * stride, values + rows[i] * stride, width * sizeof(T));
+}
+
+// Keep the tokens whose results are wanted.
+template <typename T>
+void select(const Op& op, const int64_t* rows, long count) {
+  select((T*)op.out, rows, count, op.outputs, op.outputs);
+  select((T*)op.state, rows, count, op.inputs, op.inputs);
+  if (op.values) select((T*)op.values, rows, count, op.inputs, op.inputs);
+  if (op.more) select((T*)op.more, rows, count, op.outputs, op.group);
 }
 
 template <typename T>
-void embed(const T* from, T* to, long width, float factor) {
-  if (factor == 1.0f) {
-    std::memcpy(to, from, width * sizeof(T));
-    return;
+void embed(const Step& step, const T* table, T* out, long tokens, long width, float factor) {
+  for (long i = 0; i < tokens; i++, out += width) {
+    const int64_t token = step.token_ids[i];
+    const T* from = token < 0 ? (const T*)step.given + (-1 - token) * width : table + token * width;
+    if (token < 0 || factor == 1.0f) std::memcpy(out, from, width * sizeof(T));
+    else
+      for (long at = 0; at < width; at += LANES) store(out + at, load(from + at) * factor);
   }
-  for (long i = 0; i < width; i += LANES) store(to + i, load(from + i) * factor);
 }
 
 template <typename T, typename Out>
@@ -87,11 +102,7 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
     T* out = (T*)op.out;
     switch (op.kind) {
       case EMBED:
-        for (long i = 0; i < tokens; i++) {
-          const int64_t token = step.token_ids[i];
-          const T* row = token < 0 ? (const T*)step.given + (-1 - token) * op.outputs : weight + token * op.outputs;
-          embed(row, out + i * op.outputs, op.outputs, token < 0 ? 1.0f : op.factor);
-        }
+        embed(step, weight, out, tokens, op.outputs, op.factor);
         break;
       case NORM:
         norm(in, (T*)op.state, op.factor, op.scale, Norm{(const float*)op.weight, (const float*)op.more, op.eps, op.mode != 0},
@@ -101,13 +112,11 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
         multiply(op, more, out, tokens, m.threads);
         break;
       case ROPE:
-        rope(Rope<T>{*(const Heads*)op.part, in, step.positions, step.slots, out, (T*)op.state, (T*)op.values, tokens, m.threads});
+        rope(Rope<T>{*(const Heads*)op.part, in, op.inputs, step.positions, step.slots, out, (T*)op.state, (T*)op.values, tokens, m.threads});
         break;
       case SELECT:
         if (step.num_rows < 0) break;
-        select(out, step.rows, step.num_rows, op.outputs);
-        select((T*)op.state, step.rows, step.num_rows, op.inputs);
-        if (op.values) select((T*)op.values, step.rows, step.num_rows, op.inputs);
+        select<T>(op, step.rows, step.num_rows);
         tokens = step.num_rows;
         sequences = &step.selected;
         adapted = &step.adapted_selected;
@@ -122,6 +131,14 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
       }
       case GATE:
         gate(in, out, tokens, op.outputs, (Activation)op.mode, op.inputs != op.outputs, m.threads);
+        break;
+      case SIGMOID:
+        open(in, more, op.group, out, tokens, op.outputs, m.threads);
+        break;
+      case DELTA:
+        delta::run(*(const Delta*)op.part,
+                   States{step.all.query_start, step.all.seq_lens, step.state_rows, step.all.count, tokens}, in,
+                   op.inputs, (T*)op.state, (float*)op.values, out, m.threads);
         break;
       case ADAPT: {
         if (!adapted->count) break;

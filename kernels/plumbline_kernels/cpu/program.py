@@ -9,13 +9,12 @@ from torch import Tensor
 
 from plumbline_kernels._attention_batch import AdapterRows, AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library, Op, PackedWeight
-from plumbline_kernels.cpu.parts import ACTIVATIONS, Adapters, Experts, Heads, Latent
+from plumbline_kernels.cpu.parts import ACTIVATIONS, Adapters, Delta, Experts, Heads, Latent
 
 __all__ = ["Program"]
 
-_EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE, _EXPERTS, _LATENT_WRITE, _LATENT_VALUES, _ADAPT = (
-    range(11)
-)
+_EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE, _EXPERTS, _LATENT_WRITE, _LATENT_VALUES = range(10)
+_ADAPT, _DELTA, _SIGMOID = range(10, 13)
 
 
 class _Model(ctypes.Structure):
@@ -68,6 +67,7 @@ class _Step(ctypes.Structure):
         ("token_ids", ctypes.c_void_p),
         ("positions", ctypes.c_void_p),
         ("slots", ctypes.c_void_p),
+        ("state_rows", ctypes.c_void_p),
         ("given", ctypes.c_void_p),
         ("tokens", ctypes.c_int64),
         ("all", _Sequences),
@@ -176,15 +176,32 @@ class Program:
         self._ops.append(op)
 
     def rope_kv_write(self, qkv: Tensor, cache: tuple[Tensor, Tensor], heads: Heads) -> Tensor:
-        """Rotate q and k of qkv, write k and v to the cache, return q [T, H * head_dim]."""
+        """Rotate q and k of qkv, write k and v to the cache, return q [T, H * head_dim]; gates may follow in a row."""
         keys, values = cache
         return self._record(_ROPE, heads.heads * heads.dim, qkv, state=keys, values=values, part=heads)
 
-    def select(self, q: Tensor, residual: Tensor, x: Tensor | None = None) -> None:
-        """Keep the rows of the step's `Selection` in these buffers from here on; x is as wide as the residual."""
+    def select(
+        self, q: Tensor, residual: Tensor, x: Tensor | None = None, gate: Tensor | None = None
+    ) -> None:
+        """Keep the rows of the step's `Selection` in these buffers; x is as wide as the residual, and gate as q."""
         op = Op(kind=_SELECT, out=q.data_ptr(), outputs=q.shape[1], state=residual.data_ptr())
         op.inputs, op.values = residual.shape[1], None if x is None else x.data_ptr()
+        if gate is not None:
+            op.more, op.group = gate.data_ptr(), gate.stride(0)
         self._ops.append(op)
+
+    def gate(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Return x * sigmoid(gate), both [T, width]; gates may be a part of longer rows."""
+        return self._record(_SIGMOID, x.shape[1], x, more=gate, group=gate.stride(0))
+
+    def delta(self, projected: Tensor, states: tuple[Tensor, Tensor], delta: Delta) -> Tensor:
+        """Run a delta net on its projection and its states; returns [T, HV * value_dim].
+
+        The inputs that a row of states keeps are laid out as [taps - 1, channels].
+        """
+        inputs, matrices = states
+        width = delta.value_heads * delta.value_dim
+        return self._record(_DELTA, width, projected, state=inputs, values=matrices, part=delta)
 
     def attend(self, q: Tensor, cache: tuple[Tensor, Tensor], heads: Heads) -> Tensor:
         """Return the attention of q over the cache, [T, H * head_dim]."""
@@ -219,7 +236,7 @@ class Program:
         more: Tensor | None = None,
         state: Tensor | None = None,
         values: Tensor | None = None,
-        part: Heads | Experts | Latent | None = None,
+        part: Heads | Experts | Latent | Delta | None = None,
         **numbers: float,
     ) -> Tensor:
         """Append an operation that fills the buffer of its kind and width."""
@@ -227,7 +244,7 @@ class Program:
         if out is None:
             out = self._buffers[kind, width] = torch.empty(self.capacity, width, dtype=self._dtype)
         op = Op(kind=kind, out=out.data_ptr(), outputs=width, **numbers)
-        op.inputs = 0 if x is None else x.shape[1]
+        op.inputs = 0 if x is None else x.stride(0)  # A part of a buffer has longer rows.
         for name, tensor in (
             ("input", x),
             ("weight", weight),
@@ -273,6 +290,7 @@ class Program:
             step.given = given.data_ptr()
         step.positions = batch.positions.data_ptr()
         step.slots = batch.slot_mapping.data_ptr()
+        step.state_rows = None if batch.state_rows is None else batch.state_rows.data_ptr()
         step.all.point_to(batch)
         kept = [step.adapted.point_to(batch.adapters)]
         step.num_rows = -1

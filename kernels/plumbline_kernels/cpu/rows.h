@@ -87,6 +87,15 @@ void gate(const T* gate_up, T* out, long tokens, long width, Activation activati
   });
 }
 
+// x * sigmoid(gates), both [tokens, width], of gates that are `stride` apart.
+template <typename T>
+void open(const T* x, const T* gates, long stride, T* out, long tokens, long width, int threads) {
+  each_token(tokens, width, threads, [&](long token) {
+    for (long i = 0; i < width; i += LANES)
+      store(out + token * width + i, load(x + token * width + i) * sigmoid(load(gates + token * stride + i)));
+  });
+}
+
 // What the operations of a layer's attention have in common; `Heads` in parts.py.
 struct Heads {
   int64_t heads, kv_heads, dim;
@@ -147,6 +156,7 @@ template <typename T>
 struct Rope {
   const Heads& heads;
   const T* qkv;
+  long stride;  // From a row to the next one, which gates may follow.
   const int64_t *positions, *slots;
   T *q, *k_cache, *v_cache;
   long tokens;
@@ -157,9 +167,8 @@ struct Rope {
 template <typename T>
 void rope(const Rope<T>& r) {
   const Heads& h = r.heads;
-  long width = (h.heads + 2 * h.kv_heads) * h.dim;
-  each_token(r.tokens, width, r.threads, [&](long token) {
-    const T* row = r.qkv + token * width;
+  each_token(r.tokens, (h.heads + 2 * h.kv_heads) * h.dim, r.threads, [&](long token) {
+    const T* row = r.qkv + token * r.stride;
     long position = r.positions[token], slot = r.slots[token];
     const float* cos = h.cos_sin ? h.cos_sin + position * h.dim : nullptr;
     float factor = h.temperature ? h.temperature[position] : 1.0f;

@@ -28,7 +28,7 @@ BACKENDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "int4": ({"bits": 4}, {}),
     "experts": ({"experts": True}, {}),
     "torch": ({"compiled": False}, {"batch_invariant": True}),
-    "hybrid": ({"compiled": False, "hybrid": True}, {"batch_invariant": True}),
+    "hybrid": ({"hybrid": True}, {}),
 }
 """Arguments of `tiny_model`, and changes of the engine's config."""
 ANY_PROMPT = prompts | st.lists(st.integers(2, 95), min_size=1, max_size=60)

@@ -231,11 +231,31 @@ SPACE_OF_NEMOTRON: dict[str, Any] = {
     # transformers gives steps of prompts this least value.
     "time_step_min": 1e-30,
 }
+WIDE_DELTA = WIDE | {"head_dim": 32, "linear_key_head_dim": 16, "linear_value_head_dim": 80}
+WIDE_SPACE = WIDE | {"mamba_n_heads": 8, "mamba_d_state": 32}
 HYBRID: list[Case] = [
     Case("qwen3_next", DELTA_EXPERTS | {"mlp_only_layers": [1]}, norms=0.0),
+    Case(
+        "qwen3_next",
+        DELTA_EXPERTS | WIDE_DELTA | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 48},
+        norms=0.0,
+        is_compiled=True,
+    ),
+    Case(
+        "qwen3_5_text",
+        DELTA | WIDE_DELTA | {"layer_types": [*DELTA["layer_types"][1:], FULL]},
+        norms=0.0,
+        is_compiled=True,
+    ),
     Case("qwen3_5_text", DELTA | {"layer_types": [*DELTA["layer_types"][1:], FULL]}, norms=0.0),
     Case("qwen3_5_moe_text", DELTA_EXPERTS, norms=0.0),
     Case("granitemoehybrid", GRANITE | STATE_SPACE | {"num_local_experts": 0}, "mamba"),
+    Case(
+        "granitemoehybrid",
+        GRANITE | STATE_SPACE | WIDE_SPACE | {"num_local_experts": 0, "shared_intermediate_size": 80},
+        "mamba",
+        is_compiled=True,
+    ),
     Case(
         "granitemoehybrid",
         GRANITE | STATE_SPACE | {"num_local_experts": 4, "mamba_proj_bias": True},
@@ -251,6 +271,15 @@ HYBRID: list[Case] = [
         SPACE_OF_NEMOTRON
         | {"layers_block_type": ["linear_attention", "mlp", FULL, "linear_attention", "mlp"]}
         | {"mlp_bias": True, "use_bias": True},
+    ),
+    Case(
+        "nemotron_h",
+        SPACE_OF_NEMOTRON
+        | WIDE
+        | {"head_dim": 32, "mamba_head_dim": 16, "ssm_state_size": 16}
+        | {"layers_block_type": ["linear_attention", "mlp", FULL, "linear_attention"]}
+        | {"mlp_bias": True, "use_bias": True},
+        is_compiled=True,
     ),
     Case(
         "nemotron_h",

@@ -55,7 +55,8 @@ class EngineCore(RequestCore):
         self._clock = clock
         if not runner.caches_prefixes:
             config = msgspec.structs.replace(config, enable_prefix_caching=False)
-        speculates = config.speculation and runner.is_exact
+        # A state cannot go back to where a proposal was wrong.
+        speculates = config.speculation and runner.is_exact and runner.caches_prefixes
         speculator = Speculator(runner.vocab_size, texts, clock, placeholders) if speculates else None
         self.scheduler = Scheduler(config, self._pace, speculator)
         super().__init__(self.scheduler, eos_token_ids=eos_token_ids, max_model_len=config.max_model_len)

@@ -209,6 +209,7 @@ class ModelRunner:
             max_query_len=1,
             max_seq_len=size,
             num_decodes=rows,
+            state_rows=torch.zeros(rows, dtype=torch.int64),
         )
         self._model.compute_logits(self._model.forward(torch.zeros_like(last), batch, self._kv))
 

@@ -20,7 +20,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.weights.model_driver import Driver, Sequence
-from support.weights.model_families import CASES, GEMMA4, HYBRID, LLAMA4, SMALL, YARN, Case
+from support.weights.model_families import CASES, DELTA, GEMMA4, HYBRID, LLAMA4, SMALL, YARN, Case
 
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.families import FAMILIES
@@ -154,7 +154,7 @@ def test_in_an_exact_batch_a_prompt_has_the_same_bits_in_any_chunks(pair: tuple[
     ("mistral3", {"model_type": "mistral", "head_dim": 16}, {"model_type": "pixtral"}),
     ("llama4", {"num_experts_per_tok": 1, **LLAMA4}, {"intermediate_size": 128, "vision_output_dim": 32,
      "projector_input_dim": 32, "projector_output_dim": 32}),
-    ("qwen3_5", HYBRID[1].changes, {"depth": 1, "num_heads": 2, "out_hidden_size": 48, "num_position_embeddings": 16}),
+    ("qwen3_5", DELTA, {"depth": 1, "num_heads": 2, "out_hidden_size": 48, "num_position_embeddings": 16}),
     ("llava", {"model_type": "llama"}, {"model_type": "clip_vision_model"}),
     ("llava", {"model_type": "qwen3", "head_dim": 16}, {"model_type": "siglip_vision_model"}),
 ])  # fmt: skip

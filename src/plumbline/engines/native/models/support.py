@@ -28,8 +28,6 @@ def lacking_on_cpu(description: ModelDescription) -> str | None:
     for layer in description.layers:
         if lacking := _lacking(layer.mixer, layer.feed_forward):
             return lacking
-        if isinstance(layer.mixer, DeltaNet):
-            return "state spaces" if layer.mixer.state_space else "gated delta nets"
     return None
 
 
@@ -39,12 +37,15 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
         return f"they do not have {lacking}"
     for layer in description.layers:
         shape, block = layer.mixer, layer.feed_forward
-        assert not isinstance(shape, DeltaNet)
         widths: tuple[int, ...] = (
             (description.hidden_size,) if block is None else (description.hidden_size, block.width)
         )
         if isinstance(block, Experts) and block.shared is not None:
             widths += (block.shared.width,)
+        if isinstance(shape, DeltaNet):
+            if not library.supports_rows(dtype, (*widths, shape.key_dim, shape.value_dim)):
+                return _unsupported(dtype)
+            continue
         shared = shape.heads
         if isinstance(shape, Latent):
             if shape.query_rank == shape.head_dim:
@@ -55,8 +56,12 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
         else:
             shared //= shape.kv_heads
         if not library.supports(dtype, shape.head_dim, shared, widths):
-            return f"they do not support {dtype} with the shapes of this model on this processor"
+            return _unsupported(dtype)
     return None
+
+
+def _unsupported(dtype: torch.dtype) -> str:
+    return f"they do not support {dtype} with the shapes of this model on this processor"
 
 
 def _lacking(shape: Mixer, block: FeedForward | None) -> str:
@@ -64,7 +69,6 @@ def _lacking(shape: Mixer, block: FeedForward | None) -> str:
     attention = shape if isinstance(shape, Attention) else None
     experts = block if isinstance(block, Experts) else None
     parts = {
-        "gated attention": attention is not None and attention.gated,
         "windows side by side": attention is not None and attention.tiled,
         "layers that attend to the keys of another one": attention is not None
         and attention.keys_of is not None,

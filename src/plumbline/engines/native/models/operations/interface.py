@@ -29,7 +29,8 @@ __all__ = [
 
 KVCache = tuple[Tensor, Tensor]
 """Keys and values of a layer, each [num_blocks, block_size, KV, head_dim]; or the states of a delta net's sequences:
-their last inputs [rows, channels, taps - 1], and fp32 [rows, HV, key_dim, value_dim]."""
+their last inputs [rows, channels, taps - 1] (compiled kernels lay a row out the other way round), and fp32 [rows, HV,
+key_dim, value_dim]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from plumbline.engines.native.models.operations.interface import (
 from plumbline.engines.native.models.weights import ExpertsWeights
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.cpu.library import Library, PackedWeight
-from plumbline_kernels.cpu.parts import Experts, Latent
+from plumbline_kernels.cpu.parts import Delta, Experts, Latent
 from plumbline_kernels.cpu.parts import Heads as CompiledHeads
 from plumbline_kernels.cpu.program import Program
 
@@ -63,9 +63,9 @@ class RecordedBackend:
 
     def _record(self, loop: Loop, caches: list[KVCache], capacity: int) -> tuple[Program, Tensor]:
         self._cache = caches[0][0]
-        program = Program(
-            self._library, block_size=self._cache.shape[1], dtype=self._cache.dtype, capacity=capacity
-        )
+        # States have no blocks; a model of them alone has no attention that would ask.
+        block_size = next((keys.shape[1] for keys, _ in caches if keys.dim() == 4), 1)
+        program = Program(self._library, block_size=block_size, dtype=self._cache.dtype, capacity=capacity)
         return program, loop(_Recorder(program), caches)
 
 
@@ -76,6 +76,7 @@ class _Recorder:
         self.embed = program.embed
         self.add = program.add
         self.activate = program.activate
+        self.gate = program.gate
         self._program = program
 
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
@@ -102,14 +103,11 @@ class _Recorder:
     def select(
         self, q: Tensor, residual: Tensor, x: Tensor, gate: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        self._program.select(q, residual, None if x is residual else x)
+        self._program.select(q, residual, None if x is residual else x, gate)
         return q, residual, x, gate
 
-    def gate(self, attended: Tensor, gate: Tensor) -> Tensor:
-        raise NotImplementedError("compiled_problem refuses gated attention")
-
     def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
-        raise NotImplementedError("compiled_problem refuses delta nets")
+        return self._program.delta(projected, states, _delta(heads))
 
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         return self._program.attend(q, cache, _structure(heads))
@@ -157,6 +155,20 @@ def _latent(heads: LatentHeads) -> Latent:
     assert isinstance(heads.values, list)
     keys, values = ([_projection(layer) for layer in layers] for layers in (heads.keys, heads.values))
     return Latent.of(heads.cos_sin, heads.norm.weight, heads.norm.norm.eps, keys, values)
+
+
+def _delta(heads: DeltaHeads) -> Delta:
+    found = heads.weights
+    return Delta.of(
+        heads.shape,
+        found.conv,
+        found.rates,
+        found.shifts,
+        found.norm,
+        heads.net.eps,
+        conv_bias=found.conv_bias,
+        skip=found.skip,
+    )
 
 
 def _structure(heads: Heads) -> CompiledHeads:

@@ -1,0 +1,218 @@
+// Gated delta nets and state spaces: what `delta/net.py` computes in torch, token by token for all mixes of sequences.
+//
+// A state is too large for registers, and half of it fits the first-level cache. So a part of the work is some columns
+// of the state of one head of one sequence, which it takes through all tokens of the step.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "rows.h"
+
+// `Delta` in parts.py.
+struct Delta {
+  const float *conv, *conv_bias;  // [taps, channels]; [channels] or null
+  const float *rates, *shifts;    // [value_heads]
+  const float *norm;              // [value_dim], or of a state space [value_heads * value_dim]
+  const float* skip;              // [value_heads], or null
+  int64_t key_heads, value_heads, key_dim, value_dim, taps;
+  float eps;
+  int32_t corrects;               // Whether it is a delta net, and not a state space.
+};
+
+// The tokens of a step and the rows of their sequences' states.
+struct States {
+  const int32_t *query_start, *seq_lens;  // [sequences + 1], [sequences]
+  const int64_t* rows;                    // [sequences]
+  long count, tokens;
+};
+
+namespace delta {
+
+constexpr float LEAST = 1e-6f;      // Added to the squared length of keys and queries.
+constexpr long CHANNELS = 256;      // That one part convolves.
+constexpr int TOGETHER = 4;         // Vectors of columns that one part computes.
+
+template <typename T>
+struct Run {
+  const Delta& d;
+  const States& s;
+  const T* projected;  // [tokens, stride]: queries, keys and values; gates; strengths, if it corrects; decays
+  long stride;
+  T* inputs;           // [rows, taps - 1, channels]
+  float* matrices;     // [rows, value_heads, key_dim, value_dim]
+  T* mixed;            // [tokens, channels]
+  T* out;              // [tokens, value_heads * value_dim]
+  int threads;
+
+  long keys() const { return d.key_heads * d.key_dim; }
+  long values() const { return d.value_heads * d.value_dim; }
+  long channels() const { return 2 * keys() + values(); }
+  long first(long sequence) const { return s.query_start[sequence]; }
+  long length(long sequence) const { return s.query_start[sequence + 1] - s.query_start[sequence]; }
+  // A sequence that begins has an empty state, whatever its row holds.
+  bool is_fresh(long sequence) const { return s.seq_lens[sequence] == length(sequence); }
+};
+
+// Convolve some channels of a sequence, and keep its last inputs.
+template <typename T>
+void convolve(const Run<T>& r, long sequence, long from, long to) {
+  const Delta& d = r.d;
+  long channels = r.channels(), before = d.taps - 1, length = r.length(sequence);
+  const T* tokens = r.projected + r.first(sequence) * r.stride;
+  T* kept = r.inputs + r.s.rows[sequence] * before * channels;
+  bool fresh = r.is_fresh(sequence);
+  // The input of a token of this step, or of one before it.
+  auto input = [&](long token, long at) {
+    if (token >= 0) return load(tokens + token * r.stride + at);
+    return fresh ? splat(0.0f) : load(kept + (before + token) * channels + at);
+  };
+  for (long at = from; at < to; at += LANES) {
+    for (long token = 0; token < length; token++) {
+      F total = splat(0.0f);
+      for (long tap = 0; tap < d.taps; tap++) total += input(token - before + tap, at) * load(d.conv + tap * channels + at);
+      if (d.conv_bias) total += load(d.conv_bias + at);
+      store(r.mixed + (r.first(sequence) + token) * channels + at, total * sigmoid(total));
+    }
+    // Upwards, so that none is overwritten before it is read.
+    for (long i = 0; i < before; i++) store(kept + i * channels + at, input(length - before + i, at));
+  }
+}
+
+// Copy a head's numbers as floats: with length 1 and a factor if it is not a state space.
+template <typename T>
+void take(const T* from, float* to, long width, bool scaled, float factor) {
+  F squares = splat(0.0f);
+  for (long i = 0; i < width; i += LANES) {
+    F x = load(from + i);
+    squares += x * x;
+    store(to + i, x);
+  }
+  if (!scaled) return;
+  float length = std::sqrt(sum(squares) + LEAST);
+  for (long i = 0; i < width; i += LANES) store(to + i, load(to + i) / length * factor);
+}
+
+inline float softplus(float x) { return (x > 0.0f ? x : 0.0f) + std::log1p(std::exp(-std::fabs(x))); }
+
+// Take N vectors of columns of a state through the tokens of its sequence.
+template <int N, typename T>
+void walk(const Run<T>& r, long sequence, long head, long column, float* key, float* query) {
+  const Delta& d = r.d;
+  long key_head = head / (d.value_heads / d.key_heads), columns = d.value_dim;
+  float* state = r.matrices + ((r.s.rows[sequence] * d.value_heads + head) * d.key_dim) * columns + column;
+  if (r.is_fresh(sequence))
+    for (long i = 0; i < d.key_dim; i++)
+      for (int n = 0; n < N; n++) store(state + i * columns + n * LANES, splat(0.0f));
+  float factor = 1.0f / std::sqrt((float)d.key_dim);
+  for (long token = r.first(sequence), stop = token + r.length(sequence); token < stop; token++) {
+    const T* mixed = r.mixed + token * r.channels();
+    const T* gates = r.projected + token * r.stride + r.channels() + r.values();
+    take(mixed + key_head * d.key_dim, query, d.key_dim, d.corrects, factor);
+    take(mixed + r.keys() + key_head * d.key_dim, key, d.key_dim, d.corrects, 1.0f);
+    float step = softplus(number(gates[(d.corrects ? d.value_heads : 0) + head]) + d.shifts[head]);
+    float fading = std::exp(-d.rates[head] * step);
+    float strength = d.corrects ? 1.0f / (1.0f + std::exp(-number(gates[head]))) : step;
+    F write[N], read[N];
+    for (int n = 0; n < N; n++) read[n] = splat(0.0f);
+    if (d.corrects)
+      for (long i = 0; i < d.key_dim; i++)
+        for (int n = 0; n < N; n++) {
+          F faded = load(state + i * columns + n * LANES) * fading;
+          store(state + i * columns + n * LANES, faded);
+          read[n] += key[i] * faded;
+        }
+    for (int n = 0; n < N; n++) {
+      write[n] = (load(mixed + 2 * r.keys() + head * columns + column + n * LANES) - read[n]) * strength;
+      read[n] = splat(0.0f);
+    }
+    float rest = d.corrects ? 1.0f : fading;
+    for (long i = 0; i < d.key_dim; i++)
+      for (int n = 0; n < N; n++) {
+        F now = load(state + i * columns + n * LANES) * rest + key[i] * write[n];
+        store(state + i * columns + n * LANES, now);
+        read[n] += query[i] * now;
+      }
+    for (int n = 0; n < N; n++) store(r.out + token * r.values() + head * columns + column + n * LANES, read[n]);
+  }
+}
+
+template <typename T>
+void walk_all(const Run<T>& r) {
+  const Delta& d = r.d;
+  constexpr long WIDTH = TOGETHER * LANES;
+  long blocks = (d.value_dim + WIDTH - 1) / WIDTH;
+  auto part = [&](uint32_t index) {
+    thread_local std::vector<float> heads;
+    heads.resize(2 * d.key_dim);
+    float *key = heads.data(), *query = key + d.key_dim;
+    long sequence = index / (d.value_heads * blocks), rest = index % (d.value_heads * blocks);
+    long head = rest / blocks, column = rest % blocks * WIDTH;
+    if (column + WIDTH <= d.value_dim) return walk<TOGETHER>(r, sequence, head, column, key, query);
+    for (; column < d.value_dim; column += LANES) walk<1>(r, sequence, head, column, key, query);
+  };
+  pool().run(r.s.count * d.value_heads * blocks, r.threads, r.s.tokens * r.values() * d.key_dim, WORTH_ROWS, part);
+}
+
+// Normalise what a head of a delta net has read, and multiply it with silu(gate).
+template <typename T>
+void finish_head(T* x, const T* gate, const float* weight, float eps, long width) {
+  float mean, scale = inverse(x, width, false, eps, mean);
+  for (long i = 0; i < width; i += LANES) {
+    F g = load(gate + i);
+    store(x + i, load(x + i) * scale * load(weight + i));  // Rounded before the gate, as the models' own code does.
+    store(x + i, load(x + i) * g * sigmoid(g));
+  }
+}
+
+// Multiply what a group of a state space has read with silu(gate), and normalise it.
+template <typename T>
+void finish_group(T* x, const T* gate, const float* weight, float eps, long width, float* kept) {
+  F squares = splat(0.0f);
+  for (long i = 0; i < width; i += LANES) {
+    F g = load(gate + i), y = load(x + i) * g * sigmoid(g);
+    store(kept + i, y);
+    squares += y * y;
+  }
+  float scale = 1.0f / std::sqrt(sum(squares) / width + eps);
+  for (long i = 0; i < width; i += LANES) {
+    store(x + i, load(kept + i) * scale);
+    store(x + i, load(x + i) * load(weight + i));
+  }
+}
+
+template <typename T>
+void finish(const Run<T>& r, long token) {
+  const Delta& d = r.d;
+  const T *gate = r.projected + token * r.stride + r.channels(), *values = r.mixed + token * r.channels() + 2 * r.keys();
+  T* x = r.out + token * r.values();
+  if (d.corrects) {
+    for (long at = 0; at < r.values(); at += d.value_dim) finish_head(x + at, gate + at, d.norm, d.eps, d.value_dim);
+    return;
+  }
+  for (long head = 0; head < d.value_heads; head++)
+    for (long i = head * d.value_dim; i < (head + 1) * d.value_dim; i += LANES)
+      store(x + i, load(x + i) + d.skip[head] * load(values + i));
+  thread_local std::vector<float> kept;
+  long width = r.values() / d.key_heads;
+  kept.resize(width);
+  for (long at = 0; at < r.values(); at += width)
+    finish_group(x + at, gate + at, d.norm + at, d.eps, width, kept.data());
+}
+
+// Run a delta net or a state space on what its projection returned, and bring its states up to date.
+template <typename T>
+void run(const Delta& d, const States& s, const T* projected, long stride, T* inputs, float* matrices, T* out, int threads) {
+  thread_local std::vector<T> mixed;
+  Run<T> r{d, s, projected, stride, inputs, matrices, nullptr, out, threads};
+  mixed.resize(s.tokens * r.channels());
+  r.mixed = mixed.data();
+  long blocks = (r.channels() + CHANNELS - 1) / CHANNELS;
+  pool().run(s.count * blocks, threads, s.tokens * r.channels() * d.taps, WORTH_ROWS, [&](uint32_t index) {
+    long from = index % blocks * CHANNELS, to = from + CHANNELS;
+    convolve(r, index / blocks, from, to < r.channels() ? to : r.channels());
+  });
+  walk_all(r);
+  each_token(s.tokens, 2 * r.values(), threads, [&](long token) { finish(r, token); });
+}
+
+}  // namespace delta
