@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save
+from support.weights.lines_and_tiles import MAKERS
 from support.weights.model_families import CASES, SMALL
 from support.weights.tokenizers import KINDS, reference
 from support.weights.vision import picture, vision_files
@@ -62,7 +63,7 @@ _QUANTISED: list[dict[str, Any]] = [
         "ignore": ["lm_head", "re:.*gate"],
     },
 ]
-_VISIONS = {family: vision_files(family) for family in ("llava", "gemma3")}
+_VISIONS = {family: vision_files(family) for family in ("llava", "gemma3", *MAKERS)}
 _ADAPTER = {
     "peft_type": "LORA",
     "task_type": "CAUSAL_LM",

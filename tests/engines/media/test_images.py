@@ -20,6 +20,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.servers.asgi import serving
+from support.weights.lines_and_tiles import MAKERS
 from support.weights.vision import FAMILIES, FURTHER, data_url, make_model, picture
 
 from plumbline.engines.port import GenerateRequest, MediaItem, MediaPrompt, SamplingParams
@@ -143,9 +144,15 @@ def test_greedy_tokens_are_those_of_generate(folder: Path, options: dict[str, An
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("family", "engine"), [*((family, "transformers") for family in FURTHER), ("gemma3", "plumbline")]
+    ("family", "engine"),
+    [
+        *((family, "transformers") for family in FURTHER),
+        *((family, "plumbline") for family in ("gemma3", *MAKERS)),
+    ],
 )
 def test_further_families_answer_as_generate_does(family: str, engine: str, tmp_path: Path) -> None:
+    if family == "mistral3":
+        pytest.importorskip("torchvision", reason="the processor of transformers needs torchvision")
     compare(make_model(family, tmp_path / family), {"engine": engine})
 
 

@@ -2,7 +2,8 @@
 
 A LLaVA has one size of image, and as many tokens for each. A Qwen2-VL has more tokens for larger images, and positions
 in three dimensions; a Qwen3-VL adds features of the image to later layers. A Gemma 3 puts further tokens around those
-of an image, and has sliding windows. All use the byte-level tokenizer of `support.models`.
+of an image, and has sliding windows. Those of `lines_and_tiles` read images of any shape. All use the byte-level
+tokenizer of `support.models`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 import torch
 
 from support.models import byte_level_definition
+from support.weights.lines_and_tiles import MAKERS, MARKERS
 
 __all__ = ["FAMILIES", "FURTHER", "data_url", "make_model", "picture", "vision_files"]
 
 FAMILIES = ("llava", "qwen2_vl")
-FURTHER = ("qwen3_vl", "gemma3")
+FURTHER = ("qwen3_vl", "gemma3", *MAKERS)
 """Families that are tried on fewer engines."""
 _PLAIN = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
 _QWEN = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -31,6 +33,7 @@ _MARKERS = {
     "qwen2_vl": _QWEN,
     "qwen3_vl": _QWEN,
     "gemma3": tuple(_GEMMA.values()),
+    **MARKERS,
 }
 _QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 _QWEN_VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
@@ -39,6 +42,7 @@ _IMAGE = {
     "qwen2_vl": _QWEN_IMAGE,
     "qwen3_vl": _QWEN_IMAGE,
     "gemma3": "<start_of_image>",
+    **{family: markers[0] for family, markers in MARKERS.items()},
 }
 _TEMPLATE = """\
 {%- for message in messages %}
@@ -77,8 +81,7 @@ def make_model(family: str, folder: Path) -> Path:
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
     template = _TEMPLATE.replace("IMAGE", _IMAGE[family]).replace("VIDEO", _QWEN_VIDEO)
     (folder / "chat_template.jinja").write_text(template, "utf-8")
-    make = {"llava": _llava, "qwen2_vl": _qwen2_vl, "qwen3_vl": _qwen3_vl, "gemma3": _gemma3}[family]
-    config, processor = make(ids, vocab_size)
+    config, processor = _made(family, ids, vocab_size)
     for name, content in processor.items():
         _write(folder / name, content)
     _write(folder / "config.json", {**config, "dtype": "float32"})
@@ -91,16 +94,25 @@ def make_model(family: str, folder: Path) -> Path:
                 weight.mul_(25.0 if "embed_tokens" in name else 3.0)
     model.generation_config.eos_token_id = ids["<|im_end|>"]
     model.save_pretrained(folder)
-    _name_as_published(folder / "model.safetensors")
+    if family not in MAKERS:
+        _name_as_published(folder / "model.safetensors")
     return folder
 
 
 def vision_files(family: str) -> dict[str, dict[str, Any]]:
-    """Return the JSON files of a LLaVA or Gemma 3 that say what it makes of images, by name."""
+    """Return the JSON files of a family that our engine runs that say what it makes of images, by name."""
     ids = {"<|im_end|>": 1, "<|endoftext|>": 2}
     ids |= {marker: number for number, marker in enumerate(_MARKERS[family], 10)}
-    config, processor = {"llava": _llava, "gemma3": _gemma3}[family](ids, 64)
+    config, processor = _made(family, ids, 64)
     return {"config.json": config, **processor}
+
+
+def _made(family: str, ids: dict[str, int], vocab_size: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    if family in MAKERS:
+        text = {**_TEXT_SIZES, "vocab_size": vocab_size, "eos_token_id": ids["<|im_end|>"]}
+        return MAKERS[family](ids, text)
+    make = {"llava": _llava, "qwen2_vl": _qwen2_vl, "qwen3_vl": _qwen3_vl, "gemma3": _gemma3}[family]
+    return make(ids, vocab_size)
 
 
 def _name_as_published(path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Pixels are those of transformers' image processors, to the bit; what a processor does besides is refused by name."""
+"""Pixels are those of transformers' image processors, to the bit; what a processor does besides is refused by name.
+
+Images have any shape, and lie on a side where their EXIF says so; their size is known from the header.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ import pytest
 import torch
 import transformers
 from support.weights.vision import picture
-from tests.engines.native.models.test_vision import CASES
+from tests.engines.native.models.test_vision import CASES, IMAGE
 
 from plumbline.engines.media.images import ImageError
 from plumbline.engines.native.models import UnsupportedModelError, describe
 from plumbline.engines.native.models.vision import Preparation, read_preparation, read_vision
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+ImageOps = pytest.importorskip("PIL.ImageOps", reason="Pillow is not installed")
 
 PROCESSORS: dict[str, dict[str, Any]] = {
     "CLIPImageProcessor": {"size": {"shortest_edge": 33}, "crop_size": {"height": 30, "width": 30}},
@@ -26,30 +30,56 @@ PROCESSORS: dict[str, dict[str, Any]] = {
         "size": {"height": 30, "width": 30}, "crop_size": {"height": 30, "width": 30}, "do_pad": True,
     },
     "Gemma3ImageProcessor": {"size": {"height": 30, "width": 30}},
+    "PixtralImageProcessor": {"size": {"longest_edge": 63}, "patch_size": 14},
 }  # fmt: skip
+FAMILIES = {"PixtralImageProcessor": "mistral3"}
+WHOLE = {"PixtralImageProcessor": {"patch_size": 7, "spatial_merge_size": 2}}
+"""What `processor_config.json` says besides."""
 
 
 def preparation(folder: Path, kind: str, **changes: Any) -> Preparation:
     """What a folder with one of the processors says."""
     fields = {"image_processor_type": kind, **PROCESSORS.get(kind, {}), **changes}
     (folder / "preprocessor_config.json").write_text(json.dumps(fields))
-    config = json.loads(CASES[0].config().to_json_string()) | {"model_type": "llava"}
+    if kind in WHOLE:
+        (folder / "processor_config.json").write_text(json.dumps(WHOLE[kind]))
+    family = FAMILIES.get(kind, "llava")
+    case = next(case for case in CASES if case.family == family)
+    config = json.loads(case.config().to_json_string()) | {"model_type": family}
     return read_preparation(folder, read_vision(config, describe(config)))
+
+
+def lying(data: bytes, orientation: int) -> bytes:
+    """The same picture with an orientation."""
+    image, file = Image.open(io.BytesIO(data)), io.BytesIO()
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    image.save(file, "PNG", exif=exif)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize("kind", PROCESSORS)
 def test_pixels_are_those_of_transformers_processors(kind: str, tmp_path: Path) -> None:
     ours = preparation(tmp_path, kind)
     theirs = getattr(transformers, f"{kind}Pil")(**PROCESSORS[kind])
-    for width, height in ((30, 30), (61, 40), (7, 90), (200, 31)):
-        data = picture(width, height, seed=width)
-        expected = theirs(Image.open(io.BytesIO(data)), return_tensors="pt").pixel_values[0]
+    for number, (width, height) in enumerate([(30, 30), (61, 40), (7, 90), (200, 31), (63, 64), (1, 62)]):
+        data = lying(picture(width, height, seed=width), 1 + number)
+        upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        expected = theirs(upright, return_tensors="pt").pixel_values[0]
         assert torch.equal(ours.pixels(data), expected), (width, height)
+        assert ours.size(data) == tuple(expected.shape[1:])
 
 
 def test_an_image_that_is_huge_as_a_square_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="as a square"):
         preparation(tmp_path, "LlavaImageProcessor").pixels(picture(10_100, 60))
+
+
+def test_an_image_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+    ours, narrow = preparation(tmp_path, "PixtralImageProcessor"), picture(128, 1)
+    for read in (ours.size, ours.pixels):
+        with pytest.raises(ImageError, match="nothing is left"):
+            read(narrow)
 
 
 @pytest.mark.parametrize(("kind", "change", "problem"), [
@@ -61,6 +91,10 @@ def test_an_image_that_is_huge_as_a_square_is_refused(tmp_path: Path) -> None:
     ("SiglipImageProcessor", {"do_pad": True}, "do_pad"),
     ("Gemma3ImageProcessor", {"do_pan_and_scan": True}, "do_pan_and_scan"),
     ("Qwen2VLImageProcessor", {}, "Qwen2VLImageProcessor"),
+    ("PixtralImageProcessor", {"size": {"shortest_edge": 20}}, "shortest_edge"),
+    ("PixtralImageProcessor", {"size": {"longest_edge": 0}}, "longest_edge"),
+    ("PixtralImageProcessor", {"size": {"longest_edge": 900}}, "16900 patches"),
+    ("PixtralImageProcessor", {"do_center_crop": True}, "do_center_crop"),
 ])  # fmt: skip
 def test_what_a_processor_does_besides_is_refused_by_name(
     kind: str, change: dict[str, Any], problem: str, tmp_path: Path
@@ -69,12 +103,32 @@ def test_what_a_processor_does_besides_is_refused_by_name(
         preparation(tmp_path, kind, **change)
 
 
-def test_a_processor_with_other_tokens_for_an_image_is_refused(tmp_path: Path) -> None:
-    found = {"patch_size": 7, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
-    for change, problem in (({}, ""), ({"num_additional_image_tokens": 0}, "tokens")):
-        (tmp_path / "processor_config.json").write_text(json.dumps(found | change))
-        if problem:
-            with pytest.raises(UnsupportedModelError, match=problem):
-                preparation(tmp_path, "SiglipImageProcessor")
-        else:
-            assert preparation(tmp_path, "SiglipImageProcessor").size(b"") == (30, 30)
+@pytest.mark.parametrize(("kind", "found", "change", "problem"), [
+    ("SiglipImageProcessor",
+     {"patch_size": 7, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"},
+     {"num_additional_image_tokens": 0}, "tokens"),
+    ("PixtralImageProcessor", WHOLE["PixtralImageProcessor"], {"spatial_merge_size": 1}, "7 x 7 pixels"),
+    ("PixtralImageProcessor", WHOLE["PixtralImageProcessor"], {"image_break_token": "<br>"}, "image_break_token"),
+])  # fmt: skip
+def test_a_processor_with_other_tokens_for_an_image_is_refused(
+    kind: str,
+    found: dict[str, Any],
+    change: dict[str, Any],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(WHOLE, kind, found)
+    preparation(tmp_path, kind)
+    monkeypatch.setitem(WHOLE, kind, found | change)
+    with pytest.raises(UnsupportedModelError, match=problem):
+        preparation(tmp_path, kind)
+
+
+def test_lines_of_an_image_end_with_tokens_of_their_own() -> None:
+    config = json.loads(next(case for case in CASES if case.family == "mistral3").config().to_json_string())
+    vision = read_vision(config, describe(config))
+    tokens = {"[IMG_BREAK]": 12, "[IMG_END]": 13}
+    layout = vision.layout(28, 42, lambda text: (tokens[text],))
+    assert layout.token_ids == (IMAGE, IMAGE, IMAGE, 12, IMAGE, IMAGE, IMAGE, 13)
+    assert [tuple(part) for part in layout.parts] == [(0, 0, 3), (4, 3, 3)]

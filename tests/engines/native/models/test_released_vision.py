@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,26 @@ SIGLIP = {
     "patch_size": 14,
     "vision_use_head": False,
 }
+PIXTRAL_TOWER = {
+    "attention_dropout": 0.0,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "image_size": 1540,
+    "initializer_range": 0.02,
+    "intermediate_size": 4096,
+    "model_type": "pixtral",
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "num_hidden_layers": 24,
+    "patch_size": 14,
+}
 HALF = [0.5, 0.5, 0.5]
 PREPARED = {"do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True}
 PREPARED |= {"rescale_factor": 0.00392156862745098, "resample": 3}
+CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
+PIXTRAL_MARKS = {"image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]", "image_token": "[IMG]"}
+PIXTRAL = {"processor_class": "PixtralProcessor", **PIXTRAL_MARKS}
 SEEING: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] = {
     "LLaVA 1.5 7B": (
         {
@@ -60,9 +78,8 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] = 
         | {
             "crop_size": {"height": 336, "width": 336},
             "do_center_crop": True,
-            "image_mean": [0.48145466, 0.4578275, 0.40821073],
+            **CLIP,
             "image_processor_type": "CLIPImageProcessor",
-            "image_std": [0.26862954, 0.26130258, 0.27577711],
             "processor_class": "LlavaProcessor",
             "size": {"shortest_edge": 336},
         },
@@ -134,17 +151,126 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] = 
         {"image_seq_length": 256, "processor_class": "Gemma3Processor"},
         256,
     ),
+    "Pixtral 12B": (
+        {
+            "model_type": "llava",
+            "ignore_index": -100,
+            "image_seq_length": 1,
+            "image_token_index": 10,
+            "projector_hidden_act": "gelu",
+            "text_config": {
+                "head_dim": 128,
+                "hidden_size": 5120,
+                "intermediate_size": 14336,
+                "is_composition": True,
+                "max_position_embeddings": 1024000,
+                "model_type": "mistral",
+                "num_hidden_layers": 40,
+                "num_key_value_heads": 8,
+                "rms_norm_eps": 1e-05,
+                "rope_theta": 1000000000.0,
+                "sliding_window": None,
+                "vocab_size": 131072,
+            },
+            "torch_dtype": "bfloat16",
+            "vision_config": {
+                "head_dim": 64,
+                "hidden_act": "silu",
+                "image_size": 1024,
+                "is_composition": True,
+                "model_type": "pixtral",
+                "patch_size": 16,
+                "rope_theta": 10000.0,
+                "tie_word_embeddings": False,
+            },
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+        },
+        PREPARED
+        | CLIP
+        | {
+            "image_processor_type": "PixtralImageProcessor",
+            "patch_size": {"height": 16, "width": 16},
+            "processor_class": "PixtralProcessor",
+            "size": {"longest_edge": 1024},
+        },
+        PIXTRAL | {"patch_size": 16},
+        40 * 30,
+    ),
+    "Mistral Small 3.1 24B": (
+        {
+            "model_type": "mistral3",
+            "image_token_index": 10,
+            "multimodal_projector_bias": False,
+            "projector_hidden_act": "gelu",
+            "spatial_merge_size": 2,
+            "text_config": SHARED
+            | shape(40, 32, 8, 5120, 32768, 131072, 131072)
+            | {"head_dim": 128, "model_type": "mistral", "sliding_window": None},
+            "torch_dtype": "bfloat16",
+            "vision_config": PIXTRAL_TOWER | {"rope_theta": 10000.0},
+            "vision_feature_layer": -1,
+        },
+        PREPARED
+        | CLIP
+        | {
+            "image_processor_type": "PixtralImageProcessor",
+            "patch_size": 14,
+            "processor_class": "PixtralProcessor",
+            "size": {"longest_edge": 1540},
+        },
+        PIXTRAL | {"patch_size": 14, "spatial_merge_size": 2},
+        23 * 18,
+    ),
+    "Ministral 3 3B": (
+        {
+            "model_type": "mistral3",
+            "dtype": "bfloat16",
+            "image_token_index": 10,
+            "multimodal_projector_bias": False,
+            "projector_hidden_act": "gelu",
+            "spatial_merge_size": 2,
+            "text_config": SHARED
+            | shape(26, 32, 8, 3072, 9216, 131072, 262144)
+            | {"head_dim": 128, "model_type": "ministral3"},
+            "vision_config": PIXTRAL_TOWER
+            | {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+            "vision_feature_layer": -1,
+        },
+        {},
+        PIXTRAL
+        | {
+            "image_processor": PREPARED
+            | CLIP
+            | {
+                "crop_size": None,
+                "data_format": "channels_first",
+                "do_center_crop": None,
+                "do_pad": None,
+                "image_processor_type": "PixtralImageProcessorFast",
+                "pad_size": None,
+                "patch_size": 14,
+                "processor_class": "PixtralProcessor",
+                "size": {"longest_edge": 1540},
+            },
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+        },
+        23 * 18,
+    ),
 }
-"""Models of images and text: the config, that of pixels, that of the processor, and the tokens of an image."""
+"""Models of images and text: the config, that of pixels, that of the processor, and the rows of a picture."""
 
 
 @pytest.mark.parametrize("name", SEEING)
 def test_the_images_of_a_release_are_read(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("PIL", reason="Pillow is not installed")
-    config, pixels, processor, tokens = SEEING[name]
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    file = io.BytesIO()
+    image.new("1", (640, 480)).save(file, "PNG")
+    config, pixels, processor, rows = SEEING[name]
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(pixels), "utf-8")
     (tmp_path / "processor_config.json").write_text(json.dumps(processor), "utf-8")
     vision = read_vision(config, describe(config))
-    assert vision.num_tokens == tokens
     prepared = read_preparation(tmp_path, vision)
-    assert prepared.size(b"") == (vision.tower.image_size,) * 2
+    layout = vision.layout(*prepared.size(file.getvalue()), lambda text: (len(text),))
+    assert layout.num_rows == rows

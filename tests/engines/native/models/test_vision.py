@@ -22,12 +22,14 @@ import transformers
 from support.weights.adapters import merge, write_adapter
 from support.weights.model_driver import Driver, Sequence
 from support.weights.model_families import SMALL, WIDE
+from support.weights.reference_images import reference_images
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.adapters.config import AdapterError
 from plumbline.engines.native.models.vision import UnwantedError, read_vision
-from plumbline.engines.native.models.vision.square.description import SquareVision
+from plumbline.engines.native.models.vision.interface import Vision
+from plumbline.engines.native.models.vision.layout import ImageLayout
 from plumbline_kernels.cpu.library import load
 from plumbline_kernels.lora import AdapterRows
 
@@ -49,10 +51,12 @@ class Case:
     text_changes: dict[str, Any] = field(default_factory=dict)
     is_compiled: bool = False
     family: str = "llava"
+    sizes: tuple[tuple[int, int], ...] = ((30, 30),)
+    """The heights and widths of images."""
 
     @property
     def name(self) -> str:
-        return f"{self.text}-{self.tower['model_type']}{'-compiled' * self.is_compiled}"
+        return f"{self.family}-{self.text}-{self.tower['model_type']}{'-compiled' * self.is_compiled}"
 
     def config(self) -> Any:
         wide = WIDE | ({"head_dim": 32} if "head_dim" in self.text_changes else {})
@@ -80,6 +84,8 @@ GEMMA3 = {
     "vision_feature_layer": None,
     "image_token_index": IMAGE,
 }
+PIXTRAL = {"model_type": "pixtral", "patch_size": 7, "head_dim": 16, "hidden_act": "silu", **TOWER}
+LINES = ((14, 42), (28, 14), (42, 28), (14, 28))
 CASES = [
     Case("llama", CLIP),
     Case("llama", CLIP, {"projector_hidden_act": "gelu"}, is_compiled=True),
@@ -99,6 +105,21 @@ CASES = [
     ),
     Case("gemma3_text", SIGLIP, GEMMA, GEMMA_TEXT, family="gemma3"),
     Case("gemma3_text", SIGLIP, GEMMA, GEMMA_TEXT, family="gemma3", is_compiled=True),
+    Case(
+        "mistral",
+        PIXTRAL,
+        {"vision_feature_layer": [-1, -3], "vision_feature_select_strategy": "full"},
+        sizes=((7, 21), (14, 7), (7, 7), (21, 14)),
+    ),
+    Case("mistral", PIXTRAL, {"vision_feature_layer": -2}, family="mistral3", sizes=LINES),
+    Case(
+        "ministral3",
+        PIXTRAL | {"hidden_act": "gelu", "rope_theta": 100.0},
+        {"multimodal_projector_bias": True},
+        family="mistral3",
+        sizes=LINES,
+        is_compiled=True,
+    ),
 ]
 
 
@@ -108,11 +129,17 @@ class Pair:
 
     reference: Any
     model: Transformer
-    vision: SquareVision
+    vision: Vision
+    sizes: tuple[tuple[int, int], ...]
+
+    def size(self, seed: int) -> tuple[int, int]:
+        return self.sizes[seed % len(self.sizes)]
 
     def pixels(self, seed: int) -> torch.Tensor:
-        side = self.vision.tower.image_size
-        return torch.randn(3, side, side, generator=torch.Generator().manual_seed(seed))
+        return torch.randn(3, *self.size(seed), generator=torch.Generator().manual_seed(seed))
+
+    def layout(self, seed: int) -> ImageLayout:
+        return self.vision.layout(*self.size(seed), lambda text: (len(text),))
 
     def rows(self, seed: int) -> torch.Tensor:
         assert self.model.vision is not None
@@ -138,8 +165,9 @@ class Pair:
         images = []
         for part in parts:
             if isinstance(part, int):
-                images.append((len(tokens), self.rows(part)))
-                tokens += [IMAGE] * self.vision.num_tokens
+                layout, rows = self.layout(part), self.rows(part)
+                images += [(len(tokens) + each.first, each.of(rows)) for each in layout.parts]
+                tokens += layout.token_ids
             else:
                 tokens += part
         sequence = driver.add(tokens, max_len)
@@ -153,8 +181,8 @@ class Pair:
         computed = sequence.tokens[: sequence.num_computed_tokens]
         ids = torch.tensor([computed])
         kinds = {"token_type_ids": (ids == IMAGE).long()} if self.vision.whole else {}
-        pixels = torch.stack([self.pixels(seed) for seed in seeds])
-        logits: torch.Tensor = self.reference(ids, pixel_values=pixels, **kinds).logits[0]
+        images = reference_images(self.vision, [self.pixels(seed) for seed in seeds])
+        logits: torch.Tensor = self.reference(ids, **images, **kinds).logits[0]
         return logits.float()
 
     def assert_same(self, sequence: Sequence, parts: list[int | list[int]]) -> None:
@@ -186,11 +214,10 @@ def made(case: Case, folder: Path) -> Pair:
     reference.save_pretrained(folder)
     fields = json.loads((folder / "config.json").read_text())
     vision = read_vision(fields, describe(fields))
-    assert isinstance(vision, SquareVision)
     library = load() if case.is_compiled else None
     model = load_model(folder, torch.float32, library=library, vision=vision)
     assert (model.library is not None) == case.is_compiled
-    return Pair(reference, model, vision)
+    return Pair(reference, model, vision, case.sizes)
 
 
 def text(length: int, seed: int) -> list[int]:
@@ -199,10 +226,12 @@ def text(length: int, seed: int) -> list[int]:
 
 @torch.inference_mode()
 def test_the_rows_of_an_image_are_those_of_transformers(pair: Pair) -> None:
-    found = pair.reference.get_image_features(pair.pixels(1).unsqueeze(0)).pooler_output[0]
-    rows = pair.rows(1)
-    assert rows.shape == (pair.vision.num_tokens, pair.vision.hidden_size)
-    torch.testing.assert_close(rows, found, atol=1e-4, rtol=0)
+    for seed in range(len(pair.sizes)):
+        images = reference_images(pair.vision, [pair.pixels(seed)])
+        found = pair.reference.get_image_features(**images).pooler_output[0]
+        rows = pair.rows(seed)
+        assert rows.shape == (pair.layout(seed).num_rows, pair.vision.hidden_size)
+        torch.testing.assert_close(rows, found, atol=1e-4, rtol=0)
 
 
 def test_a_tower_runs_in_a_type_that_the_processor_multiplies(tmp_path: Path) -> None:
@@ -236,7 +265,7 @@ def test_prompts_whole_cut_and_after_cached_blocks_have_the_logits_of_transforme
     whole, cut = (pair.sequence(driver, parts, 64) for _ in range(2))
     other_parts: list[int | list[int]] = [3, text(2, 4)]
     other = pair.sequence(driver, other_parts, 32)
-    second = cut.images[1][0]
+    second = len(parts[0]) + len(pair.layout(1).token_ids) + len(parts[2])
     driver.step([(whole, len(whole.tokens))])
     # The cuts are inside of both images, beside a decode and another prompt.
     whole.tokens.append(int(whole.logits[-1][:IMAGE].argmax()))
@@ -332,7 +361,11 @@ def test_the_names_of_released_checkpoints_are_read(names: dict[str, str], tmp_p
     ({"projector_hidden_act": "relu"}, "projector_hidden_act"),
     ({"image_token_index": 4000}, "image_token_index"),
     ({"text_config": {**SMALL, "model_type": "granite", "embedding_multiplier": 2.0}}, "granite"),
-    ({"model_type": "mistral3", "text_config": {}}, "mistral3"),
+    ({"model_type": "mistral3"}, "pixtral"),
+    ({"vision_config": PIXTRAL | {"head_dim": 8}, "vision_feature_select_strategy": "full"}, "head_dim"),
+    ({"vision_config": PIXTRAL | {"rope_parameters": {"rope_type": "yarn"}}, "vision_feature_select_strategy": "full"},
+     "yarn"),
+    ({"model_type": "mistral3", "vision_config": PIXTRAL, "vision_feature_layer": [0, 1]}, "one layer"),
     (GEMMA3 | {"mm_tokens_per_image": 5}, "mm_tokens_per_image"),
     (GEMMA3 | {"mm_tokens_per_image": 16}, "sliding_window"),
     (GEMMA3 | {"vision_config": CLIP}, "siglip_vision_model"),

@@ -34,9 +34,9 @@ MOST_SHOWN = 80
 """Characters of a value in an error."""
 _FROM_TRANSFORMERS = (
     "_attn_implementation _attn_implementation_autoset _name_or_path architectures attn_implementation auto_map "
-    "chunk_size_feed_forward id2label is_decoder is_encoder_decoder label2id model_type output_attentions "
-    "output_hidden_states problem_type return_dict transformers.js_config transformers_version unsloth_fixed "
-    "unsloth_version use_cache"
+    "chunk_size_feed_forward id2label is_composition is_decoder is_encoder_decoder label2id model_type "
+    "output_attentions output_hidden_states problem_type return_dict transformers.js_config transformers_version "
+    "unsloth_fixed unsloth_version use_cache"
 )
 """What transformers writes for every model, and what its users and tools add."""
 _OF_TRAINING = (

@@ -73,9 +73,15 @@ class Biases(TypedDict):
     o_bias: bool
 
 
-def heads(fields: Fields, head_dim: int | None = None) -> Heads:
-    """Read the number and width of heads; `head_dim` is the family's default, None for the width divided by them."""
-    number = fields.integer("num_attention_heads")
+def heads(fields: Fields, head_dim: int | None = None, number: int | None = None) -> Heads:
+    """Read the number and width of heads.
+
+    Args:
+        fields: of the config.
+        head_dim: the family's default; None for the width divided by the number of heads.
+        number: the family's default; None for none.
+    """
+    number = fields.integer("num_attention_heads", number)
     kv_heads = fields.integer("num_key_value_heads", number)
     width = fields.integer("head_dim", head_dim or fields.integer("hidden_size") // number)
     return {"heads": number, "kv_heads": kv_heads, "head_dim": width}

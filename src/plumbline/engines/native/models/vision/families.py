@@ -16,6 +16,10 @@ from plumbline.engines.native.models.description import ModelDescription, Unsupp
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.linear import can_pack
 from plumbline.engines.native.models.vision.interface import Fetch, Preparation, Vision, VisionEncoder
+from plumbline.engines.native.models.vision.pixtral.config import read_mistral3, read_pixtral
+from plumbline.engines.native.models.vision.pixtral.description import PixtralVision
+from plumbline.engines.native.models.vision.pixtral.encoder import PixtralEncoder
+from plumbline.engines.native.models.vision.pixtral.pixels import read_pixtral_processor
 from plumbline.engines.native.models.vision.square.config import read_gemma3, read_llava
 from plumbline.engines.native.models.vision.square.description import SquareVision
 from plumbline.engines.native.models.vision.square.encoder import SquareEncoder
@@ -34,12 +38,21 @@ class _Kind:
     """Take the description, the weights and the type of the text."""
 
 
+def _read_any_llava(fields: Fields, text: ModelDescription) -> Vision:
+    kind = fields.get("vision_config", {}).get("model_type")
+    return read_pixtral(fields, text) if kind == "pixtral" else read_llava(fields, text)
+
+
 VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {
-    "llava": read_llava,
+    "llava": _read_any_llava,
     "gemma3": read_gemma3,
+    "mistral3": read_mistral3,
 }
 """The models whose images the engine reads, by `model_type`."""
-_KINDS: dict[type[Vision], _Kind] = {SquareVision: _Kind(read_square, SquareEncoder)}
+_KINDS: dict[type[Vision], _Kind] = {
+    PixtralVision: _Kind(read_pixtral_processor, PixtralEncoder),
+    SquareVision: _Kind(read_square, SquareEncoder),
+}
 
 
 def read_vision(config: Json, text: ModelDescription) -> Vision:

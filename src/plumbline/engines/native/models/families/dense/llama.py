@@ -20,7 +20,7 @@ __all__ = ["FAMILIES"]
 
 _LLAVA = Wrapped(
     "llava",
-    "LLaVA 1.5 and others of its kind, with images by CLIP or SigLIP",
+    "LLaVA 1.5 and others of its kind, with images by CLIP, SigLIP or Pixtral's tower",
     {
         "hidden_size": 4096,
         "intermediate_size": 11008,

@@ -25,7 +25,7 @@ __all__ = ["FAMILIES", "windowed_layers"]
 
 _MISTRAL3 = Wrapped(
     "mistral3",
-    "the text of Mistral Small 3.1 and 3.2, Ministral 3",
+    "Mistral Small 3.1 and 3.2, Ministral 3, with images by Pixtral's tower",
     {
         "head_dim": 128,
         "hidden_size": 5120,
@@ -43,7 +43,8 @@ _MISTRAL3 = Wrapped(
 
 def _mistral(fields: Fields) -> ModelDescription:
     fields.refuse("attention_bias", "mlp_bias")
-    mixer = Attention(**heads(fields), rope=read_rope(fields), window=fields.get("sliding_window"))
+    # Pixtral 12B leaves the number of heads out.
+    mixer = Attention(**heads(fields, number=32), rope=read_rope(fields), window=fields.get("sliding_window"))
     return model(fields, alike(fields, mixer, dense(fields)))
 
 

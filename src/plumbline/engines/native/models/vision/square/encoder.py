@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.vision.interface import Fetch, UnwantedError
-from plumbline.engines.native.models.vision.layers import ACTIVATIONS, Norm
+from plumbline.engines.native.models.vision.layers import ACTIVATIONS, Norm, attend, cut
 from plumbline.engines.native.models.vision.square.description import (
     LlavaProjector,
     PoolingProjector,
@@ -86,20 +86,16 @@ class SquareEncoder:
 
     def _embed(self, pixels: Tensor) -> Tensor:
         """Return the rows before the first layer."""
-        tower = self.vision.tower
-        side, size = tower.side, tower.patch_size
-        whole = pixels[:, : side * size, : side * size].reshape(3, side, size, side, size)
-        rows = self._patches(whole.permute(1, 3, 0, 2, 4).reshape(side * side, -1))
+        rows = self._patches(cut(pixels, self.vision.tower.patch_size))
         if self._class is not None:
             rows = torch.cat((self._class.unsqueeze(0), rows))
         rows = rows + self._positions
         return rows if self._first_norm is None else self._first_norm(rows)
 
     def _attend(self, x: Tensor, layer: _Layer, tower: Tower) -> Tensor:
-        # [3, heads, rows, head width]
-        q, k, v = layer.qkv(x).view(len(x), 3, tower.heads, -1).permute(1, 2, 0, 3)
-        mixed = F.scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
-        return layer.out(mixed[0].transpose(0, 1).reshape(len(x), -1))
+        # [rows, 3, heads, head width]
+        q, k, v = layer.qkv(x).view(len(x), 3, tower.heads, -1).unbind(1)
+        return layer.out(attend(q, k, v))
 
 
 class _Weights:
