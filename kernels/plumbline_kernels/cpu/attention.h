@@ -30,6 +30,7 @@ struct Attention {
   const int64_t* reach;  // The last position that each query attends to, never less than before; null for its own.
   long sequences, table_width, block_size, heads, kv_heads, dim;
   long window;  // 0 for none
+  bool tiled;   // Whether windows are side by side.
   float scale, softcap;  // softcap: 0 for none
   const float* sinks;    // [heads], scores of one more key without a value; or null
   int threads;
@@ -173,7 +174,11 @@ class Tile {
     std::memset(o_, 0, sizeof(float) * rows * dim);
     for (int r = 0; r < rows; r++) top_[r] = LOWEST, total_[r] = splat(0.0f);
 
-    long earliest = a.window ? context + first + 1 - a.window : 0;
+    const auto first_key = [&](long query) {
+      long position = context + query;
+      return !a.window ? 0 : a.tiled ? position / a.window * a.window : position + 1 - a.window;
+    };
+    long earliest = first_key(first);
     const auto last_key = [&](long query) { return a.reach ? a.reach[base + query] : context + query; };
     long skipped = first;  // Queries before it have no key in a block.
     for (long block = earliest > 0 ? earliest / KEYS * KEYS : 0; block <= last_key(stop - 1); block += KEYS) {
@@ -184,8 +189,8 @@ class Tile {
         for (int key = 0; key < KEYS; key += PANEL)
           products<A, GROUPS>(count, q_ + from * dim, dim, k_ + key * dim, PANEL * PER, dim / PER, s_ + key, KEYS, false);
         for (int r = from; r < from + count; r++) {
-          long query = first + r / shared, position = context + query - block;
-          weigh(r, r - from, a.scale * LOG2E, a.softcap, a.window ? position - a.window + 1 : 0, last_key(query) - block, dim);
+          long query = first + r / shared;
+          weigh(r, r - from, a.scale * LOG2E, a.softcap, first_key(query) - block, last_key(query) - block, dim);
         }
         float* sums = o_ + from * dim;
         long column = 0;

@@ -29,9 +29,10 @@ struct Experts {
   Matrix router;             // fp32
   const float* correction;   // [number], or null
   const float* shared_gate;  // [width of the model], or null
+  const float* factors;      // [number], on weights, or null
   const Matrix *gate_up, *down;
   int64_t number, top_k, groups, chosen_groups;
-  int32_t sigmoid, late_softmax, best_two, normalised;
+  int32_t sigmoid, late_softmax, best_two, normalised, of_inputs;
   float floor, scale;
   int32_t activation;
 };
@@ -106,8 +107,10 @@ class Mixture {
     each_token(tokens, e.number * 16, threads, [&](long token) {
       thread_local std::vector<int32_t> order;
       thread_local std::vector<float> choice;
-      choose(e, logits_.data() + token * e.number, chosen_.data() + token * e.top_k, weights_.data() + token * e.top_k,
-             order, choice);
+      int32_t* chosen = chosen_.data() + token * e.top_k;
+      float* weights = weights_.data() + token * e.top_k;
+      choose(e, logits_.data() + token * e.number, chosen, weights, order, choice);
+      for (long i = 0; e.factors && i < e.top_k; i++) weights[i] *= e.factors[chosen[i]];
     });
     takers_.resize(e.number);
     for (auto& takers : takers_) takers.clear();
@@ -129,23 +132,36 @@ class Mixture {
     });
   }
 
+  // Copy the input of an expert; with weights of inputs, times the weight, which the result has no more then.
+  void take(const Experts& e, const T* x, T* to, long place, long width) {
+    x += place / e.top_k * width;
+    if (!e.of_inputs) {
+      std::memcpy(to, x, width * sizeof(T));
+      return;
+    }
+    T weight[LANES];
+    store(weight, splat(weights_[place]));
+    for (long i = 0; i < width; i += LANES) store(to + i, load(x + i) * number(weight[0]));
+    weights_[place] = 1.0f;
+  }
+
  public:
-  // out = the weighted results of the experts of x [tokens, width], + shared [tokens, width] times its gate.
-  void run(const Experts& e, const T* x, const T* shared, T* out, long tokens, long width, int threads) {
-    route(e, x, tokens, width, threads);
+  // out = the weighted results of the experts of x [tokens, width], which the router chooses by `asked`, + shared
+  // [tokens, width] times its gate.
+  void run(const Experts& e, const T* x, const T* asked, const T* shared, T* out, long tokens, long width, int threads) {
+    route(e, asked, tokens, width, threads);
     begin(e, shared, tokens, width, threads);
     for (long expert = 0; expert < e.number; expert++) {
       const auto& takers = takers_[expert];
-      long count = takers.size(), inner = e.down[expert].inputs;
+      long count = takers.size(), inner = e.down[expert].inputs, outer = e.gate_up[expert].outputs;
       if (!count) continue;
       inputs_.resize(count * width);
-      hidden_.resize(count * 2 * inner);
+      hidden_.resize(count * outer);
       gated_.resize(count * inner);
       results_.resize(count * width);
-      for (long i = 0; i < count; i++)
-        std::memcpy(inputs_.data() + i * width, x + takers[i] / e.top_k * width, width * sizeof(T));
+      for (long i = 0; i < count; i++) take(e, x, inputs_.data() + i * width, takers[i], width);
       product(inputs_.data(), e.gate_up[expert], hidden_.data(), count, threads);
-      gate(hidden_.data(), gated_.data(), count, inner, (Activation)e.activation, true, threads);
+      gate(hidden_.data(), gated_.data(), count, inner, (Activation)e.activation, outer != inner, threads);
       product(gated_.data(), e.down[expert], results_.data(), count, threads);
       each_token(count, width, threads, [&](long i) {
         float* to = sums_.data() + takers[i] / e.top_k * width;

@@ -37,6 +37,7 @@ class Heads(ctypes.Structure):
         ("after", ctypes.c_int32),
         ("values", ctypes.c_int32),
         ("window", ctypes.c_int32),
+        ("tiled", ctypes.c_int32),
     )
 
     @classmethod
@@ -51,13 +52,14 @@ class Heads(ctypes.Structure):
         norms: HeadNorms | None = None,
         temperature: Tensor | None = None,
         window: int | None = None,
+        tiled: bool = False,
         softcap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Heads:
         """Describe an attention; the arguments are those of `rope_kv_write` and `paged_attention`."""
         pointed = (cos_sin, temperature, None if norms is None else norms.weights.contiguous(), sinks)
         self = cls(heads, kv_heads, head_dim, *(None if x is None else x.data_ptr() for x in pointed))
-        self.scale, self.softcap, self.window = scale, softcap or 0.0, window or 0
+        self.scale, self.softcap, self.window, self.tiled = scale, softcap or 0.0, window or 0, tiled
         if norms is not None:
             self.eps, self.centred, self.whole = norms.eps, norms.centred, norms.whole
             self.after, self.values = norms.after, norms.values
@@ -132,6 +134,7 @@ class Experts(ctypes.Structure):
         ("router", Matrix),
         ("correction", ctypes.c_void_p),
         ("shared_gate", ctypes.c_void_p),
+        ("factors", ctypes.c_void_p),
         ("gate_up", ctypes.c_void_p),
         ("down", ctypes.c_void_p),
         ("number", ctypes.c_int64),
@@ -142,6 +145,7 @@ class Experts(ctypes.Structure):
         ("late_softmax", ctypes.c_int32),
         ("best_two", ctypes.c_int32),
         ("normalised", ctypes.c_int32),
+        ("of_inputs", ctypes.c_int32),
         ("floor", ctypes.c_float),
         ("scale", ctypes.c_float),
         ("activation", ctypes.c_int32),
@@ -158,17 +162,19 @@ class Experts(ctypes.Structure):
         *,
         correction: Tensor | None = None,
         shared_gate: Tensor | None = None,
+        factors: Tensor | None = None,
     ) -> Experts:
         """Describe a block of experts.
 
         Args:
             routing: how tokens choose.
             router: fp32, [E, D].
-            gate_up: for each expert [2 * I, D].
+            gate_up: for each expert [2 * I, D], or without a gate [I, D].
             down: for each expert [D, I].
-            activation: `silu`, `gelu_tanh` or `swiglu_oss`.
+            activation: of `ACTIVATIONS`.
             correction: see `route`.
             shared_gate: fp32 [D], whose product with a token is the gate of the shared experts before the sigmoid.
+            factors: fp32 [E], on the weights of tokens.
         """
         arrays = [(Matrix * len(parts))(*(Matrix.of(*part) for part in parts)) for parts in (gate_up, down)]
         self = cls(router=Matrix.of(*router), number=len(gate_up), activation=ACTIVATIONS[activation])
@@ -176,8 +182,9 @@ class Experts(ctypes.Structure):
             setattr(self, name, value)
         self.correction = None if correction is None else correction.data_ptr()
         self.shared_gate = None if shared_gate is None else shared_gate.data_ptr()
+        self.factors = None if factors is None else factors.data_ptr()
         self.gate_up, self.down = (ctypes.addressof(array) for array in arrays)
-        self.kept = (arrays, router, gate_up, down, correction, shared_gate)
+        self.kept = (arrays, router, gate_up, down, correction, shared_gate, factors)
         return self
 
 

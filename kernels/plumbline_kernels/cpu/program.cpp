@@ -10,7 +10,8 @@
 #include "rows.h"
 #include "sampling.h"
 
-enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE, EXPERTS, LATENT_WRITE, LATENT_VALUES, ADAPT, DELTA, SIGMOID };
+enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE, EXPERTS, LATENT_WRITE, LATENT_VALUES, ADAPT, DELTA, OPEN,
+                      KEEP, TOKENS };
 
 struct Op {
   Kind kind;
@@ -19,18 +20,18 @@ struct Op {
   void* out;           // [tokens, outputs]
   const void* weight;  // NORM (fp32, or null for a sum alone), LINEAR (packed), EMBED (the table)
   const void* more;    // NORM (fp32), LINEAR: bias, or null; LATENT_WRITE: latents and keys;
-                       // SIGMOID, SELECT: gates, or null
-  void* state;         // NORM, SELECT: the residual, or null; ROPE, ATTEND, LATENT_WRITE: keys; LINEAR: scales, or null;
+                       // OPEN: gates; TOKENS: second embeddings; EXPERTS: what the router reads, or null
+  void* state;         // NORM: the residual, or null; ROPE, ATTEND, LATENT_WRITE: keys; LINEAR: scales, or null;
                        // EXPERTS: the results of shared experts, or null; DELTA: inputs
-  void* values;        // ROPE, ATTEND: values; SELECT: one more tensor like the residual, or null; LINEAR: shifts, or null;
-                       // DELTA: matrices, fp32
+  void* values;        // ROPE, ATTEND: values; LINEAR: shifts, or null; DELTA: matrices, fp32
   int64_t inputs, outputs;
-  int64_t group;       // LINEAR: inputs that share a scale; SIGMOID, SELECT: from a row of gates to the next one
+  int64_t group;       // LINEAR: inputs that share a scale; OPEN, KEEP: from a row (of gates) to the next one
   const void* part;    // ROPE, ATTEND: Heads; EXPERTS: Experts; LATENT_*: Latent; ADAPT: Adapters; DELTA: Delta
   float eps;           // NORM
-  float factor;        // NORM: on what is added to the residual; EMBED: on the result
-  float scale;         // NORM: on the sum
-  int32_t mode;        // NORM: whether it is centred; GATE: the activation
+  float factor;        // NORM: on what is added to the residual; EMBED: on the result; TOKENS: on what is normalised
+  float scale;         // NORM: on the sum; TOKENS: on the result
+  int32_t mode;        // NORM: whether it is centred; GATE: the activation; OPEN: a `Gating`; EMBED: whether tokens of
+                       // given rows are taken for the first token
 };
 
 struct Model {
@@ -60,24 +61,17 @@ struct Step {
 namespace {
 
 template <typename T>
-void select(T* values, const int64_t* rows, long count, long width, long stride) {
+void keep(T* values, const int64_t* rows, long count, long width, long stride) {
   // In place: a row never moves up.
   for (long i = 0; i < count; i++) std::memmove(values + i * stride, values + rows[i] * stride, width * sizeof(T));
 }
 
-// Keep the tokens whose results are wanted.
 template <typename T>
-void select(const Op& op, const int64_t* rows, long count) {
-  select((T*)op.out, rows, count, op.outputs, op.outputs);
-  select((T*)op.state, rows, count, op.inputs, op.inputs);
-  if (op.values) select((T*)op.values, rows, count, op.inputs, op.inputs);
-  if (op.more) select((T*)op.more, rows, count, op.outputs, op.group);
-}
-
-template <typename T>
-void embed(const Step& step, const T* table, T* out, long tokens, long width, float factor) {
+void embed(const Step& step, const Op& op, const T* table, T* out, long tokens) {
+  long width = op.outputs;
+  float factor = op.factor;
   for (long i = 0; i < tokens; i++, out += width) {
-    const int64_t token = step.token_ids[i];
+    const int64_t token = op.mode && step.token_ids[i] < 0 ? 0 : step.token_ids[i];
     const T* from = token < 0 ? (const T*)step.given + (-1 - token) * width : table + token * width;
     if (token < 0 || factor == 1.0f) std::memcpy(out, from, width * sizeof(T));
     else
@@ -91,6 +85,42 @@ void multiply(const Op& op, const T* bias, Out* out, long rows, int threads) {
   product((const T*)op.in, matrix, out, rows, threads);
 }
 
+// Compute an operation of a layer's mixer.
+template <typename T>
+void mix(const Model& m, const Op& op, const Step& step, const Sequences& sequences, long tokens) {
+  const T *in = (const T*)op.in, *more = (const T*)op.more;
+  T* out = (T*)op.out;
+  switch (op.kind) {
+    case ROPE:
+      rope(Rope<T>{*(const Heads*)op.part, in, op.inputs, step.positions, step.slots, out, (T*)op.state, (T*)op.values, tokens,
+                   m.threads});
+      break;
+    case ATTEND: {
+      const Heads& heads = *(const Heads*)op.part;
+      attend(Attention<T>{in, (const T*)op.state, (const T*)op.values, out, sequences.query_start, sequences.seq_lens,
+                          sequences.tables, sequences.reach, sequences.count, sequences.width, m.block_size, heads.heads,
+                          heads.kv_heads, heads.dim, heads.window, heads.tiled != 0, heads.scale, heads.softcap, heads.sinks,
+                          m.threads});
+      break;
+    }
+    case LATENT_WRITE:
+      latent_write(*(const Latent*)op.part, in, more, (T*)op.state, out, step.positions, step.slots, tokens, m.threads);
+      break;
+    case LATENT_VALUES: {
+      const Latent& latent = *(const Latent*)op.part;
+      by_head(in, latent.rank + latent.rope_dim, latent.values, out, latent.value_dim, tokens, latent.heads, m.threads);
+      break;
+    }
+    case DELTA:
+      delta::run(*(const Delta*)op.part,
+                 States{step.all.query_start, step.all.seq_lens, step.state_rows, step.all.count, tokens}, in, op.inputs,
+                 (T*)op.state, (float*)op.values, out, m.threads);
+      break;
+    default:
+      break;
+  }
+}
+
 template <typename T>
 void run(const Model& m, const Op* ops, long count, const Step& step) {
   long tokens = step.tokens;
@@ -102,7 +132,7 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
     T* out = (T*)op.out;
     switch (op.kind) {
       case EMBED:
-        embed(step, weight, out, tokens, op.outputs, op.factor);
+        embed(step, op, weight, out, tokens);
         break;
       case NORM:
         norm(in, (T*)op.state, op.factor, op.scale, Norm{(const float*)op.weight, (const float*)op.more, op.eps, op.mode != 0},
@@ -111,34 +141,24 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
       case LINEAR:
         multiply(op, more, out, tokens, m.threads);
         break;
-      case ROPE:
-        rope(Rope<T>{*(const Heads*)op.part, in, op.inputs, step.positions, step.slots, out, (T*)op.state, (T*)op.values, tokens, m.threads});
+      case KEEP:
+        if (step.num_rows >= 0) keep(out, step.rows, step.num_rows, op.outputs, op.group);
         break;
       case SELECT:
         if (step.num_rows < 0) break;
-        select<T>(op, step.rows, step.num_rows);
         tokens = step.num_rows;
         sequences = &step.selected;
         adapted = &step.adapted_selected;
         break;
-      case ATTEND: {
-        const Heads& heads = *(const Heads*)op.part;
-        attend(Attention<T>{in, (const T*)op.state, (const T*)op.values, out, sequences->query_start,
-                            sequences->seq_lens, sequences->tables, sequences->reach, sequences->count, sequences->width, m.block_size,
-                            heads.heads, heads.kv_heads, heads.dim, heads.window, heads.scale, heads.softcap,
-                            heads.sinks, m.threads});
-        break;
-      }
       case GATE:
         gate(in, out, tokens, op.outputs, (Activation)op.mode, op.inputs != op.outputs, m.threads);
         break;
-      case SIGMOID:
-        open(in, more, op.group, out, tokens, op.outputs, m.threads);
+      case OPEN:
+        open(in, more, op.group, out, tokens, op.outputs, (Gating)op.mode, m.threads);
         break;
-      case DELTA:
-        delta::run(*(const Delta*)op.part,
-                   States{step.all.query_start, step.all.seq_lens, step.state_rows, step.all.count, tokens}, in,
-                   op.inputs, (T*)op.state, (float*)op.values, out, m.threads);
+      case TOKENS:
+        token_inputs(in, more, Norm{(const float*)op.weight, nullptr, op.eps, false}, op.factor, op.scale, out,
+                     tokens * op.outputs / op.inputs, op.inputs, m.threads);
         break;
       case ADAPT: {
         if (!adapted->count) break;
@@ -146,19 +166,13 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
         adaptation.run(*(const Adapters*)op.part, *adapted, in, op.inputs, out, op.outputs, m.threads);
         break;
       }
-      case LATENT_WRITE:
-        latent_write(*(const Latent*)op.part, in, more, (T*)op.state, out, step.positions, step.slots, tokens, m.threads);
-        break;
-      case LATENT_VALUES: {
-        const Latent& latent = *(const Latent*)op.part;
-        by_head(in, latent.rank + latent.rope_dim, latent.values, out, latent.value_dim, tokens, latent.heads, m.threads);
-        break;
-      }
       case EXPERTS: {
         thread_local Mixture<T> mixture;
-        mixture.run(*(const Experts*)op.part, in, (const T*)op.state, out, tokens, op.outputs, m.threads);
+        mixture.run(*(const Experts*)op.part, in, more ? more : in, (const T*)op.state, out, tokens, op.outputs, m.threads);
         break;
       }
+      default:
+        mix<T>(m, op, step, *sequences, tokens);
     }
   }
 }

@@ -14,7 +14,8 @@ from plumbline_kernels.cpu.parts import ACTIVATIONS, Adapters, Delta, Experts, H
 __all__ = ["Program"]
 
 _EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE, _EXPERTS, _LATENT_WRITE, _LATENT_VALUES = range(10)
-_ADAPT, _DELTA, _SIGMOID = range(10, 13)
+_ADAPT, _DELTA, _OPEN, _KEEP, _TOKENS = range(10, 15)
+_BY_SIGMOID, _OF_GELU = range(2)
 
 
 class _Model(ctypes.Structure):
@@ -83,7 +84,8 @@ class Program:
     """The operations of a forward pass, with buffers for at most `capacity` tokens.
 
     Each method records one operation and returns the buffer that it fills, [capacity, width]. Operations of the same
-    kind and width share a buffer, so a result must be used before the next one of its kind is recorded.
+    kind and width share a buffer, so a result must be used before the next one of its kind is recorded; that of a norm
+    before the second next one.
     """
 
     def __init__(
@@ -108,7 +110,8 @@ class Program:
         self._model = _Model(block_size, int(dtype == torch.bfloat16), library.threads)
         self._ops: list[Op] = []
         self._array: ctypes.Array[Op] | None = None
-        self._buffers: dict[tuple[int, int], Tensor] = {}
+        self._buffers: dict[tuple[int, int, int], Tensor] = {}
+        self._norms = 0
         self._kept: list[object] = []
         """What the operations point to."""
         self._step = _Step()
@@ -180,19 +183,41 @@ class Program:
         keys, values = cache
         return self._record(_ROPE, heads.heads * heads.dim, qkv, state=keys, values=values, part=heads)
 
-    def select(
-        self, q: Tensor, residual: Tensor, x: Tensor | None = None, gate: Tensor | None = None
-    ) -> None:
-        """Keep the rows of the step's `Selection` in these buffers; x is as wide as the residual, and gate as q."""
-        op = Op(kind=_SELECT, out=q.data_ptr(), outputs=q.shape[1], state=residual.data_ptr())
-        op.inputs, op.values = residual.shape[1], None if x is None else x.data_ptr()
-        if gate is not None:
-            op.more, op.group = gate.data_ptr(), gate.stride(0)
-        self._ops.append(op)
+    def select(self, *kept: Tensor) -> None:
+        """Keep the rows of the step's `Selection` in these buffers, and compute no others from here on."""
+        for tensor in kept:
+            op = Op(kind=_KEEP, out=tensor.data_ptr(), outputs=tensor.shape[1], group=tensor.stride(0))
+            self._ops.append(op)
+        self._ops.append(Op(kind=_SELECT))
 
     def gate(self, x: Tensor, gate: Tensor) -> Tensor:
         """Return x * sigmoid(gate), both [T, width]; gates may be a part of longer rows."""
-        return self._record(_SIGMOID, x.shape[1], x, more=gate, group=gate.stride(0))
+        return self._record(_OPEN, x.shape[1], x, more=gate, group=gate.stride(0), mode=_BY_SIGMOID)
+
+    def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
+        """Return gelu(gate) * given, both [T, width]; what is given may be a part of longer rows."""
+        return self._record(_OPEN, gate.shape[1], gate, more=given, group=given.stride(0), mode=_OF_GELU)
+
+    def token_inputs(
+        self, projected: Tensor, table: Tensor, factor: float, norm: Tensor, eps: float, scale: float
+    ) -> Tensor:
+        """Return the inputs of all layers, [T, layers, width].
+
+        Args:
+            projected: what the embeddings are projected to, [T, layers * width].
+            table: second embeddings, [V, layers * width]; tokens of given rows have that of the first token.
+            factor: on these.
+            norm: the weight of the norm of each layer's part of the projection, fp32 [width].
+            eps: of the norm.
+            scale: on the projection.
+        """
+        own = self._record(_EMBED, table.shape[1], weight=table, factor=factor, mode=1)
+        parts = projected.view(self.capacity, -1, len(norm))
+        found = self._record(
+            _TOKENS, table.shape[1], parts[:, 0], weight=norm, more=own, eps=eps, factor=scale, scale=2.0**-0.5
+        )
+        self._ops[-1].inputs = len(norm)
+        return found.view(parts.shape)
 
     def delta(self, projected: Tensor, states: tuple[Tensor, Tensor], delta: Delta) -> Tensor:
         """Run a delta net on its projection and its states; returns [T, HV * value_dim].
@@ -213,9 +238,19 @@ class Program:
         width = x.shape[1] // 2 if gated else x.shape[1]
         return self._record(_GATE, width, x, mode=ACTIVATIONS[activation])
 
-    def experts(self, x: Tensor, experts: Experts, shared: Tensor | None) -> Tensor:
-        """Return the experts' results for x [T, D], and shared [T, D] times its gate, added up."""
-        return self._record(_EXPERTS, x.shape[1], x, state=shared, part=experts)
+    def rotate(self, q: Tensor, heads: Heads) -> Tensor:
+        """Normalise and rotate q [T, H * head_dim]; the heads have no keys."""
+        assert heads.kv_heads == 0
+        return self._record(_ROPE, q.shape[1], q, part=heads)
+
+    def experts(
+        self, x: Tensor, experts: Experts, shared: Tensor | None, asked: Tensor | None = None
+    ) -> Tensor:
+        """Return the experts' results for x [T, D], and shared [T, D] times its gate, added up.
+
+        The router reads `asked` [T, D], or x.
+        """
+        return self._record(_EXPERTS, x.shape[1], x, state=shared, more=asked, part=experts)
 
     def latent_write(self, q: Tensor, kv: Tensor, cache: Tensor, latent: Latent) -> Tensor:
         """Write latents and keys of kv to the cache; returns queries over it, [T, H * (rank + rope)]."""
@@ -240,9 +275,12 @@ class Program:
         **numbers: float,
     ) -> Tensor:
         """Append an operation that fills the buffer of its kind and width."""
-        out = self._buffers.get((kind, width))
+        if kind == _NORM:
+            self._norms += 1
+        name = kind, width, self._norms % 2 if kind == _NORM else 0
+        out = self._buffers.get(name)
         if out is None:
-            out = self._buffers[kind, width] = torch.empty(self.capacity, width, dtype=self._dtype)
+            out = self._buffers[name] = torch.empty(self.capacity, width, dtype=self._dtype)
         op = Op(kind=kind, out=out.data_ptr(), outputs=width, **numbers)
         op.inputs = 0 if x is None else x.stride(0)  # A part of a buffer has longer rows.
         for name, tensor in (

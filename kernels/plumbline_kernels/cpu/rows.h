@@ -66,33 +66,56 @@ void norm(const T* x, T* residual, float factor, float scale_sum, const Norm& n,
 
 enum Activation : int32_t { SILU, GELU, OSS, RELU2 };
 
-// act(gate) * up of gate_up [tokens, 2 * width]; GELU is the one with tanh, 0.5 (1 + tanh(y)) = sigmoid(2 y), and OSS
-// the one of gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers. Without a gate, rows are [width], and up is 1.
+// The one with tanh, 0.5 (1 + tanh(y)) = sigmoid(2 y).
+inline F gelu(F x) { return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x)); }
+
+// act(gate) * up of gate_up [tokens, 2 * width]; OSS is the one of gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers. Without a gate, rows are [width], and up is 1.
 template <typename T>
 void gate(const T* gate_up, T* out, long tokens, long width, Activation activation, bool gated, int threads) {
   each_token(tokens, 2 * width, threads, [&](long token) {
     const T* row = gate_up + token * (gated ? 2 : 1) * width;
     for (long i = 0; i < width; i += LANES) {
       F g = load(row + i), up = gated ? load(row + width + i) : splat(1.0f), y = g;
-      if (activation == GELU) y = 1.5957691216057308f * (g + 0.044715f * g * g * g);
       if (activation == OSS) {
         g = g > 7.0f ? splat(7.0f) : g;
         up = up > 7.0f ? splat(7.0f) : up < -7.0f ? splat(-7.0f) : up;
         up += 1.0f;
         y = 1.702f * g;
       }
-      F factor = activation == RELU2 ? (g > 0.0f ? g : splat(0.0f)) : sigmoid(y);
-      store(out + token * width + i, g * factor * up);
+      F activated = activation == GELU ? gelu(g) : g * (activation == RELU2 ? maximum(g, splat(0.0f)) : sigmoid(y));
+      store(out + token * width + i, activated * up);
     }
   });
 }
 
-// x * sigmoid(gates), both [tokens, width], of gates that are `stride` apart.
+enum Gating : int32_t { BY_SIGMOID, OF_GELU };
+
+// x * sigmoid(gates) or gelu(x) * gates, both [tokens, width], of gates whose rows are `stride` apart.
 template <typename T>
-void open(const T* x, const T* gates, long stride, T* out, long tokens, long width, int threads) {
+void open(const T* x, const T* gates, long stride, T* out, long tokens, long width, Gating gating, int threads) {
   each_token(tokens, width, threads, [&](long token) {
+    for (long i = 0; i < width; i += LANES) {
+      F value = load(x + token * width + i), gate = load(gates + token * stride + i);
+      store(out + token * width + i, gating == BY_SIGMOID ? value * sigmoid(gate) : gelu(value) * gate);
+    }
+  });
+}
+
+// (norm(factor * x) + second) * scale, of rows [width]: what each layer reads of a token beside the residual stream.
+template <typename T>
+void token_inputs(const T* x, const T* second, const Norm& n, float factor, float scale, T* out, long rows, long width,
+                  int threads) {
+  each_token(rows, width, threads, [&](long row) {
+    const T* from = x + row * width;
+    F squares = splat(0.0f);
+    for (long i = 0; i < width; i += LANES) {
+      F v = load(from + i) * factor;
+      squares += v * v;
+    }
+    float inverse_rms = factor / std::sqrt(sum(squares) / width + n.eps);
     for (long i = 0; i < width; i += LANES)
-      store(out + token * width + i, load(x + token * width + i) * sigmoid(load(gates + token * stride + i)));
+      store(out + row * width + i,
+            (load(from + i) * inverse_rms * load(n.weight + i) + load(second + row * width + i)) * scale);
   });
 }
 
@@ -107,6 +130,7 @@ struct Heads {
   int32_t centred, whole, after;  // Norms: of x - mean(x); over all heads together; after the rotation.
   int32_t values;            // Norms: values too, each head alone and without a weight.
   int32_t window;            // 0 for none
+  int32_t tiled;             // Whether windows are side by side.
 };
 
 // 1 / sqrt(mean((x - mean)²) + eps) of x [width]; `mean` is an output, 0 unless the norm is centred.

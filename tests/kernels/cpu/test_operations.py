@@ -17,14 +17,12 @@ from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch, paged_attention_torch
 from plumbline_kernels.cpu.library import Library, load
-from plumbline_kernels.cpu.parts import Experts, Heads, Latent
+from plumbline_kernels.cpu.parts import Heads, Latent
 from plumbline_kernels.cpu.program import Program
-from plumbline_kernels.experts import Routing, mix_torch, route
 from plumbline_kernels.latent import latent_queries_torch, latent_values_torch, latent_write_torch
-from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm, twice
-from plumbline_kernels.rope_kv import HeadNorms, plan_rope, rope_kv_write
+from plumbline_kernels.norm import twice
+from plumbline_kernels.rope_kv import plan_rope
 from plumbline_kernels.sampling import gumbel_noise, sample_torch
-from plumbline_kernels.swiglu import gelu, gelu_mul, oss_mul, relu2, silu_mul
 
 torch.set_num_threads(1)
 SETTINGS = settings(max_examples=40, deadline=None)
@@ -95,13 +93,14 @@ lengths = st.lists(
     head_dim=st.sampled_from([32, 64, 96, 512]),
     block_size=st.sampled_from([1, 3, 16]),
     window=st.none() | st.integers(1, 140),
+    tiled=st.booleans(),
     softcap=st.sampled_from([None, None, 0.7, 30.0]),
     has_sinks=st.booleans(),
     run=st.sampled_from([0, 0, 3, 80]),
     seed=st.integers(0, 1000),
 )
 def test_any_mix_of_decodes_and_chunks_attends_as_the_reference(
-    library, dtype, lens, heads, head_dim, block_size, window, softcap, has_sinks, run, seed
+    library, dtype, lens, heads, head_dim, block_size, window, tiled, softcap, has_sinks, run, seed
 ):
     """Slots past the sequences are NaN, so one that is read shows."""
     batch = tokens(0, lens, block_size)
@@ -119,11 +118,12 @@ def test_any_mix_of_decodes_and_chunks_attends_as_the_reference(
     scale = head_dim**-0.5
     sinks = randn(num_heads, seed=seed) * 3 if has_sinks else None
     expected = paged_attention_torch(
-        q.float(), *(c.float() for c in caches), batch, scale, window, softcap, sinks
+        q.float(), *(c.float() for c in caches), batch, scale, window, softcap, sinks, tiled
     )
 
     recorded = program(library, dtype, block_size=block_size)
-    shared = Heads.of(num_heads, kv_heads, head_dim, scale=scale, window=window, softcap=softcap, sinks=sinks)
+    rules = {"scale": scale, "window": window, "tiled": tiled, "softcap": softcap, "sinks": sinks}
+    shared = Heads.of(num_heads, kv_heads, head_dim, **rules)
     out = recorded.attend(q.flatten(1), (caches[0], caches[1]), shared)
     recorded.run(torch.zeros(count, dtype=torch.int64), batch, None)
     torch.testing.assert_close(
@@ -244,98 +244,6 @@ def test_sums_of_the_largest_products_are_exact(library: Library, bits: int, row
 
 
 @DTYPES
-@pytest.mark.parametrize("kind", ["rms", "layer", "layer with bias"])
-@pytest.mark.parametrize("factor", [1.0, 0.3])
-def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
-    x, residual, weight = (
-        randn(70, 48, dtype=dtype) * 3 + 1,
-        randn(70, 48, seed=1, dtype=dtype),
-        randn(48, seed=2),
-    )
-    bias, centred = randn(48, seed=3) if kind == "layer with bias" else None, kind != "rms"
-    recorded = program(library, dtype)
-    normed = run(recorded, recorded.norm(x, weight, bias, 1e-5, centred), 70)
-    expected = layer_norm(x, weight, bias, 1e-5) if centred else rms_norm(x, weight, 1e-5)
-    torch.testing.assert_close(normed, expected, atol=TOLERANCES[dtype], rtol=1e-2)
-
-    recorded, ours = program(library, dtype), residual.clone()
-    normed = run(recorded, recorded.add_norm(x, ours, weight, bias, 1e-5, centred, factor)[0], 70)
-    if centred:
-        expected, total = add_layer_norm(x, residual.clone(), weight, bias, 1e-5, factor)
-    else:
-        expected, total = add_rms_norm(x, residual.clone(), weight, 1e-5, factor)
-    torch.testing.assert_close(ours, total, atol=TOLERANCES[dtype], rtol=1e-2)
-    torch.testing.assert_close(normed, expected, atol=2 * TOLERANCES[dtype], rtol=1e-2)
-
-    recorded, sums = program(library, dtype), residual.clone()
-    run(recorded, recorded.add(x, sums, factor), 70)
-    assert torch.equal(sums, ours)
-
-
-@DTYPES
-@pytest.mark.parametrize(("activation", "reference"), [("silu", silu_mul), ("gelu_tanh", gelu_mul)])
-def test_gates_are_those_of_the_reference(library, dtype, activation, reference):
-    gate_up = torch.cat((torch.linspace(-200, 200, 64).expand(3, 64), randn(3, 64)), 1).to(dtype)
-    recorded = program(library, dtype)
-    gated = run(recorded, recorded.activate(gate_up, activation, True), 3)
-    torch.testing.assert_close(gated, reference(gate_up), atol=TOLERANCES[dtype], rtol=1e-2)
-
-
-@DTYPES
-@pytest.mark.parametrize(("activation", "reference"), [("gelu_tanh", gelu), ("relu2", relu2)])
-def test_activations_without_a_gate_are_those_of_the_reference(library, dtype, activation, reference):
-    x = torch.linspace(-50, 50, 64).expand(3, 64).to(dtype).contiguous()
-    recorded = program(library, dtype)
-    activated = run(recorded, recorded.activate(x, activation, False), 3)
-    torch.testing.assert_close(activated, reference(x), atol=TOLERANCES[dtype], rtol=1e-2)
-
-
-@DTYPES
-def test_embeddings_are_rows_of_the_table_times_a_factor(library, dtype):
-    table, ids = randn(9, 32, dtype=dtype), torch.tensor([3, 8, 0])
-    for factor in (1.0, 7.5):
-        recorded = program(library, dtype)
-        out = recorded.embed(table, factor)
-        recorded.run(ids, tokens(3), None)
-        assert torch.equal(out[:3], table[ids] * factor)
-
-
-@DTYPES
-@pytest.mark.parametrize("norms", ["none", "rms", "layer", "whole", "after", "values"])
-@pytest.mark.parametrize("turn", ["plain", "none", "temperature"])
-def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):
-    qkv = randn(5, 8 * 32, dtype=dtype)
-    given = {
-        "norms": None if norms == "none" else HeadNorms(
-            randn(6, 32, seed=3), 1e-5, norms == "layer", norms == "whole", norms == "after", norms == "values"
-        ),
-        "temperature": randn(40, seed=9) if turn == "temperature" else None,
-    }  # fmt: skip
-    table = None if turn == "none" else angles()
-    batch = tokens(5)
-    batch.slot_mapping[:] = torch.tensor([5, -1, 23, 0, -1])
-    ours, theirs = ([torch.full((6, 4, 2, 32), 99.0, dtype=dtype) for _ in "kv"] for _ in range(2))
-    recorded = program(library, dtype)
-    shared = Heads.of(4, 2, 32, scale=1.0, cos_sin=table, **given)
-    q = recorded.rope_kv_write(qkv, (ours[0], ours[1]), shared)
-    recorded.run(torch.zeros(5, dtype=torch.int64), batch, None)
-    expected = rope_kv_write(
-        qkv,
-        table,
-        batch.positions,
-        batch.slot_mapping,
-        theirs[0],
-        theirs[1],
-        4,
-        2,
-        given["norms"],
-        temperature=given["temperature"],
-    )
-    for mine, reference in zip((q[:5], *ours), (expected.flatten(1), *theirs), strict=True):
-        torch.testing.assert_close(mine, reference, atol=3 * TOLERANCES[dtype], rtol=2e-2)
-
-
-@DTYPES
 def test_latents_are_written_and_read_as_the_reference_does(library, dtype):
     heads, rank, key_dim, rope, value_dim, count = 3, 48, 16, 32, 64, 5
     q, kv = (
@@ -369,68 +277,6 @@ def test_latents_are_written_and_read_as_the_reference_does(library, dtype):
         (mapped[:count], results),
     ):
         torch.testing.assert_close(mine, reference, atol=3 * TOLERANCES[dtype], rtol=3e-2)
-
-
-ROUTINGS = {
-    "softmax": Routing(2),
-    "not normalised": Routing(3, normalised=False, scale=1.5),
-    "sigmoid in groups": Routing(3, sigmoid=True, groups=4, chosen_groups=2, floor=0.1, scale=2.5),
-    "groups by the best": Routing(2, groups=2, chosen_groups=1, best_two=False),
-    "late softmax": Routing(4, late_softmax=True),
-}
-
-
-@DTYPES
-@pytest.mark.parametrize("routing", ROUTINGS)
-@pytest.mark.parametrize("bits", [0, 8])
-def test_experts_are_those_of_the_reference_with_the_same_bits_in_any_batch(library, dtype, routing, bits):
-    """Some have a correction, a gated shared expert or the activation of gpt-oss; rounded weights change little."""
-    number, width, inner, rules = 8, 64, 48, ROUTINGS[routing]
-    is_oss, grouped = rules.late_softmax, rules.groups > 1
-    x, shared = randn(70, width, dtype=dtype), randn(70, width, seed=1, dtype=dtype)
-    router, router_bias = randn(number, width, seed=2), randn(number, seed=3)
-    gate_up = randn(number, 2 * inner, width, seed=4, dtype=dtype) / 8
-    down = randn(number, width, inner, seed=5, dtype=dtype) / 8
-    bias = randn(number, 2 * inner, seed=6, dtype=dtype) if is_oss else None
-    correction, gate = (
-        randn(number, seed=7) if grouped else None,
-        randn(width, seed=8) / 8 if grouped else None,
-    )
-
-    def projections(weights, biases):
-        return [(library.pack(w, bits), None if biases is None else biases[i]) for i, w in enumerate(weights)]
-
-    block = Experts.of(
-        rules,
-        (library.pack(router), router_bias),
-        projections(gate_up, bias),
-        projections(down, None),
-        "swiglu_oss" if is_oss else "silu",
-        correction=correction,
-        shared_gate=gate,
-    )
-
-    def compute(rows):
-        recorded = program(library, dtype)
-        return run(recorded, recorded.experts(x[rows].clone(), block, shared[rows].clone()), len(x[rows]))
-
-    out = compute(slice(0, 70))
-    weights, chosen = route(F.linear(x.float(), router, router_bias), rules, correction)
-    layers = [
-        lambda rows, i=i: F.linear(rows, gate_up[i].float(), None if bias is None else bias[i].float())
-        for i in range(number)
-    ]
-    backs = [lambda rows, w=w: F.linear(rows, w.float()) for w in down]
-    expected = mix_torch(x.float(), weights, chosen, layers, backs, oss_mul if is_oss else silu_mul)
-    expected += shared.float() if gate is None else shared.float() * (x.float() @ gate).sigmoid().unsqueeze(1)
-    if bits:
-        assert (out.float() - expected).norm() < 0.03 * expected.norm()
-    else:
-        torch.testing.assert_close(
-            out.float(), expected, atol=4 * TOLERANCES[dtype], rtol=4 * TOLERANCES[dtype]
-        )
-    for start, stop in ((0, 1), (1, 3), (3, 40), (40, 70)):
-        assert torch.equal(compute(slice(start, stop)), out[start:stop])
 
 
 @SETTINGS

@@ -190,6 +190,12 @@ EXPERTS: list[Case] = [
         LLAMA4 | {"num_experts_per_tok": 2, "use_qk_norm": False, "attention_bias": True},
         "two",
     ),
+    Case(
+        "llama4_text",
+        LLAMA4 | WIDE | {"head_dim": 32, "num_experts_per_tok": 2, "attention_bias": True},
+        "two",
+        is_compiled=True,
+    ),
     *both("gpt_oss", num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=11),
     *both("minimax_m2", num_local_experts=4, num_experts_per_tok=2, head_dim=16, rotary_dim=8),
 ]
@@ -276,9 +282,10 @@ HYBRID: list[Case] = [
         "nemotron_h",
         SPACE_OF_NEMOTRON
         | WIDE
+        | SPARSE
         | {"head_dim": 32, "mamba_head_dim": 16, "ssm_state_size": 16}
-        | {"layers_block_type": ["linear_attention", "mlp", FULL, "linear_attention"]}
-        | {"mlp_bias": True, "use_bias": True},
+        | {"layers_block_type": ["linear_attention", "moe", FULL, "mlp", "linear_attention"]}
+        | {"n_routed_experts": 4, "moe_shared_expert_intermediate_size": 48, "use_bias": True},
         is_compiled=True,
     ),
     Case(
@@ -344,8 +351,17 @@ CASES: list[Case] = [
         num_global_key_value_heads=1,
         final_logit_softcapping=3.0,
     ),
-    Case("gemma4_text", GEMMA4 | GEMMA4_EXPERTS | {"head_dim": 16, "global_head_dim": 32}, "experts"),
+    *both("gemma4_text", "experts", 0.7, head_dim=16, **GEMMA4 | GEMMA4_EXPERTS, global_head_dim=32),
     Case("gemma4_text", GEMMA4 | GEMMA4_SHARED | {"head_dim": 16, "global_head_dim": 32}, "inputs"),
+    Case(
+        "gemma4_text",
+        GEMMA4
+        | GEMMA4_SHARED
+        | WIDE
+        | {"head_dim": 32, "global_head_dim": 64, "hidden_size_per_layer_input": 16},
+        "inputs",
+        is_compiled=True,
+    ),
     Case("gemma4_text", WIDE | GEMMA4 | {"head_dim": 32, "global_head_dim": 512}, "wide", is_compiled=True),
     *both("glm", head_dim=16),
     *both("glm4", head_dim=16),

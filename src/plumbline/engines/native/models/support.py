@@ -5,36 +5,23 @@ from __future__ import annotations
 import torch
 
 from plumbline.engines.native.models.description import (
-    Attention,
     DeltaNet,
     Experts,
-    FeedForward,
     Latent,
-    Mixer,
     ModelDescription,
 )
 from plumbline_kernels.cpu.library import Library
 
-__all__ = ["compiled_problem", "kernels_problem", "lacking_on_cpu"]
+__all__ = ["compiled_problem", "kernels_problem"]
 
 _WIDEST_HEAD, _WIDEST_LATENT = 512, 512
 """What the registers of an H200 hold in the attention kernels (tests/kernels/test_compile.py)."""
 
 
-def lacking_on_cpu(description: ModelDescription) -> str | None:
-    """Return which part of a model the compiled CPU kernels do not have, whatever its shapes; None if none."""
-    if description.token_inputs:
-        return "second embeddings of tokens"
-    for layer in description.layers:
-        if lacking := _lacking(layer.mixer, layer.feed_forward):
-            return lacking
-    return None
-
-
 def compiled_problem(description: ModelDescription, dtype: torch.dtype, library: Library) -> str | None:
     """Return why compiled CPU kernels do not run a model, or None if they do."""
-    if lacking := lacking_on_cpu(description):
-        return f"they do not have {lacking}"
+    if not library.supports_rows(dtype, (description.token_inputs,)):
+        return _unsupported(dtype)
     for layer in description.layers:
         shape, block = layer.mixer, layer.feed_forward
         widths: tuple[int, ...] = (
@@ -62,21 +49,6 @@ def compiled_problem(description: ModelDescription, dtype: torch.dtype, library:
 
 def _unsupported(dtype: torch.dtype) -> str:
     return f"they do not support {dtype} with the shapes of this model on this processor"
-
-
-def _lacking(shape: Mixer, block: FeedForward | None) -> str:
-    """Return which part of a layer the compiled kernels do not have, if they lack one."""
-    attention = shape if isinstance(shape, Attention) else None
-    experts = block if isinstance(block, Experts) else None
-    parts = {
-        "windows side by side": attention is not None and attention.tiled,
-        "layers that attend to the keys of another one": attention is not None
-        and attention.keys_of is not None,
-        "experts whose inputs have weights": experts is not None and experts.router.of_inputs,
-        "experts with norms of their own": experts is not None and experts.apart,
-        "experts without gates": experts is not None and not experts.gated,
-    }
-    return next((name for name, is_there in parts.items() if is_there), "")
 
 
 def kernels_problem(description: ModelDescription) -> str | None:

@@ -12,7 +12,7 @@ from plumbline.engines.native.models.families import FAMILIES
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.gguf import ARCHITECTURES
 from plumbline.engines.native.models.quantised import FORMATS
-from plumbline.engines.native.models.support import kernels_problem, lacking_on_cpu
+from plumbline.engines.native.models.support import kernels_problem
 from plumbline.engines.native.models.vision import VISIONS
 from plumbline.server.loading.overview.supported import lacking
 
@@ -29,15 +29,14 @@ the rest. For GGUF files it takes llama.cpp, or our engine where [that is faster
 
 ## Models of our engine
 
-All of them run on a CPU and on a GPU, where decode steps are CUDA graphs. Weights may be quantised:
+All of them run on a CPU, with compiled C++ kernels where head sizes are multiples of 32 and other widths of 16, else
+with torch, and on a GPU, where decode steps are CUDA graphs. Weights may be quantised:
 `quant_method` is one of {formats}
 ([kinds of each](engines.md#quantised-checkpoints-on-our-engine)); `mxfp4` is for experts that are one tensor, as those
 of `gpt_oss`. [Adapters](engines.md#adapters) change linear layers; they are refused for experts, for the embedding
 and for the output layer.
 
 - **layers**: attention and dense blocks where nothing is named. Models with a state have no prefix cache.
-- **CPU**: `compiled` are our C++ kernels, where head sizes are multiples of 32 and other widths of 16. Others run on
-  torch, as does a model with the part that is named.
 - **images**: the `model_type` of models of images and text that have this text where their config names no other. With
   `text only`, requests with images are refused, and `--engine auto` takes another engine.
 - **GGUF**: the `general.architecture` of files that our engine reads; a `llama` with experts is Mixtral.
@@ -84,8 +83,8 @@ def page() -> str:
     return "\n".join(
         (
             _INTRODUCTION.format(formats=formats)
-            + "| models | `model_type` | layers | CPU | GGUF | images | refused |",
-            "|---|---|---|---|---|---|---|",
+            + "| models | `model_type` | layers | GGUF | images | refused |",
+            "|---|---|---|---|---|---|",
             *map(_row, FAMILIES),
             _FURTHER.format(version=transformers.__version__) + "\n".join(_further()),
             "",
@@ -105,7 +104,6 @@ def _row(name: str) -> str:
     assert kernels_problem(description) is None, name
     cells = (
         family.title, f"`{name}`", ", ".join(_layers(description)),
-        f"torch: {part}" if (part := lacking_on_cpu(description)) else "compiled",
         _named(files), images, _named(sorted(fields.refused)),
     )  # fmt: skip
     return f"| {' | '.join(cells)} |".replace("  ", " ")

@@ -77,6 +77,7 @@ class _Recorder:
         self.add = program.add
         self.activate = program.activate
         self.gate = program.gate
+        self.gated_inputs = program.gated_inputs
         self._program = program
 
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
@@ -103,7 +104,7 @@ class _Recorder:
     def select(
         self, q: Tensor, residual: Tensor, x: Tensor, gate: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        self._program.select(q, residual, None if x is residual else x, gate)
+        self._program.select(q, residual, *([] if x is residual else [x]), *([] if gate is None else [gate]))
         return q, residual, x, gate
 
     def delta(self, projected: Tensor, states: KVCache, heads: DeltaHeads) -> Tensor:
@@ -119,18 +120,19 @@ class _Recorder:
         return self._program.latent_values(attended, _latent(heads))
 
     def rotate(self, q: Tensor, heads: Heads) -> Tensor:
-        raise NotImplementedError("compiled_problem refuses layers that share keys")
+        return self._program.rotate(q, _structure(heads, kv_heads=0))
 
     def token_inputs(self, embedded: Tensor, inputs: TokenInputs) -> Tensor:
-        raise NotImplementedError("compiled_problem refuses second embeddings")
-
-    def gated_inputs(self, gate: Tensor, given: Tensor) -> Tensor:
-        raise NotImplementedError("compiled_problem refuses second embeddings")
+        weights, norm = inputs.weights, inputs.norm
+        projected = self.linear(embedded, weights.projection)
+        scale = embedded.shape[1] ** -0.5
+        return self._program.token_inputs(
+            projected, weights.embedding, inputs.factor, norm.weight, norm.norm.eps, scale
+        )
 
     def experts(
         self, x: Tensor, weights: ExpertsWeights, shared: Tensor | None, asked: Tensor | None = None
     ) -> Tensor:
-        assert asked is None, "compiled_problem refuses experts with norms of their own"
         assert isinstance(weights.gate_up, list)
         assert isinstance(weights.down, list)
         block = Experts.of(
@@ -141,8 +143,9 @@ class _Recorder:
             weights.activation,
             correction=weights.correction,
             shared_gate=weights.shared_gate,
+            factors=weights.factors,
         )
-        return self._program.experts(x, block, shared)
+        return self._program.experts(x, block, shared, asked)
 
 
 def _projection(layer: Linear) -> tuple[PackedWeight, Tensor | None]:
@@ -171,17 +174,18 @@ def _delta(heads: DeltaHeads) -> Delta:
     )
 
 
-def _structure(heads: Heads) -> CompiledHeads:
+def _structure(heads: Heads, kv_heads: int | None = None) -> CompiledHeads:
     shape = heads.attention
     return CompiledHeads.of(
         shape.heads,
-        shape.kv_heads,
+        shape.kv_heads if kv_heads is None else kv_heads,
         shape.head_dim,
         scale=shape.scale,
         cos_sin=heads.cos_sin,
         norms=heads.norms,
         temperature=heads.temperature,
         window=shape.window,
+        tiled=shape.tiled,
         softcap=shape.softcap,
         sinks=heads.sinks,
     )

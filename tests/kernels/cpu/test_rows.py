@@ -1,0 +1,135 @@
+"""Laws of the compiled operations that treat each token alone, against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.kernels.cpu.test_operations import DTYPES, TOLERANCES, angles, library, program, randn, run, tokens
+
+from plumbline_kernels.cpu.parts import Heads
+from plumbline_kernels.norm import add_layer_norm, add_rms_norm, layer_norm, rms_norm
+from plumbline_kernels.rope_kv import HeadNorms, plan_rope, rope_kv_write, rotate_torch
+from plumbline_kernels.swiglu import gelu, gelu_mul, relu2, silu_mul
+
+__all__ = ["library"]
+
+
+@DTYPES
+@pytest.mark.parametrize("kind", ["rms", "layer", "layer with bias"])
+@pytest.mark.parametrize("factor", [1.0, 0.3])
+def test_norms_are_those_of_the_reference(library, dtype, kind, factor):
+    x, residual, weight = (
+        randn(70, 48, dtype=dtype) * 3 + 1,
+        randn(70, 48, seed=1, dtype=dtype),
+        randn(48, seed=2),
+    )
+    bias, centred = randn(48, seed=3) if kind == "layer with bias" else None, kind != "rms"
+    recorded = program(library, dtype)
+    normed = run(recorded, recorded.norm(x, weight, bias, 1e-5, centred), 70)
+    expected = layer_norm(x, weight, bias, 1e-5) if centred else rms_norm(x, weight, 1e-5)
+    torch.testing.assert_close(normed, expected, atol=TOLERANCES[dtype], rtol=1e-2)
+
+    recorded, ours = program(library, dtype), residual.clone()
+    normed = run(recorded, recorded.add_norm(x, ours, weight, bias, 1e-5, centred, factor)[0], 70)
+    if centred:
+        expected, total = add_layer_norm(x, residual.clone(), weight, bias, 1e-5, factor)
+    else:
+        expected, total = add_rms_norm(x, residual.clone(), weight, 1e-5, factor)
+    torch.testing.assert_close(ours, total, atol=TOLERANCES[dtype], rtol=1e-2)
+    torch.testing.assert_close(normed, expected, atol=2 * TOLERANCES[dtype], rtol=1e-2)
+
+    recorded, sums = program(library, dtype), residual.clone()
+    run(recorded, recorded.add(x, sums, factor), 70)
+    assert torch.equal(sums, ours)
+
+
+@DTYPES
+@pytest.mark.parametrize(("activation", "reference"), [("silu", silu_mul), ("gelu_tanh", gelu_mul)])
+def test_gates_are_those_of_the_reference(library, dtype, activation, reference):
+    gate_up = torch.cat((torch.linspace(-200, 200, 64).expand(3, 64), randn(3, 64)), 1).to(dtype)
+    recorded = program(library, dtype)
+    gated = run(recorded, recorded.activate(gate_up, activation, True), 3)
+    torch.testing.assert_close(gated, reference(gate_up), atol=TOLERANCES[dtype], rtol=1e-2)
+
+
+@DTYPES
+@pytest.mark.parametrize(("activation", "reference"), [("gelu_tanh", gelu), ("relu2", relu2)])
+def test_activations_without_a_gate_are_those_of_the_reference(library, dtype, activation, reference):
+    x = torch.linspace(-50, 50, 64).expand(3, 64).to(dtype).contiguous()
+    recorded = program(library, dtype)
+    activated = run(recorded, recorded.activate(x, activation, False), 3)
+    torch.testing.assert_close(activated, reference(x), atol=TOLERANCES[dtype], rtol=1e-2)
+
+
+@DTYPES
+def test_embeddings_are_rows_of_the_table_times_a_factor(library, dtype):
+    table, ids = randn(9, 32, dtype=dtype), torch.tensor([3, 8, 0])
+    for factor in (1.0, 7.5):
+        recorded = program(library, dtype)
+        out = recorded.embed(table, factor)
+        recorded.run(ids, tokens(3), None)
+        assert torch.equal(out[:3], table[ids] * factor)
+
+
+@DTYPES
+@pytest.mark.parametrize("norms", ["none", "rms", "layer", "whole", "after", "values"])
+@pytest.mark.parametrize("turn", ["plain", "none", "temperature"])
+def test_rotated_keys_are_written_to_their_slots(library, dtype, norms, turn):
+    qkv = randn(5, 8 * 32, dtype=dtype)
+    given = {
+        "norms": None if norms == "none" else HeadNorms(
+            randn(6, 32, seed=3), 1e-5, norms == "layer", norms == "whole", norms == "after", norms == "values"
+        ),
+        "temperature": randn(40, seed=9) if turn == "temperature" else None,
+    }  # fmt: skip
+    table = None if turn == "none" else angles()
+    batch = tokens(5)
+    batch.slot_mapping[:] = torch.tensor([5, -1, 23, 0, -1])
+    ours, theirs = ([torch.full((6, 4, 2, 32), 99.0, dtype=dtype) for _ in "kv"] for _ in range(2))
+    recorded = program(library, dtype)
+    shared = Heads.of(4, 2, 32, scale=1.0, cos_sin=table, **given)
+    q = recorded.rope_kv_write(qkv, (ours[0], ours[1]), shared)
+    recorded.run(torch.zeros(5, dtype=torch.int64), batch, None)
+    expected = rope_kv_write(
+        qkv,
+        table,
+        batch.positions,
+        batch.slot_mapping,
+        theirs[0],
+        theirs[1],
+        4,
+        2,
+        given["norms"],
+        temperature=given["temperature"],
+    )
+    for mine, reference in zip((q[:5], *ours), (expected.flatten(1), *theirs), strict=True):
+        torch.testing.assert_close(mine, reference, atol=3 * TOLERANCES[dtype], rtol=2e-2)
+
+
+@DTYPES
+def test_heads_without_keys_are_rotated(library, dtype):
+    batch, q = tokens(5), randn(5, 2 * 32, seed=1, dtype=dtype)
+    norms = HeadNorms(randn(2, 32, seed=2), 1e-6, False, False, False, False)
+    recorded = program(library, dtype)
+    heads = Heads.of(2, 0, 32, scale=1.0, cos_sin=angles(), norms=norms)
+    turned = recorded.rotate(q, heads)
+    recorded.run(torch.zeros(5, dtype=torch.int64), batch, None)
+    plan = plan_rope(angles(), batch.positions, batch.slot_mapping)
+    wanted = rotate_torch(q.view(5, 2, 32), plan, 2, norms).flatten(1)
+    torch.testing.assert_close(turned[:5], wanted, atol=2 * TOLERANCES[dtype], rtol=2e-2)
+
+
+@DTYPES
+def test_inputs_of_layers_are_a_normalised_projection_and_second_embeddings(library, dtype):
+    """A given row has the second embedding of the first token. What a layer takes is a part of a longer row."""
+    table, projected = randn(9, 3 * 16, dtype=dtype), randn(4, 3 * 16, seed=1, dtype=dtype)
+    weight, gate, ids = randn(16, seed=2), randn(4, 16, seed=3, dtype=dtype), torch.tensor([3, -1, 0, 8])
+    recorded = program(library, dtype, capacity=4)
+    found = recorded.token_inputs(projected, table, 4.0, weight, 1e-6, 0.125)
+    gated = recorded.gated_inputs(gate, found[:, 1])
+    recorded.run(ids, tokens(4), None)
+    own = table[ids.clamp(min=0)].float().view(4, 3, 16) * 4.0
+    wanted = (rms_norm(projected.float().view(12, 16) * 0.125, weight, 1e-6).view(4, 3, 16) + own) * 2**-0.5
+    torch.testing.assert_close(found.float(), wanted, atol=2 * TOLERANCES[dtype], rtol=2e-2)
+    expected = gelu_mul(torch.cat((gate.float(), wanted[:, 1]), 1))
+    torch.testing.assert_close(gated.float(), expected, atol=4 * TOLERANCES[dtype], rtol=4e-2)
