@@ -214,7 +214,14 @@ class Program:
         own = self._record(_EMBED, table.shape[1], weight=table, factor=factor, mode=1)
         parts = projected.view(self.capacity, -1, len(norm))
         found = self._record(
-            _TOKENS, table.shape[1], parts[:, 0], weight=norm, more=own, eps=eps, factor=scale, scale=2.0**-0.5
+            _TOKENS,
+            table.shape[1],
+            parts[:, 0],
+            weight=norm,
+            more=own,
+            eps=eps,
+            factor=scale,
+            scale=2.0**-0.5,
         )
         self._ops[-1].inputs = len(norm)
         return found.view(parts.shape)
@@ -277,10 +284,10 @@ class Program:
         """Append an operation that fills the buffer of its kind and width."""
         if kind == _NORM:
             self._norms += 1
-        name = kind, width, self._norms % 2 if kind == _NORM else 0
-        out = self._buffers.get(name)
+        place = kind, width, self._norms % 2 if kind == _NORM else 0
+        out = self._buffers.get(place)
         if out is None:
-            out = self._buffers[name] = torch.empty(self.capacity, width, dtype=self._dtype)
+            out = self._buffers[place] = torch.empty(self.capacity, width, dtype=self._dtype)
         op = Op(kind=kind, out=out.data_ptr(), outputs=width, **numbers)
         op.inputs = 0 if x is None else x.stride(0)  # A part of a buffer has longer rows.
         for name, tensor in (
