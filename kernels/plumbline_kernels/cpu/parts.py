@@ -38,6 +38,7 @@ class Heads(ctypes.Structure):
         ("values", ctypes.c_int32),
         ("window", ctypes.c_int32),
         ("tiled", ctypes.c_int32),
+        ("causal", ctypes.c_int32),
     )
 
     @classmethod
@@ -55,11 +56,16 @@ class Heads(ctypes.Structure):
         tiled: bool = False,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        causal: bool = False,
     ) -> Heads:
-        """Describe an attention; the arguments are those of `rope_kv_write` and `paged_attention`."""
+        """Describe an attention; the arguments are those of `rope_kv_write` and `paged_attention`.
+
+        With `causal`, tokens attend to none after them, whatever `AttentionBatch.reach` says.
+        """
         pointed = (cos_sin, temperature, None if norms is None else norms.weights.contiguous(), sinks)
         self = cls(heads, kv_heads, head_dim, *(None if x is None else x.data_ptr() for x in pointed))
-        self.scale, self.softcap, self.window, self.tiled = scale, softcap or 0.0, window or 0, tiled
+        self.scale, self.softcap, self.window = scale, softcap or 0.0, window or 0
+        self.tiled, self.causal = tiled, causal
         if norms is not None:
             self.eps, self.centred, self.whole = norms.eps, norms.centred, norms.whole
             self.after, self.values = norms.after, norms.values

@@ -98,9 +98,9 @@ void mix(const Model& m, const Op& op, const Step& step, const Sequences& sequen
     case ATTEND: {
       const Heads& heads = *(const Heads*)op.part;
       attend(Attention<T>{in, (const T*)op.state, (const T*)op.values, out, sequences.query_start, sequences.seq_lens,
-                          sequences.tables, sequences.reach, sequences.count, sequences.width, m.block_size, heads.heads,
-                          heads.kv_heads, heads.dim, heads.window, heads.tiled != 0, heads.scale, heads.softcap, heads.sinks,
-                          m.threads});
+                          sequences.tables, heads.causal ? nullptr : sequences.reach, sequences.count, sequences.width,
+                          m.block_size, heads.heads, heads.kv_heads, heads.dim, heads.window, heads.tiled != 0, heads.scale,
+                          heads.softcap, heads.sinks, m.threads});
       break;
     }
     case LATENT_WRITE:

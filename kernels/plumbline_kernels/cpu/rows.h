@@ -131,6 +131,7 @@ struct Heads {
   int32_t values;            // Norms: values too, each head alone and without a weight.
   int32_t window;            // 0 for none
   int32_t tiled;             // Whether windows are side by side.
+  int32_t causal;            // Whether tokens attend to none after them, whatever a step says of images.
 };
 
 // 1 / sqrt(mean((x - mean)²) + eps) of x [width]; `mean` is an output, 0 unless the norm is centred.

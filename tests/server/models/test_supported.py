@@ -42,7 +42,7 @@ def test_a_row_has_what_its_family_declares(text: str) -> None:
     assert rows["`llama`"].endswith(" | | `llama` | `llava` | `rope_interleaved` |")
     assert " | a state, experts | " in rows["`qwen3_next`"]
     assert " | latent attention, experts | " in rows["`kimi_k2`"]
-    assert " | `gemma4`, text only | `use_bidirectional_attention` |" in rows["`gemma4_text`"]
+    assert " | `llama4`, text only | " in rows["`llama4_text`"]
 
 
 def test_every_language_model_of_transformers_is_listed_with_its_engine(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.engines.native.models.vision import Vision
+from plumbline.engines.native.models.vision.gemma4.description import Gemma4Vision
 from plumbline.engines.native.models.vision.pixtral.description import PixtralVision
 
-__all__ = ["reference_images"]
+__all__ = ["patches", "reference_images"]
 
 
 def reference_images(vision: Vision, pixels: list[Tensor]) -> dict[str, Any]:
@@ -22,4 +24,18 @@ def reference_images(vision: Vision, pixels: list[Tensor]) -> dict[str, Any]:
             place[:, : image.shape[1], : image.shape[2]] = image
         sizes = torch.tensor([image.shape[1:] for image in pixels])
         return {"pixel_values": padded, "image_sizes": sizes}
+    if isinstance(vision, Gemma4Vision):
+        found = [patches(image, vision.tower.patch_size) for image in pixels]
+        most = max(len(rows) for rows, _ in found)
+        padded = [F.pad(rows, (0, 0, 0, most - len(rows))) for rows, _ in found]
+        places = [F.pad(place, (0, 0, 0, most - len(place)), value=-1) for _, place in found]
+        return {"pixel_values": torch.stack(padded), "image_position_ids": torch.stack(places)}
     return {"pixel_values": torch.stack(pixels)}
+
+
+def patches(image: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return the patches of an image, the colours of a pixel beside each other, and their columns and lines."""
+    lines, columns = (side // size for side in image.shape[1:])
+    rows = image.view(3, lines, size, columns, size).permute(1, 3, 2, 4, 0).reshape(lines * columns, -1)
+    places = [(column, line) for line in range(lines) for column in range(columns)]
+    return rows, torch.tensor(places)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from support.models import byte_level_definition
-from support.weights.lines_and_tiles import MAKERS, MARKERS
+from support.weights.lines_and_tiles import MAKERS, MARKERS, NAMED
 
 __all__ = ["FAMILIES", "FURTHER", "data_url", "make_model", "picture", "vision_files"]
 
@@ -78,6 +78,7 @@ def make_model(family: str, folder: Path) -> Path:
     special = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     if family == "gemma3":
         special |= {**_GEMMA, "bos_token": "<|endoftext|>"}
+    special |= NAMED.get(family, {})
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
     template = _TEMPLATE.replace("IMAGE", _IMAGE[family]).replace("VIDEO", _QWEN_VIDEO)
     (folder / "chat_template.jinja").write_text(template, "utf-8")

@@ -127,6 +127,7 @@ NEMOTRON = {"model_type": "nemotron_h"}
         ({"model_type": "arcee", "hidden_act": "silu"}, "'silu' without a gate"),
         ({"model_type": "gemma4_text", "vocab_size_per_layer_input": 7}, "vocab_size_per_layer_input"),
         ({"model_type": "gemma4_text", "num_kv_shared_layers": 1}, "num_kv_shared_layers"),
+        ({"model_type": "gemma4_text", "use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
         ({"model_type": "gemma2", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv"),
         ({"model_type": "gpt_oss", "swiglu_limit": 9.0}, "swiglu_limit"),

@@ -21,13 +21,14 @@ import torch
 import transformers
 from support.weights.adapters import merge, write_adapter
 from support.weights.model_driver import Driver, Sequence
-from support.weights.model_families import SMALL, WIDE
+from support.weights.model_families import GEMMA4, GEMMA4_SHARED, SMALL, WIDE
 from support.weights.reference_images import reference_images
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.adapters.config import AdapterError
 from plumbline.engines.native.models.vision import UnwantedError, read_vision
+from plumbline.engines.native.models.vision.gemma4.description import Gemma4Vision
 from plumbline.engines.native.models.vision.interface import Vision
 from plumbline.engines.native.models.vision.layout import ImageLayout
 from plumbline_kernels.cpu.library import load
@@ -86,6 +87,22 @@ GEMMA3 = {
 }
 PIXTRAL = {"model_type": "pixtral", "patch_size": 7, "head_dim": 16, "hidden_act": "silu", **TOWER}
 LINES = ((14, 42), (28, 14), (42, 28), (14, 28))
+POOLED: dict[str, Any] = {
+    "model_type": "gemma4_vision",
+    "head_dim": 16,
+    "num_key_value_heads": 2,
+    "patch_size": 3,
+    "pooling_kernel_size": 3,
+    "position_embedding_size": 300,
+    "standardize": True,
+    **TOWER,
+}
+CLIPPED = {**POOLED, "standardize": False, "use_clipped_linears": True}
+IDS: dict[str, Any] = {"image_token_id": IMAGE, "boi_token_id": 96, "eoi_token_id": 97}
+GEMMA4_HEADS = {"head_dim": 16, "global_head_dim": 32, "pad_token_id": 0}
+GEMMA4_BOTH = {**GEMMA4_HEADS, "sliding_window": 6, "use_bidirectional_attention": "vision"}
+GEMMA4_PADDED = SMALL | GEMMA4_SHARED | GEMMA4_HEADS | {"model_type": "gemma4_text", "pad_token_id": 3}
+SQUARES = ((9, 27), (18, 18), (27, 9), (18, 27))
 CASES = [
     Case("llama", CLIP),
     Case("llama", CLIP, {"projector_hidden_act": "gelu"}, is_compiled=True),
@@ -118,6 +135,17 @@ CASES = [
         {"multimodal_projector_bias": True},
         family="mistral3",
         sizes=LINES,
+        is_compiled=True,
+    ),
+    Case("gemma4_text", POOLED, IDS, GEMMA4 | GEMMA4_BOTH, family="gemma4", sizes=SQUARES),
+    Case("gemma4_text", CLIPPED, IDS, GEMMA4_SHARED | GEMMA4_HEADS, family="gemma4", sizes=SQUARES),
+    Case(
+        "gemma4_text",
+        CLIPPED,
+        IDS,
+        GEMMA4_SHARED | GEMMA4_BOTH | {"head_dim": 32, "hidden_size_per_layer_input": 16},
+        family="gemma4",
+        sizes=SQUARES,
         is_compiled=True,
     ),
 ]
@@ -180,7 +208,8 @@ class Pair:
         seeds = [part for part in parts if isinstance(part, int)]
         computed = sequence.tokens[: sequence.num_computed_tokens]
         ids = torch.tensor([computed])
-        kinds = {"token_type_ids": (ids == IMAGE).long()} if self.vision.whole else {}
+        name = "mm_token_type_ids" if isinstance(self.vision, Gemma4Vision) else "token_type_ids"
+        kinds = {name: (ids == IMAGE).long()} if self.vision.whole else {}
         images = reference_images(self.vision, [self.pixels(seed) for seed in seeds])
         logits: torch.Tensor = self.reference(ids, **images, **kinds).logits[0]
         return logits.float()
@@ -207,8 +236,11 @@ def made(case: Case, folder: Path) -> Pair:
             parameter.data.normal_(0.0, 0.3)
         elif "norm" in name:
             parameter.data.normal_(0.7, 0.3)
-        elif "vision" in name or "projector" in name:
+        elif any(part in name for part in ("vision", "projector", "tokens_per_layer")):
             parameter.data.normal_(0.0, 0.3)
+    for name, buffer in reference.named_buffers():
+        if name.endswith(("_min", "_max", "std_bias", "std_scale")):
+            buffer.normal_(0.0, 0.3).abs_().mul_(-1.0 if name.endswith("_min") else 1.0)
     # No drawn token is the placeholder, which transformers would take for an image when all is computed at once.
     reference.lm_head.weight.data[IMAGE] = 0.0
     reference.save_pretrained(folder)
@@ -366,6 +398,11 @@ def test_the_names_of_released_checkpoints_are_read(names: dict[str, str], tmp_p
     ({"vision_config": PIXTRAL | {"rope_parameters": {"rope_type": "yarn"}}, "vision_feature_select_strategy": "full"},
      "yarn"),
     ({"model_type": "mistral3", "vision_config": PIXTRAL, "vision_feature_layer": [0, 1]}, "one layer"),
+    ({"model_type": "gemma4", "vision_config": None}, "vision_config"),
+    ({"model_type": "gemma4", "vision_config": SIGLIP}, "gemma4_vision"),
+    ({"model_type": "gemma4", "vision_config": POOLED | {"num_key_value_heads": 1}}, "num_key_value_heads"),
+    ({"model_type": "gemma4", "vision_config": POOLED | {"head_dim": 18}}, "head_dim"),
+    ({"model_type": "gemma4", "vision_config": POOLED, "text_config": GEMMA4_PADDED}, "pad_token_id"),
     (GEMMA3 | {"mm_tokens_per_image": 5}, "mm_tokens_per_image"),
     (GEMMA3 | {"mm_tokens_per_image": 16}, "sliding_window"),
     (GEMMA3 | {"vision_config": CLIP}, "siglip_vision_model"),

@@ -35,6 +35,7 @@ _IMAGES = (
     ("vision_tower.", "vision_tower."),
     ("model.multi_modal_projector.", "multi_modal_projector."),
     ("multi_modal_projector.", "multi_modal_projector."),
+    ("model.embed_vision.", "embed_vision."),
 )
 """The same of a tower and a projector, of releases and of transformers 4 and 5."""
 

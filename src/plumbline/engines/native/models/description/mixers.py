@@ -66,6 +66,8 @@ class Attention:
     """How many tokens a token attends to, itself included; None for all."""
     tiled: bool = False
     """Whether windows are side by side, so that a token attends to the tokens before it in its own one."""
+    causal: bool = False
+    """Whether a token attends to none after it, also where those of an image attend to each other in other layers."""
     softcap: float | None = None
     """c, if a score s becomes c * tanh(s / c)."""
     sinks: bool = False

@@ -16,10 +16,10 @@ __all__ = ["text_of"]
 
 _OUTSIDE = (
     "audio_config audio_token_id boa_token_id boi_token_id eoa_token_index eoi_token_id "
-    "boi_token_index eoi_token_index ignore_index image_seq_length image_token_id image_token_index "
+    "boi_token_index eoa_token_id eoi_token_index ignore_index image_seq_length image_token_id image_token_index "
     "mm_tokens_per_image multimodal_projector_bias projector_hidden_act spatial_merge_size tie_word_embeddings "
     "video_token_id vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy "
-    "vision_start_token_id vocab_size"
+    "vision_soft_tokens_per_image vision_start_token_id vocab_size"
 )
 """Fields of images, and whether the output layer is the embedding, which the checkpoint shows."""
 

@@ -88,7 +88,14 @@ class _TorchStep(Step):
     def attend(self, q: Tensor, cache: KVCache, heads: Heads) -> Tensor:
         shape = heads.attention
         return paged_attention_torch(
-            q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks, shape.tiled
+            q,
+            *cache,
+            self.attended(shape),
+            shape.scale,
+            shape.window,
+            shape.softcap,
+            heads.sinks,
+            shape.tiled,
         ).flatten(1)
 
     def mix(self, weights: ExpertsWeights, activate: Callable[[Tensor], Tensor]) -> Mix:

@@ -61,7 +61,14 @@ class KernelStep(Step):
         if heads.rank is not None:
             return latent_attention(q, cache[0], self._batch, heads.rank, shape.scale).flatten(1)
         return paged_attention(
-            q, *cache, self._batch, shape.scale, shape.window, shape.softcap, heads.sinks, shape.tiled
+            q,
+            *cache,
+            self.attended(shape),
+            shape.scale,
+            shape.window,
+            shape.softcap,
+            heads.sinks,
+            shape.tiled,
         ).flatten(1)
 
     def mix(self, weights: ExpertsWeights, activate: Callable[[Tensor], Tensor]) -> Mix:

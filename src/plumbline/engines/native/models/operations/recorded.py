@@ -188,4 +188,5 @@ def _structure(heads: Heads, kv_heads: int | None = None) -> CompiledHeads:
         tiled=shape.tiled,
         softcap=shape.softcap,
         sinks=heads.sinks,
+        causal=shape.causal,
     )

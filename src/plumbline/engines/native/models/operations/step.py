@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.engines.native.models.adapters.layers import EagerAdapters
-from plumbline.engines.native.models.description import Activation
+from plumbline.engines.native.models.description import Activation, Attention
 from plumbline.engines.native.models.linear import Linear
 from plumbline.engines.native.models.operations.interface import (
     DeltaHeads,
@@ -78,6 +79,8 @@ class Step:
         given: Tensor | None = None,
     ) -> None:
         self._token_ids, self._batch, self._selection, self._given = token_ids, batch, selection, given
+        self._causal: AttentionBatch | None = None
+        """The batch of layers that are causal, once one has asked for it."""
 
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
         raise NotImplementedError
@@ -103,6 +106,14 @@ class Step:
             layer.adapters.add(x, y, adapted)
         return y
 
+    def attended(self, shape: Attention) -> AttentionBatch:
+        """Return which tokens a layer attends to."""
+        if self._batch.reach is None or not shape.causal:
+            return self._batch
+        if self._causal is None:
+            self._causal = replace(self._batch, reach=None)
+        return self._causal
+
     def latent_values(self, attended: Tensor, heads: LatentHeads) -> Tensor:
         assert isinstance(heads.values, Tensor)
         rows = attended.view(len(attended), heads.latent.heads, -1)
@@ -113,7 +124,7 @@ class Step:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         if self._selection is None:
             return q, residual, x, gate
-        self._batch, rows = self._selection.batch, self._selection.rows
+        self._batch, rows, self._causal = self._selection.batch, self._selection.rows, None
         kept = residual.index_select(0, rows)
         return (
             q.index_select(0, rows),

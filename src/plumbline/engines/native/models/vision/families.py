@@ -15,6 +15,10 @@ from plumbline.engines.native.models.checkpoint import Checkpoint
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.linear import can_pack
+from plumbline.engines.native.models.vision.gemma4.config import read_gemma4
+from plumbline.engines.native.models.vision.gemma4.description import Gemma4Vision
+from plumbline.engines.native.models.vision.gemma4.encoder import Gemma4Encoder
+from plumbline.engines.native.models.vision.gemma4.pixels import read_gemma4_processor
 from plumbline.engines.native.models.vision.interface import Fetch, Preparation, Vision, VisionEncoder
 from plumbline.engines.native.models.vision.pixtral.config import read_mistral3, read_pixtral
 from plumbline.engines.native.models.vision.pixtral.description import PixtralVision
@@ -46,10 +50,12 @@ def _read_any_llava(fields: Fields, text: ModelDescription) -> Vision:
 VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {
     "llava": _read_any_llava,
     "gemma3": read_gemma3,
+    "gemma4": read_gemma4,
     "mistral3": read_mistral3,
 }
 """The models whose images the engine reads, by `model_type`."""
 _KINDS: dict[type[Vision], _Kind] = {
+    Gemma4Vision: _Kind(read_gemma4_processor, Gemma4Encoder),
     PixtralVision: _Kind(read_pixtral_processor, PixtralEncoder),
     SquareVision: _Kind(read_square, SquareEncoder),
 }

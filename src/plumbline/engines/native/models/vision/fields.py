@@ -8,7 +8,7 @@ from plumbline.engines.native.models.description import ModelDescription, Unsupp
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields
 from plumbline.engines.native.models.vision.layers import Activation
 
-__all__ = ["check_scale", "chosen_layers", "read_activation", "read_token"]
+__all__ = ["check_scale", "chosen_layers", "read_activation", "read_axial_theta", "read_token"]
 
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -31,6 +31,20 @@ def read_activation(fields: Fields, name: str, default: str) -> Activation:
             f"{name} {value!r:.{MOST_SHOWN}} is not supported ({', '.join(_ACTIVATIONS)} are)"
         )
     return _ACTIVATIONS[value]
+
+
+def read_axial_theta(fields: Fields, default: float) -> float:
+    """Read the base of a rotation by line and column, whose type older configs call default.
+
+    Raises:
+        UnsupportedModelError: the rotation is of another type.
+    """
+    found = Fields(fields.get("rope_parameters", {}))
+    if (kind := found.get("rope_type", "axial")) not in ("axial", "default"):
+        raise UnsupportedModelError(f"rope_type {kind!r:.{MOST_SHOWN}} is not supported (axial is)")
+    theta = found.number("rope_theta", fields.number("rope_theta", default))
+    found.finish()
+    return theta
 
 
 def read_token(fields: Fields, name: str, default: int) -> int:

@@ -46,12 +46,13 @@ class Norm:
 class RmsNorm:
     """A norm by the root of the mean square, in fp32."""
 
-    weight: Tensor
+    weight: Tensor | None
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise rows."""
-        return self.weight * F.rms_norm(x.float(), self.weight.shape, None, self.eps).to(x.dtype)
+        weight = None if self.weight is None else self.weight.float()
+        return F.rms_norm(x.float(), x.shape[-1:], weight, self.eps).to(x.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +60,17 @@ class Rotation:
     """Turns pairs of a head's numbers, of which each half of the head has one."""
 
     cos: Tensor
-    """[rows, 1, head width]."""
+    """[rows, 1, ..., head width]."""
     sin: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Turn heads [rows, heads, head width]."""
+        """Turn heads [rows, heads, ..., head width]; a part of a head with angles of its own counts as a head."""
         first, second = x.chunk(2, -1)
         return x * self.cos + torch.cat((-second, first), -1) * self.sin
 
 
 def rotation(angles: Tensor, like: Tensor) -> Rotation:
-    """Return the rotation by angles [rows, head width / 2], in the type of another tensor."""
+    """Return the rotation by angles [rows, ..., head width / 2], in the type of another tensor."""
     both = torch.cat((angles, angles), -1).unsqueeze(1)
     return Rotation(both.cos().to(like.dtype), both.sin().to(like.dtype))
 

@@ -16,7 +16,10 @@ from torch import Tensor
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 
-__all__ = ["Colours", "Processor", "read_colours", "read_processor", "read_resample"]
+__all__ = ["Colours", "Processor", "check_pixels", "read_colours", "read_processor", "read_resample"]
+
+_MOST_PIXELS = 4096**2
+"""Of what a tower reads; releases have 2.6 million at most."""
 
 _FILTERS = range(6)
 _WITHOUT_EFFECT = (
@@ -90,6 +93,18 @@ class Colours:
         if self.mean is not None and self.std is not None:
             values = (values - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
         return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))
+
+
+def check_pixels(name: str, pixels: int) -> None:
+    """Refuse a processor whose largest images are absurd, by the name of the field that decides it.
+
+    Raises:
+        UnsupportedModelError: they have too many pixels.
+    """
+    if pixels > _MOST_PIXELS:
+        raise UnsupportedModelError(
+            f"{name} gives an image up to {pixels} pixels, and {_MOST_PIXELS} are the most that is supported"
+        )
 
 
 def read_colours(fields: Fields) -> Colours:

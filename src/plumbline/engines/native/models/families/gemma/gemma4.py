@@ -20,7 +20,7 @@ from plumbline.engines.native.models.families.gemma.gemma4_blocks import (
 )
 from plumbline.engines.native.models.families.gemma.models import AROUND
 from plumbline.engines.native.models.families.parts import FULL, Family, Wrapped, every, layer_types, model
-from plumbline.engines.native.models.fields import Fields
+from plumbline.engines.native.models.fields import MOST_SHOWN, Fields
 
 __all__ = ["FAMILIES"]
 
@@ -35,7 +35,9 @@ _NAMES = replace(
 
 
 def _gemma4(fields: Fields) -> ModelDescription:
-    fields.refuse("use_bidirectional_attention")
+    # Which tokens of images attend to each other; the text alone is causal.
+    if (ways := fields.get("use_bidirectional_attention")) not in (None, "vision"):
+        raise UnsupportedModelError(f"use_bidirectional_attention {ways!r:.{MOST_SHOWN}} is not supported")
     vocab, width = fields.integer("vocab_size"), fields.get("hidden_size_per_layer_input", 256)
     if width and fields.integer("vocab_size_per_layer_input", vocab) != vocab:
         raise UnsupportedModelError("vocab_size_per_layer_input must be vocab_size")
@@ -59,5 +61,7 @@ def _gemma4(fields: Fields) -> ModelDescription:
 
 
 FAMILIES = {
-    "gemma4_text": Family("Gemma 4 (text)", _gemma4, Wrapped("gemma4", "the text of Gemma 4", {})),
+    "gemma4_text": Family(
+        "Gemma 4 (text)", _gemma4, Wrapped("gemma4", "Gemma 4, with images; audio and videos are refused", {})
+    ),
 }

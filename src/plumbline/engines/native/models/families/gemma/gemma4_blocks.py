@@ -87,6 +87,7 @@ def mixers(fields: Fields, types: Sequence[str], own: int) -> list[Attention]:
             value_norm=layer < own,
             values_are_keys=layer < own and shares and kind == FULL,
             window=window,
+            causal=kind == FULL,
             scores_scale=1.0,
             keys_of=None if layer < own else own - 1 - types[:own][::-1].index(kind),
         )

@@ -8,6 +8,7 @@ from plumbline.engines.native.models.vision.fields import (
     check_scale,
     chosen_layers,
     read_activation,
+    read_axial_theta,
     read_token,
 )
 from plumbline.engines.native.models.vision.pixtral.description import PixtralVision, Projector, Tower
@@ -87,7 +88,7 @@ def _tower(config: Json) -> Tower:
         heads=fields.integer("num_attention_heads", 16),
         patch_size=fields.integer("patch_size", 16),
         activation=read_activation(fields, "hidden_act", "gelu"),
-        theta=_theta(fields),
+        theta=read_axial_theta(fields, 10000.0),
     )
     head_dim = tower.hidden_size // tower.heads
     if tower.hidden_size % tower.heads or head_dim % 4 or fields.integer("head_dim", head_dim) != head_dim:
@@ -96,13 +97,3 @@ def _tower(config: Json) -> Tower:
         )
     fields.finish()
     return tower
-
-
-def _theta(fields: Fields) -> float:
-    """Read the base of the rotation, whose type older configs call default."""
-    found = Fields(fields.get("rope_parameters", {}))
-    if (kind := found.get("rope_type", "axial")) not in ("axial", "default"):
-        raise UnsupportedModelError(f"rope_type {kind!r:.{MOST_SHOWN}} is not supported (axial is)")
-    theta = found.number("rope_theta", fields.number("rope_theta", 10000.0))
-    found.finish()
-    return theta

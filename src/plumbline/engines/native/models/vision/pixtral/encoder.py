@@ -45,6 +45,7 @@ class PixtralEncoder:
         tower, projector = vision.tower, vision.projector
         width, patch = tower.hidden_size, tower.patch_size
         kernel = fetch("vision_tower.patch_conv.weight", (width, 3, patch, patch))
+        self._device, self._kind = kernel.device, kernel.dtype
         self._patches = Linear(kernel.view(width, -1))
         self._first_norm = RmsNorm(fetch("vision_tower.ln_pre.weight", (width,)), _EPS)
         self._layers = [_layer(tower, fetch, index) for index in range(max(projector.layers))]
@@ -61,8 +62,7 @@ class PixtralEncoder:
         """See `VisionEncoder.encode`."""
         tower = self.vision.tower
         lines, columns = (side // tower.patch_size for side in pixels.shape[1:])
-        weight = self._first_norm.weight
-        x = self._first_norm(self._patches(cut(pixels.to(weight.device, weight.dtype), tower.patch_size)))
+        x = self._first_norm(self._patches(cut(pixels.to(self._device, self._kind), tower.patch_size)))
         turn = _rotation(tower, lines, columns, x)
         states = {0: x}
         for index, layer in enumerate(self._layers, 1):

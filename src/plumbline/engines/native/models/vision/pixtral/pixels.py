@@ -14,6 +14,7 @@ from plumbline.engines.native.models.vision.pixtral.description import BREAK, EN
 from plumbline.engines.native.models.vision.processor import (
     Colours,
     Processor,
+    check_pixels,
     read_colours,
     read_processor,
     read_resample,
@@ -85,6 +86,7 @@ def read_pixtral_processor(folder: Path, vision: PixtralVision) -> PixtralPrepar
         raise UnsupportedModelError(
             f"longest_edge {longest} gives an image {count} patches, and {_MOST_PATCHES} are the most that is supported"
         )
+    check_pixels("patch_size", (longest + square) ** 2)
     preparation = PixtralPreparation(
         longest=longest, square=square, resample=read_resample(fields, 3), colours=read_colours(fields)
     )

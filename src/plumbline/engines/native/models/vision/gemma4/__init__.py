@@ -1,0 +1,1 @@
+"""Read images with the tower of Gemma 4, which keeps their shape within a budget of patches."""
