@@ -284,7 +284,9 @@ class Program:
         """Append an operation that fills the buffer of its kind and width."""
         if kind == _NORM:
             self._norms += 1
-        place = kind, width, self._norms % 2 if kind == _NORM else 0
+        # The second embeddings of tokens may be as wide as the first ones, which are the residual stream.
+        which = {_NORM: self._norms % 2, _EMBED: int(numbers.get("mode", 0))}.get(kind, 0)
+        place = kind, width, which
         out = self._buffers.get(place)
         if out is None:
             out = self._buffers[place] = torch.empty(self.capacity, width, dtype=self._dtype)

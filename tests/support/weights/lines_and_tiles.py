@@ -59,11 +59,17 @@ def _mistral3(ids: Mapping[str, int], text: dict[str, Any]) -> Made:
 
 
 def _gemma4(ids: Mapping[str, int], text: dict[str, Any]) -> Made:
-    heads = {"head_dim": 32, "global_head_dim": 32, "hidden_size_per_layer_input": 8, "pad_token_id": 0}
-    own = {"vocab_size_per_layer_input": text["vocab_size"], "sliding_window": 16, "num_hidden_layers": 4}
+    heads = {"head_dim": 32, "global_head_dim": 32, "hidden_size_per_layer_input": 16, "pad_token_id": 0}
+    own = {
+        "tie_word_embeddings": False,
+        "vocab_size_per_layer_input": text["vocab_size"],
+        "sliding_window": 16,
+        "num_hidden_layers": 4,
+    }
     kinds = ["sliding_attention", "full_attention"] * 2
     config = {
         "model_type": "gemma4",
+        "tie_word_embeddings": False,
         "architectures": ["Gemma4ForConditionalGeneration"],
         "image_token_id": ids["<|image|>"],
         "boi_token_id": ids["<|image>"],

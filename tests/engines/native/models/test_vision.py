@@ -101,6 +101,13 @@ CLIPPED = {**POOLED, "standardize": False, "use_clipped_linears": True}
 IDS: dict[str, Any] = {"image_token_id": IMAGE, "boi_token_id": 96, "eoi_token_id": 97}
 GEMMA4_HEADS = {"head_dim": 16, "global_head_dim": 32, "pad_token_id": 0}
 GEMMA4_BOTH = {**GEMMA4_HEADS, "sliding_window": 6, "use_bidirectional_attention": "vision"}
+# The second embeddings of a token are together as wide as the first one.
+GEMMA4_AS_WIDE = {
+    "head_dim": 32,
+    "hidden_size_per_layer_input": 16,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
 GEMMA4_PADDED = SMALL | GEMMA4_SHARED | GEMMA4_HEADS | {"model_type": "gemma4_text", "pad_token_id": 3}
 SQUARES = ((9, 27), (18, 18), (27, 9), (18, 27))
 CASES = [
@@ -143,7 +150,7 @@ CASES = [
         "gemma4_text",
         CLIPPED,
         IDS,
-        GEMMA4_SHARED | GEMMA4_BOTH | {"head_dim": 32, "hidden_size_per_layer_input": 16},
+        GEMMA4_SHARED | GEMMA4_BOTH | GEMMA4_AS_WIDE,
         family="gemma4",
         sizes=SQUARES,
         is_compiled=True,
