@@ -66,9 +66,8 @@ def reader(encoder: Encoder, capacity: int | None = None, **options: Any) -> Ima
         lambda data: LAYOUT,
         placeholder=IMAGE,
         tokens=frozenset((IMAGE,)),
-        row_bytes=32 * 4,
         max_model_len=256,
-        **options,
+        **{"row_bytes": 32 * 4, **options},
     )
     if capacity is not None:
         found.capacity = capacity * WIDTH
@@ -111,6 +110,20 @@ def test_a_picture_is_encoded_once_within_a_salt() -> None:
         (salted,) = await images.read(asking("salted", b"a", salt="x"))
         assert len(encoder.encoded) == 3
         assert salted.digest != again.digest
+        images.close()
+
+    run(work())
+
+
+def test_what_one_long_prompt_may_have_is_not_kept_when_nothing_needs_it() -> None:
+    async def work() -> None:
+        images = reader(Encoder(), row_bytes=module._MOST_BYTES // (2 * WIDTH))
+        assert len(await images.read(asking("long", b"abcde"))) == 5
+        assert len(await images.read(asking("short", b"e"))) == 1
+        images.forget("long")
+        assert len(images._kept) == 1
+        images.forget("short")
+        assert len(images._kept) == 2
         images.close()
 
     run(work())

@@ -38,7 +38,7 @@ __all__ = ["ImageReader"]
 _log = logging.getLogger("plumbline.engines")
 
 _MOST_BYTES = 256 * 1024**2
-"""Bytes of encoded images, in use and kept; more if one request of the longest length has more."""
+"""Bytes of encoded images, in use and kept; those in use may have more if one request of the longest length has."""
 
 _LAYOUTS = 256
 """Layouts that are kept by the hash of their file, asked for when a prompt is expanded and when it is read."""
@@ -121,6 +121,8 @@ class ImageReader:
         """Rows of images in memory."""
         self._layouts: OrderedDict[bytes, ImageLayout] = OrderedDict()
         """By the hash of the file."""
+        self._most_kept = _MOST_BYTES // row_bytes
+        """Rows beside which no unused ones are kept: those of one long prompt may take gigabytes."""
         self._used: dict[bytes, _Image] = {}
         """By digest: images that requests need."""
         self._kept: OrderedDict[bytes, _Image] = OrderedDict()
@@ -186,6 +188,7 @@ class ImageReader:
             del self._used[digest]
             if image.is_encoded:
                 self._kept[digest] = image
+        self._drop(self._most_kept)
         self._let_in()
 
     def close(self) -> None:
@@ -219,10 +222,14 @@ class ImageReader:
                     known = digest in self._kept
                     self._used[digest] = self._kept.pop(digest) if known else _Image(layout.num_rows)
                 self._used[digest].users.add(name)
-            while _num_rows(self._used) + _num_rows(self._kept) > self.capacity:
-                self._kept.popitem(last=False)
+            self._drop(min(self.capacity, self._most_kept))
             if not turn.done():
                 turn.set_result(None)
+
+    def _drop(self, most: int) -> None:
+        """Drop unused images while there are more than so many rows."""
+        while self._kept and _num_rows(self._used) + _num_rows(self._kept) > most:
+            self._kept.popitem(last=False)
 
     async def _rows(self, digest: bytes, item: MediaItem) -> Tensor:
         """Return the rows of an image, which the first request that comes to it encodes for all."""
