@@ -85,14 +85,18 @@ class Colours:
     std: tuple[float, ...] | None
 
     def tensor(self, image: Any) -> Tensor:
-        """Return a PIL image as fp32 [3, height, width], with the arithmetic of transformers with Pillow."""
-        values: np.ndarray[Any, np.dtype[Any]] = np.asarray(image)
+        """Return a PIL image as fp32 [3, height, width], with the arithmetic of transformers with Pillow.
+
+        It is computed for each level of a colour, because for each pixel it would take five times the memory.
+        """
+        levels: np.ndarray[Any, np.dtype[Any]] = np.tile(np.arange(256)[:, None], 3)
         if self.factor is not None:
-            values = values.astype(np.float64) * self.factor
-        values = values.astype(np.float32)
+            levels = levels.astype(np.float64) * self.factor
+        levels = levels.astype(np.float32)
         if self.mean is not None and self.std is not None:
-            values = (values - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
-        return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))
+            levels = (levels - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        pixels = np.asarray(image)
+        return torch.from_numpy(np.stack([levels[:, colour][pixels[..., colour]] for colour in range(3)]))
 
 
 def check_pixels(name: str, pixels: int) -> None:
