@@ -63,7 +63,8 @@ class AttentionBatch:
     slot_mapping: Tensor
     """int64 [num_tokens]: the cache slot of each new token, -1 for padding."""
     positions: Tensor
-    """int64 [num_tokens]."""
+    """int64 [num_tokens]: the row of each token in tables of rotations and temperatures. What a token attends to
+    follows from the lengths."""
     max_query_len: int
     max_seq_len: int
     """Host integers, known when the step is planned, so that nothing waits for the device."""

@@ -57,15 +57,17 @@ def tiny_model(
     bits: int = 0,
     experts: bool = False,
     hybrid: bool = False,
+    turned: bool = False,
 ) -> Transformer:
     """Return a model of two layers, with weights so large that the argmax is not a matter of rounding.
 
-    The first layer of a hybrid one is a delta net.
+    The first layer of a hybrid one is a delta net. The tokens of images of a turned one have three positions, and its
+    first layer takes a further part of their rows.
     """
     torch.set_num_threads(1)
     config = describe(
         {
-            "model_type": "qwen3_moe" if experts else "qwen3",
+            "model_type": "qwen3_moe" if experts else "qwen3_vl_text" if turned else "qwen3",
             "hidden_size": 32,
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
@@ -80,7 +82,9 @@ def tiny_model(
             **(HYBRID if hybrid else {}),
         }
     )
-    return random_model(config, seed=3, dtype=dtype, library=load() if compiled else None, bits=bits)
+    model = random_model(config, seed=3, dtype=dtype, library=load() if compiled else None, bits=bits)
+    model.given_parts = int(turned)
+    return model
 
 
 class Driver:

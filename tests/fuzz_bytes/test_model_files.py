@@ -63,7 +63,7 @@ _QUANTISED: list[dict[str, Any]] = [
         "ignore": ["lm_head", "re:.*gate"],
     },
 ]
-_VISIONS = {family: vision_files(family) for family in ("llava", "gemma3", *MAKERS)}
+_VISIONS = {family: vision_files(family) for family in ("llava", "gemma3", "qwen2_vl", "qwen3_vl", *MAKERS)}
 _ADAPTER = {
     "peft_type": "LORA",
     "task_type": "CAUSAL_LM",

@@ -11,7 +11,7 @@
 #include "sampling.h"
 
 enum Kind : int32_t { EMBED, NORM, LINEAR, ROPE, SELECT, ATTEND, GATE, EXPERTS, LATENT_WRITE, LATENT_VALUES, ADAPT, DELTA, OPEN,
-                      KEEP, TOKENS };
+                      KEEP, TOKENS, GIVE };
 
 struct Op {
   Kind kind;
@@ -31,7 +31,7 @@ struct Op {
   float factor;        // NORM: on what is added to the residual; EMBED: on the result; TOKENS: on what is normalised
   float scale;         // NORM: on the sum; TOKENS: on the result
   int32_t mode;        // NORM: whether it is centred; GATE: the activation; OPEN: a `Gating`; EMBED: whether tokens of
-                       // given rows are taken for the first token
+                       // given rows are taken for the first token; GIVE: the part of a given row
 };
 
 struct Model {
@@ -49,7 +49,8 @@ struct Sequences {
 struct Step {
   const int64_t *token_ids, *positions, *slots;
   const int64_t* state_rows;  // [sequences], or null if no layer has states
-  const void* given;    // [given rows, width]: token -1 - i is row i of it, and not one of the table
+  const void* given;    // [given rows, given_width]: token -1 - i is the first part of row i, and not a row of the table
+  int64_t given_width;  // Several times the width of the residual if later layers add further parts; 0 if none is given.
   int64_t tokens;
   Sequences all;
   const int64_t* rows;  // Ascending: the tokens that the operations after SELECT compute.
@@ -72,10 +73,22 @@ void embed(const Step& step, const Op& op, const T* table, T* out, long tokens) 
   float factor = op.factor;
   for (long i = 0; i < tokens; i++, out += width) {
     const int64_t token = op.mode && step.token_ids[i] < 0 ? 0 : step.token_ids[i];
-    const T* from = token < 0 ? (const T*)step.given + (-1 - token) * width : table + token * width;
+    const T* from = token < 0 ? (const T*)step.given + (-1 - token) * step.given_width : table + token * width;
     if (token < 0 || factor == 1.0f) std::memcpy(out, from, width * sizeof(T));
     else
       for (long at = 0; at < width; at += LANES) store(out + at, load(from + at) * factor);
+  }
+}
+
+// Adds a part of each given row to the residual of its token.
+template <typename T>
+void give(const Step& step, T* residual, long tokens, long width, long part) {
+  if (!step.given_width) return;
+  for (long i = 0; i < tokens; i++) {
+    if (step.token_ids[i] >= 0) continue;
+    const T* from = (const T*)step.given + (-1 - step.token_ids[i]) * step.given_width + part * width;
+    T* to = residual + i * width;
+    for (long j = 0; j < width; j += LANES) store(to + j, load(to + j) + load(from + j));
   }
 }
 
@@ -166,6 +179,9 @@ void run(const Model& m, const Op* ops, long count, const Step& step) {
         adaptation.run(*(const Adapters*)op.part, *adapted, in, op.inputs, out, op.outputs, m.threads);
         break;
       }
+      case GIVE:
+        give(step, out, tokens, op.outputs, op.mode);
+        break;
       case EXPERTS: {
         thread_local Mixture<T> mixture;
         mixture.run(*(const Experts*)op.part, in, more ? more : in, (const T*)op.state, out, tokens, op.outputs, m.threads);

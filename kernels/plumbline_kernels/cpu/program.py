@@ -14,7 +14,7 @@ from plumbline_kernels.cpu.parts import ACTIVATIONS, Adapters, Delta, Experts, H
 __all__ = ["Program"]
 
 _EMBED, _NORM, _LINEAR, _ROPE, _SELECT, _ATTEND, _GATE, _EXPERTS, _LATENT_WRITE, _LATENT_VALUES = range(10)
-_ADAPT, _DELTA, _OPEN, _KEEP, _TOKENS = range(10, 15)
+_ADAPT, _DELTA, _OPEN, _KEEP, _TOKENS, _GIVE = range(10, 16)
 _BY_SIGMOID, _OF_GELU = range(2)
 
 
@@ -70,6 +70,7 @@ class _Step(ctypes.Structure):
         ("slots", ctypes.c_void_p),
         ("state_rows", ctypes.c_void_p),
         ("given", ctypes.c_void_p),
+        ("given_width", ctypes.c_int64),
         ("tokens", ctypes.c_int64),
         ("all", _Sequences),
         ("rows", ctypes.c_void_p),
@@ -119,6 +120,12 @@ class Program:
     def embed(self, table: Tensor, factor: float = 1.0) -> Tensor:
         """Look up the step's tokens in `table` [V, D], times a factor; returns the residual stream [T, D]."""
         return self._record(_EMBED, table.shape[1], weight=table, factor=factor)
+
+    def give(self, residual: Tensor, part: int) -> Tensor:
+        """Add a part of the given rows, as wide as the residual [T, D], to the residual of their tokens."""
+        op = Op(kind=_GIVE, out=residual.data_ptr(), outputs=residual.shape[1], mode=part)
+        self._ops.append(op)
+        return residual
 
     def norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
         """Return the norm of x [T, D]: the layer norm if it is centred, else the RMS norm."""
@@ -320,7 +327,8 @@ class Program:
             token_ids: int64 [T], T at most `capacity`; -1 - i stands for row i of `given`.
             batch: where the tokens sit.
             selection: the rows to keep in the last layer; None for all.
-            given: rows [G, D] in the place of embeddings, which the factor leaves alone.
+            given: rows [G, D] in the place of embeddings, which the factor leaves alone; wider rows have what `give`
+                adds behind it.
 
         Returns:
             How many rows of the last buffer are results.
@@ -331,10 +339,11 @@ class Program:
         step = self._step
         step.tokens = rows = token_ids.shape[0]
         step.token_ids = token_ids.data_ptr()
+        step.given_width = 0
         if given is not None:
             assert given.is_contiguous()
             assert given.dtype == self._dtype
-            step.given = given.data_ptr()
+            step.given, step.given_width = given.data_ptr(), given.shape[1]
         step.positions = batch.positions.data_ptr()
         step.slots = batch.slot_mapping.data_ptr()
         step.state_rows = None if batch.state_rows is None else batch.state_rows.data_ptr()

@@ -40,11 +40,14 @@ class PlacedImage(NamedTuple):
     start: int
     """Its first position."""
     rows: Any
-    """A tensor [positions, width]: what the model reads in the place of the embeddings of these tokens."""
+    """A tensor [positions, width]: what the model reads in the place of the embeddings of these tokens. Of a wider one
+    later layers read further parts."""
     digest: bytes
     """The hash of its file."""
     whole: bool = False
     """Whether one step must compute all its positions, which attend to each other."""
+    grid: tuple[int, int] | None = None
+    """Its rows and columns if the model rotates by them."""
 
     @property
     def end(self) -> int:

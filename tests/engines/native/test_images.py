@@ -1,7 +1,8 @@
 """Laws of images in the core of our engine, which gets their rows.
 
 * An answer depends on its prompt and its images alone: not on chunks that cut an image, the batch, prefix hits inside
-  of an image, pauses and proposed tokens. Rows that are those of the tokens change nothing.
+  of an image, pauses and proposed tokens. Rows that are those of the tokens change nothing. All this holds where tokens
+  of an image have three positions, and rows further parts, as well.
 * One step computes an image whose positions attend to each other, also if the budget of tokens is less.
 * Prompts with different pictures share no block from the first picture on.
 * The tokens of images are never proposed.
@@ -27,11 +28,13 @@ from plumbline.engines.request import PlacedImage, RequestState
 SIZE = 8
 IMAGE = 95
 """The token of an image's positions."""
-WIDTH = 5
+WIDTH = 6
 """Positions of an image."""
 BACKENDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "compiled": ({}, {}),
     "torch": ({"compiled": False}, {"batch_invariant": True}),
+    "turned": ({"turned": True}, {}),
+    "turned torch": ({"turned": True, "compiled": False}, {"batch_invariant": True}),
 }
 parts = st.lists(
     st.integers(0, 3) | st.lists(st.integers(2, 94), min_size=1, max_size=9), min_size=1, max_size=6
@@ -41,18 +44,21 @@ SETTINGS = settings(max_examples=15, deadline=None)
 FEW = settings(max_examples=4, deadline=None)
 
 
-def rows(seed: int) -> torch.Tensor:
+def rows(seed: int, parts: int = 1) -> torch.Tensor:
     """The rows of a picture."""
-    return torch.randn(WIDTH, 32, generator=torch.Generator().manual_seed(seed)) * 0.3
+    return torch.randn(WIDTH, parts * 32, generator=torch.Generator().manual_seed(seed)) * 0.3
 
 
-def prompt(found: list[int | list[int]], whole: bool = False) -> tuple[list[int], tuple[PlacedImage, ...]]:
+def prompt(
+    found: list[int | list[int]], whole: bool = False, turned: bool = False
+) -> tuple[list[int], tuple[PlacedImage, ...]]:
     """The tokens of a prompt, and its images."""
     tokens: list[int] = []
     images = []
     for part in found:
         if isinstance(part, int):
-            images.append(PlacedImage(len(tokens), rows(part), bytes([part]) * 32, whole))
+            grid = (2, WIDTH // 2) if turned else None
+            images.append(PlacedImage(len(tokens), rows(part, 1 + turned), bytes([part]) * 32, whole, grid))
             tokens += [IMAGE] * WIDTH
         else:
             tokens += part
@@ -60,7 +66,8 @@ def prompt(found: list[int | list[int]], whole: bool = False) -> tuple[list[int]
 
 
 def add(driver: Driver, name: str, found: list[int | list[int]], whole: bool = False, **more: Any) -> None:
-    tokens, images = prompt(found, whole)
+    turned = bool(driver.core._runner._model.given_parts)  # type: ignore[attr-defined]
+    tokens, images = prompt(found, whole, turned)
     driver.add(name, tokens, images=images, **{"max_tokens": 12, "ignore_eos": True, **more})
 
 
@@ -123,7 +130,7 @@ def test_an_image_that_must_be_whole_is_never_cut_even_if_it_exceeds_the_budget(
     add(driver, "r", [[4, 5, 6], 1, [7], 2, 3], True, max_tokens=2)
     driver.run()
     ends = [end for _, end in cuts]
-    assert ends[:5] == [3, 8, 9, 14, 19]
+    assert ends[:5] == [3, 9, 10, 16, 22]
     assert answered("compiled", [1, [7]], True) != answered("compiled", [1, [7]], False)
 
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from plumbline.engines.native.models import Transformer
+from plumbline.engines.native.models.axes import axis_positions
+from plumbline.engines.request import PlacedImage
 from plumbline_kernels.attention import AttentionBatch, Selection
 from plumbline_kernels.lora import AdapterRows
 
@@ -20,8 +22,7 @@ class Sequence:
     blocks: list[int]
     num_computed_tokens: int = 0
     state_row: int = 0
-    images: list[tuple[int, Tensor]] = field(default_factory=list)
-    """The place of each image, and its rows [n, D]."""
+    images: list[PlacedImage] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
 
 
@@ -67,10 +68,10 @@ class Driver:
         batch, ids = self._batch(plan, padding)
         batch = replace(batch, adapters=adapters)
         starts = batch.query_start_loc.tolist()
-        given = self._place_images(plan, ids, starts)
+        given, axes = self._place_images(plan, ids, starts), self._turn(plan, batch.positions, starts)
         if self.whole_images:
             batch = replace(batch, reach=self._reach(plan, batch.positions, starts))
-        hidden = self.model.forward(ids, batch, self.kv_caches, None, given)
+        hidden = self.model.forward(ids, batch, self.kv_caches, None, given, axes)
         logits = self.model.compute_logits(hidden[: starts[-1]])
         for (sequence, _), start, stop in zip(plan, starts[:-1], starts[1:], strict=True):
             sequence.logits += list(logits[start:stop])
@@ -83,23 +84,34 @@ class Driver:
         rows: list[Tensor] = []
         for (sequence, count), first in zip(plan, starts, strict=False):
             begin = sequence.num_computed_tokens - count
-            for start, image in sequence.images:
-                for index, row in enumerate(image):
-                    place = start + index - begin
+            for image in sequence.images:
+                for index, row in enumerate(image.rows):
+                    place = image.start + index - begin
                     if 0 <= place < count:
                         rows.append(row)
                         ids[first + place] = -len(rows)
         return torch.stack(rows) if rows else None
 
+    def _turn(self, plan: list[tuple[Sequence, int]], positions: Tensor, starts: list[int]) -> Tensor | None:
+        """Replace the positions of tokens with three of them; returns these."""
+        found: list[Tensor] = []
+        for (sequence, count), first in zip(plan, starts, strict=False):
+            begin = sequence.num_computed_tokens - count
+            axes = torch.from_numpy(axis_positions(sequence.images, begin, count))
+            for index, each in enumerate(axes.unbind(1)):
+                several = len(set(each.tolist())) > 1
+                found += [each] if several else []
+                positions[first + index] = -len(found) if several else each[0]
+        return torch.stack(found, 1) if found else None
+
     def _reach(self, plan: list[tuple[Sequence, int]], positions: Tensor, starts: list[int]) -> Tensor:
         reach = positions.clone()
         for (sequence, count), first in zip(plan, starts, strict=False):
             begin = sequence.num_computed_tokens - count
-            for start, image in sequence.images:
-                end = start + len(image)
-                if start < begin + count and begin < end:
-                    assert end <= begin + count
-                    reach[first + max(start - begin, 0) : first + end - begin] = end - 1
+            for image in sequence.images:
+                if image.start < begin + count and begin < image.end:
+                    assert image.end <= begin + count
+                    reach[first + max(image.start - begin, 0) : first + image.end - begin] = image.end - 1
         return reach
 
     def _batch(self, plan: list[tuple[Sequence, int]], padding: int) -> tuple[AttentionBatch, Tensor]:

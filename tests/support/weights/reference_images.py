@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor
 
 from plumbline.engines.native.models.vision import Vision
 from plumbline.engines.native.models.vision.gemma4.description import Gemma4Vision
 from plumbline.engines.native.models.vision.pixtral.description import PixtralVision
+from plumbline.engines.native.models.vision.qwen.description import QwenVision
 
 __all__ = ["patches", "reference_images"]
 
@@ -30,6 +32,13 @@ def reference_images(vision: Vision, pixels: list[Tensor]) -> dict[str, Any]:
         padded = [F.pad(rows, (0, 0, 0, most - len(rows))) for rows, _ in found]
         places = [F.pad(place, (0, 0, 0, most - len(place)), value=-1) for _, place in found]
         return {"pixel_values": torch.stack(padded), "image_position_ids": torch.stack(places)}
+    if isinstance(vision, QwenVision):
+        tower, patchify = vision.tower, transformers.Qwen2VLImageProcessorPil().patchify
+        cut = [patchify(image.numpy(), tower.patch_size, tower.merge, tower.frames) for image in pixels]
+        return {
+            "pixel_values": torch.cat([torch.from_numpy(rows.copy()) for rows, *_ in cut]),
+            "image_grid_thw": torch.tensor([[1, lines, columns] for _, lines, columns in cut]),
+        }
     return {"pixel_values": torch.stack(pixels)}
 
 

@@ -105,7 +105,7 @@ def vision_files(family: str) -> dict[str, dict[str, Any]]:
     ids = {"<|im_end|>": 1, "<|endoftext|>": 2}
     ids |= {marker: number for number, marker in enumerate(_MARKERS[family], 10)}
     config, processor = _made(family, ids, 64)
-    return {"config.json": config, **processor}
+    return {"config.json": config, "processor_config.json": {}, **processor}
 
 
 def _made(family: str, ids: dict[str, int], vocab_size: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -171,7 +171,7 @@ class ImageReader:
         assert [len(tensor) for tensor in rows] == [layout.num_rows for layout in layouts]
         starts = self._starts(request.media.token_ids, layouts)
         return tuple(
-            PlacedImage(start + part.first, part.of(tensor), digest, self._whole)
+            PlacedImage(start + part.first, part.of(tensor), digest, self._whole, part.grid)
             for start, layout, tensor, digest in zip(starts, layouts, rows, digests, strict=True)
             for part in layout.parts
         )

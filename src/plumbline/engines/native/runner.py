@@ -236,7 +236,7 @@ class ModelRunner:
             self._computed = self.graphs.run(inputs)
         else:
             self._computed = self._model.forward(
-                inputs.token_ids, inputs.batch, self._kv, inputs.selection, inputs.given
+                inputs.token_ids, inputs.batch, self._kv, inputs.selection, inputs.given, inputs.axes
             )
 
     @torch.inference_mode()

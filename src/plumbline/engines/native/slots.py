@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.engines.native.config import EngineConfig
+from plumbline.engines.native.models.axes import AxisPositions
 from plumbline.engines.native.scheduler import Scheduled, StepPlan
 from plumbline.engines.request import RequestState, images_within
 from plumbline.engines.sampling.rows import SamplingRows, upload
@@ -44,6 +45,7 @@ class StepInputs:
         prompt_rows: (request, first row of these results, first position, count) for requests that want prompt
             logprobs.
         given: the rows of images, [G, D]: token -1 - i stands for row i; None if the step has no images.
+        axes: int64 [3, M]: rotary position -1 - i stands for these three; None if each token has one.
     """
 
     token_ids: Tensor
@@ -57,6 +59,7 @@ class StepInputs:
     draw_masks: list[NDArray[np.int32] | None]
     prompt_rows: list[tuple[RequestState, int, int, int]]
     given: Tensor | None = None
+    axes: Tensor | None = None
 
 
 class Slots(SamplingRows):
@@ -71,6 +74,7 @@ class Slots(SamplingRows):
         self._block_tables = np.zeros((num, config.blocks_per_sequence), dtype=np.int32)
         self._num_blocks = [0] * num
         self._last_token = np.zeros(num, dtype=np.int64)
+        self._axes = AxisPositions(num)
         self._counting, self._rows = np.arange(num + 1, dtype=np.int32), np.arange(num)
 
     def assign(self, state: RequestState) -> None:
@@ -78,6 +82,7 @@ class Slots(SamplingRows):
         super().assign(state)
         self._num_blocks[state.slot] = 0
         self._last_token[state.slot] = state.token_ids[-1]
+        self._axes.assign(state)
 
     def set_last_tokens(self, slots: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
         """Record the drawn tokens, the inputs of the next decode."""
@@ -129,12 +134,13 @@ class Slots(SamplingRows):
         mapping = self._block_tables[row, position // size] * np.int64(size) + position % size
         max_seq_len = int(seq_lens.max())
         width = -(-max_seq_len // size)
+        rotary, axes = self._axes.turned(states, query_start, row, position)
         batch = AttentionBatch(
             query_start_loc=self._tensor(query_start),
             seq_lens=self._tensor(seq_lens.astype(np.int32)),
             block_tables=self._tensor(self._block_tables[slots, :width]),
             slot_mapping=self._tensor(mapping),
-            positions=self._tensor(position),
+            positions=self._tensor(rotary),
             max_query_len=max_query_len,
             max_seq_len=max_seq_len,
             num_decodes=num_decodes,
@@ -159,7 +165,8 @@ class Slots(SamplingRows):
             draw_proposed=rows.draw_proposed,
             draw_masks=rows.draw_masks,
             prompt_rows=rows.prompt_rows,
-            given=torch.cat(rows.given) if rows.given else None,
+            given=rows.all_given(),
+            axes=None if axes is None else self._tensor(axes),
         )
 
     def _select(
@@ -256,8 +263,7 @@ class _Rows:
         self.draw_proposed: list[tuple[int, ...]] = [()] * len(decodes)
         self.draw_masks: list[NDArray[np.int32] | None] = []
         self.prompt_rows: list[tuple[RequestState, int, int, int]] = []
-        self.given: list[Tensor] = []
-        """The rows of images."""
+        self._given: list[Tensor] = []
         self._num_given = 0
 
     def place_images(self, state: RequestState, start: int, ids: NDArray[np.int64]) -> None:
@@ -266,7 +272,11 @@ class _Rows:
             last = self._num_given + len(rows)
             ids[first : first + len(rows)] = np.arange(-1 - self._num_given, -1 - last, -1)
             self._num_given = last
-            self.given.append(rows)
+            self._given.append(rows)
+
+    def all_given(self) -> Tensor | None:
+        """Return the rows of images; None if there are none."""
+        return torch.cat(self._given) if self._given else None
 
     def add(self, entry: Scheduled) -> int:
         """Take a part of a prompt, or a decode with proposed tokens; returns how many of its results are wanted."""

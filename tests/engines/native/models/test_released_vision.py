@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.weights.released_qwen import QWEN
 from tests.engines.native.models.test_released_configs import SHARED, shape
 
 from plumbline.engines.native.models import describe
@@ -335,6 +336,7 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] = 
         },
         19 * 14,
     ),
+    **QWEN,
 }
 """Models of images and text: the config, that of pixels, that of the processor, and the rows of a picture."""
 

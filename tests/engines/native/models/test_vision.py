@@ -21,16 +21,28 @@ import torch
 import transformers
 from support.weights.adapters import merge, write_adapter
 from support.weights.model_driver import Driver, Sequence
-from support.weights.model_families import GEMMA4, GEMMA4_SHARED, SMALL, WIDE
+from support.weights.model_families import (
+    DELTA,
+    DELTA_EXPERTS,
+    GEMMA4,
+    GEMMA4_SHARED,
+    HALF,
+    SMALL,
+    SPARSE,
+    WIDE,
+    WIDE_DELTA,
+)
 from support.weights.reference_images import reference_images
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.adapters.config import AdapterError
 from plumbline.engines.native.models.vision import UnwantedError, read_vision
-from plumbline.engines.native.models.vision.gemma4.description import Gemma4Vision
 from plumbline.engines.native.models.vision.interface import Vision
 from plumbline.engines.native.models.vision.layout import ImageLayout
+from plumbline.engines.native.models.vision.qwen.description import QwenVision
+from plumbline.engines.native.models.vision.square.description import SquareVision
+from plumbline.engines.request import PlacedImage
 from plumbline_kernels.cpu.library import load
 from plumbline_kernels.lora import AdapterRows
 
@@ -59,6 +71,11 @@ class Case:
     def name(self) -> str:
         return f"{self.family}-{self.text}-{self.tower['model_type']}{'-compiled' * self.is_compiled}"
 
+    @property
+    def random(self) -> tuple[float, float]:
+        """The mean of random weights of norms of the text, which Gemma and Qwen 3.5 add one to, and of the tower."""
+        return (0.0 if self.family in ("gemma3", "qwen3_5", "qwen3_5_moe") else 0.7, 0.7)
+
     def config(self) -> Any:
         wide = WIDE | ({"head_dim": 32} if "head_dim" in self.text_changes else {})
         text = SMALL | self.text_changes | (wide if self.is_compiled else {})
@@ -66,7 +83,7 @@ class Case:
             self.family,
             text_config={**text, "model_type": self.text},
             vision_config=self.tower,
-            image_token_index=IMAGE,
+            **{"image_token_id" if self.family in QWEN else "image_token_index": IMAGE},
             **self.changes,
         )
 
@@ -110,6 +127,36 @@ GEMMA4_AS_WIDE = {
 }
 GEMMA4_PADDED = SMALL | GEMMA4_SHARED | GEMMA4_HEADS | {"model_type": "gemma4_text", "pad_token_id": 3}
 SQUARES = ((9, 27), (18, 18), (27, 9), (18, 27))
+QWEN = {
+    "qwen2_vl": {"embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2},
+    "qwen2_5_vl": {
+        "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "window_size": 12,
+        "fullatt_block_indexes": [1],
+    },
+    "qwen3_vl": {
+        "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_position_embeddings": 16,
+        "deepstack_visual_indexes": [0, 2],
+    },
+    "qwen3_5": {"hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 40, "num_position_embeddings": 16},
+}  # fmt: skip
+"""The tower of each version."""
+QWEN["qwen3_vl_moe"], QWEN["qwen3_5_moe"] = QWEN["qwen3_vl"], QWEN["qwen3_5"]
+
+
+def qwen(family: str, *, is_compiled: bool = False, **changes: Any) -> Case:
+    """A case of Qwen-VL."""
+    rotation = {**HALF, "partial_rotary_factor": 0.5 if family.startswith("qwen3_5") else 1.0}
+    rotation |= {"mrope_section": [6, 5, 5] if is_compiled else [2, 3, 1]}
+    if "qwen3" in family:
+        rotation |= {"mrope_interleaved": True}
+    tower = QWEN[family] | {"depth": 3, "num_heads": 2, "patch_size": 3, "model_type": f"{family}_vision"}
+    if is_compiled:
+        tower |= {"hidden_size" if family == "qwen2_vl" else "out_hidden_size": 64}
+    text = {**changes, "rope_parameters": rotation}
+    sizes = ((6, 12), (12, 6), (18, 18), (24, 12))
+    return Case(f"{family}_text", tower, {}, text, is_compiled, family, sizes)
+
+
 CASES = [
     Case("llama", CLIP),
     Case("llama", CLIP, {"projector_hidden_act": "gelu"}, is_compiled=True),
@@ -155,6 +202,13 @@ CASES = [
         sizes=SQUARES,
         is_compiled=True,
     ),
+    qwen("qwen2_vl"),
+    qwen("qwen2_5_vl", is_compiled=True),
+    qwen("qwen3_vl", head_dim=12),
+    qwen("qwen3_vl", is_compiled=True, head_dim=32),
+    qwen("qwen3_vl_moe", head_dim=12, **SPARSE, num_experts=4),
+    qwen("qwen3_5", is_compiled=True, **DELTA | WIDE_DELTA),
+    qwen("qwen3_5_moe", **DELTA_EXPERTS),
 ]
 
 
@@ -176,6 +230,11 @@ class Pair:
     def layout(self, seed: int) -> ImageLayout:
         return self.vision.layout(*self.size(seed), lambda text: (len(text),))
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether transformers takes images without tokens between them for one."""
+        return self.vision.whole or isinstance(self.vision, QwenVision)
+
     def rows(self, seed: int) -> torch.Tensor:
         assert self.model.vision is not None
         return self.model.vision.encode(self.pixels(seed))
@@ -189,9 +248,9 @@ class Pair:
         """How many tokens to compute up to a place, or to the start or the end of an image that must be whole."""
         done = sequence.num_computed_tokens
         place = min(place, len(sequence.tokens))
-        for start, rows in sequence.images:
-            if self.vision.whole and start < place < start + len(rows):
-                place = start if start > done else start + len(rows)
+        for image in sequence.images:
+            if image.whole and image.start < place < image.end:
+                place = image.start if image.start > done else image.end
         return place - done
 
     def sequence(self, driver: Driver, parts: list[int | list[int]], max_len: int) -> Sequence:
@@ -201,7 +260,10 @@ class Pair:
         for part in parts:
             if isinstance(part, int):
                 layout, rows = self.layout(part), self.rows(part)
-                images += [(len(tokens) + each.first, each.of(rows)) for each in layout.parts]
+                images += [
+                    PlacedImage(len(tokens) + each.first, each.of(rows), b"", self.vision.whole, each.grid)
+                    for each in layout.parts
+                ]
                 tokens += layout.token_ids
             else:
                 tokens += part
@@ -215,10 +277,11 @@ class Pair:
         seeds = [part for part in parts if isinstance(part, int)]
         computed = sequence.tokens[: sequence.num_computed_tokens]
         ids = torch.tensor([computed])
-        name = "mm_token_type_ids" if isinstance(self.vision, Gemma4Vision) else "token_type_ids"
-        kinds = {name: (ids == IMAGE).long()} if self.vision.whole else {}
         images = reference_images(self.vision, [self.pixels(seed) for seed in seeds])
-        logits: torch.Tensor = self.reference(ids, **images, **kinds).logits[0]
+        if self.is_apart:
+            name = "token_type_ids" if isinstance(self.vision, SquareVision) else "mm_token_type_ids"
+            images[name] = (ids == IMAGE).long()
+        logits: torch.Tensor = self.reference(ids, **images, use_cache=False).logits[0]
         return logits.float()
 
     def assert_same(self, sequence: Sequence, parts: list[int | list[int]]) -> None:
@@ -239,11 +302,10 @@ def made(case: Case, folder: Path) -> Pair:
     config._attn_implementation = "eager"
     reference: Any = transformers.AutoModelForImageTextToText.from_config(config).eval()
     for name, parameter in reference.named_parameters():
-        if "soft_emb_norm" in name or (case.family == "gemma3" and "language" in name and "norm" in name):
-            parameter.data.normal_(0.0, 0.3)
-        elif "norm" in name:
-            parameter.data.normal_(0.7, 0.3)
-        elif any(part in name for part in ("vision", "projector", "tokens_per_layer")):
+        if "norm" in name or "ln_q" in name:
+            of_text = "language" in name or "soft_emb_norm" in name
+            parameter.data.normal_(case.random[not of_text], 0.3)
+        elif any(part in name for part in ("vision", "visual", "projector", "tokens_per_layer")):
             parameter.data.normal_(0.0, 0.3)
     for name, buffer in reference.named_buffers():
         if name.endswith(("_min", "_max", "std_bias", "std_scale")):
@@ -267,10 +329,14 @@ def text(length: int, seed: int) -> list[int]:
 def test_the_rows_of_an_image_are_those_of_transformers(pair: Pair) -> None:
     for seed in range(len(pair.sizes)):
         images = reference_images(pair.vision, [pair.pixels(seed)])
-        found = pair.reference.get_image_features(**images).pooler_output[0]
+        found = pair.reference.get_image_features(**images)
+        parts = [
+            found.pooler_output[0],
+            *(rows[0] for rows in getattr(found, "deepstack_features", None) or ()),
+        ]
         rows = pair.rows(seed)
-        assert rows.shape == (pair.layout(seed).num_rows, pair.vision.hidden_size)
-        torch.testing.assert_close(rows, found, atol=1e-4, rtol=0)
+        assert len(rows) == pair.layout(seed).num_rows
+        torch.testing.assert_close(rows, torch.cat(parts, -1), atol=1e-4, rtol=0)
 
 
 def test_a_tower_runs_in_a_type_that_the_processor_multiplies(tmp_path: Path) -> None:
@@ -304,7 +370,7 @@ def test_prompts_whole_cut_and_after_cached_blocks_have_the_logits_of_transforme
     whole, cut = (pair.sequence(driver, parts, 64) for _ in range(2))
     other_parts: list[int | list[int]] = [3, text(2, 4)]
     other = pair.sequence(driver, other_parts, 32)
-    second = len(parts[0]) + len(pair.layout(1).token_ids) + len(parts[2])
+    second = cut.images[1].start
     driver.step([(whole, len(whole.tokens))])
     # The cuts are inside of both images, beside a decode and another prompt.
     whole.tokens.append(int(whole.logits[-1][:IMAGE].argmax()))
@@ -314,6 +380,8 @@ def test_prompts_whole_cut_and_after_cached_blocks_have_the_logits_of_transforme
     driver.step([(cut, pair.up_to(cut, 99))])
     # A block is known, which ends within the first image; the second one is another.
     forked_parts: list[int | list[int]] = [*parts[:3], 4, text(6, 5)]
+    if pair.model.description.state_bytes(1):
+        return  # States are those of the end of a sequence.
     wanted = pair.sequence(driver, forked_parts, 8)
     forked = driver.fork(whole, wanted.tokens[:8] + [0] * 8, 64)
     assert forked.num_computed_tokens == 8
@@ -326,8 +394,7 @@ def test_prompts_whole_cut_and_after_cached_blocks_have_the_logits_of_transforme
 
 def test_sequences_decoded_together_get_the_greedy_tokens_of_transformers(pair: Pair) -> None:
     driver = pair.driver()
-    # Images of Gemma have tokens between them, and transformers takes those without for one.
-    between: list[int | list[int]] = [text(1, 9)] if pair.vision.whole else []
+    between: list[int | list[int]] = [text(1, 9)] if pair.is_apart else []
     prompts: list[list[int | list[int]]] = [[text(4, 1), 1, text(2, 2)], [2, *between, 3, text(5, 3)]]
     sequences = [pair.sequence(driver, parts, 16 * 8) for parts in prompts]
     sizes = [len(sequence.tokens) for sequence in sequences]

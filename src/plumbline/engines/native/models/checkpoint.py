@@ -26,6 +26,9 @@ _TEXT = (
     ("language_model.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
     ("lm_head.", "lm_head."),
+    ("model.layers.", "model.layers."),
+    ("model.embed_tokens.", "model.embed_tokens."),
+    ("model.norm.", "model.norm."),
 )
 """What names of a text begin with in models of images and text, and alone."""
 _IMAGES = (
@@ -36,6 +39,8 @@ _IMAGES = (
     ("model.multi_modal_projector.", "multi_modal_projector."),
     ("multi_modal_projector.", "multi_modal_projector."),
     ("model.embed_vision.", "embed_vision."),
+    ("model.visual.", "visual."),
+    ("visual.", "visual."),
 )
 """The same of a tower and a projector, of releases and of transformers 4 and 5."""
 
@@ -162,6 +167,11 @@ class Checkpoint:
     def has(self, name: str) -> bool:
         """Return whether there is such a tensor."""
         return self._stored.get(name, name) in self._where
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, as it is stored."""
+        stored = self._stored.get(name, name)
+        return tuple(self._files[self._where[stored]].get_slice(stored).get_shape())
 
     def take_text(self, *, with_images: bool = False) -> None:
         """Name the tensors of a text as if it were all; leave those of images alone, or name them in one way."""

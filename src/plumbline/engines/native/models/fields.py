@@ -164,6 +164,12 @@ class Fields:
         """Accept fields that do not change what the model computes; a string may name several, with spaces."""
         self._known.update(" ".join(names).split())
 
+    def take_rest(self) -> dict[str, Any]:
+        """Return the fields that nothing has read yet, for another reader."""
+        rest = {name: value for name, value in self._values.items() if name not in self._known}
+        self._known.update(rest)
+        return rest
+
     def refuse(self, *names: str) -> None:
         """Refuse fields that turn on something that is not supported.
 

@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from plumbline.engines.native.models.description import Rope, UnsupportedModelError
 
-__all__ = ["head_order", "rope_table", "rotated_dims", "temperatures"]
+__all__ = ["RopeTable", "head_order", "rope_table", "rotated_dims", "temperatures"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """The rotary table of layers that have the same rotation."""
+
+    rows: Tensor
+    """`rope_table`, fp32 [positions + spare, head_dim]: the spare rows are those of `turn`."""
+    temperatures: Tensor | None
+    """The factors of `temperatures`."""
+    axes: Tensor | None
+    """int64 [head_dim], the axis of each column; None if all have one position."""
+
+    @classmethod
+    def of(cls, rope: Rope, head_dim: int, positions: int, spare: int, device: torch.device) -> RopeTable:
+        """Compute a table for so many positions, with spare rows if positions have several axes."""
+        rows, axes = rope_table(rope, head_dim, positions), None
+        if rope.axes:
+            rows = torch.cat((rows, rows.new_zeros(spare, head_dim)))
+            unturned = [0] * (head_dim // 2 - len(rope.axes))
+            axes = torch.tensor([*rope.axes, *unturned] * 2, device=device)
+        factors = temperatures(rope, positions)
+        return cls(rows.to(device), None if factors is None else factors.to(device), axes)
+
+    def turn(self, positions: int, tokens: Tensor) -> None:
+        """Write the rows of tokens with a position on each axis, int64 [3, M], behind the first `positions` rows."""
+        if self.axes is not None:
+            turned = self.rows.gather(0, tokens[self.axes].t())
+            self.rows[positions : positions + len(turned)] = turned
 
 
 def rope_table(rope: Rope, head_dim: int, max_positions: int) -> Tensor:

@@ -19,6 +19,7 @@ CPU, the libraries choose their summation order by the number of rows, so this i
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ from plumbline.engines.native.models.operations.interface import (
     TokenInputs,
 )
 from plumbline.engines.native.models.operations.recorded import RecordedBackend
-from plumbline.engines.native.models.rope import rope_table, temperatures
+from plumbline.engines.native.models.rope import RopeTable
 from plumbline.engines.native.models.vision.interface import VisionEncoder
 from plumbline.engines.native.models.weights import (
     AttentionWeights,
@@ -64,10 +65,12 @@ from plumbline_kernels.cpu.library import Library
 from plumbline_kernels.delta import DeltaShape
 from plumbline_kernels.rope_kv import HeadNorms
 
-__all__ = ["KVCache", "Transformer"]
+__all__ = ["LARGEST_STEP", "KVCache", "Transformer"]
 
 _Mixer = AttentionWeights | LatentWeights | DeltaWeights
 
+LARGEST_STEP = 1024
+"""Tokens of images in one step at most where nothing else is said."""
 _ALIGNMENT = 64
 """Bytes of a line of a CPU's cache."""
 
@@ -107,10 +110,22 @@ class Transformer:
     """A decoder-only language model over a paged KV cache."""
 
     def __init__(
-        self, description: ModelDescription, weights: ModelWeights, library: Library | None = None
+        self,
+        description: ModelDescription,
+        weights: ModelWeights,
+        library: Library | None = None,
+        largest_step: int = LARGEST_STEP,
     ) -> None:
-        """Take the weights; with a library of compiled kernels, linear layers must be packed for it."""
+        """Take the weights; with a library of compiled kernels, linear layers must be packed for it.
+
+        Args:
+            description: of the model.
+            weights: of the model.
+            library: compiled kernels to run it with.
+            largest_step: tokens of images in one step at most, if their positions have several axes.
+        """
         self.description = description
+        self._largest_step = largest_step
         self.library = library
         """The compiled kernels that run it, so that a token has the same bits in any batch; None if others do."""
         self.embedding = weights.embedding
@@ -118,9 +133,12 @@ class Transformer:
         self.places = weights.places
         self.vision: VisionEncoder | None = None
         """Reads images for the model; the loader sets it."""
+        self.given_parts = 0
+        """How many layers, from the first on, add a further part of the given rows to their results; the loader sets it
+        before the first step."""
         # Models were trained with a factor of their own type.
         self._embedding_scale = float(torch.tensor(description.embedding_scale, dtype=self.dtype))
-        self._tables: dict[tuple[Rope, int], tuple[Tensor, Tensor | None]] = {}
+        self._tables: dict[tuple[Rope, int], RopeTable] = {}
         self._backend: Backend = (
             eager_backend(self.embedding) if library is None else RecordedBackend(library)
         )
@@ -169,22 +187,18 @@ class Transformer:
         each = (norms.router, norms.before, norms.after, norms.after_shared)
         return _Apart(*(self._prepared(norm) for norm in each))
 
-    def _table(self, rope: Rope, width: int) -> tuple[Tensor, Tensor | None]:
-        """Return the rotary table and the temperatures of queries, which equal layers share."""
+    def _table(self, rope: Rope, width: int) -> RopeTable:
+        """Return the rotary table, which equal layers share."""
         key = rope, width
         if key not in self._tables:
             length = self.description.context_length
-            factors = temperatures(rope, length)
-            self._tables[key] = (
-                rope_table(rope, width, length).to(self.device),
-                None if factors is None else factors.to(self.device),
-            )
+            self._tables[key] = RopeTable.of(rope, width, length, self._largest_step, self.device)
         return self._tables[key]
 
     def _latent(self, shape: Mixer, found: _Mixer) -> LatentHeads | None:
         if not (isinstance(shape, Latent) and isinstance(found, LatentWeights)):
             return None
-        table, _ = self._table(shape.rope, shape.rope_dim)
+        table = self._table(shape.rope, shape.rope_dim).rows
         norm = self._backend.norm(Norm(eps=shape.eps), found.kv_norm.weight, None)
         return LatentHeads(shape, table, norm, found.keys, found.values)
 
@@ -200,7 +214,7 @@ class Transformer:
         if isinstance(shape, DeltaNet):
             return None
         assert isinstance(found, AttentionWeights)
-        table, temperature = (None, None) if shape.rope is None else self._table(shape.rope, shape.head_dim)
+        table = None if shape.rope is None else self._table(shape.rope, shape.head_dim)
         norms = None
         if shape.head_norm is not None and found.head_norms is not None:
             kind = shape.head_norm
@@ -208,7 +222,8 @@ class Transformer:
             norms = HeadNorms(
                 found.head_norms, norm.eps, centred, kind.whole, kind.after_rope, shape.value_norm
             )
-        return Heads(shape, table, temperature, norms, found.sinks)
+        rows, temperature = (None, None) if table is None else (table.rows, table.temperatures)
+        return Heads(shape, rows, temperature, norms, found.sinks)
 
     @property
     def device(self) -> torch.device:
@@ -256,6 +271,7 @@ class Transformer:
         kv_caches: list[KVCache],
         selection: Selection | None = None,
         given: Tensor | None = None,
+        axes: Tensor | None = None,
     ) -> Tensor:
         """Run one step and write the new keys and values to the caches.
 
@@ -264,12 +280,26 @@ class Transformer:
             batch: where the tokens sit.
             kv_caches: keys and values of each layer.
             selection: the tokens whose results are wanted; None for all.
-            given: rows [G, D] in the place of embeddings, such as those of an image.
+            given: rows [G, (1 + given_parts) * D] in the place of embeddings, such as those of an image.
+            axes: int64 [3, M]: position -1 - i stands for these three, of an image and of a row and a column in it.
 
         Returns:
             Hidden states [R, D] of the selected tokens, which the next step may overwrite.
         """
+        if axes is not None:
+            batch = replace(batch, positions=self._turn(batch.positions, axes))
+            if selection is not None:
+                kept = replace(selection.batch, positions=batch.positions[selection.rows])
+                selection = replace(selection, batch=kept)
         return self._backend.run(self._run_layers, token_ids, batch, kv_caches, selection, given)
+
+    def _turn(self, positions: Tensor, axes: Tensor) -> Tensor:
+        """Write the rotations of tokens with several positions behind the tables; return their rows for all tokens."""
+        length = self.description.context_length
+        assert axes.shape[1] <= self._largest_step
+        for table in self._tables.values():
+            table.turn(length, axes)
+        return torch.where(positions < 0, length - 1 - positions, positions)
 
     def _run_layers(self, operations: Operations, kv_caches: list[KVCache]) -> Tensor:
         residual = operations.embed(self.embedding, self._embedding_scale)
@@ -308,6 +338,8 @@ class Transformer:
                 residual = operations.add(fed, residual, self.description.residual_scale, 1.0)
                 gated = operations.gated_inputs(operations.linear(residual, layer.token.gate), beside)
                 fed = operations.norm(operations.linear(gated, layer.token.up), layer.after_token)
+            if index < self.given_parts:
+                residual = operations.give(residual, index + 1)
             x, residual = self._add(operations, fed, residual, layer.following, layer.scale)
         return x
 

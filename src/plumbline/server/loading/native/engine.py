@@ -100,7 +100,7 @@ def build_native(
     held = held_bytes(described, config, dtype)
     check_memory(held, weights, graphs, device)
     library = _cpu_kernels(settings, described, dtype, device)
-    loaded = _load(settings, model, folder, dtype, config.max_model_len, library)
+    loaded = _load(settings, model, folder, dtype, config, library)
     if room is not None:
         # The sizes of weights were estimates: some quantised ones are dequantised, and towers left out.
         widths = [sum(place.layer.shape) for place in loaded.places]
@@ -202,12 +202,12 @@ def _load(
     model: NativeModel,
     folder: Path,
     dtype: torch.dtype,
-    max_model_len: int,
+    config: EngineConfig,
     library: Library | None,
 ) -> Transformer:
     device, bits = device_of(settings.device), _BITS[settings.quantization]
     if model.gguf is not None:
-        return load_gguf(model.gguf, dtype, device, max_model_len, library, bits)
+        return load_gguf(model.gguf, dtype, device, config.max_model_len, library, bits)
     # The length that is not given is that of the config, which may be longer than a table needs.
     return load_model(
         folder,
@@ -217,6 +217,7 @@ def _load(
         library=library,
         bits=bits,
         vision=None if model.images is None else model.images.vision,
+        largest_step=config.max_num_batched_tokens,
     )
 
 

@@ -55,7 +55,7 @@ it is installed, else transformers; GGUF files of them run on llama.cpp.
 """
 _CONFIG: dict[str, Any] = {
     "attn_layer_indices": [1],
-    "hidden_size": 64,
+    "hidden_size": 512,
     "intermediate_size": 64,
     "intermediate_size_mlp": 64,
     "layers_block_type": ["mamba", "attention", "moe"],

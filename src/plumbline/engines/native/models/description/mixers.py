@@ -21,6 +21,9 @@ class Rope:
     """The part of a head that is rotated; the rest passes as it is."""
     interleaved: bool = False
     """Whether neighbours are rotated together, and not the halves of a head."""
+    axes: tuple[int, ...] = ()
+    """The axis, 0 to 2, by whose position each pair is rotated, where a token of an image has three positions: of the
+    image, of its row and of its column. Empty if each token has one."""
     temperature: float = 0.0
     """b, if queries at position p are multiplied by 1 + b * log(1 + floor((p + shift) / original_max_positions))."""
     temperature_shift: int = 0

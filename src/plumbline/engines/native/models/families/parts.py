@@ -47,6 +47,8 @@ class Wrapped(NamedTuple):
     title: str
     defaults: Json
     """Fields of the text that configs of earlier versions of transformers leave out."""
+    is_flat: bool = False
+    """Whether releases have the fields of the text beside those of images."""
 
 
 class Family(NamedTuple):

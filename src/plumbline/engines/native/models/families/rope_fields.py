@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plumbline.engines.native.models.description import LayerDescription, Rope, UnsupportedModelError
-from plumbline.engines.native.models.fields import Fields, Json
+from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 
-__all__ = ["context_length", "read_rope", "read_ropes", "rope_parameters", "rope_theta"]
+__all__ = ["context_length", "read_axes", "read_rope", "read_ropes", "rope_parameters", "rope_theta"]
 
 _FACTORS = frozenset({"factor", "original_max_position_embeddings", "attention_factor"})
 _FIELDS = {
@@ -33,6 +33,9 @@ _RENAMED = {
     "llama_4_scaling_beta": "temperature",
 }
 
+_MOST_PAIRS = 512
+"""Pairs of a head with an axis each."""
+
 
 def rope_parameters(fields: Fields) -> dict[str, Any]:
     """Return `rope_parameters`, or `rope_scaling` of earlier configs."""
@@ -53,6 +56,7 @@ def read_rope(
     part: float | None = None,
     interleaved: bool = False,
     further: frozenset[str] = frozenset(),
+    axes: tuple[int, ...] = (),
 ) -> Rope:
     """Read one rotary embedding.
 
@@ -63,6 +67,7 @@ def read_rope(
         part: how much of a head is rotated where the config does not say so; None for families that rotate whole heads.
         interleaved: of the family.
         further: fields of the parameters that the family has besides those of the type.
+        axes: see `Rope.axes`.
 
     Raises:
         UnsupportedModelError: the type or one of its fields is not supported.
@@ -82,7 +87,39 @@ def read_rope(
     if kind not in _FIELDS:
         raise UnsupportedModelError(f"rope_type {kind!r} is not supported ({', '.join(sorted(_FIELDS))} are)")
     scaling = _scaling(fields, kind, found, further)
-    return Rope(theta=theta, kind=kind, part=rotated, interleaved=interleaved, **scaling)
+    return Rope(theta=theta, kind=kind, part=rotated, interleaved=interleaved, axes=axes, **scaling)
+
+
+def read_axes(
+    parameters: dict[str, Any], sections: tuple[int, int, int], pairs: int, *, alternate: bool
+) -> tuple[int, ...]:
+    """Take how pairs rotate by three axes out of the parameters of a rotary embedding; returns `Rope.axes`.
+
+    Args:
+        parameters: loses what is read here.
+        sections: how many pairs each axis has where `mrope_section` does not say it.
+        pairs: of a head that are rotated.
+        alternate: whether the pairs of the axes alternate, as far as there are some, or are three blocks.
+
+    Raises:
+        UnsupportedModelError: the pairs of the axes are not those of the head, or are arranged otherwise.
+    """
+    if parameters.get("rope_type", parameters.get("type")) == "mrope":
+        parameters |= {"rope_type": "default"}
+    found = parameters.pop("mrope_section", None) or sections
+    if parameters.pop("mrope_interleaved", None) not in (None, alternate):
+        raise UnsupportedModelError(f"mrope_interleaved must be {str(alternate).lower()} for this model_type")
+    if len(found) != 3 or any(type(count) is not int or count < 0 for count in found):
+        raise UnsupportedModelError(f"mrope_section must have three numbers, not {found!r:.{MOST_SHOWN}}")
+    if pairs > _MOST_PAIRS:
+        raise UnsupportedModelError(f"heads with {pairs} rotated pairs are not supported ({_MOST_PAIRS} are)")
+    if alternate:
+        return tuple(pair % 3 if pair < 3 * found[pair % 3] else 0 for pair in range(pairs))
+    if sum(found) != pairs:
+        raise UnsupportedModelError(
+            f"mrope_section {found!r:.{MOST_SHOWN}} does not fit the {pairs} pairs of a head"
+        )
+    return tuple(axis for axis, count in enumerate(found) for _ in range(count))
 
 
 def _scaling(fields: Fields, kind: str, parameters: Json, further: frozenset[str]) -> dict[str, Any]:

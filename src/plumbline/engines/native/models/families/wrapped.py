@@ -19,9 +19,11 @@ _OUTSIDE = (
     "boi_token_index eoa_token_id eoi_token_index ignore_index image_seq_length image_token_id image_token_index "
     "mm_tokens_per_image multimodal_projector_bias projector_hidden_act spatial_merge_size tie_word_embeddings "
     "video_token_id vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy "
-    "vision_soft_tokens_per_image vision_start_token_id vocab_size"
+    "vision_soft_tokens_per_image vision_start_token_id vision_token_id vocab_size"
 )
 """Fields of images, and whether the output layer is the embedding, which the checkpoint shows."""
+_OF_TEXT = ("tie_word_embeddings", "vocab_size")
+"""Those among them that a text without a config of its own has there."""
 
 
 def text_of(fields: Fields, wrapped: Wrapped, model_type: str) -> dict[str, Any]:
@@ -36,9 +38,15 @@ def text_of(fields: Fields, wrapped: Wrapped, model_type: str) -> dict[str, Any]
         UnsupportedModelError: the config has fields that are not known, or none of a text.
     """
     found = fields.get("text_config")
+    fields.without_effect(_OUTSIDE)
+    if found is None and wrapped.is_flat:
+        beside = {name: fields.get(name) for name in _OF_TEXT}
+        found = fields.take_rest() | {name: value for name, value in beside.items() if value is not None}
     if not isinstance(found, dict):
         raise UnsupportedModelError("config.json has no text_config")
-    fields.without_effect(_OUTSIDE)
+    if wrapped.is_flat:
+        # Configs that were written again have the fields of the text twice.
+        fields.without_effect(*found)
     kind = found.get("model_type", model_type)
     text = {**(wrapped.defaults if kind == model_type else {}), **found, "model_type": kind}
     for name in ("dtype", "torch_dtype", "eos_token_id", "quantization_config"):

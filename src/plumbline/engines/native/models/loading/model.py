@@ -21,7 +21,7 @@ from plumbline.engines.native.models.loading.mixers import fetch_mixer
 from plumbline.engines.native.models.loading.projections import build_linear
 from plumbline.engines.native.models.loading.source import Fetch, FetchStack, Source
 from plumbline.engines.native.models.support import compiled_problem
-from plumbline.engines.native.models.transformer import Transformer
+from plumbline.engines.native.models.transformer import LARGEST_STEP, Transformer
 from plumbline.engines.native.models.vision import Vision, load_encoder
 from plumbline.engines.native.models.weights import (
     LayerWeights,
@@ -38,7 +38,7 @@ __all__ = ["build", "for_length", "load_model", "random_model"]
 _log = logging.getLogger("plumbline.engines")
 
 _STACKED = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
-"""The names of tensors of all experts, [E, out, in], as recent models have them."""
+"""The names of tensors of all experts, [E, out, in] or [E, in, out], as recent models have them."""
 
 
 def load_model(
@@ -49,6 +49,7 @@ def load_model(
     library: Library | None = None,
     bits: int | None = None,
     vision: Vision | None = None,
+    largest_step: int = LARGEST_STEP,
 ) -> Transformer:
     """Load a model folder.
 
@@ -62,6 +63,7 @@ def load_model(
         bits: 8 or 4 to round the weights of linear layers, with a library; the output layer has 8 at least. 0 takes
             all weights in `dtype`; None keeps the bits of those that are stored quantised.
         vision: how the model reads images; None leaves their weights alone.
+        largest_step: tokens of a step at most.
 
     Raises:
         UnsupportedModelError: the engine does not support the config.
@@ -79,9 +81,14 @@ def load_model(
             checkpoint.ignore((f"{description.names.head}.weight",))
         checkpoint.ignore(description.names.ignored)
         description = _with_stacked_experts(description, checkpoint)
-        model = build(description, checkpoint.fetch_weight, library, bits, checkpoint.fetch_stack)
+        model = build(
+            description, checkpoint.fetch_weight, library, bits, checkpoint.fetch_stack, largest_step
+        )
         if vision is not None:
-            model.vision = load_encoder(vision, checkpoint, model.dtype)
+            model.vision, model.given_parts = (
+                load_encoder(vision, checkpoint, model.dtype),
+                vision.text_layers,
+            )
         checkpoint.finish()
     return model
 
@@ -89,15 +96,20 @@ def load_model(
 def _with_stacked_experts(description: ModelDescription, checkpoint: Checkpoint) -> ModelDescription:
     """Return the description for a checkpoint with a tensor of all experts in the place of one of each."""
     names = description.names
-    prefixes = (
-        names.layer.format(_numbers(layer, index)[1])
-        for index, layer in enumerate(description.layers)
-        if isinstance(layer.feed_forward, Experts)
+    found = next(
+        (
+            (names.layer.format(_numbers(layer, index)[1]), layer.feed_forward)
+            for index, layer in enumerate(description.layers)
+            if isinstance(layer.feed_forward, Experts)
+        ),
+        None,
     )
-    prefix = next(prefixes, None)
-    if prefix is None or not checkpoint.has(f"{prefix}{_STACKED[0]}"):
+    if found is None or not checkpoint.has(first := f"{found[0]}{_STACKED[0]}"):
         return description
-    stacked = replace(names, expert_gate_up=_STACKED[:1], expert_down=_STACKED[1])
+    shape = description.hidden_size, found[1].width * (1 + found[1].gated)
+    # Releases of Qwen3-VL have the other order, in which no other checkpoint fits.
+    turned = names.experts_transposed or checkpoint.shape(first)[1:] == shape != shape[::-1]
+    stacked = replace(names, expert_gate_up=_STACKED[:1], expert_down=_STACKED[1], experts_transposed=turned)
     return replace(description, names=stacked)
 
 
@@ -141,6 +153,7 @@ def build(
     library: Library | None = None,
     bits: int | None = None,
     fetch_stack: FetchStack | None = None,
+    largest_step: int = LARGEST_STEP,
 ) -> Transformer:
     """Assemble the transformer from the tensors that `fetch` and, for experts, `fetch_stack` return."""
     names = description.names
@@ -159,7 +172,7 @@ def build(
     bias = fetch(f"{names.head}.bias", shape[:1], None)[0] if description.head_bias else None
     last = build_linear(head, bias, grid, library, bits and 8)
     weights = ModelWeights(embedding, layers, norm, last, source.places, _token_inputs(source))
-    return Transformer(description, weights, library)
+    return Transformer(description, weights, library, largest_step)
 
 
 def _numbers(layer: LayerDescription, index: int) -> tuple[int, int]:

@@ -98,6 +98,10 @@ class Operations(Protocol):
         """Return the rows of `table` [V, D] of the step's tokens, times a factor, [T, D]."""
         ...
 
+    def give(self, residual: Tensor, part: int) -> Tensor:
+        """Add a part of the given rows to the residual [T, D] of their tokens, which may be overwritten."""
+        ...
+
     def norm(self, x: Tensor, norm: PreparedNorm) -> Tensor:
         """Return the norm of x [T, D]."""
         ...
@@ -194,6 +198,7 @@ class Backend(Protocol):
     ) -> Tensor:
         """Run a step: int64 [T] token ids to hidden states [R, D] of the selected tokens (None: of all).
 
-        Token -1 - i has row i of `given` [G, D] as its embedding, which is not scaled.
+        Token -1 - i has row i of `given` [G, D] as its embedding, which is not scaled. Wider rows [G, (1 + parts) * D]
+        have what later layers add to it (`Operations.give`).
         """
         ...

@@ -73,7 +73,7 @@ class _Recorder:
     """Adapt a program to `Operations`; the tensors that it returns are the buffers of the results."""
 
     def __init__(self, program: Program) -> None:
-        self.embed = program.embed
+        self.embed, self.give = program.embed, program.give
         self.add = program.add
         self.activate = program.activate
         self.gate = program.gate

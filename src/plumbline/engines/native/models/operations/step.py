@@ -93,7 +93,14 @@ class Step:
         if factor != 1.0:
             rows = rows.mul_(factor)
         places = (self._token_ids < 0).nonzero().flatten()
-        return rows.index_copy_(0, places, self._given[-1 - self._token_ids[places]])
+        return rows.index_copy_(0, places, self._given[-1 - self._token_ids[places], : table.shape[1]])
+
+    def give(self, residual: Tensor, part: int) -> Tensor:
+        if self._given is None:
+            return residual
+        places, first = (self._token_ids < 0).nonzero().flatten(), part * residual.shape[1]
+        added = self._given[-1 - self._token_ids[places], first : first + residual.shape[1]]
+        return residual.index_add_(0, places, added)
 
     def add(self, x: Tensor, residual: Tensor, factor: float, scale: float) -> Tensor:
         return add_torch(x, residual, factor, scale)

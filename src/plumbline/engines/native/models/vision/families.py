@@ -24,6 +24,10 @@ from plumbline.engines.native.models.vision.pixtral.config import read_mistral3,
 from plumbline.engines.native.models.vision.pixtral.description import PixtralVision
 from plumbline.engines.native.models.vision.pixtral.encoder import PixtralEncoder
 from plumbline.engines.native.models.vision.pixtral.pixels import read_pixtral_processor
+from plumbline.engines.native.models.vision.qwen.config import read_qwen2, read_qwen2_5, read_qwen3
+from plumbline.engines.native.models.vision.qwen.description import QwenVision
+from plumbline.engines.native.models.vision.qwen.encoder import QwenEncoder
+from plumbline.engines.native.models.vision.qwen.pixels import read_qwen_processor
 from plumbline.engines.native.models.vision.square.config import read_gemma3, read_llava
 from plumbline.engines.native.models.vision.square.description import SquareVision
 from plumbline.engines.native.models.vision.square.encoder import SquareEncoder
@@ -52,11 +56,18 @@ VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {
     "gemma3": read_gemma3,
     "gemma4": read_gemma4,
     "mistral3": read_mistral3,
+    "qwen2_vl": read_qwen2,
+    "qwen2_5_vl": read_qwen2_5,
+    "qwen3_vl": read_qwen3,
+    "qwen3_vl_moe": read_qwen3,
+    "qwen3_5": read_qwen3,
+    "qwen3_5_moe": read_qwen3,
 }
 """The models whose images the engine reads, by `model_type`."""
 _KINDS: dict[type[Vision], _Kind] = {
     Gemma4Vision: _Kind(read_gemma4_processor, Gemma4Encoder),
     PixtralVision: _Kind(read_pixtral_processor, PixtralEncoder),
+    QwenVision: _Kind(read_qwen_processor, QwenEncoder),
     SquareVision: _Kind(read_square, SquareEncoder),
 }
 

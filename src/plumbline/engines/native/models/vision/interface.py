@@ -36,6 +36,8 @@ class Vision(ABC):
     """The token of an image's positions."""
     hidden_size: int
     """The width of the text."""
+    text_layers: int = 0
+    """How many layers of the text, from the first on, add a further part of an image's rows to their results."""
     whole: bool = False
     """Whether the positions of an image attend to each other, so that one step must compute them all."""
 
@@ -96,7 +98,7 @@ class VisionEncoder(Protocol):
             is_wanted: asked before each layer; a large tower takes a minute on a CPU.
 
         Returns:
-            [rows, hidden_size], in the type of the text: as many as the layout of the image has.
+            [rows, (1 + text_layers) * hidden_size], in the type of the text: as many as the layout of the image has.
 
         Raises:
             UnwantedError: the image is no longer wanted.

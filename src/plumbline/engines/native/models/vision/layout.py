@@ -18,6 +18,8 @@ class Part(NamedTuple):
     row: int
     """The row that replaces it."""
     num_rows: int
+    grid: tuple[int, int] | None = None
+    """Its rows and columns if the text rotates by them."""
 
     def of(self, rows: Tensor) -> Tensor:
         """Return the part's rows of all of an image's."""
@@ -36,6 +38,11 @@ class ImageLayout:
     def within(cls, before: tuple[int, ...], token: int, count: int, after: tuple[int, ...]) -> ImageLayout:
         """Return `count` times a token, which rows replace, between others."""
         return cls((*before, *[token] * count, *after), (Part(len(before), 0, count),))
+
+    @classmethod
+    def of_grid(cls, token: int, rows: int, columns: int) -> ImageLayout:
+        """Return a token for each square of a grid by which the text rotates."""
+        return cls((token,) * (rows * columns), (Part(0, 0, rows * columns, (rows, columns)),))
 
     @property
     def num_rows(self) -> int:

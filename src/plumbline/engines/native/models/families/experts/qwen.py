@@ -12,9 +12,10 @@ from plumbline.engines.native.models.description import (
     LayerDescription,
     ModelDescription,
     Router,
+    UnsupportedModelError,
 )
-from plumbline.engines.native.models.families.dense.qwen import qwen3_mixers, qwen_windows
-from plumbline.engines.native.models.families.parts import Family, dense, heads, model
+from plumbline.engines.native.models.families.dense.qwen import qwen3_mixers, qwen3_vl_rope, qwen_windows
+from plumbline.engines.native.models.families.parts import Family, Wrapped, dense, heads, model
 from plumbline.engines.native.models.families.rope_fields import read_rope
 from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.names import Names
@@ -44,6 +45,17 @@ def _qwen3(fields: Fields) -> ModelDescription:
     number = fields.integer("num_local_experts", fields.integer("num_experts", 128))
     block = experts(fields, number, None)
     return model(fields, expert_layers(fields, qwen3_mixers(fields, windows, None), block))
+
+
+def _qwen3_vl(fields: Fields) -> ModelDescription:
+    if not fields.flag("norm_topk_prob", True):
+        raise UnsupportedModelError("norm_topk_prob must be true for this model_type")
+    fields.integer("num_experts_per_tok")
+    number = fields.integer("num_local_experts", fields.integer("num_experts", 60))
+    block = experts(fields, number, None, normalised=True)
+    windows = (None,) * fields.integer("num_hidden_layers")
+    mixers = qwen3_mixers(fields, windows, None, qwen3_vl_rope(fields, None))
+    return model(fields, expert_layers(fields, mixers, block))
 
 
 def experts(fields: Fields, number: int, shared: Dense | None, *, normalised: bool = False) -> Experts:
@@ -78,4 +90,7 @@ def expert_layers(
 FAMILIES = {
     "qwen2_moe": Family("Qwen 1.5 and 2 with experts", _qwen2),
     "qwen3_moe": Family("Qwen 3 with experts", _qwen3),
+    "qwen3_vl_moe_text": Family(
+        "Qwen3-VL with experts", _qwen3_vl, Wrapped("qwen3_vl_moe", "Qwen3-VL with experts", {})
+    ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plumbline.engines.native.models.description import Attention, DeltaNet, HeadNorm, UnsupportedModelError
 from plumbline.engines.native.models.families.parts import FULL, attention_bias, heads, layer_types
-from plumbline.engines.native.models.families.rope_fields import read_rope, rope_parameters
+from plumbline.engines.native.models.families.rope_fields import read_axes, read_rope, rope_parameters
 from plumbline.engines.native.models.fields import Fields
 
 __all__ = ["gated_delta_mixers"]
@@ -12,24 +12,28 @@ __all__ = ["gated_delta_mixers"]
 _LINEAR = "linear_attention"
 
 
-def gated_delta_mixers(fields: Fields, *, by_key_head: bool = False) -> list[Attention | DeltaNet]:
+def gated_delta_mixers(
+    fields: Fields, *, by_key_head: bool = False, turned: bool = False
+) -> list[Attention | DeltaNet]:
     """Read the mixer of each layer.
 
     Args:
         fields: of the config.
         by_key_head: how rows of projections are grouped (`DeltaNet.by_key_head`).
+        turned: whether positions of images have three axes.
 
     Raises:
         UnsupportedModelError: no layer has attention.
     """
-    parameters = rope_parameters(fields)
-    # A text has the same position on the three axes, so the parts of a head for each axis do not matter.
-    for name in ("mrope_section", "mrope_interleaved"):
-        parameters.pop(name, None)
+    shape, parameters = heads(fields, 256), rope_parameters(fields)
+    axes: tuple[int, ...] = ()
+    if turned:
+        part = parameters.get("partial_rotary_factor") or fields.number("partial_rotary_factor", 0.25)
+        axes = read_axes(parameters, (11, 11, 10), int(shape["head_dim"] * part) // 2, alternate=True)
     attention = Attention(
-        **heads(fields, 256),
+        **shape,
         **attention_bias(fields),
-        rope=read_rope(fields, parameters=parameters, part=0.25),
+        rope=read_rope(fields, parameters=parameters, part=0.25, axes=axes),
         head_norm=HeadNorm(),
         gated=fields.flag("attn_output_gate", True),
     )

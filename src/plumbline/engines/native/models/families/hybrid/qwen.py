@@ -34,7 +34,7 @@ def _qwen3_next(fields: Fields) -> ModelDescription:
 def _qwen3_5(fields: Fields) -> ModelDescription:
     fields.without_effect("mlp_only_layers")
     feed_forward = dense(fields)
-    return _model(fields, stack(gated_delta_mixers(fields), feed_forward), _DENSE)
+    return _model(fields, stack(gated_delta_mixers(fields, turned=True), feed_forward), _DENSE)
 
 
 def _qwen3_5_moe(fields: Fields) -> ModelDescription:
@@ -43,7 +43,7 @@ def _qwen3_5_moe(fields: Fields) -> ModelDescription:
         raise UnsupportedModelError(f"mlp_only_layers {plain} are not supported")
     shared = dense(fields, width="shared_expert_intermediate_size")
     block = experts(fields, fields.integer("num_experts", 256), shared, normalised=True)
-    return _model(fields, stack(gated_delta_mixers(fields), block), _EXPERTS)
+    return _model(fields, stack(gated_delta_mixers(fields, turned=True), block), _EXPERTS)
 
 
 def _model(fields: Fields, layers: Iterable[LayerDescription], names: Names) -> ModelDescription:
@@ -54,12 +54,10 @@ def _model(fields: Fields, layers: Iterable[LayerDescription], names: Names) -> 
 
 FAMILIES = {
     "qwen3_next": Family("Qwen3-Next", _qwen3_next),
-    "qwen3_5_text": Family(
-        "Qwen 3.5, dense", _qwen3_5, Wrapped("qwen3_5", "the text of Qwen 3.5, dense", {})
-    ),
+    "qwen3_5_text": Family("Qwen 3.5, dense", _qwen3_5, Wrapped("qwen3_5", "Qwen 3.5, dense", {})),
     "qwen3_5_moe_text": Family(
         "Qwen 3.5 with experts",
         _qwen3_5_moe,
-        Wrapped("qwen3_5_moe", "the text of Qwen 3.5 with experts", {}),
+        Wrapped("qwen3_5_moe", "Qwen 3.5 with experts", {}),
     ),
 }

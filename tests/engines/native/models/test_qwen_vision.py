@@ -1,0 +1,127 @@
+"""Folders of Qwen-VL as releases have them are read, and what is not known of them is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.weights.released_qwen import QWEN
+from tests.engines.native.models.test_vision import CASES, Case, made
+
+from plumbline.engines.native.models import UnsupportedModelError, describe, load_model
+from plumbline.engines.native.models.vision import read_preparation, read_vision
+
+pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+
+
+def case(family: str) -> Case:
+    return next(case for case in CASES if case.family == family and not case.is_compiled)
+
+
+@pytest.mark.parametrize(("family", "names", "turned"), [
+    ("qwen2_vl", {"model.visual.": "visual.", "model.language_model.": "model."}, False),
+    ("qwen3_vl_moe", {}, False),
+    ("qwen3_vl_moe", {}, True),
+])  # fmt: skip
+def test_the_tensors_of_releases_are_read(
+    family: str, names: dict[str, str], turned: bool, tmp_path: Path
+) -> None:
+    """Those of the first versions have other names, and experts of Qwen3-VL the other order."""
+    pair = made(case(family), tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = {}
+    for name, tensor in load_file(path).items():
+        prefix = next((prefix for prefix in names if name.startswith(prefix)), "")
+        is_turned = "mlp.experts." in name and tensor.dim() == 3 and turned
+        plain = names.get(prefix, "") + name.removeprefix(prefix)
+        tensors[plain] = tensor.transpose(1, 2).contiguous() if is_turned else tensor
+    assert all(name.startswith(("visual.", "model.", "lm_head.")) for name in tensors)
+    save_file(tensors, path)
+    again = load_model(tmp_path, torch.float32, vision=pair.vision)
+    assert again.vision is not None
+    assert torch.equal(again.vision.encode(pair.pixels(1)), pair.rows(1))
+    pair.model = again
+    driver = pair.driver()
+    parts: list[int | list[int]] = [[5, 6], 1, [7]]
+    sequence = pair.sequence(driver, parts, 16)
+    driver.step([(sequence, len(sequence.tokens))])
+    pair.assert_same(sequence, parts)
+
+
+@pytest.mark.parametrize(("family", "change", "problem"), [
+    ("qwen2_vl", {"in_channels": 1}, "in_channels"),
+    ("qwen2_vl", {"hidden_size": 40}, "40 numbers"),
+    ("qwen2_vl", {"model_type": "siglip_vision_model"}, "siglip_vision_model"),
+    ("qwen2_vl", {"num_heads": 3}, "num_heads"),
+    ("qwen2_vl", {"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+    ("qwen2_vl", {"rope_parameters": {"surprise": 1}}, "surprise"),
+    ("qwen2_vl", {"surprise": 1}, "surprise"),
+    ("qwen3_vl", {"num_position_embeddings": 15}, "num_position_embeddings"),
+    ("qwen3_vl", {"deepstack_visual_indexes": [1, 3]}, "deepstack_visual_indexes"),
+    ("qwen3_vl", {"deepstack_visual_indexes": [1, 0]}, "deepstack_visual_indexes"),
+    ("qwen3_vl", {"deepstack_visual_indexes": [0, 1, 2]}, "deepstack_visual_indexes"),
+])  # fmt: skip
+def test_what_is_not_known_of_a_tower_is_refused_by_name(
+    family: str, change: dict[str, Any], problem: str
+) -> None:
+    config = json.loads(case(family).config().to_json_string())
+    assert read_vision(config, describe(config)).text_layers == 2 * (family == "qwen3_vl")
+    config["vision_config"] |= change
+    with pytest.raises(UnsupportedModelError, match=f"images.*{problem}"):
+        read_vision(config, describe(config))
+
+
+@pytest.mark.parametrize(("name", "change", "problem"), [
+    ("Qwen2.5-VL 7B", {"mrope_section": [16, 24, 23]}, "mrope_section"),
+    ("Qwen2.5-VL 7B", {"mrope_section": [16, 24]}, "mrope_section"),
+    ("Qwen2.5-VL 7B", {"mrope_interleaved": True}, "mrope_interleaved"),
+    ("Qwen3-VL 4B", {"mrope_interleaved": False}, "mrope_interleaved"),
+    ("Qwen3-VL 4B", {"mrope_section": [24, 20, "20"]}, "mrope_section"),
+])  # fmt: skip
+def test_a_rotation_of_axes_that_is_not_known_is_refused_by_name(
+    name: str, change: dict[str, Any], problem: str
+) -> None:
+    config = json.loads(json.dumps(QWEN[name][0]))
+    describe(config)
+    config.get("text_config", config)["rope_scaling"] |= change
+    with pytest.raises(UnsupportedModelError, match=problem):
+        describe(config)
+
+
+def test_a_config_that_was_written_again_has_the_fields_of_its_text_twice() -> None:
+    config = QWEN["Qwen2.5-VL 7B"][0]
+    text = {name: value for name, value in config.items() if name != "vision_config"}
+    text |= {"model_type": "qwen2_5_vl_text", "num_hidden_layers": 3}
+    assert len(describe(config | {"text_config": text}).layers) == 3
+    with pytest.raises(UnsupportedModelError, match="surprise"):
+        describe(config | {"text_config": text, "surprise": 1})
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    ({"patch_size": 16}, "patch_size of 16"),
+    ({"merge_size": 1}, "merge_size of 1"),
+    ({"temporal_patch_size": 1}, "temporal_patch_size of 1"),
+    ({"max_pixels": None}, ""),
+    ({"max_pixels": 2**26}, "67108864 pixels"),
+    ({"max_pixels": 3135}, "shortest_edge"),
+    ({"min_pixels": 0}, "min_pixels"),
+    ({"size": {"longest_edge": 9000, "surprise": 2}}, "surprise"),
+    ({"processor_class": "LlavaProcessor"}, ""),
+    ({"do_pad": True}, "do_pad"),
+    ({"surprise": 1}, "surprise"),
+])  # fmt: skip
+def test_what_a_processor_does_besides_is_refused_by_name(
+    change: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    config, pixels, *_ = QWEN["Qwen2.5-VL 7B"]
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(pixels | change), "utf-8")
+    vision = read_vision(config, describe(config))
+    if problem:
+        with pytest.raises(UnsupportedModelError, match=problem):
+            read_preparation(tmp_path, vision)
+    else:
+        read_preparation(tmp_path, vision)
