@@ -39,7 +39,7 @@ def tokenizer() -> TextTokenizer:
 @cache
 def compiler() -> LarkCompiler:
     """Compiles for the pocket model's tokens."""
-    return LarkCompiler(vocabulary(tokenizer(), ENDS, SIZE), capacity=4)
+    return LarkCompiler(vocabulary(tokenizer(), ENDS, SIZE), capacity=64)
 
 
 def builder() -> GrammarBuilder:

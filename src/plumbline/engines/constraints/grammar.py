@@ -199,6 +199,8 @@ class LarkCompiler:
             CompilersBusyError: no thread became free.
             GrammarError: compiling took too long.
         """
+        if compilation.future.done():  # Of a grammar that is kept, at once.
+            return compilation.future.result()
         # A client that disconnects must not cancel the grammar for others that wait for the same one.
         try:
             return await asyncio.wait_for(_shielded(compilation), self._timeout)
