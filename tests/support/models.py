@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from plumbline.engines.constraints.grammar import LarkCompiler
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
-from plumbline.engines.native.models import describe, random_model
+from plumbline.engines.native.models import Transformer, describe, random_model
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.port import (
     Engine,
@@ -29,6 +30,7 @@ from plumbline.server.loading.model import ServedModel
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.tokenizer import TextTokenizer
+from plumbline_kernels.cpu.library import load
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -274,9 +276,12 @@ def served(
     )
 
 
-def tiny_engine(**changes: Any) -> NativeEngine:
-    """The native engine with a random transformer that knows the test tokenizer's vocabulary."""
+@cache
+def _tiny_model() -> tuple[Transformer, LarkCompiler]:
+    """A random transformer on the kernels that servers have on a CPU, and grammars of its tokens."""
     torch.set_num_threads(1)
+    ends = frozenset({EOS})
+    grammars = LarkCompiler(vocabulary(TOKENIZER, ends, TOKENIZER.vocab_size))
     model = random_model(
         describe(
             {
@@ -287,14 +292,21 @@ def tiny_engine(**changes: Any) -> NativeEngine:
                 "num_hidden_layers": 2,
                 "num_attention_heads": 4,
                 "num_key_value_heads": 2,
-                "head_dim": 8,
+                "head_dim": 32,
                 "max_position_embeddings": 512,
             }
         ),
         seed=3,
+        library=load(),
     )
     # Weights of the usual spread make every token almost equally likely; these have opinions.
     model.embedding.mul_(25.0)
+    return model, grammars
+
+
+def tiny_engine(**changes: Any) -> NativeEngine:
+    """The native engine with a random transformer that knows the test tokenizer's vocabulary."""
+    model, grammars = _tiny_model()
     config = EngineConfig(
         **{
             "max_model_len": 512,
@@ -307,11 +319,10 @@ def tiny_engine(**changes: Any) -> NativeEngine:
     runner = ModelRunner(
         model, num_blocks=config.num_blocks, block_size=config.block_size, device=torch.device("cpu")
     )
-    ends = frozenset({EOS})
     return NativeEngine(
         config,
         runner,
         model="tiny",
-        eos_token_ids=ends,
-        grammars=LarkCompiler(vocabulary(TOKENIZER, ends, TOKENIZER.vocab_size)),
+        eos_token_ids=frozenset({EOS}),
+        grammars=grammars,
     )

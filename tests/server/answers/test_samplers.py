@@ -15,8 +15,9 @@ from support.models import scripted, served
 from support.servers.api_calls import Json, chat, complete, native_server, respond, streamed
 from support.servers.asgi import Server, serving
 
-SEEDED = {"temperature": 0.15, "seed": 7}
-"""The random model is undecided, so only at this temperature some tokens are much likelier than others."""
+SEEDED = {"temperature": 0.15, "seed": 31}
+"""The random model is undecided, so only at this temperature some tokens are much likelier than others; with this
+seed each of the samplers changes the answer."""
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses"}
 FIELDS: list[Json] = [
     {"repeat_penalty": 0.01},

@@ -21,12 +21,13 @@ import httpx
 import pytest
 from openai import OpenAI
 from support.judges import fold_response
-from support.models import served, tiny_engine
+from support.models import hold_steps, served, tiny_engine
 from support.servers.asgi import as_catalog
 from support.servers.live import Live, live
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from plumbline.engines.native.engine import NativeEngine
 from plumbline.server.app import create_app
 from plumbline.server.limits.draining import DRAINING
 from plumbline.server.limits.keys import KEYS
@@ -40,9 +41,11 @@ ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
 
 
 @contextmanager
-def connected(settings: Settings | None = None) -> Iterator[tuple[Live, ClientConnection]]:
+def connected(
+    settings: Settings | None = None, engine: NativeEngine | None = None
+) -> Iterator[tuple[Live, ClientConnection]]:
     with (
-        live(lambda: served(tiny_engine()), settings or Settings()) as server,
+        live(lambda: served(engine or tiny_engine()), settings or Settings()) as server,
         connect(f"ws://127.0.0.1:{server.port}/v1/responses") as socket,
     ):
         yield server, socket
@@ -112,12 +115,17 @@ def lane_events(socket: ClientConnection, ends: int) -> list[dict[str, Any]]:
 
 def test_lanes_run_at_once_and_each_in_its_order() -> None:
     """WS-10: a short turn does not wait for a long one of another lane, and each lane has the events of streams."""
-    with connected() as (_, socket):
+    engine = tiny_engine()
+    with connected(engine=engine) as (_, socket):
+        let = hold_steps(engine)
         send(socket, stream_id="long", input="one", **LONG)
-        socket.recv(timeout=20)
+        events = [json.loads(socket.recv(timeout=20))]
         for lane, text in (("a", "x"), ("long", "two"), (None, "y"), ("a", "z")):
             send(socket, input=text, **({} if lane is None else {"stream_id": lane}))
-        events = lane_events(socket, 5)
+        while {event.get("stream_id") for event in events} != {"long", "a", None}:
+            events.append(json.loads(socket.recv(timeout=20)))
+        let.set()
+        events += lane_events(socket, 5)
 
     lanes = {
         lane: [event for event in events if event.get("stream_id") == lane] for lane in ("long", "a", None)
@@ -163,10 +171,14 @@ def test_a_wrong_lane_is_refused_by_name(lane: Any) -> None:
 
 def test_the_lanes_of_a_connection_are_bounded() -> None:
     """WS-10: one lane too many is refused, and those that run go on."""
-    with connected() as (_, socket):
+    engine = tiny_engine()
+    with connected(engine=engine) as (_, socket):
+        let = hold_steps(engine)
         for number in range(17):
-            send(socket, stream_id=f"lane-{number}", max_output_tokens=100, ignore_eos=True)
-        events = lane_events(socket, 17)
+            send(socket, stream_id=f"lane-{number}", ignore_eos=True)
+        events = lane_events(socket, 1)
+        let.set()
+        events += lane_events(socket, 16)
 
     refused = [event for event in events if event["type"] == "error"]
     assert [(event["stream_id"], event["error"]["code"]) for event in refused] == [
@@ -207,11 +219,16 @@ def test_errors_are_events_and_the_connection_goes_on(text: str) -> None:
 
 
 def test_a_server_that_stops_finishes_a_turn_and_refuses_the_next() -> None:
-    with connected() as (server, socket):
-        send(socket, max_output_tokens=100, ignore_eos=True)
+    engine = tiny_engine()
+    with connected(engine=engine) as (server, socket):
+        let = hold_steps(engine)
+        send(socket, ignore_eos=True)
         socket.recv(timeout=20)
         send(socket)
         server.stop()
+        while server.server._draining.refusal is None:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        let.set()
         assert turn(socket)[-1]["type"] == "response.incomplete"
         assert error(socket) == (503, "engine_unavailable")
         with pytest.raises(ConnectionClosed):
