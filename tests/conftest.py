@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "ope
 from support.laws import EXPLORED  # noqa: E402
 from support.progress import Progress  # noqa: E402
 
-from plumbline.server.start.garbage import make_collections_rare  # noqa: E402
+from plumbline.server.start.garbage import THRESHOLDS  # noqa: E402
 
 # Collecting the tests makes no garbage, and collections among all of them took a sixth of the time.
 gc.disable()
@@ -49,7 +49,7 @@ os.environ["SSL_CERT_FILE"] = str(CERTIFICATES)
 settings.register_profile(
     "same",
     deadline=None,
-    max_examples=40,
+    max_examples=20,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -74,8 +74,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Keep the modules and tests, which live as long as the process, out of garbage collection."""
+    atexit.register(gc.unfreeze)  # Otherwise nanobind reports leaks at the end of the process.
+    gc.freeze()  # Without a collection before, which would find no garbage in half a second.
+    gc.set_threshold(*THRESHOLDS)
     gc.enable()
-    make_collections_rare()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,21 +9,18 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
+from support.contract import CONTRACT, EXAMPLES
 from support.contract_types import TYPES
 
-from generate import bundle
 from plumbline._generated import OPERATIONS
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.responses import CreateResponse
 from plumbline.wire.decode import decode
 
-CONTRACT = bundle.document()
 SCHEMAS = CONTRACT["components"]["schemas"]
 SCHEMA = schemathesis.openapi.from_dict(CONTRACT)
-OUTPUT = [item for response in bundle.examples()["Response"] for item in response["output"]]
-MESSAGES = [
-    choice["message"] for a in bundle.examples()["CreateChatCompletionResponse"] for choice in a["choices"]
-]
+OUTPUT = [item for response in EXAMPLES["Response"] for item in response["output"]]
+MESSAGES = [choice["message"] for a in EXAMPLES["CreateChatCompletionResponse"] for choice in a["choices"]]
 
 CODEX = {
     "model": "m",

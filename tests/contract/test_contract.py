@@ -10,13 +10,13 @@ from typing import Any
 import openapi_spec_validator
 import pytest
 from openapi_core import OpenAPI
+from support.contract import CONTRACT
 
 from generate import __main__ as generator
 from generate import bundle, upstream
 from generate.__main__ import main, outputs
 from plumbline._generated import CONTRACT_DIGEST, OPERATIONS
 
-CONTRACT = bundle.document()
 SCHEMAS = CONTRACT["components"]["schemas"]
 SOURCES = [
     path

@@ -9,15 +9,14 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
+from support.contract import CONTRACT
+from support.contract import EXAMPLES as SAMPLES
 from support.contract_types import TYPES
 
-from generate import bundle
 from generate.operations import operations
 from plumbline._generated import OPERATIONS
 from plumbline.wire.decode import decode, encode
 
-CONTRACT = bundle.document()
-SAMPLES = bundle.examples()
 EXAMPLES = [(name, index) for name, found in SAMPLES.items() for index in range(len(found))]
 EVENTS = {
     union: {

@@ -8,13 +8,11 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
+from support.contract import CONTRACT, EXAMPLES
 
-from generate import bundle
 from plumbline.wire import sse
 
-CONTRACT = bundle.document()
 SCHEMA = schemathesis.openapi.from_dict(CONTRACT)
-EXAMPLES = bundle.examples()
 CHUNKS = EXAMPLES["CreateChatCompletionStreamResponse"]
 EVENTS, MESSAGES = (
     [

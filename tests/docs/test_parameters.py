@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.bodies import BODIES
+from support.contract import CONTRACT
 from support.models import scripted, served
 from support.servers.asgi import serving
 
@@ -21,8 +22,7 @@ from generate.parameters import EFFECTS, effect_of, fields
 from plumbline._generated import OPERATIONS
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 
-WHOLE = bundle.document()
-SCHEMAS = WHOLE["components"]["schemas"]
+SCHEMAS = CONTRACT["components"]["schemas"]
 EFFECT = bundle.load(EFFECTS)
 ROOTS = {op.path: op.request for op in OPERATIONS if op.request in SCHEMAS and op.path in BODIES}
 FIELDS = [(path, root, name, field) for path, root in ROOTS.items() for name, field in fields(SCHEMAS[root])]

@@ -14,6 +14,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.contract import CONTRACT
+from support.contract import EXAMPLES as SAMPLES
 from support.contract_types import TYPES
 
 from generate import bundle
@@ -27,9 +29,8 @@ from plumbline.protocols.common.fields import or_default as either
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError
 
-CONTRACT = bundle.document()
 REQUESTS = sorted({op.request for op in OPERATIONS if op.request})
-EXAMPLES = [(name, example) for name in REQUESTS for example in bundle.examples()[name] if example]
+EXAMPLES = [(name, example) for name in REQUESTS for example in SAMPLES[name] if example]
 VALIDATORS = {
     name: jsonschema_rs.Draft202012Validator(
         {"$ref": f"#/components/schemas/{name}", "components": CONTRACT["components"]}
