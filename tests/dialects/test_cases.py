@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.about import about
 from support.parsing.dialects import Dialect, fold
 
 from plumbline.dialects.registry import REASONING_DIALECTS, TOOL_DIALECTS
@@ -16,18 +17,18 @@ from plumbline.events import OutputEvent, TextDelta, ToolCallStart
 
 _FOLDER = Path(__file__).parent / "cases"
 _FILES = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(_FOLDER.glob("*.json"))}
-_CASES = [
-    pytest.param(_FILES[name], case, key == "inside", id=f"{name}: {case['title']}")
-    for name in _FILES
-    for key in ("cases", "inside")
-    for case in _FILES[name].get(key, ())
-]
 
 
-@pytest.mark.parametrize(("file", "case", "inside"), _CASES)
-def test_a_case_is_parsed_as_its_file_expects(
-    file: dict[str, Any], case: dict[str, Any], inside: bool
-) -> None:
+@pytest.mark.parametrize("name", _FILES)
+def test_a_case_is_parsed_as_its_file_expects(name: str) -> None:
+    file = _FILES[name]
+    for key in ("cases", "inside"):
+        for case in file.get(key, ()):
+            with about(case["title"]):
+                _check(file, case, key == "inside")
+
+
+def _check(file: dict[str, Any], case: dict[str, Any], inside: bool) -> None:
     tool = TOOL_DIALECTS[file["tool"]] if "tool" in file else None
     reasoning = REASONING_DIALECTS[file["reasoning"]] if file["reasoning"] else None
     dialect = Dialect(tool, reasoning)

@@ -10,6 +10,7 @@ from example_servers.good_server import KEY, MODEL, serving, transcripts
 from example_servers.reference import application
 from hypothesis import given
 from hypothesis import strategies as st
+from support.about import about
 
 from plumbline_conformance.cli import main
 from plumbline_conformance.runner.budget import Budget, BudgetTracker, OverBudget, cost_of, spent_on
@@ -30,18 +31,19 @@ def reported(exchange: Exchange) -> int:
     return spent_on(exchange, 0)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_no_answer_costs_more_than_was_reserved_for_its_request(name: str) -> None:
+def test_no_answer_costs_more_than_was_reserved_for_its_request() -> None:
     """Only tokens of answers are compared: the reference server counts each character of a prompt as a token."""
-    for exchange in transcripts()[name].exchanges:
-        body = load_json(exchange.request_body)
-        if not isinstance(body, dict) or exchange.method == "WEBSOCKET":
-            continue
-        usage = (exchange.json or {}).get("usage") if isinstance(exchange.json, dict) else None
-        if isinstance(usage, dict):
-            written = usage.get("completion_tokens", usage.get("output_tokens"))
-            path = exchange.url.partition("/v1")[2]
-            assert written <= cost_of(Request(path=path, json=body))
+    for name in SCENARIOS:
+        with about(name):
+            for exchange in transcripts()[name].exchanges:
+                body = load_json(exchange.request_body)
+                if not isinstance(body, dict) or exchange.method == "WEBSOCKET":
+                    continue
+                usage = (exchange.json or {}).get("usage") if isinstance(exchange.json, dict) else None
+                if isinstance(usage, dict):
+                    written = usage.get("completion_tokens", usage.get("output_tokens"))
+                    path = exchange.url.partition("/v1")[2]
+                    assert written <= cost_of(Request(path=path, json=body))
 
 
 def test_the_cost_counts_the_longest_answer_for_each_choice_and_prompt() -> None:
