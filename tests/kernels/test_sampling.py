@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 from torch import Tensor
 
 from plumbline_kernels.sampling import apply_bitmask, apply_penalties, gumbel_noise, random_bits, sample
 
 torch.set_num_threads(1)
-SETTINGS = settings(max_examples=80, deadline=None)
+SETTINGS = settings(max_examples=EXPLORED or 40, deadline=None)
 
 
 def draw(

@@ -203,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert waiting <= self.store._unfinished
 
 
-LAWS = settings(max_examples=EXPLORED or 8, stateful_step_count=25)
+LAWS = settings(max_examples=EXPLORED or 5, stateful_step_count=25)
 
 
 def test_a_file_behaves_as_a_model() -> None:

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from plumbline.store.open import open_store
 from plumbline.store.records import ConversationRecord, ItemRecord
@@ -58,7 +59,7 @@ async def test_old_chains_go_as_a_whole(url: str) -> None:
     ages=st.lists(st.tuples(st.sampled_from("rcx"), st.integers(0, 99), st.integers(0, 9)), max_size=12),
     room=st.integers(0, 60),
 )
-@settings(max_examples=20)
+@settings(max_examples=EXPLORED or 10)
 def test_the_oldest_go_where_there_is_no_room(
     ages: list[tuple[str, int, int]], room: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -13,7 +13,7 @@ from .generated import sample
 from .test_keywords import finite
 from .walk import accepts, as_json_text, grammar_of, sampled
 
-COUNT = max(200, EXPLORED * 3 // 20)
+COUNT = max(80, EXPLORED * 3 // 20)
 """How many schemas; 3,000 in `nox -s properties`."""
 
 

@@ -13,9 +13,9 @@ __all__ = ["DIALECT_NAMES", "EXAMPLES", "EXPLORED", "FEW_EXAMPLES", "FIRST_SEED"
 EXPLORED = int(os.environ.get("PLUMBLINE_EXAMPLES", "0"))
 """How many new examples `nox -s properties` draws for each property; 0 for a fixed number of examples that stay the
 same."""
-EXAMPLES = EXPLORED or 300
+EXAMPLES = EXPLORED or 120
 """For each law of dialects that depends on what is written and where it is cut."""
-FEW_EXAMPLES = EXPLORED or 120
+FEW_EXAMPLES = EXPLORED or 60
 """For each law that any output of a dialect shows, or that reads long outputs in tiny pieces."""
 FIRST_SEED = int.from_bytes(os.urandom(4)) if EXPLORED else 0
 """Where tests that draw with seeds of their own begin to count."""
@@ -29,7 +29,7 @@ T = TypeVar("T")
 def some(dialects: Sequence[T]) -> st.SearchStrategy[Sequence[T]]:
     """Draw the dialects to try one example on: all of them in `nox -s properties`, otherwise about a dozen.
 
-    With 300 examples and 101 dialects, each dialect gets about 33. Neighbours in the list are alike, so a draw takes
+    With 120 examples and 101 dialects, each dialect gets about 13. Neighbours in the list are alike, so a draw takes
     every ninth of it.
     """
     groups = 1 if EXPLORED else -(-len(dialects) // _DIALECTS_PER_EXAMPLE)

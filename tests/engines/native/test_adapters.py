@@ -23,6 +23,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from support.laws import EXPLORED
 from tests.engines.conftest import EOS, Driver, build_engine, config, tiny_model
 from tests.engines.native.test_reproducibility import BACKENDS
 
@@ -105,7 +106,7 @@ def outcome(driver: Driver, name: str) -> Any:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXPLORED or 3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(requests=REQUESTS, limits=LIMITS)
 def test_an_answer_depends_on_its_request_and_its_adapter_alone(
     backend: str, requests: list[Any], limits: dict[str, Any]

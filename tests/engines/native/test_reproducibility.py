@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 from tests.engines.conftest import Driver, build_engine, tiny_model
 from tests.engines.native.kinds import KINDS, add, prompts
 
@@ -143,7 +144,7 @@ def check(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXPLORED or 5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     requests=st.lists(
         st.tuples(ANY_PROMPT, st.sampled_from(sorted(KINDS)), SAMPLING), min_size=1, max_size=3

@@ -16,8 +16,9 @@ import re
 from collections import Counter, deque
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from plumbline.engines.admission import Admission
 from plumbline.engines.port import EngineFullError, GenerateRequest
@@ -134,6 +135,7 @@ def test_a_client_with_few_requests_waits_for_few_of_the_others() -> None:
     assert queue.expected("flood") == 0.0
 
 
+@settings(max_examples=EXPLORED or 10)
 @given(limit=st.floats(0.5, 30.0))
 def test_no_request_is_admitted_that_would_wait_too_long(limit: float) -> None:
     """An overload of many times the capacity: those that are admitted wait no longer than the limit."""

@@ -4,12 +4,45 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 
 from plumbline_kernels.cpu.library import Library, load
+
+FORKING = """if True:
+    import os, signal, sys, torch
+    from plumbline_kernels.cpu.library import Library, load
+    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork.
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            exec(eval(line))
+            os._exit(0)
+        print(os.waitpid(child, 0)[1], flush=True)
+"""
+"""Run each code in a process of its own without a second of imports for each."""
+
+
+@pytest.fixture(scope="module")
+def run_code() -> Iterator[Callable[[str], int]]:
+    """Runs code in a new process, which has torch, `Library` and `load`, and returns its status."""
+    command = [sys.executable, "-c", FORKING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        writes, reads = process.stdin, process.stdout
+
+        def run(code: str) -> int:
+            writes.write(f"{code!r}\n")
+            writes.flush()
+            return int(reads.readline())
+
+        yield run
+        writes.close()
 
 
 def test_threads_and_callers_at_the_same_time_change_nothing():
@@ -24,25 +57,21 @@ def test_threads_and_callers_at_the_same_time_change_nothing():
         assert all(callers.map(call, range(200)))
 
 
-def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has():
+def test_a_process_that_may_have_no_more_threads_computes_with_those_it_has(run_code: Callable[[str], int]):
     """A limit of memory refuses the stack of a thread, as a limit of processes would."""
     code = """if True:
-        import resource, sys, torch
-        from plumbline_kernels.cpu.library import Library, load
+        import resource
         library = Library(load().path, threads=64)
         weight, x = library.pack(torch.ones(6400, 256)), torch.ones(40, 256)
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (64 << 20)
         resource.setrlimit(resource.RLIMIT_AS, (used, used))
         assert bool((library.logits(x, weight, None) == 256).all())
     """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert run_code(code) == 0
 
 
-def test_a_forked_process_computes_with_threads_of_its_own():
+def test_a_forked_process_computes_with_threads_of_its_own(run_code: Callable[[str], int]):
     code = """if True:
-        import os, torch
-        from plumbline_kernels.cpu.library import Library, load
-        torch.set_num_threads(1)  # OpenMP's threads do not survive a fork.
         library = Library(load().path, threads=3)
         weight, x = library.pack(torch.ones(6400, 256)), torch.ones(40, 256)
         compute = lambda: bool((library.logits(x, weight, None) == 256).all())
@@ -53,13 +82,12 @@ def test_a_forked_process_computes_with_threads_of_its_own():
             os._exit(0 if compute() and len(os.listdir("/proc/self/task")) == before + 2 else 1)
         assert os.waitpid(child, 0)[1] == 0
     """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert run_code(code) == 0
 
 
-def test_a_kernel_without_memory_raises_and_the_next_one_computes():
+def test_a_kernel_without_memory_raises_and_the_next_one_computes(run_code: Callable[[str], int]):
     code = """if True:
-        import resource, torch
-        from plumbline_kernels.cpu.library import load
+        import resource
         library = load()
         weight, x = library.pack(torch.ones(32, 1 << 14), bits=8), torch.ones(1 << 12, 1 << 14)
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (16 << 20)
@@ -73,4 +101,4 @@ def test_a_kernel_without_memory_raises_and_the_next_one_computes():
         else:
             raise AssertionError("64 MB fit into 16")
     """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert run_code(code) == 0

@@ -56,7 +56,8 @@ def endpoints() -> list[Any]:
 @pytest.mark.parametrize(("method", "path", "here"), endpoints())
 async def test_an_endpoint_is_answered_or_refused(method: str, path: str, here: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"admin_api_keys": ("root",)} if "admin key" in here else {}
-    async with serving(served(scripted()), store=str(tmp_path / "s.db"), **settings) as server:
+    settings |= {"store": str(tmp_path / "s.db")} if "store" in here else {}
+    async with serving(served(scripted()), **settings) as server:
         body = (
             {**BODIES, **LOADS, **COUNTED}.get(path, {"model": "test-model", "input": "hi"})
             if method == "POST"
