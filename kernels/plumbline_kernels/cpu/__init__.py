@@ -6,6 +6,7 @@ attentions and experts to them. The sources:
 
     vector.h     sixteen floats at a time, conversions, exp2
     product.h    products of a few rows with packed columns
+    tiles.h      the same on the tiles of AMX
     linear.h     linear layers
     quantized.h  linear layers with weights of 8 or 4 bits
     rows.h       norms, gated activations, rotation with the cache write

@@ -10,8 +10,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "product.h"
 #include "threads.h"
+#include "tiles.h"
 
 constexpr int WIDE_DIM = 640;    // The widest head; most are at most NARROW_DIM, and need less of the cache.
 constexpr int NARROW_DIM = 256;
@@ -187,7 +187,7 @@ class Tile {
       for (int from = (skipped - first) * shared; from < rows; from += SCORED_ROWS) {
         int count = rows - from < SCORED_ROWS ? rows - from : SCORED_ROWS;
         for (int key = 0; key < KEYS; key += PANEL)
-          products<A, GROUPS>(count, q_ + from * dim, dim, k_ + key * dim, PANEL * PER, dim / PER, s_ + key, KEYS, false);
+          multiply<A, GROUPS>(count, q_ + from * dim, dim, k_ + key * dim, PANEL * PER, dim / PER, s_ + key, KEYS, false);
         for (int r = from; r < from + count; r++) {
           long query = first + r / shared;
           weigh(r, r - from, a.scale * LOG2E, a.softcap, first_key(query) - block, last_key(query) - block, dim);
@@ -195,9 +195,9 @@ class Tile {
         float* sums = o_ + from * dim;
         long column = 0;
         for (; column + PANEL <= dim; column += PANEL)
-          products<A, GROUPS>(count, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, sums + column, dim, true);
+          multiply<A, GROUPS>(count, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, sums + column, dim, true);
         for (; column < dim; column += LANES)
-          products<A, 1>(count, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, sums + column, dim, true);
+          multiply<A, 1>(count, p_, KEYS, v_ + column * PER, dim * PER, KEYS / PER, sums + column, dim, true);
       }
     }
     for (int r = 0; r < rows; r++) {

@@ -5,6 +5,7 @@
 
 #include "product.h"
 #include "threads.h"
+#include "tiles.h"
 
 constexpr long WORTH = 1 << 18;  // Multiplications that are worth a thread.
 
@@ -88,10 +89,10 @@ template <typename T, typename Out>
 void linear(const T* x, const T* packed, const T* bias, Out* out, long rows, long outputs, long inputs, int threads) {
   using A = Arithmetic<T>;
   const typename A::Row* values = as_rows<typename A::Row>(x, rows, inputs, threads);
-  if (rows == 1) return few_rows<1, A>(values, packed, bias, out, outputs, inputs, threads);
-  if (rows == 2) return few_rows<2, A>(values, packed, bias, out, outputs, inputs, threads);
+  if (rows == 1 && !on_tiles<A>()) return few_rows<1, A>(values, packed, bias, out, outputs, inputs, threads);
+  if (rows == 2 && !on_tiles<A>()) return few_rows<2, A>(values, packed, bias, out, outputs, inputs, threads);
   each_panel(bias, out, rows, outputs, inputs, threads, [&](long first, long count, long column, float* sums) {
-    products<A, GROUPS>(count, values + first * inputs, inputs, packed + column * inputs, PANEL * A::PER_WORD,
+    multiply<A, GROUPS>(count, values + first * inputs, inputs, packed + column * inputs, PANEL * A::PER_WORD,
                         inputs / A::PER_WORD, sums, PANEL, false);
   });
 }

@@ -110,12 +110,23 @@ struct Bytes {
   }
 };
 
+// Add the sum of a group, times its scales and the input's, to what is there, if it is not the first one.
+template <bool SHIFTED>
+inline void add_group(float* to, bool is_first, I total, F scales, F shifts, float scale, int32_t sum) {
+  // One multiply-add for every group, the first one included, so that compilers round all cases the same way.
+  F before = is_first ? splat(0.0f) : load(to);
+  if constexpr (SHIFTED) before = before + shifts * (scale * (float)sum);
+  store(to, before + __builtin_convertvector(total, F) * (scales * scale));
+}
+
+inline int zero_of(const Quantized& w) { return w.bits == 4 ? 8 : SIGNED ? 0 : 128; }
+
 // sums [R, PANEL] of R rows and one panel.
 template <int R, bool SHIFTED>
 void bytes_product(const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
                    const bf16* scales, const bf16* shifts, float* sums) {
   long groups = inputs / w.group;
-  int zero = w.bits == 4 ? 8 : SIGNED ? 0 : 128;
+  int zero = zero_of(w);
   const int8_t* values = x.values.data() + row * inputs;
   for (long g = 0; g < groups; g++, scales += PANEL) {
     I total[R][GROUPS];
@@ -146,22 +157,64 @@ void bytes_product(const Bytes& x, long row, long inputs, const Quantized& w, co
       }
     for (int r = 0; r < R; r++)
       for (int n = 0; n < GROUPS; n++) {
-        float* to = sums + r * PANEL + n * LANES;
-        F scale = load(scales + n * LANES) * x.scales[(row + r) * groups + g];
-        // One multiply-add for every group, the first one included, so that compilers round all cases the same way.
-        F before = g ? load(to) : splat(0.0f);
-        if constexpr (SHIFTED) {
-          long at = (row + r) * groups + g;
-          before = before + load(shifts + g * PANEL + n * LANES) * (x.scales[at] * (float)x.sums[at]);
-        }
-        store(to, before + __builtin_convertvector(total[r][n], F) * scale);
+        long at = (row + r) * groups + g;
+        add_group<SHIFTED>(sums + r * PANEL + n * LANES, g == 0, total[r][n], load(scales + n * LANES),
+                           SHIFTED ? load(shifts + g * PANEL + n * LANES) : F{}, x.scales[at], x.sums[at]);
       }
   }
 }
 
+#if defined(HAS_TILES)
+// The same for rows of one height on tiles, group by group; the sums have the same bits.
+template <bool SHIFTED>
+void bytes_on_tiles(long count, int height, const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
+                    const bf16* scales, const bf16* shifts, float* sums) {
+  constexpr long MOST_GROUP = 128;
+  alignas(64) uint8_t whole[MOST_GROUP * PANEL];
+  alignas(64) int32_t totals[tiles::ROWS * PANEL];
+  long groups = inputs / w.group, words = w.group / WORD, depth = words < tiles::WORDS ? words : tiles::WORDS;
+  long size = w.group * PANEL * w.bits / 8;
+  tiles::configure(height, depth);
+  for (long g = 0; g < groups; g++, columns += size, scales += PANEL) {
+    const uint8_t* bytes = columns;
+    if (w.bits == 4) {
+      for (long i = 0; i < size; i += 4 * LANES) {
+        U both = load_as<U>(columns + i);
+        uint8_t* to = whole + i / (PANEL * WORD) * 2 * PANEL * WORD + i % (PANEL * WORD);
+        store_as(to, both & 0x0f0f0f0f);
+        store_as(to + PANEL * WORD, (both >> 4) & 0x0f0f0f0f);
+      }
+      bytes = whole;
+    }
+    for (long first = 0; first < count; first += height) {
+      tiles::product(x.values.data() + (row + first) * inputs + g * w.group, inputs, bytes, words / depth, depth, totals);
+      for (int n = 0; n < GROUPS; n++) {
+        F scale = load(scales + n * LANES), shift = SHIFTED ? load(shifts + g * PANEL + n * LANES) : F{};
+        for (int r = 0; r < height; r++) {
+          long at = (row + first + r) * groups + g;
+          I total = load_as<I>(totals + r * PANEL + n * LANES) - zero_of(w) * x.sums[at];
+          add_group<SHIFTED>(sums + (first + r) * PANEL + n * LANES, g == 0, total, scale, shift, x.scales[at], x.sums[at]);
+        }
+      }
+    }
+  }
+  _tile_release();
+}
+#endif
+
 template <bool SHIFTED, int R = SIGNED ? 4 : MOST_ROWS>  // Signs need registers, too.
 void bytes_products(long count, const Bytes& x, long row, long inputs, const Quantized& w, const uint8_t* columns,
                     const bf16* scales, const bf16* shifts, float* sums) {
+#if defined(HAS_TILES)
+  if (long tiled = count / tiles::ROWS * tiles::ROWS; R == MOST_ROWS && tiled && tiles::allowed()) {
+    bytes_on_tiles<SHIFTED>(tiled, tiles::ROWS, x, row, inputs, w, columns, scales, shifts, sums);
+    count -= tiled, row += tiled, sums += tiled * PANEL;
+    if (count > MOST_ROWS) {
+      bytes_on_tiles<SHIFTED>(count, count, x, row, inputs, w, columns, scales, shifts, sums);
+      return;
+    }
+  }
+#endif
   for (; count >= R; count -= R, row += R, sums += R * PANEL)
     bytes_product<R, SHIFTED>(x, row, inputs, w, columns, scales, shifts, sums);
   if constexpr (R > 1)

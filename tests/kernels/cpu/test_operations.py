@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,19 @@ def test_a_linear_layer_multiplies_and_adds_with_the_same_bits_in_any_batch(libr
     out = run(recorded, recorded.linear(x, packed, bias), len(x))
     assert torch.equal(out, logits.to(dtype))
     assert library.logits(x[:0], packed, None).shape == (0, outputs)
+
+
+def test_tiles_multiply_as_vectors_do():
+    """Sums of bytes are exact, so they have the same bits; those of pairs are added in another order."""
+    cpus = Path("/proc/cpuinfo")
+    if not cpus.is_file() or "amx_bf16" not in cpus.read_text("utf-8"):
+        pytest.skip("this processor has no AMX")
+    tiles, vectors = load(), load("-mno-amx-bf16")
+    x, weight = randn(39, 416, seed=1, dtype=torch.bfloat16), randn(199, 416, seed=2, dtype=torch.bfloat16)
+    for bits in (0, 8, 4):
+        found, wanted = (lib.logits(x, lib.pack(weight, bits), None) for lib in (tiles, vectors))
+        assert torch.equal(found, wanted) == bool(bits)
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
 
 
 @DTYPES

@@ -1,0 +1,121 @@
+// Products on the tiles of AMX, where a processor has them: sixteen rows by sixteen columns, of 64 bytes each.
+//
+// A tile adds products of bf16 in an order of its own. So all rows are computed on tiles where there are any, a single one
+// too, and its bits do not depend on how many there are. Sums of bytes are exact, so few rows are left to vectors.
+#pragma once
+#include <type_traits>
+
+#include "product.h"
+
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__AVX512BF16__) && defined(__AVX512VNNI__) && defined(__linux__)
+#define HAS_TILES 1
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace tiles {
+
+constexpr int ROWS = 16, WORDS = 16;  // Of a tile.
+
+// Whether this process may use tiles: Linux has to be asked, as their state is eight kilobytes for each thread.
+inline bool allowed() {
+  static const bool granted = [] {
+    constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+  }();
+  return granted;
+}
+
+// Tiles 0 to 3 are sums of `rows` rows, 4 is these rows with `words` words of four bytes, and 5 to 7 are columns.
+inline void configure(int rows, int words = WORDS) {
+  struct alignas(64) {
+    uint8_t palette = 1, start = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+  } shapes;
+  for (int tile = 0; tile < 8; tile++) shapes.bytes[tile] = 64, shapes.rows[tile] = tile < 5 ? rows : words;
+  shapes.bytes[4] = 4 * words;
+  _tile_loadconfig(&shapes);
+}
+
+// The compiler takes numbers of tiles that are written out alone, hence macros: for sums T, and columns in tile C.
+#define EACH_GROUP(N, DO) \
+  DO(0, 5)                \
+  if constexpr (N > 1) DO(1, 6) if constexpr (N > 2) DO(2, 7) if constexpr (N > 3) DO(3, 5)
+#define ZERO(T, C) _tile_zero(T);
+#define BEGIN(T, C)                                           \
+  {                                                           \
+    if (add) _tile_loadd(T, out + T * LANES, out_stride);     \
+    else _tile_zero(T);                                       \
+  }
+#define LOAD(T, C) _tile_loadd(C, words + T * LANES * sizeof(float), column_stride);
+#define PAIRS(T, C) { LOAD(T, C) _tile_dpbf16ps(T, 4, C); }
+#define BYTES(T, C) { LOAD(T, C) _tile_dpbsud(T, 4, C); }
+#define END(T, C) _tile_stored(T, out + T * LANES, out_stride);
+
+// `::product` for up to ROWS rows, N groups of columns, and `steps` times WORDS words.
+template <int N>
+inline void product(const bf16* rows, long row_stride, const bf16* columns, long column_stride, long steps, float* out,
+                    long out_stride, bool add) {
+  row_stride *= sizeof(bf16), column_stride *= sizeof(bf16), out_stride *= sizeof(float);
+  EACH_GROUP(N, BEGIN)
+  for (long step = 0; step < steps; step++) {
+    _tile_loadd(4, rows + step * 2 * WORDS, row_stride);
+    const char* words = (const char*)columns + step * WORDS * column_stride;
+    EACH_GROUP(N, PAIRS)
+  }
+  EACH_GROUP(N, END)
+}
+
+// out[r][0 .. PANEL) = the products of signed bytes of up to ROWS rows and unsigned ones of a panel, `steps` times `depth`
+// words of four.
+inline void product(const int8_t* rows, long row_stride, const uint8_t* columns, long steps, long depth, int32_t* out) {
+  constexpr long column_stride = PANEL * 4, out_stride = column_stride;
+  EACH_GROUP(4, ZERO)
+  for (long step = 0; step < steps; step++) {
+    _tile_loadd(4, rows + step * depth * 4, row_stride);
+    const uint8_t* words = columns + step * depth * column_stride;
+    EACH_GROUP(4, BYTES)
+  }
+  EACH_GROUP(4, END)
+}
+#undef EACH_GROUP
+#undef ZERO
+#undef BEGIN
+#undef LOAD
+#undef PAIRS
+#undef BYTES
+#undef END
+
+}  // namespace tiles
+#endif
+
+// Whether `multiply` computes single rows as it does many.
+template <typename A>
+inline bool on_tiles() {
+#if defined(HAS_TILES)
+  if constexpr (std::is_same_v<A, Pairs>) return tiles::allowed();
+#endif
+  return false;
+}
+
+// `products`, on tiles where there are any; words that fill none are multiplied by vectors.
+template <typename A, int N>
+inline void multiply(long count, const typename A::Row* rows, long row_stride, const typename A::Element* columns,
+                     long column_stride, long words, float* out, long out_stride, bool add) {
+#if defined(HAS_TILES)
+  if constexpr (std::is_same_v<A, Pairs>)
+    if (long steps = words / tiles::WORDS; steps && tiles::allowed()) {
+      for (long first = 0; first < count; first += tiles::ROWS) {
+        int height = count - first < tiles::ROWS ? count - first : tiles::ROWS;
+        if (first == 0 || height < tiles::ROWS) tiles::configure(height);
+        tiles::product<N>(rows + first * row_stride, row_stride, columns, column_stride, steps, out + first * out_stride,
+                          out_stride, add);
+      }
+      _tile_release();
+      long deep = steps * tiles::WORDS;
+      rows += 2 * deep, columns += deep * column_stride, words -= deep, add = true;
+      if (!words) return;
+    }
+#endif
+  products<A, N>(count, rows, row_stride, columns, column_stride, words, out, out_stride, add);
+}
