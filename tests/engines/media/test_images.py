@@ -111,7 +111,8 @@ def generated(folder: Path, parts: list[Any]) -> tuple[int, list[int]]:
     # A text that spells a placeholder is text for our server; here it would be one.
     text = text.replace("<image> <|image_pad|>", "")
     images = [Image.open(io.BytesIO(part)) for part in parts if not isinstance(part, str)]
-    inputs = processor(images=images or None, text=[text], return_tensors="pt")
+    # Llama 4's processor returns bfloat16.
+    inputs = processor(images=images or None, text=[text], return_tensors="pt").to(torch.float32)
     output = model.generate(**inputs, do_sample=False, max_new_tokens=STEPS)
     size = inputs["input_ids"].shape[1]
     return size, output[0, size:].tolist()

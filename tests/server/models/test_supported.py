@@ -13,6 +13,7 @@ from plumbline.cli import main
 from plumbline.engines.native.models.families import FAMILIES, WRAPPED
 from plumbline.engines.native.models.gguf import ARCHITECTURES
 from plumbline.engines.native.models.quantised import FORMATS
+from plumbline.engines.native.models.vision import VISIONS
 from plumbline.server.loading.overview.page import page
 from plumbline.server.loading.overview.supported import _REASONS
 
@@ -42,7 +43,11 @@ def test_a_row_has_what_its_family_declares(text: str) -> None:
     assert rows["`llama`"].endswith(" | | `llama` | `llava` | `rope_interleaved` |")
     assert " | a state, experts | " in rows["`qwen3_next`"]
     assert " | latent attention, experts | " in rows["`kimi_k2`"]
-    assert " | `llama4`, text only | " in rows["`llama4_text`"]
+    assert rows["`gemma3_text`"].endswith(" | `gemma3` | `gemma3` | `use_bidirectional_attention` |")
+
+
+def test_images_are_read_for_every_model_of_images_whose_text_runs() -> None:
+    assert WRAPPED.keys() == VISIONS.keys()
 
 
 def test_every_language_model_of_transformers_is_listed_with_its_engine(

@@ -12,6 +12,14 @@ Made = tuple[dict[str, Any], dict[str, Any]]
 
 MARKERS = {
     "mistral3": ("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+    "llama4": (
+        "<|image|>",
+        "<|patch|>",
+        "<|image_start|>",
+        "<|image_end|>",
+        "<|tile_x_separator|>",
+        "<|tile_y_separator|>",
+    ),
     "gemma4": ("<|image|>", "<|image>", "<image|>", "<|audio|>", "<|audio>", "<audio|>", "<|video|>"),
 }
 """The special tokens of each; the first one is an image in a prompt."""
@@ -110,5 +118,43 @@ def _gemma4(ids: Mapping[str, int], text: dict[str, Any]) -> Made:
     return config, {"processor_config.json": processor}
 
 
-MAKERS = {"mistral3": _mistral3, "gemma4": _gemma4}
+def _llama4(ids: Mapping[str, int], text: dict[str, Any]) -> Made:
+    config = {
+        "model_type": "llama4",
+        "architectures": ["Llama4ForConditionalGeneration"],
+        "image_token_index": ids["<|patch|>"],
+        "boi_token_index": ids["<|image_start|>"],
+        "eoi_token_index": ids["<|image_end|>"],
+        "text_config": {
+            "model_type": "llama4_text",
+            **text,
+            "head_dim": 32,
+            "intermediate_size_mlp": 64,
+            "num_local_experts": 2,
+            "no_rope_layers": [1, 0],
+            "attention_chunk_size": 32,
+        },
+        "vision_config": {
+            "model_type": "llama4_vision_model",
+            "hidden_size": 32,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 7,
+            "projector_input_dim": 48,
+            "projector_output_dim": 48,
+            "vision_output_dim": 48,
+        },
+    }
+    images = {
+        "image_processor_type": "Llama4ImageProcessor",
+        "max_patches": 4,
+        "size": {"height": 28, "width": 28},
+    }
+    processor = {"processor_class": "Llama4Processor", "patch_size": 7, "pixel_shuffle_ratio": 0.5}
+    return config, {"preprocessor_config.json": images, "processor_config.json": processor}
+
+
+MAKERS = {"mistral3": _mistral3, "gemma4": _gemma4, "llama4": _llama4}
 """By the type of the model; each takes the ids of special tokens and the sizes of the text."""

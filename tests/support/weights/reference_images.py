@@ -11,10 +11,11 @@ from torch import Tensor
 
 from plumbline.engines.native.models.vision import Vision
 from plumbline.engines.native.models.vision.gemma4.description import Gemma4Vision
+from plumbline.engines.native.models.vision.llama4.description import Llama4Vision
 from plumbline.engines.native.models.vision.pixtral.description import PixtralVision
 from plumbline.engines.native.models.vision.qwen.description import QwenVision
 
-__all__ = ["patches", "reference_images"]
+__all__ = ["patches", "reference_images", "reference_rows", "tiles"]
 
 
 def reference_images(vision: Vision, pixels: list[Tensor]) -> dict[str, Any]:
@@ -32,6 +33,8 @@ def reference_images(vision: Vision, pixels: list[Tensor]) -> dict[str, Any]:
         padded = [F.pad(rows, (0, 0, 0, most - len(rows))) for rows, _ in found]
         places = [F.pad(place, (0, 0, 0, most - len(place)), value=-1) for _, place in found]
         return {"pixel_values": torch.stack(padded), "image_position_ids": torch.stack(places)}
+    if isinstance(vision, Llama4Vision):
+        return {"pixel_values": torch.cat([tiles(image, vision.tower.image_size) for image in pixels])}
     if isinstance(vision, QwenVision):
         tower, patchify = vision.tower, transformers.Qwen2VLImageProcessorPil().patchify
         cut = [patchify(image.numpy(), tower.patch_size, tower.merge, tower.frames) for image in pixels]
@@ -40,6 +43,26 @@ def reference_images(vision: Vision, pixels: list[Tensor]) -> dict[str, Any]:
             "image_grid_thw": torch.tensor([[1, lines, columns] for _, lines, columns in cut]),
         }
     return {"pixel_values": torch.stack(pixels)}
+
+
+def reference_rows(reference: Any, vision: Vision, pixels: Tensor) -> Tensor:
+    """Return what transformers puts in the place of an image, [rows, width]."""
+    found = reference.get_image_features(**reference_images(vision, [pixels]))
+    rows: Tensor
+    if isinstance(vision, Llama4Vision):
+        rows = reference.multi_modal_projector(found.last_hidden_state.flatten(0, 1))
+    else:
+        deep = getattr(found, "deepstack_features", None) or ()
+        rows = torch.cat([found.pooler_output[0], *(each[0] for each in deep)], -1)
+    return rows
+
+
+def tiles(image: Tensor, size: int) -> Tensor:
+    """Return the tiles of an image, line by line, and the one of the whole image, which is at the right of them."""
+    _, height, width = image.shape
+    places = [(top, left) for top in range(0, height, size) for left in range(0, width - size, size)]
+    places.append((0, width - size))
+    return torch.stack([image[:, top : top + size, left : left + size] for top, left in places])
 
 
 def patches(image: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from support.weights.reference_images import patches
+from support.weights.reference_images import patches, tiles
 from support.weights.vision import picture
 from tests.engines.native.models.test_vision import CASES, IMAGE
 
@@ -33,15 +33,35 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "Gemma3ImageProcessor": {"size": {"height": 30, "width": 30}},
     "PixtralImageProcessor": {"size": {"longest_edge": 63}, "patch_size": 14},
     "Gemma4ImageProcessor": {"max_soft_tokens": 70, "patch_size": 3},
+    "Llama4ImageProcessor": {"size": {"height": 14, "width": 14}, "max_patches": 6},
     "Qwen2VLImageProcessor": {"size": {"shortest_edge": 400, "longest_edge": 2600}, "patch_size": 3},
 }  # fmt: skip
 FAMILIES = {
     "PixtralImageProcessor": "mistral3",
     "Gemma4ImageProcessor": "gemma4",
+    "Llama4ImageProcessor": "llama4",
     "Qwen2VLImageProcessor": "qwen3_vl",
 }
-WHOLE = {"PixtralImageProcessor": {"patch_size": 7, "spatial_merge_size": 2}}
+WHOLE = {
+    "PixtralImageProcessor": {"patch_size": 7, "spatial_merge_size": 2},
+    "Llama4ImageProcessor": {"patch_size": 3, "pixel_shuffle_ratio": 0.5},
+}
 """What `processor_config.json` says besides."""
+
+
+CANVASES = {
+    (14, 14): ((1, 1), (2, 2)),
+    (13, 9): ((1, 1), (2, 3)),
+    (28, 14): ((1, 2), (2, 3)),
+    (30, 15): ((2, 3), (2, 3)),
+    (20, 45): ((3, 2), (3, 2)),
+    (90, 7): ((1, 6), (1, 6)),
+    (200, 60): ((1, 4), (1, 4)),
+    (29, 29): ((2, 2), (2, 2)),
+    (14, 29): ((3, 1), (3, 2)),
+    (3, 600): ((6, 1), (6, 1)),
+}
+"""Widths and heights, with the lines and columns of tiles, and those where images are enlarged."""
 
 
 def preparation(folder: Path, kind: str, **changes: Any) -> Preparation:
@@ -65,7 +85,7 @@ def lying(data: bytes, orientation: int) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("kind", PROCESSORS)
+@pytest.mark.parametrize("kind", [kind for kind in PROCESSORS if kind != "Llama4ImageProcessor"])
 def test_pixels_are_those_of_transformers_processors(kind: str, tmp_path: Path) -> None:
     ours = preparation(tmp_path, kind)
     theirs = getattr(transformers, f"{kind}Pil")(**PROCESSORS[kind])
@@ -82,6 +102,35 @@ def test_pixels_are_those_of_transformers_processors(kind: str, tmp_path: Path) 
         else:
             found = found.unsqueeze(0)
         assert torch.equal(found, expected), (width, height)
+
+
+@pytest.mark.parametrize("enlarges", [False, True])
+def test_tiles_are_those_of_transformers_processor(enlarges: bool, tmp_path: Path) -> None:
+    pytest.importorskip("torchvision", reason="the processor of transformers needs torchvision")
+    kind = "Llama4ImageProcessor"
+    ours = preparation(tmp_path, kind, resize_to_max_canvas=enlarges)
+    theirs = transformers.Llama4ImageProcessor(**PROCESSORS[kind], resize_to_max_canvas=enlarges)
+    for number, (width, height) in enumerate(CANVASES):
+        data = lying(picture(width, height, seed=width), 1 + number % 8)
+        upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+        expected = theirs(upright, return_tensors="pt").pixel_values
+        found = ours.pixels(data)
+        assert ours.size(data) == tuple(found.shape[1:])
+        assert torch.equal(tiles(found, 14), expected.float()), (width, height)
+
+
+@pytest.mark.parametrize("enlarges", [False, True])
+def test_canvases_are_those_of_transformers_processor(enlarges: bool, tmp_path: Path) -> None:
+    """Known answers of transformers 5.23; the column of the whole image is one more."""
+    ours = preparation(tmp_path, "Llama4ImageProcessor", resize_to_max_canvas=enlarges)
+    for (width, height), grids in CANVASES.items():
+        lines, columns = grids[enlarges]
+        tall, wide = ours.size(picture(width, height))
+        assert (tall // 14, wide // 14) == (lines, columns + (lines * columns > 1)), (width, height)
+        found = ours.pixels(picture(width, height))
+        assert found.shape == (3, tall, wide)
+        # What is beside the image is black; the whole image is not at the bottom of its column.
+        assert found[:, 14:, columns * 14 :].eq(-1.0).all()
 
 
 def test_an_image_that_is_huge_as_a_square_is_refused(tmp_path: Path) -> None:
@@ -110,6 +159,10 @@ def test_an_image_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     ("PixtralImageProcessor", {"size": {"longest_edge": 900}}, "16900 patches"),
     ("PixtralImageProcessor", {"do_center_crop": True}, "do_center_crop"),
     ("Gemma4ImageProcessor", {"max_soft_tokens": 71}, "max_soft_tokens"),
+    ("Llama4ImageProcessor", {"size": {"height": 28, "width": 28}}, "14 x 14"),
+    ("Llama4ImageProcessor", {"resample": 3}, "resample"),
+    ("Llama4ImageProcessor", {"do_normalize": False}, "do_normalize"),
+    ("Llama4ImageProcessor", {"max_patches": 100_000}, "max_patches"),
     ("Gemma4ImageProcessor", {"max_soft_tokens": 1120}, "position_embedding_size"),
     ("Gemma4ImageProcessor", {"pooling_kernel_size": 2}, "pooling_kernel_size"),
     ("Gemma4ImageProcessor", {"patch_size": 2}, "patch_size"),
@@ -127,6 +180,8 @@ def test_what_a_processor_does_besides_is_refused_by_name(
      {"num_additional_image_tokens": 0}, "tokens"),
     ("PixtralImageProcessor", WHOLE["PixtralImageProcessor"], {"spatial_merge_size": 1}, "7 x 7 pixels"),
     ("PixtralImageProcessor", WHOLE["PixtralImageProcessor"], {"image_break_token": "<br>"}, "image_break_token"),
+    ("Llama4ImageProcessor", WHOLE["Llama4ImageProcessor"], {"pixel_shuffle_ratio": 1.0}, "tokens"),
+    ("Llama4ImageProcessor", WHOLE["Llama4ImageProcessor"], {"image_token": "<i>"}, "image_token"),
 ])  # fmt: skip
 def test_a_processor_with_other_tokens_for_an_image_is_refused(
     kind: str,
@@ -150,3 +205,21 @@ def test_lines_of_an_image_end_with_tokens_of_their_own() -> None:
     layout = vision.layout(28, 42, lambda text: (tokens[text],))
     assert layout.token_ids == (IMAGE, IMAGE, IMAGE, 12, IMAGE, IMAGE, IMAGE, 13)
     assert [part[:3] for part in layout.parts] == [(0, 0, 3), (4, 3, 3)]
+
+
+def test_tiles_of_an_image_are_apart_and_the_whole_image_is_the_last() -> None:
+    config = json.loads(next(case for case in CASES if case.family == "llama4").config().to_json_string())
+    vision = read_vision(config, describe(config))
+    names = ("image_start", "image", "image_end", "tile_x_separator", "tile_y_separator")
+    start, whole, end, beside, below = range(10, 15)
+    ids = dict(zip((f"<|{name}|>" for name in names), range(10, 15), strict=True))
+    tile = (IMAGE,) * 4
+
+    def tokens(height: int, width: int) -> tuple[int, ...]:
+        return vision.layout(height, width, lambda text: (ids[text],)).token_ids
+
+    assert vision.placeholder == "<|image|>"
+    assert tokens(14, 14) == (start, whole, *tile, end)
+    line = (*tile, beside, *tile, below)
+    assert tokens(28, 42) == (start, *line, *line, whole, *tile, end)
+    assert tokens(28, 28) == (start, *tile, below, *tile, below, whole, *tile, end)

@@ -27,12 +27,13 @@ from support.weights.model_families import (
     GEMMA4,
     GEMMA4_SHARED,
     HALF,
+    LLAMA4,
     SMALL,
     SPARSE,
     WIDE,
     WIDE_DELTA,
 )
-from support.weights.reference_images import reference_images
+from support.weights.reference_images import reference_images, reference_rows
 
 from plumbline.engines.native.adapter_table import AdapterTable
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
@@ -127,6 +128,17 @@ GEMMA4_AS_WIDE = {
 }
 GEMMA4_PADDED = SMALL | GEMMA4_SHARED | GEMMA4_HEADS | {"model_type": "gemma4_text", "pad_token_id": 3}
 SQUARES = ((9, 27), (18, 18), (27, 9), (18, 27))
+TILES: dict[str, Any] = {
+    "model_type": "llama4_vision_model",
+    **TOWER,
+    "intermediate_size": 128,
+    "image_size": 14,
+    "patch_size": 3,
+    "projector_input_dim": 48,
+    "projector_output_dim": 48,
+    "vision_output_dim": 48,
+}
+CANVASES = ((14, 28), (14, 14), (28, 28), (14, 42))
 QWEN = {
     "qwen2_vl": {"embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2},
     "qwen2_5_vl": {
@@ -200,6 +212,16 @@ CASES = [
         GEMMA4_SHARED | GEMMA4_BOTH | GEMMA4_AS_WIDE,
         family="gemma4",
         sizes=SQUARES,
+        is_compiled=True,
+    ),
+    Case("llama4_text", TILES, {}, LLAMA4, family="llama4", sizes=CANVASES),
+    Case(
+        "llama4_text",
+        TILES,
+        {},
+        LLAMA4 | {"head_dim": 32, "num_experts_per_tok": 2},
+        family="llama4",
+        sizes=CANVASES,
         is_compiled=True,
     ),
     qwen("qwen2_vl"),
@@ -311,7 +333,7 @@ def made(case: Case, folder: Path) -> Pair:
         if name.endswith(("_min", "_max", "std_bias", "std_scale")):
             buffer.normal_(0.0, 0.3).abs_().mul_(-1.0 if name.endswith("_min") else 1.0)
     # No drawn token is the placeholder, which transformers would take for an image when all is computed at once.
-    reference.lm_head.weight.data[IMAGE] = 0.0
+    reference.get_output_embeddings().weight.data[IMAGE] = 0.0
     reference.save_pretrained(folder)
     fields = json.loads((folder / "config.json").read_text())
     vision = read_vision(fields, describe(fields))
@@ -328,15 +350,10 @@ def text(length: int, seed: int) -> list[int]:
 @torch.inference_mode()
 def test_the_rows_of_an_image_are_those_of_transformers(pair: Pair) -> None:
     for seed in range(len(pair.sizes)):
-        images = reference_images(pair.vision, [pair.pixels(seed)])
-        found = pair.reference.get_image_features(**images)
-        parts = [
-            found.pooler_output[0],
-            *(rows[0] for rows in getattr(found, "deepstack_features", None) or ()),
-        ]
+        found = reference_rows(pair.reference, pair.vision, pair.pixels(seed))
         rows = pair.rows(seed)
         assert len(rows) == pair.layout(seed).num_rows
-        torch.testing.assert_close(rows, torch.cat(parts, -1), atol=1e-4, rtol=0)
+        torch.testing.assert_close(rows, found, atol=1e-4, rtol=0)
 
 
 def test_a_tower_runs_in_a_type_that_the_processor_multiplies(tmp_path: Path) -> None:
@@ -477,6 +494,10 @@ def test_the_names_of_released_checkpoints_are_read(names: dict[str, str], tmp_p
     ({"model_type": "gemma4", "vision_config": POOLED | {"num_key_value_heads": 1}}, "num_key_value_heads"),
     ({"model_type": "gemma4", "vision_config": POOLED | {"head_dim": 18}}, "head_dim"),
     ({"model_type": "gemma4", "vision_config": POOLED, "text_config": GEMMA4_PADDED}, "pad_token_id"),
+    ({"model_type": "llama4", "vision_config": SIGLIP}, "llama4_vision_model"),
+    ({"model_type": "llama4", "vision_config": TILES | {"pixel_shuffle_ratio": 0.3}}, "pixel_shuffle_ratio"),
+    ({"model_type": "llama4", "vision_config": TILES | {"intermediate_size": 64}}, "intermediate_size"),
+    ({"model_type": "llama4", "vision_config": TILES | {"vision_output_dim": 64}}, "vision_output_dim"),
     (GEMMA3 | {"mm_tokens_per_image": 5}, "mm_tokens_per_image"),
     (GEMMA3 | {"mm_tokens_per_image": 16}, "sliding_window"),
     (GEMMA3 | {"vision_config": CLIP}, "siglip_vision_model"),

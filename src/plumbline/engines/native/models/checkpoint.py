@@ -36,6 +36,7 @@ _IMAGES = (
     ("vision_tower.vision_model.", "vision_tower."),
     ("model.vision_tower.", "vision_tower."),
     ("vision_tower.", "vision_tower."),
+    ("vision_model.", "vision_tower."),
     ("model.multi_modal_projector.", "multi_modal_projector."),
     ("multi_modal_projector.", "multi_modal_projector."),
     ("model.embed_vision.", "embed_vision."),

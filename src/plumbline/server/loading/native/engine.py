@@ -15,8 +15,15 @@ from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.engine import NativeEngine
 from plumbline.engines.native.graphs import Capture, CudaRecorder
 from plumbline.engines.native.images import ImageReader
-from plumbline.engines.native.models import ModelDescription, Transformer, load_model
+from plumbline.engines.native.models import (
+    ModelDescription,
+    Transformer,
+    UnsupportedModelError,
+    load_model,
+)
 from plumbline.engines.native.models.gguf import load_gguf
+from plumbline.engines.native.models.vision import Vision
+from plumbline.engines.native.models.vision.interface import Encode
 from plumbline.engines.native.runner import ModelRunner
 from plumbline.engines.native.threads import candidates, fastest
 from plumbline.server.loading.adapter_ranks import largest_rank
@@ -173,13 +180,25 @@ def _image_reader(
     return ImageReader(
         lambda data, is_wanted: encoder.encode(preparation.pixels(data), is_wanted),
         lambda data: vision.layout(*preparation.size(data), tokens),
-        placeholder=vision.placeholder,
+        placeholder=_placeholder(vision, tokens),
         tokens=vision.tokens,
         row_bytes=encoder.row_bytes,
         max_model_len=config.max_model_len,
         whole=vision.whole,
         hangs_after=hangs_after,
     )
+
+
+def _placeholder(vision: Vision, encode: Encode) -> int:
+    """Return the token that a prompt has in the place of an image."""
+    if isinstance(vision.placeholder, int):
+        return vision.placeholder
+    found = encode(vision.placeholder)
+    if len(found) != 1:
+        raise UnsupportedModelError(
+            f"its tokenizer has no token {vision.placeholder}, which stands for an image in prompts"
+        )
+    return found[0]
 
 
 def _runs_on(device: torch.device, dtype: torch.dtype, compiled: str) -> str:

@@ -13,7 +13,6 @@ from plumbline.engines.native.models.fields import Fields
 from plumbline.engines.native.models.gguf import ARCHITECTURES
 from plumbline.engines.native.models.quantised import FORMATS
 from plumbline.engines.native.models.support import kernels_problem
-from plumbline.engines.native.models.vision import VISIONS
 from plumbline.server.loading.overview.supported import lacking
 
 __all__ = ["page"]
@@ -37,8 +36,8 @@ of `gpt_oss`. [Adapters](engines.md#adapters) change linear layers; they are ref
 and for the output layer.
 
 - **layers**: attention and dense blocks where nothing is named. Models with a state have no prefix cache.
-- **images**: the `model_type` of models of images and text that have this text where their config names no other. With
-  `text only`, requests with images are refused, and `--engine auto` takes another engine.
+- **images**: the `model_type` of models of images and text that have this text where their config names no other
+  ([their images](engines.md#images-on-our-engine)).
 - **GGUF**: the `general.architecture` of files that our engine reads; a `llama` with experts is Mixtral.
 - **refused**: fields of `config.json` that must be missing, null or false. Beyond these, every field that a model does
   not know is refused by its name, and so are values that its operations do not have.
@@ -97,10 +96,7 @@ def _row(name: str) -> str:
     fields = Fields({**_CONFIG, "model_type": name, "layer_types": _LAYER_TYPES.get(name)})
     description = family.describe(fields)
     files = (kind for kind, architecture in ARCHITECTURES.items() if architecture.model_type == name)
-    images = ""
-    if family.wrapped is not None:
-        kind = family.wrapped.model_type
-        images = f"`{kind}`" if kind in VISIONS else f"`{kind}`, text only"
+    images = "" if family.wrapped is None else f"`{family.wrapped.model_type}`"
     assert kernels_problem(description) is None, name
     cells = (
         family.title, f"`{name}`", ", ".join(_layers(description)),

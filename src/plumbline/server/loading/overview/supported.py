@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from plumbline.engines.native.models.families import FAMILIES, WRAPPED
 from plumbline.engines.native.models.gguf import ARCHITECTURES
 from plumbline.engines.native.models.quantised import FORMATS
-from plumbline.engines.native.models.vision import VISIONS
 
 __all__ = ["lacking", "overview"]
 
@@ -44,10 +43,7 @@ def _lines() -> Iterator[str]:
     yield f"It reads GGUF files with general.architecture {', '.join(ARCHITECTURES)}."
     yield ""
     yield "It reads images for these models of images and text:"
-    yield from (f"  {name:{width}}{WRAPPED[name].title}" for name in VISIONS)
-    yield ""
-    yield "With --engine plumbline it runs the text of these, too; else they go to an engine below, which takes images:"
-    yield from (f"  {name:{width}}{model.title}" for name, model in WRAPPED.items() if name not in VISIONS)
+    yield from (f"  {name:{width}}{model.title}" for name, model in WRAPPED.items())
     yield ""
     yield "llama.cpp (--engine llama_cpp): GGUF files of every family that llama.cpp runs. --engine auto takes ours for"
     yield "those that ours reads, too, where it is faster."

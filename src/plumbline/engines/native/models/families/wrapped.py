@@ -1,7 +1,8 @@
 """Read the text of models of images and text: their config has that of the text inside.
 
-`vision/` reads the images of some types. Of the others only the text is run, so `--engine auto` leaves such a model to
-an engine that takes images. Configs of earlier versions of transformers leave out what is a default of the type.
+`vision/` reads their images. Where a tower or a processor is not supported only the text is run, so `--engine auto`
+leaves such a model to an engine that takes images. Configs of earlier versions of transformers leave out what is a
+default of the type.
 """
 
 from __future__ import annotations

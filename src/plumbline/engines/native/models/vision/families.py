@@ -20,6 +20,10 @@ from plumbline.engines.native.models.vision.gemma4.description import Gemma4Visi
 from plumbline.engines.native.models.vision.gemma4.encoder import Gemma4Encoder
 from plumbline.engines.native.models.vision.gemma4.pixels import read_gemma4_processor
 from plumbline.engines.native.models.vision.interface import Fetch, Preparation, Vision, VisionEncoder
+from plumbline.engines.native.models.vision.llama4.config import read_llama4
+from plumbline.engines.native.models.vision.llama4.description import Llama4Vision
+from plumbline.engines.native.models.vision.llama4.encoder import Llama4Encoder
+from plumbline.engines.native.models.vision.llama4.pixels import read_llama4_processor
 from plumbline.engines.native.models.vision.pixtral.config import read_mistral3, read_pixtral
 from plumbline.engines.native.models.vision.pixtral.description import PixtralVision
 from plumbline.engines.native.models.vision.pixtral.encoder import PixtralEncoder
@@ -56,6 +60,7 @@ VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {
     "gemma3": read_gemma3,
     "gemma4": read_gemma4,
     "mistral3": read_mistral3,
+    "llama4": read_llama4,
     "qwen2_vl": read_qwen2,
     "qwen2_5_vl": read_qwen2_5,
     "qwen3_vl": read_qwen3,
@@ -66,6 +71,7 @@ VISIONS: dict[str, Callable[[Fields, ModelDescription], Vision]] = {
 """The models whose images the engine reads, by `model_type`."""
 _KINDS: dict[type[Vision], _Kind] = {
     Gemma4Vision: _Kind(read_gemma4_processor, Gemma4Encoder),
+    Llama4Vision: _Kind(read_llama4_processor, Llama4Encoder),
     PixtralVision: _Kind(read_pixtral_processor, PixtralEncoder),
     QwenVision: _Kind(read_qwen_processor, QwenEncoder),
     SquareVision: _Kind(read_square, SquareEncoder),

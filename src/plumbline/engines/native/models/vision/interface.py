@@ -30,8 +30,8 @@ class UnwantedError(Exception):
 class Vision(ABC):
     """How a model of images and text reads an image."""
 
-    placeholder: int
-    """The token that a prompt has in the place of an image."""
+    placeholder: int | str
+    """The token that a prompt has in the place of an image, or its text if the config does not name it by its id."""
     token: int
     """The token of an image's positions."""
     hidden_size: int
@@ -43,8 +43,8 @@ class Vision(ABC):
 
     @property
     def tokens(self) -> frozenset[int]:
-        """The tokens of images, which prompts must not have."""
-        return frozenset((self.placeholder, self.token))
+        """The tokens of images that the config names, which prompts must not have."""
+        return frozenset(token for token in (self.placeholder, self.token) if isinstance(token, int))
 
     @property
     @abstractmethod

@@ -38,6 +38,7 @@ _NAMES = Names(
 
 
 def _llama4(fields: Fields) -> ModelDescription:
+    fields.without_effect("for_llm_compressor")
     count, interval = fields.integer("num_hidden_layers"), fields.integer("no_rope_layer_interval", 4)
     turned = fields.get("no_rope_layers") or [(layer + 1) % interval != 0 for layer in range(count)]
     if len(turned) != count:
@@ -63,4 +64,4 @@ def _experts(fields: Fields, shared: Dense) -> Experts:
     )
 
 
-FAMILIES = {"llama4_text": Family("Llama 4 (text)", _llama4, Wrapped("llama4", "the text of Llama 4", {}))}
+FAMILIES = {"llama4_text": Family("Llama 4 (text)", _llama4, Wrapped("llama4", "Llama 4, with images", {}))}

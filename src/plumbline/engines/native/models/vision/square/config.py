@@ -122,10 +122,12 @@ def read_gemma3(fields: Fields, text: ModelDescription) -> SquareVision:
     for layer in text.layers:
         if isinstance(layer.mixer, Attention) and wanted > (layer.mixer.window or wanted):
             raise UnsupportedModelError(f"mm_tokens_per_image {wanted} is more than sliding_window")
+    start = read_token(fields, "boi", 255999)
     return SquareVision(
         tower=tower,
         projector=PoolingProjector(side=square, eps=tower.eps),
-        placeholder=read_token(fields, "boi", 255999),
+        placeholder=start,
+        starts=(start,),
         token=read_token(fields, "image", 262144),
         ends=(read_token(fields, "eoi", 256000),),
         around="\n\n",

@@ -67,16 +67,18 @@ class SquareVision(Vision):
 
     tower: Tower
     projector: LlavaProjector | PoolingProjector
+    starts: tuple[int, ...] = ()
+    """Tokens before an image."""
     ends: tuple[int, ...] = ()
-    """Tokens after an image; the placeholder is before it then."""
+    """Tokens after it."""
     around: str = ""
     """The text around all these, such as empty lines."""
 
     def layout(self, height: int, width: int, encode: Encode) -> ImageLayout:
         """See `Vision.layout`; all images have one size."""
         around = encode(self.around) if self.around else ()
-        before = (*around, self.placeholder) if self.ends else around
-        return ImageLayout.within(before, self.token, self.num_tokens, (*self.ends, *around))
+        before, after = (*around, *self.starts), (*self.ends, *around)
+        return ImageLayout.within(before, self.token, self.num_tokens, after)
 
     @property
     def last_layer(self) -> int:

@@ -1,0 +1,1 @@
+"""Read images in tiles with the tower of Llama 4."""
