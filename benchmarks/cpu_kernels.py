@@ -21,6 +21,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.environment import environment
 from benchmarks.serving.vllm_engine import POCKET
@@ -28,6 +29,7 @@ from plumbline.engines.port import Engine, GenerateRequest, SamplingParams
 from plumbline.server.loading.model import load
 from plumbline.server.loading.native import model
 from plumbline.server.settings import Settings
+from plumbline_kernels.cpu.library import load as compiled_kernels
 
 __all__ = ["measure"]
 
@@ -119,14 +121,10 @@ def _made(shape: dict[str, Any], target: Path) -> Path:
 
 def _engine(kind: str, folder: Path) -> Engine:
     """Return an engine; the kernels are compiled without tiles for one of them."""
-    whole = model.compiled_kernels
-    if kind == "without tiles":
-        model.compiled_kernels = partial(whole, "-mno-amx-bf16")
+    flags = ["-mno-amx-bf16"] if kind == "without tiles" else []
     given = Settings(models=(("", str(folder)),), max_model_len=2048, kv_cache_bytes=1 << 29, **ENGINES[kind])
-    try:
+    with patch.object(model, "compiled_kernels", partial(compiled_kernels, *flags)):
         return load(given).engine
-    finally:
-        model.compiled_kernels = whole
 
 
 async def _measure(name: str, folder: Path, kinds: Sequence[str], rounds: int) -> list[dict[str, Any]]:
@@ -180,7 +178,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--to", type=Path)
     options = parser.parse_args()
-    result = {"taken": datetime.now(UTC).isoformat(timespec="seconds"), "environment": environment()}
+    result: dict[str, Any] = {
+        "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": environment(),
+    }
     result["cpu_kernels"] = measure(options.shapes, options.engines, options.rounds)
     print(json.dumps(result["cpu_kernels"], indent=1))
     if options.to is not None:
