@@ -47,7 +47,8 @@ def fp8_blocks(out: int, width: int) -> Made:
 
 def fp8_tensor(out: int, width: int) -> Made:
     weight, factor = torch.randn(out, width).to(torch.float8_e4m3fn), scales(1)
-    return {"weight": weight, "weight_scale": factor}, weight.float() * factor
+    made = {"weight": weight, "weight_scale_inv": factor, "activation_scale": scales(1)}
+    return made, weight.float() * factor
 
 
 def fp8_channel(out: int, width: int) -> Made:
@@ -210,7 +211,7 @@ PLAIN = {"int4_packing_format": {"_type": "Int4PackingFormat", "_data": "PLAIN"}
 
 CASES: dict[str, tuple[Json, Callable[[int, int], Made], int]] = {
     "fp8 in blocks": (FP8, fp8_blocks, 0),
-    "fp8 by tensor": (FP8 | {"weight_block_size": None}, fp8_tensor, 0),
+    "fp8 by tensor": (FP8 | {"weight_block_size": None, "activation_scheme": "static"}, fp8_tensor, 0),
     "compressed fp8": (compressed("float-quantized", FLOATS, input_activations=TOKENS), fp8_channel, 0),
     "compressed int8": (compressed("int-quantized", of_bits(8, None)), int8, 8),
     "packed int4": (compressed("pack-quantized", of_bits(4, 32)), packed(4, 32), 4),

@@ -397,7 +397,7 @@ def test_what_published_checkpoints_say_is_read(config: Json) -> None:
         ({"bits": 4}, "quant_method None"),
         ({"quant_method": "hqq"}, "quant_method 'hqq'"),
         ({"quant_method": ["gptq"]}, "quant_method"),
-        (FP8 | {"activation_scheme": "static"}, "activation_scheme 'static'"),
+        (FP8 | {"activation_scheme": "none"}, "activation_scheme 'none'"),
         (FP8 | {"weight_block_size": [128]}, "weight_block_size"),
         (FP8 | {"weight_block_size": [0, 128]}, "weight_block_size"),
         (FP8 | {"fmt": "e5m2"}, "fmt 'e5m2'"),

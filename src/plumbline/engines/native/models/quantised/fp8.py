@@ -1,6 +1,6 @@
 """Read `fp8` checkpoints of transformers, such as DeepSeek V3: fp8 weights with a scale for each block or tensor.
 
-Activations, which other engines round to fp8 by the scales of each token, keep their type here.
+Activations, which other engines round to fp8 by the scales of each token or layer, keep their type here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Fp8(StoredFormat):
     block: tuple[int, int] | None
     """Outputs and inputs that share a scale; None for one scale for a tensor or an output."""
     scale_names: tuple[str, ...] = ("weight_scale_inv", "weight_scale")
+    static: bool = False
+    """Whether inputs have a scale in the checkpoint, which is without effect like those of dynamic ones."""
 
     def read(self, tensors: Tensors, name: str, shape: tuple[int, int]) -> StoredWeight | None:
         """Read a weight; see `StoredFormat`."""
@@ -34,6 +36,8 @@ class Fp8(StoredFormat):
         found = [module + scale for scale in self.scale_names if tensors.has(module + scale)]
         if module == name or not found:
             return None
+        if self.static:
+            tensors.take(f"{module}activation_scale", (), (1,), (1, 1), types=SCALE_TYPES)
         levels = tensors.take(name, shape, types=(torch.float8_e4m3fn,))
         outputs, inputs = shape
         if self.block is not None:
@@ -71,10 +75,11 @@ def read(config: Json) -> StoredFormat:
         config,
         "quantization_config",
         "modules_to_not_convert ignored_layers dequantize weight_block_size",
-        activation_scheme=("dynamic",),
+        activation_scheme=("dynamic", "static"),
         fmt=("e4m3", "float8_e4m3fn"),
         scale_fmt=("float", "ue8m0"),
         expert_dtype=("fp8",),
     )
     size = config.get("weight_block_size")
-    return Fp8(None if size is None else block_size(size, "quantization_config.weight_block_size"))
+    block = None if size is None else block_size(size, "quantization_config.weight_block_size")
+    return Fp8(block, static=config.get("activation_scheme") == "static")
