@@ -21,7 +21,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from support.weights.model_driver import Driver, Sequence
 from support.weights.model_families import CASES, DELTA, GEMMA4, HYBRID, LLAMA4, SMALL, YARN, Case
-from tests.engines.native.models.test_vision import CASES as IMAGES
+from support.weights.vision_cases import CASES as IMAGES
 
 from plumbline.engines.native.models import Transformer, UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.families import FAMILIES

@@ -15,7 +15,7 @@ import torch
 import transformers
 from support.weights.reference_images import patches, tiles
 from support.weights.vision import picture
-from tests.engines.native.models.test_vision import CASES, IMAGE
+from support.weights.vision_cases import CASES, IMAGE
 
 from plumbline.engines.media.images import ImageError
 from plumbline.engines.native.models import UnsupportedModelError, describe

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.weights.released_qwen import QWEN
-from tests.engines.native.models.test_vision import CASES, Case, made
+from support.weights.vision_cases import CASES, Case
+from tests.engines.native.models.test_vision import made
 
 from plumbline.engines.native.models import UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.vision import read_preparation, read_vision
