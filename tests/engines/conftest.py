@@ -163,7 +163,7 @@ def build_engine(model: Transformer, **changes: Any) -> Driver:
         num_blocks=limits.num_blocks,
         block_size=limits.block_size,
         device=torch.device("cpu"),
-        num_states=limits.max_num_seqs,
+        num_states=limits.max_num_seqs + limits.num_snapshots,
     )
     # A clock that stands still bounds nothing by time, so the steps of a test are always the same.
     return Driver(EngineCore(limits, runner, EOS, clock=lambda: 0.0, texts=TOKENS))

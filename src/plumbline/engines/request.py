@@ -94,6 +94,8 @@ class RequestState:
         "sampling",
         "seed",
         "slot",
+        "snapshot",
+        "snapshot_ends",
         "started",
         "stop_ids",
         "token_ids",
@@ -128,6 +130,10 @@ class RequestState:
         self.block_ids: list[int] = []
         self.block_hashes: list[bytes] = []
         self.slot = -1
+        self.snapshot: int | None = None
+        """The row of the state behind the cached tokens (`native/snapshots.py`); None if there are none."""
+        self.snapshot_ends: tuple[int, ...] = ()
+        """The places behind which its state is wanted."""
         # Without a seed from the client, draw one: the draw is then still keyed by (seed, position), so a
         # preempted request continues as if nothing had happened.
         self.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed & ((1 << 63) - 1)

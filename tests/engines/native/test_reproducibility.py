@@ -18,6 +18,7 @@ from support.laws import EXPLORED
 from tests.engines.conftest import Driver, build_engine, tiny_model
 from tests.engines.native.kinds import KINDS, add, prompts
 
+from plumbline.engines.native import snapshots
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.sampling.rows import SamplingRows
 from plumbline.engines.sampling.sampler import Sampler
@@ -29,7 +30,7 @@ BACKENDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "int4": ({"bits": 4}, {}),
     "experts": ({"experts": True}, {}),
     "torch": ({"compiled": False}, {"batch_invariant": True}),
-    "hybrid": ({"hybrid": True}, {}),
+    "hybrid": ({"hybrid": True}, {"num_snapshots": 3}),
 }
 """Arguments of `tiny_model`, and changes of the engine's config."""
 ANY_PROMPT = prompts | st.lists(st.integers(2, 95), min_size=1, max_size=60)
@@ -59,6 +60,11 @@ EVENTS = st.lists(
     max_size=10,
 )
 Request = tuple[list[int], str, dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def snapshots_of_short_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "LEAST", 1)
 
 
 def build(backend: str, **changes: Any) -> Driver:

@@ -27,6 +27,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_seqs_per_client: int = 0
     """How many of the running and waiting requests one client may have; 0 sets no limit."""
     enable_prefix_caching: bool = True
+    num_snapshots: int = 0
+    """States of prompts' beginnings that the prefix cache of a model with states keeps; without any it is off."""
     batch_invariant: bool = False
     """On a CPU, compute every token with the same bits whatever else is in the step; prefill is slower then."""
     speculation: bool = True

@@ -18,6 +18,7 @@ from plumbline.engines.native.pace import Pace
 from plumbline.engines.native.runner import Drawn, Runner
 from plumbline.engines.native.scheduler import Scheduled, Scheduler, StepPlan
 from plumbline.engines.native.slots import Slots
+from plumbline.engines.native.snapshots import StateSnapshots
 from plumbline.engines.native.speculation import Speculator
 from plumbline.engines.port import GenerateRequest, TokenLogprob
 from plumbline.engines.request import PlacedAdapter, PlacedImage, RequestState
@@ -53,12 +54,15 @@ class EngineCore(RequestCore):
         """
         self._pace = Pace(runner.attention_share)
         self._clock = clock
-        if not runner.caches_prefixes:
+        snapshots = None
+        if runner.has_states and config.num_snapshots and config.enable_prefix_caching:
+            snapshots = StateSnapshots(config.max_num_seqs, config.num_snapshots, config.block_size)
+        elif runner.has_states:
             config = msgspec.structs.replace(config, enable_prefix_caching=False)
         # A state cannot go back to where a proposal was wrong.
-        speculates = config.speculation and runner.is_exact and runner.caches_prefixes
+        speculates = config.speculation and runner.is_exact and not runner.has_states
         speculator = Speculator(runner.vocab_size, texts, clock, placeholders) if speculates else None
-        self.scheduler = Scheduler(config, self._pace, speculator)
+        self.scheduler = Scheduler(config, self._pace, speculator, snapshots)
         super().__init__(self.scheduler, eos_token_ids=eos_token_ids, max_model_len=config.max_model_len)
         self.config = config
         self._runner = runner
@@ -102,6 +106,8 @@ class EngineCore(RequestCore):
             if entry.state.slot < 0:
                 self._slots.assign(entry.state)
                 self._runner.admit(entry.state)
+                if entry.state.snapshot is not None:
+                    self._runner.copy_state(entry.state.snapshot, entry.state.slot)
         inputs = self._slots.stage(plan)
         if self._runner.can_launch(inputs):
             self._launched = plan, self._runner.launch(inputs, self._slots)
@@ -152,6 +158,8 @@ class EngineCore(RequestCore):
                 continue
             if not entry.proposal.tokens:
                 self.scheduler.advance(entry)
+            if (row := self.scheduler.snapshot(entry)) is not None:
+                self._runner.copy_state(state.slot, row)
             if not entry.draws:
                 continue
             token = self._take_draws(entry, [next(draws) for _ in range(1 + len(entry.proposal.tokens))])
@@ -190,7 +198,7 @@ class EngineCore(RequestCore):
         """Free the slots and forget the prefix cache: its blocks may be half written."""
         self._launched = None
         self._release(states)
-        self.scheduler.pool.reset_cache()
+        self.scheduler.reset_cache()
         self.scheduler.check_integrity()
 
     def _cache_usage(self) -> float:

@@ -72,8 +72,12 @@ class Runner(Protocol):
         ...
 
     @property
-    def caches_prefixes(self) -> bool:
-        """Whether the blocks of a beginning are all that is needed to go on behind it."""
+    def has_states(self) -> bool:
+        """Whether layers keep a state for a sequence, which is known behind its last token alone."""
+        ...
+
+    def copy_state(self, source: int, target: int) -> None:
+        """Copy the state in a row, a request's slot or a snapshot's, to another row."""
         ...
 
     def renewed(self, *, new_cache: bool) -> Runner:
@@ -167,9 +171,15 @@ class ModelRunner:
         return self._model.library is not None
 
     @property
-    def caches_prefixes(self) -> bool:
-        """Layers that keep a state for a sequence have it for its end only."""
-        return not self._model.description.state_bytes(1)
+    def has_states(self) -> bool:
+        """Delta nets and state spaces have."""
+        return bool(self._model.description.state_bytes(1))
+
+    @torch.inference_mode()
+    def copy_state(self, source: int, target: int) -> None:
+        """See `Runner.copy_state`."""
+        for tensor in self._model.states(self._kv):
+            tensor[target].copy_(tensor[source])
 
     def renewed(self, *, new_cache: bool) -> ModelRunner:
         """See `Runner.renewed`."""
@@ -301,9 +311,12 @@ class NullRunner:
         return False
 
     @property
-    def caches_prefixes(self) -> bool:
+    def has_states(self) -> bool:
         """There are no layers."""
-        return True
+        return False
+
+    def copy_state(self, source: int, target: int) -> None:
+        """There are none."""
 
     def renewed(self, *, new_cache: bool) -> NullRunner:
         """There is nothing that it shares with others."""

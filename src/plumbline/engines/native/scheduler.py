@@ -21,6 +21,7 @@ from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.kv_blocks import BlockPool, block_content, root_hash
 from plumbline.engines.native.pace import Pace, PromptBudget, missing
+from plumbline.engines.native.snapshots import StateSnapshots
 from plumbline.engines.native.speculation import MOST_SPECULATING, NOTHING, Proposal, Speculator
 from plumbline.engines.request import RequestState
 from plumbline.engines.threaded.request_queues import RequestQueues
@@ -66,12 +67,21 @@ class Scheduler(RequestQueues):
     """Own the block pool besides the queues, and plan steps. Not thread-safe: the engine thread owns it."""
 
     def __init__(
-        self, config: EngineConfig, pace: Pace | None = None, speculator: Speculator | None = None
+        self,
+        config: EngineConfig,
+        pace: Pace | None = None,
+        speculator: Speculator | None = None,
+        snapshots: StateSnapshots | None = None,
     ) -> None:
-        """Take the limits; without a pace the time of a step is not bounded, without a speculator nothing proposed."""
+        """Take the limits, and what there is of the rest.
+
+        Without a pace the time of a step is not bounded, without a speculator nothing proposed. A model with states has
+        snapshots, if it has a prefix cache.
+        """
         super().__init__()
         self.config = config
         self.speculator = speculator
+        self._snapshots = snapshots
         self._pace = pace
         self._prompts = PromptBudget(pace, 0, streams=False)
         """Of the step that is planned."""
@@ -151,6 +161,10 @@ class Scheduler(RequestQueues):
             tokens = block_content(state.token_ids, index * size, size, state.images)
             hashes.append(self.pool.remember(state.block_ids[index], parent, tokens))
 
+    def snapshot(self, entry: Scheduled) -> int | None:
+        """Return the row to which the state of a request is copied after an entry that has been recorded, if to any."""
+        return None if self._snapshots is None else self._snapshots.keep(entry.state)
+
     def verified(self, entry: Scheduled, accepted: int) -> None:
         """Record how many proposed tokens of an entry were right; the request has the drawn tokens by now."""
         assert self.speculator is not None
@@ -163,6 +177,12 @@ class Scheduler(RequestQueues):
         self._release(state)
         if state.finish_reason in ("stop", "length"):
             self._mean_output += _OUTPUT_AVERAGE_WEIGHT * (state.num_output_tokens - self._mean_output)
+
+    def reset_cache(self) -> None:
+        """Forget every cached prefix. Used blocks stay in use."""
+        self.pool.reset_cache()
+        if self._snapshots is not None:
+            self._snapshots.clear()
 
     def check_integrity(self) -> None:
         """Assert that the pool's counts match the block tables of all requests.
@@ -273,7 +293,7 @@ class Scheduler(RequestQueues):
             state = self.running[position]
             needed = state.num_tokens - state.num_computed_tokens
             if needed > 1:
-                count = self._prompts.affordable(state, state.num_computed_tokens, budget)
+                count = self._affordable(state, state.num_computed_tokens, budget)
                 if count == 0:
                     break
                 grown = self._grow(state, count)
@@ -297,13 +317,16 @@ class Scheduler(RequestQueues):
             if state.prompt_logprobs is None:
                 salt = state.request.cache_salt
                 hit = self.pool.match_prefix(state.token_ids, salt, _adapter(state), state.images)
+            if self._snapshots is not None:
+                known = self._snapshots.begin(state, hit[1])
+                hit = hit[0][:known], hit[1][:known]
             blocks, hashes = hit
             cached = len(blocks) * self.config.block_size
             if self.running and not self._fits(state):
                 self._lacked_blocks = True
                 break
             needed = state.num_tokens - cached
-            count = self._prompts.affordable(state, cached, budget)
+            count = self._affordable(state, cached, budget)
             if count == 0:
                 break
             self.pool.acquire(blocks)
@@ -318,6 +341,11 @@ class Scheduler(RequestQueues):
             entries.append(Scheduled(state, cached, count, draws=count == needed))
             budget -= count
         return budget
+
+    def _affordable(self, state: RequestState, start: int, budget: int) -> int:
+        """Return how many tokens of a prompt from `start` the step computes; the entry draws if they are all."""
+        count = self._prompts.affordable(state, start, budget)
+        return count if self._snapshots is None else self._snapshots.cut(state, start, count)
 
     def _fits(self, candidate: RequestState) -> bool:
         """Return whether the predicted peak of used tokens fits the pool if this request is admitted.

@@ -264,6 +264,11 @@ class Transformer:
             caches.append(pair(layer, caches))
         return caches
 
+    def states(self, caches: list[KVCache]) -> list[Tensor]:
+        """Return the tensors of caches that have a row for each sequence."""
+        found = zip(self._layers, caches, strict=True)
+        return [tensor for layer, cache in found if layer.delta is not None for tensor in cache]
+
     def forward(
         self,
         token_ids: Tensor,

@@ -35,6 +35,7 @@ from plumbline.server.loading.native.memory import (
     gpu_cache_bytes,
     held_bytes,
     loaded_bytes,
+    num_snapshots,
     recorded_bytes,
 )
 from plumbline.server.loading.native.model import (
@@ -92,18 +93,13 @@ def build_native(
         )
     # Before the weights are read, and before tables of so many positions are made.
     weights, graphs, room = 0, recorded_bytes(settings, model), None
-    states = settings.max_num_seqs * described.state_bytes(dtype.itemsize)
+    rows = settings.max_num_seqs + num_snapshots(settings, described, dtype)
+    states = rows * described.state_bytes(dtype.itemsize)
     check_device_memory(settings, device)
     if device.type == "cuda":
         weights = loaded_bytes(settings, model, folder, dtype)
         room = gpu_cache_bytes(settings, device, weights + graphs + states)
     config = engine_config(model, settings, dtype, room)
-    if settings.enable_prefix_caching and described.state_bytes(1):
-        _log.warning(
-            "the prefix cache is off: layers of %s keep a state of the whole sequence, so prompts with the same "
-            "beginning are computed from the start",
-            described.model_type,
-        )
     held = held_bytes(described, config, dtype)
     check_memory(held, weights, graphs, device)
     library = _cpu_kernels(settings, described, dtype, device)
@@ -123,7 +119,7 @@ def build_native(
         num_blocks=config.num_blocks,
         block_size=config.block_size,
         device=device,
-        num_states=config.max_num_seqs,
+        num_states=config.max_num_seqs + config.num_snapshots,
         capture=capture,
     )
     adapters = None

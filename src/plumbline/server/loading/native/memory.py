@@ -31,6 +31,7 @@ __all__ = [
     "gpu_cache_bytes",
     "held_bytes",
     "loaded_bytes",
+    "num_snapshots",
     "recorded_bytes",
 ]
 
@@ -46,6 +47,9 @@ DEVICE_SHARE = 0.9
 """The part of a GPU's memory for weights and cache, unless `--device-memory` is given."""
 NUM_BATCHED_TOKENS = 1024
 """Tokens in a step of our engine and llama.cpp."""
+_SNAPSHOT_BYTES = 256 * 1024**2
+"""Of states that are kept for the prefix cache, between the fewest and the most."""
+_FEWEST_SNAPSHOTS, _MOST_SNAPSHOTS = 4, 64
 _BLOCK_SIZE = 16
 """Tokens in a block of the cache."""
 
@@ -159,16 +163,25 @@ def engine_config(
         max_num_waiting=settings.max_num_waiting,
         max_seqs_per_client=settings.client_limit,
         enable_prefix_caching=settings.enable_prefix_caching,
+        num_snapshots=num_snapshots(settings, described, dtype),
         batch_invariant=settings.batch_invariant,
         speculation=settings.speculation,
     )
+
+
+def num_snapshots(settings: Settings, model: ModelDescription, dtype: torch.dtype) -> int:
+    """Return how many states of prompts' beginnings are kept for the prefix cache of a model with states."""
+    size = model.state_bytes(dtype.itemsize)
+    if not size or not settings.enable_prefix_caching:
+        return 0
+    return max(_FEWEST_SNAPSHOTS, min(_MOST_SNAPSHOTS, _SNAPSHOT_BYTES // size))
 
 
 def held_bytes(model: ModelDescription, config: EngineConfig, dtype: torch.dtype) -> int:
     """Return the bytes of the cache of a model: keys and values, and the states of sequences."""
     tokens = config.num_blocks * config.block_size
     held = tokens * model.cache_width * dtype.itemsize
-    return held + config.max_num_seqs * model.state_bytes(dtype.itemsize)
+    return held + (config.max_num_seqs + config.num_snapshots) * model.state_bytes(dtype.itemsize)
 
 
 def loaded_bytes(settings: Settings, model: NativeModel, folder: Path, dtype: torch.dtype) -> int:

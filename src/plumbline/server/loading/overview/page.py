@@ -35,7 +35,7 @@ with torch, and on a GPU, where decode steps are CUDA graphs. Weights may be qua
 of `gpt_oss`. [Adapters](engines.md#adapters) change linear layers; they are refused for experts, for the embedding
 and for the output layer.
 
-- **layers**: attention and dense blocks where nothing is named. Models with a state have no prefix cache.
+- **layers**: attention and dense blocks where nothing is named.
 - **images**: the `model_type` of models of images and text that have this text where their config names no other
   ([their images](engines.md#images-on-our-engine)).
 - **GGUF**: the `general.architecture` of files that our engine reads; a `llama` with experts is Mixtral.

@@ -1,0 +1,75 @@
+"""Laws of the prefix cache of models with states; test_reproducibility.py compares answers with and without it.
+
+* The next turn of a conversation goes on behind the last whole block of the one before.
+* Prompts that share a beginning go on behind it from the third one on: the second finds out where it ends.
+* No more states are kept than there are rows, the latest used ones; without rows there is no prefix cache.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engines.conftest import Driver, build_engine, tiny_model
+
+from plumbline.engines.native import snapshots
+from plumbline.engines.native.snapshots import StateSnapshots
+from plumbline.engines.port import GenerateRequest, SamplingParams
+from plumbline.engines.request import RequestState
+
+
+@pytest.fixture(autouse=True)
+def of_short_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "LEAST", 16)
+
+
+def cached(driver: Driver, name: str, prompt: list[int]) -> int:
+    """Answer a request alone; returns the tokens that the cache had."""
+    driver.add(name, prompt, max_tokens=3, ignore_eos=True)
+    driver.run()
+    return driver.cached[name]
+
+
+def test_the_next_turn_goes_on_behind_the_last_block_of_the_one_before() -> None:
+    driver = build_engine(tiny_model(hybrid=True), num_snapshots=2, block_size=8)
+    prompt = list(range(2, 45))
+    assert cached(driver, "first", prompt) == 0
+    assert cached(driver, "second", [*prompt, *driver.tokens["first"], *range(60, 75)]) == 40
+    assert cached(driver, "short", prompt[:15]) == 0
+
+
+def test_a_shared_beginning_is_found_by_the_second_prompt_and_used_by_the_third() -> None:
+    driver = build_engine(tiny_model(hybrid=True), num_snapshots=9, block_size=8)
+    shared = list(range(2, 45))
+    assert [cached(driver, str(end), [*shared, *[end] * 30]) for end in (50, 51, 52)] == [0, 0, 40]
+
+
+def test_without_rows_there_is_no_prefix_cache() -> None:
+    driver = build_engine(tiny_model(hybrid=True), num_snapshots=0)
+    assert [cached(driver, name, list(range(2, 90))) for name in "ab"] == [0, 0]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 6), max_size=30), st.integers(1, 4))
+def test_the_latest_used_states_are_kept_in_rows_of_their_own(names: list[int], count: int) -> None:
+    kept, rows = StateSnapshots(10, count, 8), dict[int, int]()
+    latest: list[int] = []
+    for name in names:
+        hashes = [b"beginning", bytes([name])]
+        request = GenerateRequest(
+            request_id="a", prompt_token_ids=[name] * 17, sampling=SamplingParams(max_tokens=1)
+        )
+        state = RequestState(request, arrival=1, eos_token_ids=frozenset(), max_model_len=200)
+        known = kept.begin(state, hashes)
+        assert (known == 2) == (name in latest)
+        assert state.snapshot == (rows[name] if known else None)
+        state.num_computed_tokens, state.block_hashes = 16, hashes
+        if (row := kept.keep(state)) is not None:
+            assert not known
+            rows[name] = row
+        latest = [*(other for other in latest if other != name), name][-count:]
+        assert len(kept) == len(latest)
+        assert len({rows[other] for other in latest}) == len(latest)
+        assert all(10 <= rows[other] < 10 + count for other in latest)
+    kept.clear()
+    assert not len(kept)
