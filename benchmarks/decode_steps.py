@@ -74,7 +74,7 @@ class Recorder:
         from plumbline.engines.native.engine import NativeEngine
         from plumbline.engines.native.models.transformer import Transformer
         from plumbline.engines.native.runner import ModelRunner
-        from plumbline.engines.native.scheduler import Scheduler, StepPlan
+        from plumbline.engines.native.scheduling.scheduler import Scheduler, StepPlan
         from plumbline.engines.native.slots import Slots
         from plumbline.engines.sampling.masks import MaskWorker
 

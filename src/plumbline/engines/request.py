@@ -126,12 +126,12 @@ class RequestState:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.next_proposal = 0
-        """The number of tokens from which on more tokens are proposed (`native/speculation.py`)."""
+        """The number of tokens from which on more tokens are proposed (`native/scheduling/speculation.py`)."""
         self.block_ids: list[int] = []
         self.block_hashes: list[bytes] = []
         self.slot = -1
         self.snapshot: int | None = None
-        """The row of the state behind the cached tokens (`native/snapshots.py`); None if there are none."""
+        """The row of the state behind the cached tokens (`native/scheduling/snapshots.py`); None if there are none."""
         self.snapshot_ends: tuple[int, ...] = ()
         """The places behind which its state is wanted."""
         # Without a seed from the client, draw one: the draw is then still keyed by (seed, position), so a

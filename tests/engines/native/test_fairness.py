@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.engines.native.config import EngineConfig
-from plumbline.engines.native.scheduler import Scheduler, StepPlan
+from plumbline.engines.native.scheduling.scheduler import Scheduler, StepPlan
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
 

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.graphs import Capture, bucket_sizes
-from plumbline.engines.native.kv_blocks import BlockPool
 from plumbline.engines.native.runner import ModelRunner
+from plumbline.engines.native.scheduling.kv_blocks import BlockPool
 from plumbline.engines.sampling.sampler import TokensInFlight
 
 CPU = torch.device("cpu")

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.engines.conftest import Driver, build_engine, tiny_model
 
-from plumbline.engines.native.speculation import Speculator
+from plumbline.engines.native.scheduling.speculation import Speculator
 from plumbline.engines.port import (
     GenerateRequest,
     SamplingParams,

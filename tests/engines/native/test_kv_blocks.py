@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.laws import EXPLORED
 
-from plumbline.engines.native import kv_blocks
-from plumbline.engines.native.kv_blocks import BlockPool, block_content, root_hash
+from plumbline.engines.native.scheduling import kv_blocks
+from plumbline.engines.native.scheduling.kv_blocks import BlockPool, block_content, root_hash
 
 SIZE = 4
 

@@ -11,8 +11,8 @@ from support.weights.model_families import CASES, Case
 
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.models import describe, random_model
-from plumbline.engines.native.pace import Pace, RowCost, attention_share
-from plumbline.engines.native.scheduler import Scheduler
+from plumbline.engines.native.scheduling.pace import Pace, RowCost, attention_share
+from plumbline.engines.native.scheduling.scheduler import Scheduler
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
 

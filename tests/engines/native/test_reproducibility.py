@@ -18,7 +18,7 @@ from support.laws import EXPLORED
 from tests.engines.conftest import Driver, build_engine, tiny_model
 from tests.engines.native.kinds import KINDS, add, prompts
 
-from plumbline.engines.native import snapshots
+from plumbline.engines.native.scheduling import snapshots
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.sampling.rows import SamplingRows
 from plumbline.engines.sampling.sampler import Sampler

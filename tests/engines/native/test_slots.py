@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.engines.native.config import EngineConfig
-from plumbline.engines.native.scheduler import Scheduled, StepPlan
+from plumbline.engines.native.scheduling.scheduler import Scheduled, StepPlan
 from plumbline.engines.native.slots import Slots
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState

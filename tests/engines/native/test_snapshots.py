@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engines.conftest import Driver, build_engine, tiny_model
 
-from plumbline.engines.native import snapshots
-from plumbline.engines.native.snapshots import StateSnapshots
+from plumbline.engines.native.scheduling import snapshots
+from plumbline.engines.native.scheduling.snapshots import StateSnapshots
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
 

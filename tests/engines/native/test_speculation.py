@@ -18,8 +18,8 @@ from plumbline.engines.constraints.grammar import GrammarError, Matcher
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.core import EngineCore
-from plumbline.engines.native.scheduler import Scheduler
-from plumbline.engines.native.speculation import PromptLookup, Speculator
+from plumbline.engines.native.scheduling.scheduler import Scheduler
+from plumbline.engines.native.scheduling.speculation import PromptLookup, Speculator
 from plumbline.engines.port import GenerateRequest, SamplingParams
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.sampler import Sampler

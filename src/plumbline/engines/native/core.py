@@ -14,12 +14,12 @@ import numpy as np
 
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.native.config import EngineConfig
-from plumbline.engines.native.pace import Pace
 from plumbline.engines.native.runner import Drawn, Runner
-from plumbline.engines.native.scheduler import Scheduled, Scheduler, StepPlan
+from plumbline.engines.native.scheduling.pace import Pace
+from plumbline.engines.native.scheduling.scheduler import Scheduled, Scheduler, StepPlan
+from plumbline.engines.native.scheduling.snapshots import StateSnapshots
+from plumbline.engines.native.scheduling.speculation import Speculator
 from plumbline.engines.native.slots import Slots
-from plumbline.engines.native.snapshots import StateSnapshots
-from plumbline.engines.native.speculation import Speculator
 from plumbline.engines.port import GenerateRequest, TokenLogprob
 from plumbline.engines.request import PlacedAdapter, PlacedImage, RequestState
 from plumbline.engines.sampling.masks import MaskWorker

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from plumbline.engines.native.graphs import Capture, StepGraphs
 from plumbline.engines.native.models.transformer import Transformer
-from plumbline.engines.native.pace import attention_share
+from plumbline.engines.native.scheduling.pace import attention_share
 from plumbline.engines.native.slots import Slots, StepInputs
 from plumbline.engines.port import TokenLogprob
 from plumbline.engines.request import RequestState

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.models.axes import AxisPositions
-from plumbline.engines.native.scheduler import Scheduled, StepPlan
+from plumbline.engines.native.scheduling.scheduler import Scheduled, StepPlan
 from plumbline.engines.request import RequestState, images_within
 from plumbline.engines.sampling.rows import SamplingRows, upload
 from plumbline_kernels.attention import AttentionBatch, Selection

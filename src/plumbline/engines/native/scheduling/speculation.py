@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.engines.constraints.grammar import GrammarError, Matcher, num_words
-from plumbline.engines.native.pace import RowCost
+from plumbline.engines.native.scheduling.pace import RowCost
 from plumbline.engines.request import RequestState
 from plumbline.engines.sampling.masks import mask_into
 

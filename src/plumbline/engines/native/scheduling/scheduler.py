@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 from plumbline.engines.fairness import fairest, surplus
 from plumbline.engines.native.config import EngineConfig
-from plumbline.engines.native.kv_blocks import BlockPool, block_content, root_hash
-from plumbline.engines.native.pace import Pace, PromptBudget, missing
-from plumbline.engines.native.snapshots import StateSnapshots
-from plumbline.engines.native.speculation import MOST_SPECULATING, NOTHING, Proposal, Speculator
+from plumbline.engines.native.scheduling.kv_blocks import BlockPool, block_content, root_hash
+from plumbline.engines.native.scheduling.pace import Pace, PromptBudget, missing
+from plumbline.engines.native.scheduling.snapshots import StateSnapshots
+from plumbline.engines.native.scheduling.speculation import MOST_SPECULATING, NOTHING, Proposal, Speculator
 from plumbline.engines.request import RequestState
 from plumbline.engines.threaded.request_queues import RequestQueues
 
