@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from support.weights.released_qwen import QWEN
 from support.weights.vision_cases import CASES, Case
 from tests.engines.native.models.test_vision import made
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from plumbline.engines.native.models import UnsupportedModelError, describe, load_model
 from plumbline.engines.native.models.vision import read_preparation, read_vision
+from plumbline.engines.native.models.vision.processor import Colours
+from plumbline.engines.native.models.vision.qwen.pixels import QwenPreparation
 
 pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -51,6 +56,21 @@ def test_the_tensors_of_releases_are_read(
     sequence = pair.sequence(driver, parts, 16)
     driver.step([(sequence, len(sequence.tokens))])
     pair.assert_same(sequence, parts)
+
+
+@given(
+    height=st.integers(1, 9000),
+    width=st.integers(1, 9000),
+    square=st.sampled_from([6, 28, 32]),
+    bounds=st.tuples(st.integers(1, 2**16), st.integers(1, 2**24)),
+)
+def test_the_size_of_an_image_is_that_of_transformers(
+    height: int, width: int, square: int, bounds: tuple[int, int]
+) -> None:
+    height, width = max(height, width // 200 + 1), max(width, height // 200 + 1)
+    (least, most), plain = sorted(bounds), Colours(factor=None, mean=None, std=None)
+    ours = QwenPreparation(square=square, least=least, most=most, resample=3, colours=plain)
+    assert ours._resized(height, width) == smart_resize(height, width, square, least, most)
 
 
 @pytest.mark.parametrize(("family", "change", "problem"), [
@@ -109,6 +129,7 @@ def test_a_config_that_was_written_again_has_the_fields_of_its_text_twice() -> N
     ({"max_pixels": None}, ""),
     ({"max_pixels": 2**26}, "67108864 pixels"),
     ({"max_pixels": 3135}, "shortest_edge"),
+    ({"min_pixels": 2**21}, "shortest_edge"),
     ({"min_pixels": 0}, "min_pixels"),
     ({"size": {"longest_edge": 9000, "surprise": 2}}, "surprise"),
     ({"processor_class": "LlavaProcessor"}, ""),

@@ -30,7 +30,7 @@ def axis_positions(images: Sequence[PlacedImage], start: int, count: int) -> NDA
     found = np.tile(tokens, (3, 1))
     shift = 0
     for image in images:
-        if image.grid is None or image.start >= start + count:
+        if image.grid is None:
             continue
         first = max(image.start, start)
         inside = slice(first - start, max(image.end, start) - start)

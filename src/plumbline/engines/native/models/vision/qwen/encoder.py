@@ -24,7 +24,7 @@ from plumbline.engines.native.models.vision.qwen.squares import Squares
 __all__ = ["QwenEncoder"]
 
 _EPS = 1e-6
-_BLOCK = 4096
+_BLOCK = 2048
 """Patches that are computed at once. Before each block the encoder asks whether the image is wanted, because a layer of
 the largest image takes minutes on a CPU."""
 

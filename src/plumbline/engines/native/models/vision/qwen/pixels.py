@@ -24,6 +24,8 @@ __all__ = ["QwenPreparation", "read_qwen_processor"]
 _MOST_PATCHES = 2**17
 """Of an image; processors of releases allow half as many."""
 _MOST_PIXELS = 2**25
+_MOST_OF_THE_LEAST = 2**20
+"""Pixels to which the smallest image may be enlarged; 65,536 in releases."""
 _KINDS: dict[str, Json] = {
     "Qwen2VLImageProcessor": {
         "image_mean": [0.48145466, 0.4578275, 0.40821073],
@@ -137,6 +139,8 @@ def _bounds(fields: Fields) -> tuple[int, int]:
     if unknown := [name for name, value in size.items() if value is not None]:
         raise UnsupportedModelError(f"size has fields that are not known: {unknown!s:.{MOST_SHOWN}}")
     least, most = found
-    if least > most:
-        raise UnsupportedModelError(f"shortest_edge of size, {least}, is more than longest_edge, {most}")
+    if least > min(most, _MOST_OF_THE_LEAST):
+        raise UnsupportedModelError(
+            f"shortest_edge of size, or min_pixels, is {least}, and may be {min(most, _MOST_OF_THE_LEAST)} at most"
+        )
     return least, most
