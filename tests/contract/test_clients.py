@@ -131,7 +131,7 @@ def test_whatever_can_be_drawn_from_the_contract_decodes(operation: Any) -> None
     kind = TYPES[operation.request]
 
     @settings(
-        max_examples=5,
+        max_examples=3,
         deadline=None,
         database=None,
         phases=[Phase.generate],

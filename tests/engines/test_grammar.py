@@ -44,7 +44,7 @@ WORDS = "start: /[a-f]{2,12}/"
 PAIRS = 'start: pair{1,4}\npair: "(" /[0-9]{1,3}/ "," ("yes" | "no") ")"'
 
 
-@settings(max_examples=EXPLORED or 8)
+@settings(max_examples=EXPLORED or 5)
 @given(st.lists(st.integers(0, 2**16), min_size=1, max_size=10), st.sampled_from([WORDS, PAIRS]))
 def test_a_mask_allows_exactly_what_is_accepted(picks: list[int], grammar: str) -> None:
     """The two halves of a matcher agree at every state of a random walk, a copy is in the same state and leaves it

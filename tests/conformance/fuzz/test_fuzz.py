@@ -23,7 +23,7 @@ from plumbline_conformance.fuzz.strategies import MODES, operations, requests
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.transcript.model import Exchange
 
-LAWS = settings(max_examples=EXPLORED or 30, deadline=None, suppress_health_check=list(HealthCheck))
+LAWS = settings(max_examples=EXPLORED or 15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

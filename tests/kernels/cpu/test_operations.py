@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 from support.weights.reach import reach_of_runs
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from plumbline_kernels.rope_kv import plan_rope
 from plumbline_kernels.sampling import gumbel_noise, sample_torch
 
 torch.set_num_threads(1)
-SETTINGS = settings(max_examples=40, deadline=None)
+SETTINGS = settings(max_examples=EXPLORED or 25, deadline=None)
 OLDER = {"native": (), "no bf16 products": ("-mno-avx512bf16",), "AVX2": ("-march=x86-64-v3",)}
 """Processors to compile for: this one, and older ones that it can imitate."""
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2}

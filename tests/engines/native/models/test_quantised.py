@@ -285,7 +285,7 @@ def test_tensors_that_do_not_fit_are_named(case: str, tmp_path: Path) -> None:
     config, make, _ = CASES[case]
     plain, quantised = write(tmp_path, config, make)
     tensors = load_file(quantised / "model.safetensors")
-    module = "model.layers.1.mlp.down_proj."
+    module = "model.layers.0.mlp.down_proj."
     for name in [name for name in tensors if name.startswith(module)]:
         optional = name.endswith("g_idx")
         for change in (None, tensors[name][:-1], tensors[name].double()):
