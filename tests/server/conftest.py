@@ -9,6 +9,7 @@ import pytest
 from support.models import GatedEngine, scripted, served, tiny_engine
 from support.servers.live import Live, live
 
+from plumbline.server.loading.native import engine
 from plumbline.server.observe.logs import LOGGERS
 from plumbline.server.settings import Settings
 
@@ -23,6 +24,12 @@ def logging_as_it_was() -> Iterator[None]:
     yield
     for logger, handlers in zip(loggers, before, strict=True):
         logger.handlers = handlers
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load models without measuring how many threads are fastest, which takes most of the time for small ones."""
+    monkeypatch.setattr(engine, "fastest", lambda counts, step: 1)
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +51,8 @@ def thinking() -> Iterator[Live]:
 @pytest.fixture
 def gated() -> Iterator[tuple[Live, GatedEngine]]:
     """A server whose engine waits for the test, and that engine."""
-    engine = GatedEngine()
-    with live(lambda: served(engine), Settings()) as server:
-        yield server, engine
+    waiting = GatedEngine()
+    with live(lambda: served(waiting), Settings()) as server:
+        yield server, waiting
         if not server.loop.is_closed():
-            server.loop.call_soon_threadsafe(engine.let)
+            server.loop.call_soon_threadsafe(waiting.let)

@@ -77,6 +77,7 @@ SPECIAL = (
 """Texts that have broken servers: control tokens, invisible characters, text that looks like framing."""
 
 
+@cache
 def texts(low: int = 0, high: int | None = None) -> Strategy:
     """Generate strings, often ones that break servers, without lone surrogates, which are invalid in requests."""
     limit = 40 if high is None else min(high, max(40, low))

@@ -426,10 +426,13 @@ def test_rounded_weights_need_compiled_kernels() -> None:
         choose_engine(Settings(quantization="int4", engine="vllm"), MODEL_DIR, None)
 
 
-def test_threads_are_those_of_the_option_or_measured_and_the_start_says_which() -> None:
+def test_threads_are_those_of_the_option_or_measured_and_the_start_says_which(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("plumbline.server.loading.native.engine.fastest", lambda counts, step: 7)
     given, measured = (load(Settings(threads=threads)).engine.info.runs_on for threads in (3, None))
     assert given == "cpu in bfloat16 with compiled kernels on 3 threads (--threads)"
-    assert "with compiled kernels on " in measured
+    assert "with compiled kernels on 7 threads (" in measured
     with pytest.raises(
         SettingsError, match=r"--threads is 2, which needs compiled kernels, but --compile is off"
     ):

@@ -13,7 +13,8 @@ from plumbline.server.settings.values import read_models
 __all__ = ["pocket_settings", "text_model"]
 
 _SETTINGS: dict[str, dict[str, Any]] = {
-    "plumbline": {"kv_cache_bytes": 64 << 20},  # The default has to be filled with zeros for each server.
+    # Neither the number of threads is measured nor more of the cache used than tests need.
+    "plumbline": {"kv_cache_bytes": 64 << 20, "threads": 1},
     "llama_cpp": {},
     "transformers": {"engine": "transformers"},
     "vllm": {"engine": "vllm", "engine_args": ("enforce_eager=true",), "kv_cache_bytes": 1 << 30},
