@@ -15,7 +15,7 @@ from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import Utterance
 from plumbline.events import FinishReason
 
-laws = settings(max_examples=EXPLORED or 100)
+laws = settings(max_examples=EXPLORED or 40)
 MARKERS = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"]
 TOOLS: dict[str, dict[str, object]] = {"f": {}, "get_weather": {}}
 

@@ -22,7 +22,7 @@ from plumbline.dialects.parsers.response_template import (
 from plumbline.dialects.registry import UnknownDialectError, choose
 from plumbline.events import FinishReason, TextDelta
 
-laws = settings(max_examples=EXPLORED or 100)
+laws = settings(max_examples=EXPLORED or 40)
 TOOLS: dict[str, dict[str, Any]] = {"f": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}
 
 

@@ -149,7 +149,7 @@ def test_a_cache_above_its_bound_lets_the_newest_wait_and_changes_no_token(model
 
 
 @pytest.mark.long
-@settings(max_examples=EXPLORED or 15, deadline=None)
+@settings(max_examples=EXPLORED or 8, deadline=None)
 @given(
     moves=st.lists(
         st.tuples(st.sampled_from(["abort", "pause", "resume", "add"]), st.integers(0, 4)), max_size=14

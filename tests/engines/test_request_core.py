@@ -153,7 +153,7 @@ moves = st.tuples(
 
 
 @pytest.mark.parametrize("make", CORES.values(), ids=CORES)
-@settings(max_examples=EXPLORED or 10, deadline=None)
+@settings(max_examples=EXPLORED or 8, deadline=None)
 @given(rounds=st.lists(moves, min_size=1, max_size=4))
 def test_any_sequence_of_moves_loses_nothing(make: Callable[[], Made], rounds: list[Any]) -> None:
     run = Run(make())

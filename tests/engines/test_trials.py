@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from plumbline.engines.native.core import EngineCore
 from plumbline.engines.native.runner import ModelRunner
@@ -78,7 +79,7 @@ prompts = st.lists(st.lists(st.integers(2, 40), min_size=1, max_size=20), min_si
 
 
 @pytest.mark.parametrize("make", CORES.values(), ids=CORES)
-@settings(max_examples=8)
+@settings(max_examples=EXPLORED or 5)
 @given(prompts=prompts, bad=st.data())
 def test_a_request_that_makes_steps_fail_takes_no_other_along(
     make: Callable[[], RequestCore], prompts: list[list[int]], bad: st.DataObject
@@ -96,7 +97,7 @@ def test_a_request_that_makes_steps_fail_takes_no_other_along(
 
 
 @pytest.mark.parametrize("make", [CORES["native"], CORES["llama.cpp"]], ids=["native", "llama.cpp"])
-@settings(max_examples=8)
+@settings(max_examples=EXPLORED or 5)
 @given(prompts=prompts, at=st.integers(0, 20))
 def test_a_step_that_fails_once_changes_no_answer_of_several(
     make: Callable[[], RequestCore], prompts: list[list[int]], at: int

@@ -17,7 +17,7 @@ from torch import Tensor
 from plumbline_kernels.attention import AttentionBatch, paged_attention
 
 torch.set_num_threads(1)
-SETTINGS = settings(max_examples=EXPLORED or 40, deadline=None)
+SETTINGS = settings(max_examples=EXPLORED or 20, deadline=None)
 
 
 @dataclass

@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from plumbline_kernels.experts import Routing, mix_torch, route
 from plumbline_kernels.swiglu import oss_mul
 
-SETTINGS = settings(max_examples=60, deadline=None)
+SETTINGS = settings(max_examples=EXPLORED or 25, deadline=None)
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:

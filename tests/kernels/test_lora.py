@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 from torch import Tensor
 
 from plumbline_kernels.attention import AttentionBatch
@@ -15,7 +16,7 @@ from plumbline_kernels.cpu.program import Program
 from plumbline_kernels.lora import AdapterRows, lora_add, padded_rank
 
 torch.set_num_threads(1)
-SETTINGS = settings(max_examples=40, deadline=None)
+SETTINGS = settings(max_examples=EXPLORED or 15, deadline=None)
 SLOTS, RANK = 3, 16
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.15}
 OWNERS = st.lists(st.sampled_from([None, None, *range(SLOTS)]), min_size=1, max_size=110)

@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from plumbline_kernels.narrow import narrow_linear, pack_narrow, stack_narrow
 from plumbline_kernels.narrow import weight as narrow_weight
 
-SETTINGS = settings(max_examples=40, deadline=None)
+SETTINGS = settings(max_examples=EXPLORED or 20, deadline=None)
 cases = {
     "bits": st.sampled_from([4, 8]),
     "groups": st.integers(1, 3),

@@ -12,6 +12,7 @@ from benchmarks.roofline.prediction import predict, resident
 from benchmarks.roofline.shapes import LOADS, SHAPES, Load, Shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 pytest.importorskip("triton")
 A100, H100, *_ = DEVICES
@@ -44,7 +45,7 @@ def test_what_a_multiprocessor_holds(
     assert resident(device, replace(PLAIN, registers=registers, shared=shared), warps) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXPLORED or 25, deadline=None)
 @given(device=st.sampled_from(DEVICES), step=st.sampled_from(STEPS), found=RESOURCES)
 def test_no_launch_is_better_than_the_roofline(
     device: Device, step: tuple[Shape, Load], found: Resources
@@ -58,7 +59,7 @@ def test_no_launch_is_better_than_the_roofline(
         assert 0 < predict(device, launch, found).share <= 1, launch.kernel
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXPLORED or 25, deadline=None)
 @given(step=st.sampled_from(STEPS), found=RESOURCES)
 def test_a_faster_memory_never_slows_a_launch_down(step: tuple[Shape, Load], found: Resources) -> None:
     faster = replace(H100, bandwidth=2 * H100.bandwidth, memory_latency=H100.memory_latency / 2)

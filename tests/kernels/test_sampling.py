@@ -14,7 +14,7 @@ from torch import Tensor
 from plumbline_kernels.sampling import apply_bitmask, apply_penalties, gumbel_noise, random_bits, sample
 
 torch.set_num_threads(1)
-SETTINGS = settings(max_examples=EXPLORED or 40, deadline=None)
+SETTINGS = settings(max_examples=EXPLORED or 25, deadline=None)
 
 
 def draw(

@@ -21,7 +21,7 @@ from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import Utterance
 from plumbline.events import TextDelta
 
-laws = settings(max_examples=EXPLORED or 100)
+laws = settings(max_examples=EXPLORED or 40)
 CALLING = [template for template in TEMPLATES if template.has_calls]
 _SCHEMA = {"type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}
 

@@ -20,6 +20,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 from support.stores.store_records import record
 
 from plumbline.store.interface import StoreUnavailableError
@@ -190,7 +191,7 @@ def test_a_new_store_is_readable_by_its_user_only(tmp_path: Path) -> None:
         os.umask(before)
 
 
-@settings(max_examples=10)
+@settings(max_examples=EXPLORED or 6)
 @given(bad=st.sets(st.integers(0, 19), max_size=4))
 def test_only_writes_at_fault_fail_in_a_group(
     tmp_path_factory: pytest.TempPathFactory, bad: set[int]

@@ -24,7 +24,7 @@ from plumbline.turn import LarkFormat, RegexFormat, Tool
 
 from .walk import accepts, builder, frame, model_dialect, sampled
 
-laws = settings(max_examples=EXPLORED or 80)
+laws = settings(max_examples=EXPLORED or 30)
 
 PATCH = """
 start: begin_patch hunk+ end_patch
@@ -155,7 +155,7 @@ def test_a_grammar_without_recursion_matches_as_its_regex(grammar: str, pattern:
     in_json, in_tags = escaped(LarkFormat(grammar)), unquoted_inputs(LarkFormat(grammar))
     plain, expected = Language(grammar), re.compile(pattern)
 
-    @settings(max_examples=EXPLORED // 10 or 12)
+    @settings(max_examples=EXPLORED // 10 or 8)
     @given(
         word=symbols
         | st.from_regex(expected, fullmatch=True).filter(str.isprintable)
@@ -193,7 +193,7 @@ def test_a_recursive_grammar_matches_the_same_inputs_in_json(grammar: str) -> No
     # What the plain grammar lets begin with what it ignores is not worth a difference.
     assert all(plain.has(word.lstrip(" ")) for word in found), found
 
-    @settings(max_examples=EXPLORED // 10 or 12)
+    @settings(max_examples=EXPLORED // 10 or 8)
     @given(
         word=structure
         | st.sampled_from(found).flatmap(lambda one: st.integers(0, len(one)).map(lambda n: one[n:]))

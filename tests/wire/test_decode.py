@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from support.contract import CONTRACT
 from support.contract import EXAMPLES as SAMPLES
 from support.contract_types import TYPES
+from support.laws import EXPLORED
 
 from generate import bundle
 from plumbline._generated import OPERATIONS
@@ -40,7 +41,7 @@ VALIDATORS = {
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 OTHERS: list[Any] = [None, True, 3, 1.5, "text", [], {}, [1], {"a": 1}, "", -1, 10**30]
 
-laws = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+laws = settings(deadline=None, max_examples=EXPLORED or 60, suppress_health_check=[HealthCheck.too_slow])
 
 
 def refused(kind: type, body: Any) -> ApiError:

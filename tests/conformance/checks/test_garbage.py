@@ -19,7 +19,7 @@ from plumbline_conformance.suite.model import SCENARIOS, Target
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 SETTINGS = settings(
-    max_examples=EXPLORED or 100,
+    max_examples=EXPLORED or 50,
     deadline=None,
     database=None,
     derandomize=True,

@@ -99,7 +99,7 @@ def test_a_variation_changes_something(variation: Variation) -> None:
 
 
 @settings(
-    max_examples=EXPLORED or 60,
+    max_examples=EXPLORED or 25,
     deadline=None,
     database=None,
     derandomize=True,

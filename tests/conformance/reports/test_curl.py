@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from plumbline_conformance.cli import add_commands
 from plumbline_conformance.client.http import exchange_of
@@ -47,7 +48,7 @@ def sent(command: str, folder: Path) -> tuple[list[str], bytes]:
     return found, body if found[place + 1] == "@-" else found[place + 1].encode()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXPLORED or 25, deadline=None)
 @given(st.binary(min_size=1, max_size=60))
 @example(b'it\'s "$HOME" `id` \\n %s')
 @example(b"@/etc/passwd")
@@ -81,7 +82,7 @@ def test_methods_that_a_body_does_not_imply_are_named() -> None:
     assert "a body of 30000 bytes" in command("POST", noise)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=EXPLORED or 15, deadline=None)
 @given(
     st.binary(max_size=600),
     st.binary(min_size=1, max_size=40),
@@ -123,7 +124,7 @@ def test_every_body_of_the_suite_is_sent_by_its_command(folder: Path) -> None:
     assert long
 
 
-@settings(max_examples=60)
+@settings(max_examples=EXPLORED or 25)
 @given(
     st.integers(0, 9),
     st.floats(0.5, 600).map(lambda seconds: round(seconds, 1)),

@@ -44,7 +44,7 @@ from plumbline_conformance.suite.model import SCENARIOS, Request, Scenario, Targ
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 SETTINGS = settings(
-    max_examples=EXPLORED or 60,
+    max_examples=EXPLORED or 30,
     deadline=None,
     database=None,
     derandomize=True,
@@ -139,7 +139,7 @@ def test_every_recording_has_a_report(seen: list[Transcript]) -> None:
     )
 
 
-@settings(SETTINGS, max_examples=40)
+@settings(SETTINGS, max_examples=EXPLORED or 20)
 @given(
     st.lists(recorded(), max_size=2, unique_by=lambda seen: seen.scenario),
     st.sampled_from(["check", "watch", "another"]),

@@ -25,6 +25,7 @@ from mutants.mutations import (
     status,
     without,
 )
+from support.laws import EXPLORED
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.judge.verdicts import Finding
@@ -274,7 +275,7 @@ HEADERS = st.lists(
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXPLORED or 25, deadline=None)
 @given(
     st.sampled_from([STREAM, RESPONSE, "completions/stream", "models/list", "errors/empty-messages"]),
     BODIES,
@@ -300,7 +301,7 @@ def test_nothing_that_was_recorded_ends_the_pass(
 
 
 @pytest.mark.long
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=EXPLORED or 15, deadline=None)
 @given(VALUES, st.text(max_size=20), st.booleans())
 def test_nothing_that_was_sent_ends_the_pass(sent: Any, path: str, known: bool) -> None:
     url = f"http://h/v1/{'chat/completions' if known else path}"

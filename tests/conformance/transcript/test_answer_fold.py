@@ -56,7 +56,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=EXPLORED or 150, deadline=None, database=None)
+@settings(max_examples=EXPLORED or 60, deadline=None, database=None)
 @given(st.sampled_from(get_args(Surface)), JSON, st.lists(JSON, max_size=4))
 def test_garbage_folds_to_strings_and_calls(surface: Surface, body: Any, values: list[Any]) -> None:
     for answer in (fold_whole(surface, body), fold_stream(surface, values)):

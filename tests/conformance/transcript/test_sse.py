@@ -8,7 +8,7 @@ from support.laws import EXPLORED
 
 from plumbline_conformance.transcript.sse import Event, load_json, parse_blocks, parse_events
 
-SETTINGS = settings(max_examples=EXPLORED or 150, deadline=None, database=None)
+SETTINGS = settings(max_examples=EXPLORED or 60, deadline=None, database=None)
 LINES = st.one_of(
     st.sampled_from(
         ["", "data", "data:", "data: ", "data:  x", ":", ": ping", "event: e", "id: 1", "retry: 2"]

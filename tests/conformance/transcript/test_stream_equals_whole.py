@@ -13,7 +13,7 @@ from plumbline_conformance.checks.answers import choices
 from plumbline_conformance.transcript.answer_fold import Call, Choice
 from plumbline_conformance.transcript.model import Exchange
 
-SETTINGS = settings(max_examples=EXPLORED or 100, deadline=None, database=None)
+SETTINGS = settings(max_examples=EXPLORED or 40, deadline=None, database=None)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 CALLS = st.lists(st.builds(Call, name=TEXT.filter(bool), arguments=TEXT, custom=st.booleans()), max_size=3)
 CHOICE = st.builds(

@@ -111,7 +111,7 @@ _values = st.one_of(
 _types = st.sets(st.sampled_from(["string", "null", "integer", "number", "boolean", "array", "object"]))
 
 
-@settings(max_examples=EXPLORED or 150)
+@settings(max_examples=EXPLORED or 60)
 @given(text=_values, more=st.text(max_size=6), types=_types.map(frozenset))
 def test_what_is_certain_to_be_a_string_is_one_whatever_follows(
     text: str, more: str, types: frozenset[str]
@@ -121,7 +121,7 @@ def test_what_is_certain_to_be_a_string_is_one_whatever_follows(
         assert coerce(text + more, types) == quoted(text + more)
 
 
-@settings(max_examples=EXPLORED or 150)
+@settings(max_examples=EXPLORED or 60)
 @given(
     text=_values,
     types=_types.map(frozenset),
@@ -146,7 +146,7 @@ def test_a_value_in_any_pieces_is_what_it_is_whole(
 _nested = st.lists(_json, max_size=3) | st.dictionaries(st.text(max_size=3), _json, max_size=3)
 
 
-@settings(max_examples=EXPLORED or 150)
+@settings(max_examples=EXPLORED or 60)
 @given(
     value=_nested,
     types=st.sets(st.sampled_from(["null", "integer", "array", "object"])).map(frozenset),

@@ -16,7 +16,7 @@ from .checking_cache import Run, logits_of
 prompts = st.lists(st.integers(2, 6), min_size=1, max_size=45)
 
 
-@settings(max_examples=EXPLORED or 25, deadline=None)
+@settings(max_examples=EXPLORED or 15, deadline=None)
 @given(
     longest=st.integers(40, 90),
     shorts=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 8)), min_size=1, max_size=6),
@@ -48,7 +48,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_which_keeps_half_of_each_ba
     assert all(answered[name] - begun[name] <= 6 for name in begun)
 
 
-@settings(max_examples=EXPLORED or 25, deadline=None)
+@settings(max_examples=EXPLORED or 15, deadline=None)
 @given(
     requests=st.lists(st.tuples(prompts, st.integers(1, 20)), min_size=1, max_size=9),
     cells=st.integers(70, 300),
@@ -67,7 +67,7 @@ def test_answers_do_not_depend_on_the_room_or_on_each_other(
     run.check()
 
 
-@settings(max_examples=EXPLORED or 25, deadline=None)
+@settings(max_examples=EXPLORED or 15, deadline=None)
 @given(
     moves=st.lists(
         st.tuples(
@@ -150,7 +150,7 @@ def test_a_prompt_whose_logprobs_are_wanted_is_computed_whole() -> None:
         assert entry.rank == 1 + int((row > row[prompt[position]]).sum())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=EXPLORED or 12, deadline=None)
 @given(steps=st.integers(1, 3), neighbours=st.integers(0, 5))
 def test_prompt_logprobs_are_whole_after_a_pause(steps: int, neighbours: int) -> None:
     """Streams that began during the pause take their share of each batch, so the prompt is cut elsewhere."""
@@ -170,7 +170,7 @@ def test_prompt_logprobs_are_whole_after_a_pause(steps: int, neighbours: int) ->
     assert [entry.token_id for entry in chunks[0].prompt_logprobs[1:]] == prompt[1:]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=EXPLORED or 12, deadline=None)
 @given(lengths=st.lists(st.integers(1, 90), min_size=1, max_size=6))
 def test_the_rows_of_logits_of_a_batch_are_bounded(lengths: list[int]) -> None:
     """However many prompts are scored together."""

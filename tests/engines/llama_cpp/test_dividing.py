@@ -24,7 +24,7 @@ def test_requests_move_when_the_cache_is_divided_anew() -> None:
     assert run.cache.num_computed == 700 + 399 + 11 * (15 + 19)
 
 
-@settings(max_examples=EXPLORED or 25, deadline=None)
+@settings(max_examples=EXPLORED or 12, deadline=None)
 @given(bursts=st.lists(st.integers(1, 8), min_size=1, max_size=8), shared=st.integers(0, 45))
 def test_requests_run_together_however_they_come(bursts: list[int], shared: int) -> None:
     """The cache follows them, also if they share a beginning."""
@@ -77,7 +77,7 @@ def test_a_running_request_that_outgrows_its_sequence_goes_on() -> None:
     assert run.cache.num_divided
 
 
-@settings(max_examples=EXPLORED or 20, deadline=None)
+@settings(max_examples=EXPLORED or 12, deadline=None)
 @given(lengths=st.lists(st.integers(1, 90), min_size=1, max_size=12), cells=st.integers(100, 900))
 def test_the_memory_bounds_every_shape(lengths: list[int], cells: int) -> None:
     run = Run(streams=None, places=8, num_cells=cells)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from .test_core import Run
 
 prompts = st.lists(st.integers(2, 4), min_size=1, max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXPLORED or 25, deadline=None)
 @given(
     requests=st.lists(st.tuples(prompts, st.integers(1, 30), st.integers(0, 3)), min_size=2, max_size=12),
     spare=st.integers(1, 4),

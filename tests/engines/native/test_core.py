@@ -9,12 +9,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from plumbline.engines.native.runner import ModelRunner
 
 Build = Callable[..., Any]
 SETTINGS = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=EXPLORED or 10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 prompts = st.lists(st.integers(2, 95), min_size=1, max_size=60)

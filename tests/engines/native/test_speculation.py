@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 from tests.engines.conftest import VOCAB, build_engine, matcher, tiny_model
 from tests.engines.native.kinds import KINDS, Moody, add
 
@@ -27,7 +28,7 @@ from plumbline.engines.sampling.sampler import Sampler
 
 Build = Callable[..., Any]
 SETTINGS = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=EXPLORED or 10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 Change = Callable[[Any], Any]
 

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.bodies import BODIES
+from support.laws import EXPLORED
 from support.models import TOKENIZER, scripted, text_chunks
 from support.servers.asgi import serving
 
@@ -203,7 +204,7 @@ def test_a_content_format_needs_a_template(folder: Path) -> None:
 VARIABLES = "{{ mood }}|{{ place }}|{{ enable_thinking }}"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=EXPLORED or 15, deadline=None)
 @given(
     default=st.dictionaries(st.sampled_from(["mood", "place", "enable_thinking"]), st.integers()),
     sent=st.dictionaries(st.sampled_from(["mood", "place", "enable_thinking", "other"]), st.integers()),

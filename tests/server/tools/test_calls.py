@@ -45,7 +45,7 @@ outputs = st.one_of(
     ).map("".join),
     st.lists(pieces, max_size=10).map("".join),
 )
-laws = settings(max_examples=EXPLORED // 5 or 30)
+laws = settings(max_examples=EXPLORED // 5 or 15)
 
 
 async def ask(model: ServedModel, path: str, body: dict[str, Any]) -> tuple[Any, list[Any]]:
@@ -166,7 +166,7 @@ def _without_ids(item: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in item.items() if name not in ("id", "call_id")}
 
 
-@settings(max_examples=EXPLORED // 5 or 20)
+@settings(max_examples=EXPLORED // 5 or 10)
 @given(st.lists(outputs, min_size=2, max_size=4))
 def test_choices_of_one_request_share_nothing(texts: list[str]) -> None:
     """CHAT-02: each is what it is alone, in both modes."""

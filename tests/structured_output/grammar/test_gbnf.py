@@ -14,6 +14,7 @@ import llguidance
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.laws import EXPLORED
 
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.gbnf import is_gbnf, to_lark
@@ -53,7 +54,7 @@ def grammars(draw: st.DrawFn) -> tuple[str, str]:
 
 
 @given(grammars(), st.text(LETTERS, max_size=6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=EXPLORED or 80, deadline=None)
 def test_the_translation_accepts_the_same_texts(both: tuple[str, str], text: str) -> None:
     gbnf, regex = both
 

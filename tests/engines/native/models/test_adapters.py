@@ -19,6 +19,7 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from support.laws import EXPLORED
 from support.weights.adapters import PREFIX, merge, write_adapter
 from support.weights.model_driver import Driver
 from support.weights.model_families import CASES, SMALL, Case
@@ -139,7 +140,9 @@ CONFIGS = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=EXPLORED or 8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(drawn=CONFIGS)
 def test_ranks_and_scales_of_each_module_are_what_the_configuration_says(
     small: tuple[Any, Transformer, Path], tmp_path_factory: pytest.TempPathFactory, drawn: dict[str, Any]
