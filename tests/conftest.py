@@ -27,9 +27,11 @@ from plumbline.server.start.garbage import THRESHOLDS  # noqa: E402
 # Collecting the tests makes no garbage, and collections among all of them took a sixth of the time.
 gc.disable()
 
-# Each worker of pytest-xdist has one core to itself; more threads of torch would wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
+    # Each worker of pytest-xdist has one core to itself; more threads of torch would wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Python would take five seconds to free all tests one by one. Called last, as it is registered first.
+    atexit.register(os._exit, 0)
 
 # Servers that tests start keep responses in a folder of the run, not in the user's.
 HOME = tempfile.mkdtemp(prefix="plumbline-tests-")
