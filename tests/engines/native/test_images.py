@@ -35,6 +35,7 @@ BACKENDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "torch": ({"compiled": False}, {"batch_invariant": True}),
     "turned": ({"turned": True}, {}),
     "turned torch": ({"turned": True, "compiled": False}, {"batch_invariant": True}),
+    "turned hybrid": ({"turned": True, "hybrid": True}, {"num_snapshots": 3}),
 }
 parts = st.lists(
     st.integers(0, 3) | st.lists(st.integers(2, 94), min_size=1, max_size=9), min_size=1, max_size=6
