@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from support.laws import EXPLORED
 from support.weights.reference_images import patches, tiles
 from support.weights.vision import picture
 from support.weights.vision_cases import CASES, IMAGE
@@ -131,6 +134,31 @@ def test_canvases_are_those_of_transformers_processor(enlarges: bool, tmp_path: 
         assert found.shape == (3, tall, wide)
         # What is beside the image is black; the whole image is not at the bottom of its column.
         assert found[:, 14:, columns * 14 :].eq(-1.0).all()
+
+
+@pytest.mark.parametrize(("kind", "most"), [
+    ("PixtralImageProcessor", 70 * 70), ("Gemma4ImageProcessor", 70 * 9 * 9), ("Llama4ImageProcessor", 12 * 14 * 14),
+])  # fmt: skip
+def test_the_size_of_an_image_is_known_from_its_header_and_bounded(
+    kind: str, most: int, tmp_path: Path
+) -> None:
+    ours = preparation(tmp_path, kind)
+
+    @settings(max_examples=EXPLORED or 20)
+    @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 8))
+    def law(width: int, height: int, orientation: int) -> None:
+        assume(max(width, height) <= 200 * min(width, height))
+        data = lying(picture(width, height), orientation)
+        try:
+            height, width = ours.size(data)
+        except ImageError:
+            with pytest.raises(ImageError):
+                ours.pixels(data)
+        else:
+            assert ours.pixels(data).shape == (3, height, width)
+            assert 0 < height * width <= most
+
+    law()
 
 
 def test_an_image_that_is_huge_as_a_square_is_refused(tmp_path: Path) -> None:
