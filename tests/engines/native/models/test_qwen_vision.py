@@ -116,8 +116,10 @@ def test_a_rotation_of_axes_that_is_not_known_is_refused_by_name(
 def test_a_config_that_was_written_again_has_the_fields_of_its_text_twice() -> None:
     config = QWEN["Qwen2.5-VL 7B"][0]
     text = {name: value for name, value in config.items() if name != "vision_config"}
-    text |= {"model_type": "qwen2_5_vl_text", "num_hidden_layers": 3}
-    assert len(describe(config | {"text_config": text}).layers) == 3
+    text |= {"model_type": "qwen2_5_vl_text", "num_hidden_layers": 3, "torch_dtype": "float32"}
+    found = describe(config | {"text_config": text})
+    assert len(found.layers) == 3
+    assert found.dtype == torch.bfloat16
     with pytest.raises(UnsupportedModelError, match="surprise"):
         describe(config | {"text_config": text, "surprise": 1})
 
@@ -127,6 +129,7 @@ def test_a_config_that_was_written_again_has_the_fields_of_its_text_twice() -> N
     ({"merge_size": 1}, "merge_size of 1"),
     ({"temporal_patch_size": 1}, "temporal_patch_size of 1"),
     ({"max_pixels": None}, ""),
+    ({"image_processor_type": "Qwen2_5_VLImageProcessor"}, ""),
     ({"max_pixels": 2**26}, "67108864 pixels"),
     ({"max_pixels": 3135}, "shortest_edge"),
     ({"min_pixels": 2**21}, "shortest_edge"),

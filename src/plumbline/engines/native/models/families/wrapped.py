@@ -50,7 +50,10 @@ def text_of(fields: Fields, wrapped: Wrapped, model_type: str) -> dict[str, Any]
         fields.without_effect(*found)
     kind = found.get("model_type", model_type)
     text = {**(wrapped.defaults if kind == model_type else {}), **found, "model_type": kind}
-    for name in ("dtype", "torch_dtype", "eos_token_id", "quantization_config"):
+    # The type of the weights is that of the whole; some configs have another one inside, which nothing reads.
+    if (dtype := fields.get("dtype", fields.get("torch_dtype"))) is not None:
+        text["dtype"] = dtype
+    for name in ("eos_token_id", "quantization_config"):
         if (value := fields.get(name)) is not None and text.get(name) is None:
             text[name] = value
     fields.finish()

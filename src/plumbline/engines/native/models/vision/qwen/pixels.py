@@ -26,16 +26,16 @@ _MOST_PATCHES = 2**17
 _MOST_PIXELS = 2**25
 _MOST_OF_THE_LEAST = 2**20
 """Pixels to which the smallest image may be enlarged; 65,536 in releases."""
-_KINDS: dict[str, Json] = {
-    "Qwen2VLImageProcessor": {
-        "image_mean": [0.48145466, 0.4578275, 0.40821073],
-        "image_std": [0.26862954, 0.26130258, 0.27577711],
-        "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
-        "patch_size": 14,
-        "temporal_patch_size": 2,
-        "merge_size": 2,
-    }
+_DEFAULTS: Json = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
 }
+_KINDS = dict.fromkeys(("Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"), _DEFAULTS)
+"""The second is the name of the first in early checkpoints of Qwen2.5-VL and what was made of them."""
 _PROCESSORS = ("Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
 _EDGES = (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels"))
 """The bounds of pixels: their names in `size`, and beside it, where they win."""
