@@ -291,6 +291,18 @@ def test_the_names_of_released_checkpoints_are_read(names: dict[str, str], tmp_p
             assert torch.equal(again.vision.encode(pair.pixels(1)), pair.rows(1))
 
 
+def test_bounds_of_layers_that_are_not_clipped_are_left_alone(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    pair = made(next(case for case in CASES if case.family == "gemma4"), tmp_path)
+    path = tmp_path / "model.safetensors"
+    bound = "model.vision_tower.encoder.layers.2.mlp.up_proj.input_max"
+    save_file(load_file(path) | {bound: torch.zeros(())}, path)
+    again = load_model(tmp_path, torch.float32, vision=pair.vision)
+    assert again.vision is not None
+    assert torch.equal(again.vision.encode(pair.pixels(1)), pair.rows(1))
+
+
 @pytest.mark.parametrize(("change", "problem"), [
     ({"vision_config": CLIP | {"surprise": 1}}, "surprise"),
     ({"vision_config": CLIP | {"model_type": "pixtral"}}, "pixtral"),

@@ -8,7 +8,15 @@ from plumbline.engines.native.models.vision.interface import Encode, Vision
 from plumbline.engines.native.models.vision.layers import Activation
 from plumbline.engines.native.models.vision.layout import ImageLayout
 
-__all__ = ["Gemma4Vision", "Tower"]
+__all__ = ["BOUNDS", "LINEARS", "Gemma4Vision", "Tower"]
+
+LINEARS = (
+    *(f"self_attn.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+)
+"""The linear layers of a layer."""
+BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+"""What each of them may have beside its weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,5 +65,8 @@ class Gemma4Vision(Vision):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """See `Vision.unused`."""
-        return ()
+        """See `Vision.unused`; bounds of a tower that does not clip are among them."""
+        if self.tower.clipped:
+            return ()
+        layers = (f"vision_tower.encoder.layers.{index}." for index in range(self.tower.layers))
+        return tuple(f"{layer}{name}.{bound}" for layer in layers for name in LINEARS for bound in BOUNDS)

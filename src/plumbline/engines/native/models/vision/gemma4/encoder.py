@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.engines.native.models.linear import Linear
-from plumbline.engines.native.models.vision.gemma4.description import Gemma4Vision, Tower
+from plumbline.engines.native.models.vision.gemma4.description import BOUNDS, Gemma4Vision, Tower
 from plumbline.engines.native.models.vision.interface import Fetch, UnwantedError
 from plumbline.engines.native.models.vision.layers import (
     ACTIVATIONS,
@@ -22,8 +22,6 @@ from plumbline.engines.native.models.vision.layers import (
 )
 
 __all__ = ["Gemma4Encoder"]
-
-_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +136,7 @@ def _layer(tower: Tower, fetch: Fetch, index: int) -> _Layer:
         weight = Linear(fetch(f"{name}.linear.weight", (outputs, inputs)))
         if not tower.clipped:
             return _Clipped(weight, None)
-        least_in, most_in, least_out, most_out = (float(fetch(f"{name}.{bound}", (1,))) for bound in _BOUNDS)
+        least_in, most_in, least_out, most_out = (float(fetch(f"{name}.{bound}", (1,))) for bound in BOUNDS)
         return _Clipped(weight, (least_in, most_in, least_out, most_out))
 
     return _Layer(
