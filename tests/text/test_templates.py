@@ -357,6 +357,18 @@ def test_a_folder_with_additional_templates_is_read(tmp_path: Path) -> None:
     assert (template.render([]), template.render([], tools=[{}])) == ("plain", "tools")
 
 
+def test_the_template_of_a_processor_is_taken_unless_only_the_tokenizers_has_tools(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ tools or 'text' }}"}))
+    for source, with_tools in (("images", "[{}]"), ("images{{ tools or '' }}", "images[{}]")):
+        (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": source}))
+        template = ChatTemplate.from_folder(tmp_path)
+        assert template is not None
+        assert (template.render([]), template.render([], tools=[{}])) == ("images", with_tools)
+    (tmp_path / "chat_template.json").write_text("{}")
+    with pytest.raises(TemplateError, match=r"chat_template\.json"):
+        ChatTemplate.from_folder(tmp_path)
+
+
 def test_named_templates_without_a_default_are_refused(tmp_path: Path) -> None:
     config = {"chat_template": [{"name": "rag", "template": "r"}]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))

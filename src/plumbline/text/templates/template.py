@@ -264,7 +264,11 @@ def named_templates(folder: Path) -> dict[str, str]:
 
     They are `chat_template.jinja`, which is named `default`, and `additional_chat_templates/NAME.jinja`, or the entry
     of `tokenizer_config.json`, which is one template or a list of named ones. As in transformers, a file overrides the
-    configuration.
+    configuration, and `chat_template.json`, that of the processor of a model with images, overrides both. Where it has
+    no place for tools, the other one is taken for them, as in vLLM: Qwen2.5-VL has one for images and one for tools.
+
+    Raises:
+        TemplateError: `chat_template.json` has no template.
     """
     entry = _tokenizer_config(folder).get("chat_template")
     found: dict[str, str] = {}
@@ -279,7 +283,22 @@ def named_templates(folder: Path) -> dict[str, str]:
         found = {"default": main.read_text("utf-8")}
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
         found[path.stem] = path.read_text("utf-8")
-    return found
+    return _of_processor(folder, found)
+
+
+def _of_processor(folder: Path, found: dict[str, str]) -> dict[str, str]:
+    """Return the templates of a folder with those of its tokenizer."""
+    path = folder / "chat_template.json"
+    if not path.is_file():
+        return found
+    entry = json.loads(path.read_text("utf-8"))
+    source = entry.get("chat_template") if isinstance(entry, Mapping) else None
+    if not isinstance(source, str):
+        raise TemplateError("chat_template.json has no 'chat_template', a text.")
+    tools = found.get("tool_use", found.get("default"))
+    return (
+        {"default": source} if tools is None or "tools" in source else {"default": source, "tool_use": tools}
+    )
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:
