@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.laws import EXPLORED
 from support.servers.asgi import serving
-from support.weights.lines_and_tiles import MAKERS
 from support.weights.vision import FAMILIES, FURTHER, data_url, make_model, picture
 
 from plumbline.engines.port import GenerateRequest, MediaItem, MediaPrompt, SamplingParams
@@ -155,7 +154,7 @@ def test_greedy_tokens_are_those_of_generate(folder: Path, options: dict[str, An
     ("family", "engine"), [(family, engine) for family in FURTHER for engine in ("transformers", "plumbline")]
 )
 def test_further_families_answer_as_generate_does(family: str, engine: str, tmp_path: Path) -> None:
-    if family in MAKERS:
+    if family in ("llama4", "mistral3"):
         pytest.importorskip("torchvision", reason="the processor of transformers needs torchvision")
     compare(make_model(family, tmp_path / family), {"engine": engine})
 

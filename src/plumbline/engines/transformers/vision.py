@@ -248,7 +248,7 @@ def load_processor(folder: Path, config: Any, *, trust_remote_code: bool = False
 
 
 def _without_videos(folder: Path, config: Any, options: dict[str, Any]) -> Any:
-    from transformers import AutoProcessor, AutoTokenizer
+    from transformers import AutoFeatureExtractor, AutoProcessor, AutoTokenizer
 
     # transformers 5.17 puts a class that asks for torchvision at the top in its place.
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
@@ -265,7 +265,11 @@ def _without_videos(folder: Path, config: Any, options: dict[str, Any]) -> Any:
         )
 
     made: Any = type(known.__name__, (known,), {"check_argument_for_proper_class": check})
-    loaders = {"image_processor": AutoImageProcessor, "tokenizer": AutoTokenizer}
+    loaders = {
+        "feature_extractor": AutoFeatureExtractor,
+        "image_processor": AutoImageProcessor,
+        "tokenizer": AutoTokenizer,
+    }
     arguments = [
         None if name == "video_processor" else loaders[name].from_pretrained(folder, **options)
         for name in known.get_attributes()
