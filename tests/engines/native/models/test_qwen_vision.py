@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from support.weights.model_driver import Driver
 from support.weights.released_qwen import QWEN
 from support.weights.vision_cases import CASES, Case
 from tests.engines.native.models.test_vision import made
@@ -56,6 +57,42 @@ def test_the_tensors_of_releases_are_read(
     sequence = pair.sequence(driver, parts, 16)
     driver.step([(sequence, len(sequence.tokens))])
     pair.assert_same(sequence, parts)
+
+
+@pytest.mark.parametrize(("turned", "block"), [(True, [16, 8]), (False, [16, 8]), (True, None)])
+def test_experts_in_one_tensor_of_fp8_are_read(turned: bool, block: list[int] | None, tmp_path: Path) -> None:
+    """As a release of Qwen3-VL with experts has them, with scales for blocks of the tensor as it is stored."""
+    plain, quantised = tmp_path / "plain", tmp_path / "quantised"
+    vision = made(case("qwen3_vl_moe"), plain).vision
+    tensors = load_file(plain / "model.safetensors")
+    stored = dict(tensors)
+    for name, tensor in tensors.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        number, *sides = (tensor.transpose(1, 2) if turned else tensor).shape
+        size = block or sides
+        shape = number, *(-(-side // length) for side, length in zip(sides, size, strict=True))
+        scales = torch.rand(shape) / 5 + 0.05
+        whole = scales.repeat_interleave(size[0], 1)[:, : sides[0]].repeat_interleave(size[1], 2)
+        levels = torch.randn(number, *sides).to(torch.float8_e4m3fn)
+        dequantised = levels.float() * whole[:, :, : sides[1]]
+        tensors[name] = (dequantised.transpose(1, 2) if turned else dequantised).contiguous()
+        stored |= {name: levels, f"{name}_scale_inv": scales}
+    save_file(tensors, plain / "model.safetensors")
+    quantised.mkdir()
+    save_file(stored, quantised / "model.safetensors")
+    config = json.loads((plain / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "weight_block_size": block,
+    }
+    (quantised / "config.json").write_text(json.dumps(config))
+    found = []
+    for folder in (plain, quantised):
+        driver = Driver(load_model(folder, torch.float32, vision=vision))
+        found.append(driver.step([(driver.add([3, 4, 5, 6], 16), 4)]))
+    assert torch.equal(*found)
 
 
 @given(

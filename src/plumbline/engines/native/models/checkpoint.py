@@ -114,17 +114,23 @@ class Checkpoint:
         return self._plain(name, shape).to(self.device, dtype), None
 
     def fetch_stack(
-        self, name: str, shape: tuple[int, int, int], dtype: torch.dtype | None = None
+        self, name: str, shape: tuple[int, int, int], turned: bool
     ) -> Iterator[tuple[Tensor, Grid | None]]:
-        """Read a tensor of all experts as `fetch_weight` does, and convert one matrix of it at a time."""
-        dtype = dtype or self.dtype
-        stored = None if self._form is None else self._form.read_stack(self, name, shape)
+        """Read a tensor of all experts [E, out, in] as `fetch_weight` does, and convert one matrix of it at a time.
+
+        Args:
+            name: of the tensor.
+            shape: of the result.
+            turned: whether it is stored as [E, in, out].
+        """
+        stored = None if self._form is None else self._form.read_stack(self, name, shape, turned)
         if stored is None:
-            for matrix in self._plain(name, shape):
-                yield matrix.to(self.device, dtype), None
+            number, outputs, inputs = shape
+            for matrix in self._plain(name, (number, inputs, outputs) if turned else shape):
+                yield (matrix.t() if turned else matrix).to(self.device, self.dtype), None
             return
         for weight in stored:
-            yield weight.dequantised(dtype).t().to(self.device), weight.grid
+            yield weight.dequantised(self.dtype).to(self.device), weight.grid
 
     def _plain(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Map a tensor that is not quantised."""

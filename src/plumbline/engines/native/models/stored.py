@@ -111,11 +111,17 @@ class StoredFormat(Protocol):
         return None
 
     def read_stack(
-        self, tensors: Tensors, name: str, shape: tuple[int, int, int]
+        self, tensors: Tensors, name: str, shape: tuple[int, int, int], turned: bool
     ) -> Iterator[StoredWeight] | None:
-        """Read the weights [out, in] of all experts, a tensor [E, in, out], or return None if it is stored as it is.
+        """Read the weights [out, in] of all experts, or return None if their tensor is stored as it is.
 
         Each is unpacked when it is asked for: together they would be wider than the rest of the model.
+
+        Args:
+            tensors: of the checkpoint.
+            name: of the tensor.
+            shape: number of experts, outputs, inputs.
+            turned: whether a plain tensor would be [E, in, out], and not [E, out, in].
 
         Raises:
             WeightsError: its tensors do not fit.

@@ -133,13 +133,10 @@ def _experts_parts(
             named = tuple(name.format(expert) for name in names)
             yield source.projection(prefix, named, outputs, inputs, block.bias)
         return
-    (name,), transposed = names, source.names.experts_transposed
+    (name,) = names
     biases = source.fetch(f"{prefix}{name}_bias", (number, width), None) if block.bias else None
-    shape = (number, inputs, width) if transposed else (number, width, inputs)
-    for expert, (weight, grid) in enumerate(source.matrices(prefix + name, shape)):
+    for expert, (weight, grid) in enumerate(source.matrices(prefix + name, (number, width, inputs))):
         bias = None if biases is None else biases[expert]
-        if transposed:
-            weight = weight.t()
         if source.names.experts_alternate and len(outputs) == 2:
             rows = torch.arange(width).view(-1, 2).t().flatten()
             weight, bias, grid = in_order(weight, bias, grid, rows)

@@ -21,8 +21,11 @@ __all__ = ["Fetch", "FetchStack", "Source"]
 Fetch = Callable[[str, tuple[int, ...], torch.dtype | None], tuple[Tensor, Grid | None]]
 """Return a tensor by its name and its shape, in a type; None for the model's. The grid is of a quantised one."""
 
-FetchStack = Callable[[str, tuple[int, int, int], torch.dtype | None], Iterator[tuple[Tensor, Grid | None]]]
-"""The same for the matrices of a tensor of all experts, which is not in memory at once."""
+FetchStack = Callable[[str, tuple[int, int, int], bool], Iterator[tuple[Tensor, Grid | None]]]
+"""The same for the matrices [out, in] of a tensor of all experts, which is not in memory at once.
+
+It takes the name, the shape [E, out, in], and whether it is stored as [E, in, out].
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,14 @@ class Source:
         return self.fetch_weight(name, shape, dtype)[0]
 
     def matrices(self, name: str, shape: tuple[int, int, int]) -> Iterator[tuple[Tensor, Grid | None]]:
-        """Fetch the matrices of a tensor of all experts."""
+        """Fetch the matrices of a tensor of all experts [E, out, in]."""
+        turned = self.names.experts_transposed
         if self.fetch_stack is not None:
-            yield from self.fetch_stack(name, shape, None)
+            yield from self.fetch_stack(name, shape, turned)
             return
-        for weight in self.fetch(name, shape, None):
-            yield weight, None
+        number, outputs, inputs = shape
+        for weight in self.fetch(name, (number, inputs, outputs) if turned else shape, None):
+            yield weight.t() if turned else weight, None
 
     def norm(self, name: str) -> NormWeights:
         """Fetch the weights of a norm of rows."""

@@ -5,6 +5,7 @@ Activations, which other engines round to fp8 by the scales of each token or lay
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,30 @@ class Fp8(StoredFormat):
             return StoredWeight(levels, rows, self.block[1], 8, floats=True)
         scales = tensors.take(found[0], (), (1,), (1, 1), (outputs,), (outputs, 1), types=SCALE_TYPES)
         return StoredWeight(levels, expanded(scales, outputs), inputs, 8, floats=True)
+
+    def read_stack(
+        self, tensors: Tensors, name: str, shape: tuple[int, int, int], turned: bool
+    ) -> Iterator[StoredWeight] | None:
+        """Read the weights of all experts; see `StoredFormat`. Blocks are of the tensor as it is stored."""
+        found = [f"{name}_{scale.removeprefix('weight_')}" for scale in self.scale_names]
+        found = [scale for scale in found if tensors.has(scale)]
+        if not found:
+            return None
+        number, outputs, inputs = shape
+        rows, columns = (inputs, outputs) if turned else (outputs, inputs)
+        levels = tensors.take(name, (number, rows, columns), types=(torch.float8_e4m3fn,))
+        height, width = self.block or (rows, columns)
+        blocks = number, -(-rows // height), -(-columns // width)
+        shapes = [blocks] if self.block else [blocks, (number,)]
+        scales = tensors.take(found[0], *shapes, types=SCALE_TYPES).view(blocks)
+        if self.static:
+            tensors.take(f"{name}_activation_scale", (), (number,), (number, 1, 1), types=SCALE_TYPES)
+        if turned:
+            levels, scales, height, width = levels.transpose(1, 2), scales.transpose(1, 2), width, height
+        return (
+            StoredWeight(level, scale.float().repeat_interleave(height, 0)[:outputs], width, 8, floats=True)
+            for level, scale in zip(levels, scales, strict=True)
+        )
 
 
 def expanded(scales: Tensor, outputs: int) -> Tensor:

@@ -23,15 +23,15 @@ _BIAS = 127
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4(StoredFormat):
-    """For a weight [E, in, out] of all experts, `NAME_blocks` uint8 [E, out, in / 32, 16] and `NAME_scales`."""
+    """For a weight of all experts, `NAME_blocks` uint8 [E, out, in / 32, 16] and `NAME_scales`."""
 
     def read_stack(
-        self, tensors: Tensors, name: str, shape: tuple[int, int, int]
+        self, tensors: Tensors, name: str, shape: tuple[int, int, int], turned: bool
     ) -> Iterator[StoredWeight] | None:
         """Read the weights of all experts; see `StoredFormat`."""
         if not tensors.has(f"{name}_blocks") and not tensors.has(f"{name}_scales"):
             return None
-        experts, inputs, outputs = shape
+        experts, outputs, inputs = shape
         size = experts, outputs, -(-inputs // _GROUP)
         blocks = tensors.take(f"{name}_blocks", (*size, _GROUP // 2), types=(torch.uint8,))
         exponents = tensors.take(f"{name}_scales", size, types=(torch.uint8,))
