@@ -6,11 +6,11 @@ import json
 from copy import deepcopy
 from typing import Any
 
-import pytest
 from example_servers.good_server import MODEL, transcripts
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from mutants.mutations import changed, with_body
+from support.about import about
 from support.laws import EXPLORED
 
 import plumbline_conformance.checks  # noqa: F401 - registers the suite
@@ -142,12 +142,13 @@ def test_scenarios_go_on_whatever_they_are_answered(scenario: str, answer: Any) 
     raise AssertionError("a scenario without an end")
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_an_answer_beside_those_that_did_not_end_gets_verdicts(scenario: str) -> None:
+def test_an_answer_beside_those_that_did_not_end_gets_verdicts() -> None:
     """Other requests get no answer, so only this unexpected one is checked."""
-    every = transcripts()[scenario].exchanges
-    late = [changed(one, error="TimeoutError", frames=[]) for one in every]
-    for place, one in enumerate(every):
-        for content in (b"data: {}\n\ndata: [DONE]\n\n", b"[]", b'"x"'):
-            answered = changed(one, status=200, frames=[(0.0, content)])
-            judged(scenario, [*late[:place], answered, *late[place + 1 :]])
+    for scenario in SCENARIOS:
+        with about(scenario):
+            every = transcripts()[scenario].exchanges
+            late = [changed(one, error="TimeoutError", frames=[]) for one in every]
+            for place, one in enumerate(every):
+                for content in (b"data: {}\n\ndata: [DONE]\n\n", b"[]", b'"x"'):
+                    answered = changed(one, status=200, frames=[(0.0, content)])
+                    judged(scenario, [*late[:place], answered, *late[place + 1 :]])

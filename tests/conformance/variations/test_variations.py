@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.about import about
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
@@ -59,32 +60,32 @@ def exchange(path: str, body: Json) -> Exchange:
     return found
 
 
-@pytest.mark.parametrize("case", SAYS, ids=lambda case: case.slug)
-def test_a_variation_says_the_same(case: Case) -> None:
-    for surface, path in PATHS.items():
-        for asked, body in requests():
-            if asked != path:
-                continue
-            found = fold(surface, case.change(exchange(path, body)))
-            (choice,) = found.choices
-            said = [(call.name, json.loads(call.arguments)) for call in choice.calls]
-            assert (choice.content, said) == (("", [(TOOL, ARGUMENTS)]) if body["tools"] else (TEXT, [])), (
-                path
+def test_a_variation_says_the_same() -> None:
+    for case in SAYS:
+        with about(case.slug):
+            for surface, path in PATHS.items():
+                for asked, body in requests():
+                    if asked != path:
+                        continue
+                    found = fold(surface, case.change(exchange(path, body)))
+                    (choice,) = found.choices
+                    said = [(call.name, json.loads(call.arguments)) for call in choice.calls]
+                    assert (choice.content, said) == (
+                        ("", [(TOOL, ARGUMENTS)]) if body["tools"] else (TEXT, [])
+                    ), path
+                    if surface != "completions" or not body["stream"]:
+                        names = ("input", "output") if surface == "responses" else ("prompt", "completion")
+                        assert [found.usage[f"{name}_tokens"] for name in names] == [11, 7]
+
+
+def test_a_variation_changes_something() -> None:
+    for case in (case for case in CASES if case.change is not PLAIN.change):
+        with about(case.slug):
+            originals = [exchange(path, body) for path, body in requests()]
+            assert any(
+                (varied.frames, varied.headers) != (old.frames, old.headers)
+                for old, varied in ((old, case.change(old)) for old in originals)
             )
-            if surface != "completions" or not body["stream"]:
-                names = ("input", "output") if surface == "responses" else ("prompt", "completion")
-                assert [found.usage[f"{name}_tokens"] for name in names] == [11, 7]
-
-
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.change is not PLAIN.change], ids=lambda case: case.slug
-)
-def test_a_variation_changes_something(case: Case) -> None:
-    originals = [exchange(path, body) for path, body in requests()]
-    assert any(
-        (varied.frames, varied.headers) != (old.frames, old.headers)
-        for old, varied in ((old, case.change(old)) for old in originals)
-    )
 
 
 SCHEMAS = {
@@ -97,25 +98,29 @@ NO_SCHEMA = "contract-unknown-events"
 """A client has to pass over events of later versions, which no schema of today has."""
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in SAYS if case.slug != NO_SCHEMA], ids=lambda case: case.slug
-)
-def test_every_answer_matches_the_contract(case: Case) -> None:
-    for path, body in requests():
-        whole, event = SCHEMAS[path]
-        found = case.change(exchange(path, body))
-        events = sse_json(found.body) if body["stream"] else [found.json]
-        assert [
-            problem for one in events for problem in violations(event if body["stream"] else whole, one)
-        ] == []
+def test_every_answer_matches_the_contract() -> None:
+    for case in (case for case in SAYS if case.slug != NO_SCHEMA):
+        with about(case.slug):
+            for path, body in requests():
+                whole, event = SCHEMAS[path]
+                found = case.change(exchange(path, body))
+                events = sse_json(found.body) if body["stream"] else [found.json]
+                assert [
+                    problem
+                    for one in events
+                    for problem in violations(event if body["stream"] else whole, one)
+                ] == []
 
 
-@pytest.mark.parametrize("case", SAYS, ids=lambda case: case.slug)
-def test_events_are_numbered_in_order(case: Case) -> None:
-    for path, body in requests():
-        if path == "/responses" and body["stream"]:
-            numbers = [one["sequence_number"] for one in sse_json(case.change(exchange(path, body)).body)]
-            assert numbers == [*range(len(numbers))]
+def test_events_are_numbered_in_order() -> None:
+    for case in SAYS:
+        with about(case.slug):
+            for path, body in requests():
+                if path == "/responses" and body["stream"]:
+                    numbers = [
+                        one["sequence_number"] for one in sse_json(case.change(exchange(path, body)).body)
+                    ]
+                    assert numbers == [*range(len(numbers))]
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
