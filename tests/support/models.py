@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import cache
@@ -260,6 +261,18 @@ def hold_steps(engine: NativeEngine) -> threading.Event:
 
     runner.forward = held
     return let
+
+
+def slow_down(engine: NativeEngine) -> None:
+    """Let each step take 10 ms more, so that an answer of hundreds of tokens lasts for seconds."""
+    runner = engine._keeper.core._runner  # type: ignore[attr-defined]
+    forward = runner.forward
+
+    def delayed(inputs: Any) -> None:
+        time.sleep(0.01)
+        forward(inputs)
+
+    runner.forward = delayed
 
 
 def served(

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.models import answer_with, scripted, served, tiny_engine
+from support.models import answer_with, scripted, served, slow_down, tiny_engine
 from support.servers.asgi import as_catalog
 from support.servers.live import Live, live
 
@@ -397,7 +397,9 @@ def test_a_server_that_stops_finishes_responses_in_the_background(tmp_path: Path
 def test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event(twice: bool) -> None:
     """ERR-12: the client gets an error event instead of a broken connection, also after a second Ctrl-C."""
     endless = {**BODY, "stream": True, "ignore_eos": True}
-    with live(lambda: served(tiny_engine()), Settings(shutdown_timeout=600 if twice else 0.1)) as server:
+    engine = tiny_engine()
+    with live(lambda: served(engine), Settings(shutdown_timeout=600 if twice else 0.1)) as server:
+        slow_down(engine)
         events = []
         with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=endless, timeout=20) as stream:
             for line in stream.iter_lines():
