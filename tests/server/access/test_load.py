@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from typing import Any
 
 import msgspec
 import pytest
 from support.bodies import BODIES, each_api
-from support.models import GatedEngine, scripted, served, tiny_engine, until
+from support.models import GatedEngine, scripted, served, slow_down, tiny_engine, until
 from support.servers.asgi import serving
 
 from plumbline.engines.port import EngineStats
@@ -66,6 +65,7 @@ async def test_more_choices_than_a_client_may_have_are_the_requests_mistake() ->
 async def test_a_client_that_has_its_share_gets_a_429_and_others_do_not() -> None:
     """HTTP-05: one key cannot fill the queue for the others."""
     engine = tiny_engine(max_num_seqs=2, max_num_waiting=8, max_seqs_per_client=3)
+    slow_down(engine)
     async with serving(served(engine), api_keys=("a", "b")) as server:
         path = "/v1/chat/completions"
         body = {**BODIES[path], "stream": True, "ignore_eos": True, "max_completion_tokens": 400}
@@ -101,13 +101,7 @@ async def test_a_request_that_would_wait_too_long_is_a_429_at_once() -> None:
     """HTTP-05: the engine runs one request at a time, 50 ms each; of 100 at once it admits what it can in a second."""
     engine = tiny_engine(max_num_seqs=1)
     engine.admission.max_queue_seconds = 1.0
-    forward = engine._keeper.core._runner.forward  # type: ignore[attr-defined]
-
-    def slow(inputs: Any) -> None:
-        time.sleep(0.01)
-        forward(inputs)
-
-    engine._keeper.core._runner.forward = slow  # type: ignore[attr-defined]
+    slow_down(engine)
     body = {**BODIES["/v1/chat/completions"], "max_tokens": 5, "ignore_eos": True}
     async with serving(served(engine)) as server:
         for _ in range(4):  # It learns from requests that wait.

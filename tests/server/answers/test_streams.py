@@ -9,7 +9,16 @@ from functools import cached_property
 from typing import Any
 
 import pytest
-from support.models import RENDERER, GatedEngine, answer_with, scripted, served, tiny_engine, until
+from support.models import (
+    RENDERER,
+    GatedEngine,
+    answer_with,
+    scripted,
+    served,
+    slow_down,
+    tiny_engine,
+    until,
+)
 from support.servers.asgi import Event, Server, serving
 
 from plumbline.engines.port import GenerateRequest, TokenChunk
@@ -382,6 +391,7 @@ async def test_our_engine_answers_many_as_it_answers_one() -> None:
 async def test_leaving_while_waiting_frees_the_place_in_the_queue(stream: bool) -> None:
     """HTTP-11, HTTP-05 with the native engine: one request runs, one waits, the third is a 429."""
     engine = tiny_engine(max_num_seqs=1, max_num_waiting=1)
+    slow_down(engine)
     path = "/v1/completions"
     long = {**BODIES[path], "ignore_eos": True, "max_tokens": 450}
     async with serving(served(engine)) as server:
