@@ -64,15 +64,15 @@ def compile_or_error(dialect: str, schema: dict[str, Any]) -> Constraint | Const
 
 
 def hostile_names() -> list[tuple[str, tuple[str, ...]]]:
-    """Return the names to try with each dialect: half of them, the other half with the next dialect of its format.
+    """Return the names to try with each dialect: a third of them, the others with the next two dialects of its format.
 
-    A format that one dialect has is tried with all names.
+    A format that one or two dialects have is tried with all names.
     """
     formats: dict[type, list[str]] = {}
     for name in TOOL_NAMES:
         formats.setdefault(type(TOOL_DIALECTS[name].sections[0].call_format), []).append(name)
     return [
-        (name, HOSTILE if EXPLORED or len(alike) == 1 else HOSTILE[place % 2 :: 2])
+        (name, HOSTILE if EXPLORED or len(alike) < 3 else HOSTILE[place % 3 :: 3])
         for alike in formats.values()
         for place, name in enumerate(alike)
     ]

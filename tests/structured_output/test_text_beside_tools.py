@@ -215,7 +215,7 @@ def test_a_document_beside_tools_arrives_unchanged(name: str) -> None:
     """SO-01: whatever its strings look like, and however the output was cut."""
     model = answering(name)
 
-    @settings(max_examples=EXPLORED // 20 or 5)
+    @settings(max_examples=EXPLORED // 20 or 3)
     @given(
         document=_documents(name),
         sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3),

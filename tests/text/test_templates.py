@@ -238,7 +238,7 @@ def ours(family: str, prompt: ChatPrompt) -> str | None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=EXPLORED or 5)
+@settings(max_examples=EXPLORED or 3)
 @given(data=st.data())
 def test_a_prompt_is_the_one_that_transformers_makes_or_both_refuse(family: str, data: st.DataObject) -> None:
     messages = data.draw(conversations())

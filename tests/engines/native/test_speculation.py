@@ -75,7 +75,7 @@ def answers(engine: Build, kind: str, speculation: bool) -> tuple[Any, int]:
     driver = engine(speculation=speculation, max_model_len=140, max_num_seqs=2)
     for number in range(8):
         temperature = 0.5 * (number % 2)
-        add(driver, str(number), [3, 4, 5, 6] * 4, kind, max_tokens=60, seed=number, temperature=temperature)
+        add(driver, str(number), [3, 4, 5, 6] * 4, kind, max_tokens=50, seed=number, temperature=temperature)
     driver.run()
     speculator = driver.core.scheduler.speculator
     return (dict(driver.tokens), driver.finished), speculator.num_proposed if speculation else 0

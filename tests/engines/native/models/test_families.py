@@ -84,7 +84,6 @@ def test_prompts_whole_in_chunks_and_after_a_cached_beginning_have_the_logits_of
     driver = Driver(model)
     whole, chunked = driver.add(prompt(50, seed=1), 56), driver.add(prompt(50, seed=1)[:40] + [3] * 9, 56)
     driver.step([(whole, 50)])
-    assert_same(whole, reference)
     compared = [whole, chunked]
     if not model.description.state_bytes(4):  # Of those that keep states, blocks of the cache are not enough.
         compared.append(driver.fork(whole, prompt(50, seed=1)[:32] + prompt(11, seed=4), 48))
