@@ -60,7 +60,7 @@ def family_difference(case: Any, make: Maker) -> float:
 
 
 def _logits(model: Any, device: torch.device) -> Iterator[Tensor]:
-    caches = model.allocate_kv(4, 8)
+    caches = model.allocate_kv(4, 8, num_states=2)
     for tokens, starts, lengths, slots, positions, decodes in _STEPS:
 
         def whole(values: list[Any], dtype: torch.dtype = torch.int64) -> Tensor:
@@ -75,6 +75,7 @@ def _logits(model: Any, device: torch.device) -> Iterator[Tensor]:
             max_query_len=max(b - a for a, b in itertools.pairwise(starts)),
             max_seq_len=max(lengths),
             num_decodes=decodes,
+            state_rows=whole([1, 0][: len(lengths)]),
         )
         yield model.compute_logits(model.forward(whole(tokens), batch, caches)[: starts[-1]])
 
