@@ -100,7 +100,7 @@ struct Bytes {
     I total{};
     for (long i = 0; i < count; i += LANES) {
       I rounded = (I)(load(x + i) * inverse + shift) - 0x4b400000;
-      total += rounded;
+      total += (I)((U)rounded << 24) >> 24;  // The byte: numbers that are not finite would overflow the sum.
       store_as(values.data() + at + i, __builtin_convertvector(rounded, B));
     }
     int32_t sum = 0;

@@ -188,6 +188,18 @@ struct Rope {
   int threads;
 };
 
+// Write the values of a token, [kv_heads, dim], to the cache, each head normalised if its norms say so.
+template <typename T>
+void write_values(const T* row, const Heads& h, T* to) {
+  long width = h.kv_heads * h.dim;
+  if (!width) return;  // Heads without keys have no cache.
+  if (!h.values) std::memcpy(to, row, sizeof(T) * width);
+  for (long at = 0; h.values && at < width; at += h.dim) {
+    float mean, inverse_rms = inverse(row + at, h.dim, false, h.eps, mean);
+    for (long i = at; i < at + h.dim; i += LANES) store(to + i, load(row + i) * inverse_rms);
+  }
+}
+
 // Rotate q and k, write k and v to the cache, and q to a tensor of its own.
 template <typename T>
 void rope(const Rope<T>& r) {
@@ -212,12 +224,6 @@ void rope(const Rope<T>& r) {
                    : r.k_cache + (slot * h.kv_heads + head - h.heads) * h.dim;
       rotate(row, cos, weight, mean, scale, h, is_q ? factor : 1.0f, to);
     }
-    if (slot < 0) return;
-    T* values = r.v_cache + slot * h.kv_heads * h.dim;
-    if (!h.values) std::memcpy(values, row, sizeof(T) * h.kv_heads * h.dim);
-    for (long at = 0; h.values && at < h.kv_heads * h.dim; at += h.dim) {
-      float inverse_rms = inverse(row + at, h.dim, false, h.eps, mean);
-      for (long i = at; i < at + h.dim; i += LANES) store(values + i, load(row + i) * inverse_rms);
-    }
+    if (slot >= 0) write_values(row, h, r.v_cache + slot * h.kv_heads * h.dim);
   });
 }
