@@ -1,7 +1,7 @@
 // Gated delta nets and state spaces: what `delta/net.py` computes in torch, token by token for all mixes of sequences.
 //
-// A state is too large for registers, and half of it fits the first-level cache. So a part of the work is some columns
-// of the state of one head of one sequence, which it takes through all tokens of the step.
+// A state is too large for registers, and half of it fits the first-level cache. So each thread takes a few columns of the
+// state of one head of one sequence through all tokens of the step.
 #pragma once
 #include <cmath>
 #include <vector>
@@ -49,7 +49,7 @@ struct Run {
   long channels() const { return 2 * keys() + values(); }
   long first(long sequence) const { return s.query_start[sequence]; }
   long length(long sequence) const { return s.query_start[sequence + 1] - s.query_start[sequence]; }
-  // A sequence that begins has an empty state, whatever its row holds.
+  // A new sequence starts from zeros: its row still has the state of an earlier one.
   bool is_fresh(long sequence) const { return s.seq_lens[sequence] == length(sequence); }
 };
 

@@ -1,8 +1,8 @@
 // Products of a few rows with packed columns, the one loop of linear layers and of attention.
 //
 // A matrix is packed in panels of columns: for each word of the summed dimension the columns of a panel lie side by
-// side. A word is one number, or two bf16 where `vdpbf16ps` multiplies pairs. Each result is summed in the order of the words by one
-// accumulator, so its bits do not depend on how many rows are computed together.
+// side. A word is one number, or two bf16 where `vdpbf16ps` multiplies pairs. One accumulator sums each result in the
+// order of the words, so its bits do not depend on how many rows are computed together.
 #pragma once
 #include "vector.h"
 

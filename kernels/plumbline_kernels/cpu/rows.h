@@ -69,7 +69,8 @@ enum Activation : int32_t { SILU, GELU, OSS, RELU2 };
 // The one with tanh, 0.5 (1 + tanh(y)) = sigmoid(2 y).
 inline F gelu(F x) { return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x)); }
 
-// act(gate) * up of gate_up [tokens, 2 * width]; OSS is the one of gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers. Without a gate, rows are [width], and up is 1.
+// act(gate) * up of gate_up [tokens, 2 * width]; without a gate, rows are [width], and up is 1. OSS is the activation of
+// gpt-oss, gate * sigmoid(1.702 gate) * (up + 1) of clamped numbers.
 template <typename T>
 void gate(const T* gate_up, T* out, long tokens, long width, Activation activation, bool gated, int threads) {
   each_token(tokens, 2 * width, threads, [&](long token) {

@@ -1,7 +1,7 @@
 // Products on the tiles of AMX, where a processor has them: sixteen rows by sixteen columns, of 64 bytes each.
 //
-// A tile adds products of bf16 in an order of its own. So all rows are computed on tiles where there are any, a single one
-// too, and its bits do not depend on how many there are. Sums of bytes are exact, so few rows are left to vectors.
+// Tiles add products of bf16 in another order than vectors do. So all rows are computed on tiles, even a single one: its
+// bits must not depend on the number of rows. Sums of bytes are exact, so vectors may take the last few rows.
 #pragma once
 #include <type_traits>
 
@@ -16,7 +16,7 @@ namespace tiles {
 
 constexpr int ROWS = 16, WORDS = 16;  // Of a tile.
 
-// Whether this process may use tiles: Linux has to be asked, as their state is eight kilobytes for each thread.
+// Whether this process may use tiles. Linux must be asked, because their state takes eight kilobytes of each thread.
 inline bool allowed() {
   static const bool granted = [] {
     constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -37,7 +37,7 @@ inline void configure(int rows, int words = WORDS) {
   _tile_loadconfig(&shapes);
 }
 
-// The compiler takes numbers of tiles that are written out alone, hence macros: for sums T, and columns in tile C.
+// The compiler accepts only literal numbers of tiles, hence macros: T is the tile of sums, C that of columns.
 #define EACH_GROUP(N, DO) \
   DO(0, 5)                \
   if constexpr (N > 1) DO(1, 6) if constexpr (N > 2) DO(2, 7) if constexpr (N > 3) DO(3, 5)
@@ -89,7 +89,7 @@ inline void product(const int8_t* rows, long row_stride, const uint8_t* columns,
 }  // namespace tiles
 #endif
 
-// Whether `multiply` computes single rows as it does many.
+// Whether `multiply` uses tiles, for single rows as well.
 template <typename A>
 inline bool on_tiles() {
 #if defined(HAS_TILES)
@@ -98,7 +98,7 @@ inline bool on_tiles() {
   return false;
 }
 
-// `products`, on tiles where there are any; words that fill none are multiplied by vectors.
+// `products` on tiles where there are any; vectors multiply the last words, which do not fill a tile.
 template <typename A, int N>
 inline void multiply(long count, const typename A::Row* rows, long row_stride, const typename A::Element* columns,
                      long column_stride, long words, float* out, long out_stride, bool add) {

@@ -162,7 +162,7 @@ class Scheduler(RequestQueues):
             hashes.append(self.pool.remember(state.block_ids[index], parent, tokens))
 
     def snapshot(self, entry: Scheduled) -> int | None:
-        """Return the row to which the state of a request is copied after an entry that has been recorded, if to any."""
+        """Return the row to copy the state of a request to after a recorded entry; None if no copy is wanted."""
         return None if self._snapshots is None else self._snapshots.keep(entry.state)
 
     def verified(self, entry: Scheduled, accepted: int) -> None:

@@ -1,12 +1,12 @@
-"""Keep the states of prompts' beginnings, so that models whose layers keep one have a prefix cache.
+"""Cache the states of prompt beginnings, so that models with delta nets or state spaces have a prefix cache.
 
-Keys and values are kept for each token, so a later request goes on behind any block. A state is known where a chunk of
-a prompt ends, and nowhere else. Chunks are cut at two places, whose states are copied to rows that requests do not use:
+Keys and values are kept for each token, so a later request can continue after any block. A state is known only where a
+chunk of a prompt ends. Chunks are cut at two places, and the states there are copied to rows that no request uses:
 
-* behind the last whole block of a prompt, where the next turn of a conversation goes on;
-* where the blocks end that other prompts have left, such as those of a system prompt (Marconi, arXiv 2411.19379).
+* after the last whole block of a prompt, where the next turn of a conversation continues;
+* after the cached blocks that a prompt shares with earlier ones, such as a system prompt (Marconi, arXiv 2411.19379).
 
-The least recently used row is taken for the next state.
+When all rows are taken, the next state replaces the least recently used one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from plumbline.engines.request import RequestState
 __all__ = ["StateSnapshots"]
 
 LEAST = 256
-"""Tokens before a place where a chunk is cut: a step more would take longer than it saves for a short prompt."""
+"""The first token at which a chunk may be cut: for shorter prompts one more step would take longer than it saves."""
 
 
 class StateSnapshots:
-    """Know which rows have the states behind which blocks.
+    """Find the row with the state after a block, by the hash of the block.
 
     Args:
         first: the first row.
@@ -45,11 +45,11 @@ class StateSnapshots:
         """Prepare a request for its first chunk.
 
         Args:
-            state: gets the row of its beginning's state, and the ends of chunks whose states are wanted.
+            state: receives the row with the state of its beginning, and the ends of chunks whose states are wanted.
             hashes: of the cached blocks at its beginning.
 
         Returns:
-            How many of these blocks have a state behind the last one.
+            How many of these blocks are used: there is a state after the last of them.
         """
         known = next((n for n in range(len(hashes), 0, -1) if hashes[n - 1] in self._rows), 0)
         state.snapshot = self._used(hashes[known - 1]) if known else None
@@ -61,11 +61,11 @@ class StateSnapshots:
         return known
 
     def cut(self, state: RequestState, start: int, count: int) -> int:
-        """Return how many of `count` tokens from `start` are computed before a state is copied."""
+        """Return how many of `count` tokens from `start` to compute, so that the chunk ends where a state is wanted."""
         return next((end - start for end in state.snapshot_ends if start < end < start + count), count)
 
     def keep(self, state: RequestState) -> int | None:
-        """Return the row for the state of a request behind its computed tokens, if it is wanted and not known."""
+        """Return the row to copy the state after the computed tokens to; None if it is unwanted or known."""
         if state.num_computed_tokens not in state.snapshot_ends:
             return None
         name = state.block_hashes[-1]
