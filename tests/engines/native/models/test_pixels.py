@@ -184,6 +184,7 @@ def test_an_image_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     ("LayoutLMv2ImageProcessor", {}, "LayoutLMv2ImageProcessor"),
     ("PixtralImageProcessor", {"size": {"shortest_edge": 20}}, "shortest_edge"),
     ("PixtralImageProcessor", {"size": {"longest_edge": 0}}, "longest_edge"),
+    ("PixtralImageProcessor", {"size": {"longest_edge": 20.5}}, "longest_edge"),
     ("PixtralImageProcessor", {"size": {"longest_edge": 900}}, "16900 patches"),
     ("PixtralImageProcessor", {"do_center_crop": True}, "do_center_crop"),
     ("Gemma4ImageProcessor", {"max_soft_tokens": 71}, "max_soft_tokens"),
@@ -209,6 +210,7 @@ def test_what_a_processor_does_besides_is_refused_by_name(
     ("PixtralImageProcessor", WHOLE["PixtralImageProcessor"], {"spatial_merge_size": 1}, "7 x 7 pixels"),
     ("PixtralImageProcessor", WHOLE["PixtralImageProcessor"], {"image_break_token": "<br>"}, "image_break_token"),
     ("Llama4ImageProcessor", WHOLE["Llama4ImageProcessor"], {"pixel_shuffle_ratio": 1.0}, "tokens"),
+    ("Llama4ImageProcessor", WHOLE["Llama4ImageProcessor"], {"pixel_shuffle_ratio": 2.0}, "pixel_shuffle_ratio"),
     ("Llama4ImageProcessor", WHOLE["Llama4ImageProcessor"], {"image_token": "<i>"}, "image_token"),
 ])  # fmt: skip
 def test_a_processor_with_other_tokens_for_an_image_is_refused(

@@ -112,11 +112,14 @@ def test_the_size_of_an_image_is_that_of_transformers(
 
 @pytest.mark.parametrize(("family", "change", "problem"), [
     ("qwen2_vl", {"in_channels": 1}, "in_channels"),
-    ("qwen2_vl", {"hidden_size": 40}, "40 numbers"),
+    ("qwen2_vl", {"hidden_size": 40}, "hidden_size .* is 40"),
     ("qwen2_vl", {"model_type": "siglip_vision_model"}, "siglip_vision_model"),
     ("qwen2_vl", {"num_heads": 3}, "num_heads"),
     ("qwen2_vl", {"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
     ("qwen2_vl", {"rope_parameters": {"surprise": 1}}, "surprise"),
+    ("qwen2_vl", {"rope_parameters": {"rope_theta": -1.0}}, "rope_theta"),
+    ("qwen2_vl", {"rope_parameters": {"rope_theta": float("nan")}}, "rope_theta"),
+    ("qwen2_vl", {"rope_parameters": []}, "rope_parameters"),
     ("qwen2_vl", {"surprise": 1}, "surprise"),
     ("qwen3_vl", {"num_position_embeddings": 15}, "num_position_embeddings"),
     ("qwen3_vl", {"deepstack_visual_indexes": [1, 3]}, "deepstack_visual_indexes"),

@@ -330,7 +330,12 @@ def test_bounds_of_layers_that_are_not_clipped_are_left_alone(tmp_path: Path) ->
     (GEMMA3 | {"mm_tokens_per_image": 5}, "mm_tokens_per_image"),
     (GEMMA3 | {"mm_tokens_per_image": 16}, "sliding_window"),
     (GEMMA3 | {"vision_config": CLIP}, "siglip_vision_model"),
-    (GEMMA3 | {"boi_token_index": 4000}, "4000"),
+    (GEMMA3 | {"boi_token_index": 4000}, "boi_token_index.* 4000"),
+    (GEMMA3 | {"eoi_token_index": 4000}, "eoi_token_index.* 4000"),
+    ({"model_type": "gemma4", "vision_config": POOLED, "image_token_id": IMAGE, "boi_token_id": 4000},
+     "boi_token_id"),
+    ({"model_type": "gemma4", "vision_config": POOLED | {"rms_norm_eps": -1.0}}, "rms_norm_eps"),
+    ({"model_type": "gemma4", "vision_config": []}, "vision_config"),
 ])  # fmt: skip
 def test_what_is_not_known_of_images_is_refused_by_name(change: dict[str, Any], problem: str) -> None:
     config = json.loads(CASES[0].config().to_json_string()) | {"model_type": "llava"}

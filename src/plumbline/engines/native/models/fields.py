@@ -6,6 +6,7 @@ not known may change what the model computes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -103,7 +104,7 @@ class Fields:
         return value
 
     def number(self, name: str, default: float) -> float:
-        """Return a number.
+        """Return a finite number.
 
         Raises:
             UnsupportedModelError: it is something else.
@@ -113,7 +114,22 @@ class Fields:
             raise UnsupportedModelError(
                 f"{name} must be a number in config.json, not {value!r:.{MOST_SHOWN}}"
             )
+        if not abs(value) < math.inf:
+            raise UnsupportedModelError(f"{name} must be a finite number in config.json, not {value}")
         return float(value)
+
+    def part(self, name: str, default: Json | None = None) -> Fields:
+        """Return the fields of an object inside.
+
+        Raises:
+            UnsupportedModelError: it is something else, or missing without a default.
+        """
+        value = self.get(name, default)
+        if not isinstance(value, Mapping):
+            raise UnsupportedModelError(
+                f"{name} must be an object in config.json, not {value!r:.{MOST_SHOWN}}"
+            )
+        return Fields(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Return whether a field is set."""

@@ -51,7 +51,7 @@ class _Kind:
 
 
 def _read_any_llava(fields: Fields, text: ModelDescription) -> Vision:
-    kind = fields.get("vision_config", {}).get("model_type")
+    kind = fields.part("vision_config", {}).model_type
     return read_pixtral(fields, text) if kind == "pixtral" else read_llava(fields, text)
 
 
@@ -91,14 +91,9 @@ def read_vision(config: Json, text: ModelDescription) -> Vision:
         )
     try:
         with fields.readable():
-            vision = VISIONS[fields.model_type](fields, text)
+            return VISIONS[fields.model_type](fields, text)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"its images are not supported: {error}") from error
-    if (token := max(vision.tokens)) >= text.vocab_size:
-        raise UnsupportedModelError(
-            f"its images are not supported: {token}, an image_token_index, is not in the vocabulary"
-        )
-    return vision
 
 
 def read_preparation(folder: Path, vision: Vision) -> Preparation:

@@ -8,7 +8,14 @@ from plumbline.engines.native.models.description import ModelDescription, Unsupp
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields
 from plumbline.engines.native.models.vision.layers import Activation
 
-__all__ = ["check_scale", "chosen_layers", "read_activation", "read_axial_theta", "read_token"]
+__all__ = [
+    "check_scale",
+    "chosen_layers",
+    "read_activation",
+    "read_axial_theta",
+    "read_epsilon",
+    "read_token",
+]
 
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -26,7 +33,7 @@ def read_activation(fields: Fields, name: str, default: str) -> Activation:
         UnsupportedModelError: it is not known.
     """
     value = fields.get(name, default)
-    if value not in _ACTIVATIONS:
+    if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise UnsupportedModelError(
             f"{name} {value!r:.{MOST_SHOWN}} is not supported ({', '.join(_ACTIVATIONS)} are)"
         )
@@ -37,23 +44,41 @@ def read_axial_theta(fields: Fields, default: float) -> float:
     """Read the base of a rotation by line and column, whose type older configs call default.
 
     Raises:
-        UnsupportedModelError: the rotation is of another type.
+        UnsupportedModelError: the rotation is of another type, or the base is not positive.
     """
-    found = Fields(fields.get("rope_parameters", {}))
+    found = fields.part("rope_parameters", {})
     if (kind := found.get("rope_type", "axial")) not in ("axial", "default"):
         raise UnsupportedModelError(f"rope_type {kind!r:.{MOST_SHOWN}} is not supported (axial is)")
     theta = found.number("rope_theta", fields.number("rope_theta", default))
+    if theta <= 0:
+        raise UnsupportedModelError(f"rope_theta must be positive, not {theta}")
     found.finish()
     return theta
 
 
-def read_token(fields: Fields, name: str, default: int) -> int:
-    """Read the id of a special token, which has two names.
+def read_epsilon(fields: Fields, name: str, default: float) -> float:
+    """Read what a norm adds to a variance.
 
     Raises:
-        UnsupportedModelError: it is not a positive integer.
+        UnsupportedModelError: it is not a number, or less than 0.
     """
-    return fields.integer(f"{name}_token_id", fields.integer(f"{name}_token_index", default))
+    if (found := fields.number(name, default)) < 0:
+        raise UnsupportedModelError(f"{name} must not be less than 0, and is {found}")
+    return found
+
+
+def read_token(fields: Fields, name: str, default: int, text: ModelDescription) -> int:
+    """Read the id of a token of an image, such as `image_token_id`; older configs call it `image_token_index`.
+
+    Raises:
+        UnsupportedModelError: it is not a positive integer, or not in the vocabulary of the text.
+    """
+    found = fields.integer(f"{name}_token_id", fields.integer(f"{name}_token_index", default))
+    if found >= text.vocab_size:
+        raise UnsupportedModelError(
+            f"{name}_token_id (or {name}_token_index) is {found}, and the vocabulary has {text.vocab_size} tokens"
+        )
+    return found
 
 
 def chosen_layers(value: Any, layers: int) -> tuple[int, ...]:

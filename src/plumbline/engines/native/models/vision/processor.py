@@ -65,10 +65,15 @@ def read_processor(folder: Path, known: Mapping[str, Json]) -> Processor:
     """
     whole = _json(folder / "processor_config.json")
     found = whole.get("image_processor") or _json(folder / "preprocessor_config.json")
+    if not found:
+        raise UnsupportedModelError(
+            f"{folder} has no preprocessor_config.json, and no image_processor in processor_config.json"
+        )
     kind = str(found.get("image_processor_type") or "").removesuffix("Fast").removesuffix("Pil")
     if kind not in known:
         raise UnsupportedModelError(
-            f"image_processor_type {kind!r:.{MOST_SHOWN}} of its processor is not supported ({', '.join(known)} are)"
+            f"image_processor_type {kind!r:.{MOST_SHOWN}} of its processor is not supported; supported: "
+            f"{', '.join(known)}"
         )
     given = {name: value for name, value in found.items() if value is not None}
     images = Fields({**known[kind], **given})
@@ -139,9 +144,9 @@ def read_resample(fields: Fields, default: int) -> int:
     """
     if not fields.flag("do_resize", True):
         raise UnsupportedModelError("do_resize false is not supported")
-    if (resample := int(fields.get("resample", default))) not in _FILTERS:
-        raise UnsupportedModelError(f"resample {resample} is not one of Pillow's filters")
-    return resample
+    if (resample := fields.get("resample", default)) not in _FILTERS:
+        raise UnsupportedModelError(f"resample {resample!r:.{MOST_SHOWN}} is not one of Pillow's filters")
+    return int(resample)
 
 
 def _json(path: Path) -> dict[str, Any]:

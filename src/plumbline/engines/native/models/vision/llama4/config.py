@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
-from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
+from plumbline.engines.native.models.fields import MOST_SHOWN, Fields
 from plumbline.engines.native.models.vision.fields import read_axial_theta, read_token
 from plumbline.engines.native.models.vision.llama4.description import IMAGE, Llama4Vision, Tower
 
@@ -19,15 +19,14 @@ _UNUSED = (
 def read_llama4(fields: Fields, text: ModelDescription) -> Llama4Vision:
     """Read the config of Llama 4."""
     return Llama4Vision(
-        tower=_tower(fields.get("vision_config", {})),
+        tower=_tower(fields.part("vision_config", {})),
         placeholder=IMAGE,
-        token=read_token(fields, "image", 200092),
+        token=read_token(fields, "image", 200092, text),
         hidden_size=text.hidden_size,
     )
 
 
-def _tower(config: Json) -> Tower:
-    fields = Fields(config)
+def _tower(fields: Fields) -> Tower:
     if fields.model_type not in ("", "llama4_vision_model"):
         raise UnsupportedModelError("vision_config.model_type must be 'llama4_vision_model'")
     fields.without_effect(_UNUSED)
@@ -48,7 +47,9 @@ def _tower(config: Json) -> Tower:
         theta=read_axial_theta(fields, 10000.0),
     )
     if 1 / tower.merge != ratio or not tower.side or tower.side % tower.merge:
-        raise UnsupportedModelError(f"pixel_shuffle_ratio {ratio} does not fit {tower.side} patches a side")
+        raise UnsupportedModelError(
+            f"pixel_shuffle_ratio {ratio} does not fit {tower.side} patches a side (image_size / patch_size)"
+        )
     if tower.hidden_size % (4 * tower.heads):
         raise UnsupportedModelError("hidden_size must be a multiple of 4 times num_attention_heads")
     if tower.width != tower.hidden_size * tower.merge**2:

@@ -159,9 +159,13 @@ def _check_tokens(processor: Processor, vision: Llama4Vision) -> None:
     whole, tower = Fields(processor.whole), vision.tower
     if (found := whole.get("image_token", IMAGE)) != IMAGE:
         raise UnsupportedModelError(f"image_token {found!r:.{MOST_SHOWN}} is not supported ({IMAGE} is)")
-    merged = round(1 / whole.number("pixel_shuffle_ratio", 0.5) ** 2)
-    rows = (tower.image_size // whole.integer("patch_size", 14)) ** 2 // merged
+    if not 0.0 < (ratio := whole.number("pixel_shuffle_ratio", 0.5)) <= 1.0:
+        raise UnsupportedModelError(
+            f"pixel_shuffle_ratio {ratio} of its processor must be above 0 and at most 1"
+        )
+    rows = (tower.image_size // whole.integer("patch_size", 14)) ** 2 // round(1 / ratio**2)
     if rows != tower.rows:
         raise UnsupportedModelError(
-            f"processor_config.json gives a tile {rows} tokens, and config.json {tower.rows}"
+            f"patch_size and pixel_shuffle_ratio of processor_config.json give a tile {rows} tokens, and those of "
+            f"config.json {tower.rows}"
         )

@@ -27,7 +27,7 @@ def read_pixtral(fields: Fields, text: ModelDescription) -> PixtralVision:
         raise UnsupportedModelError(
             f"vision_feature_select_strategy {strategy!r:.{MOST_SHOWN}} is not supported with pixtral (full is)"
         )
-    tower = _tower(fields.get("vision_config"))
+    tower = _tower(fields.part("vision_config"))
     return _vision(
         fields,
         text,
@@ -45,7 +45,7 @@ def read_pixtral(fields: Fields, text: ModelDescription) -> PixtralVision:
 
 def read_mistral3(fields: Fields, text: ModelDescription) -> PixtralVision:
     """Read the config of Mistral Small 3.1 and 3.2, and Ministral 3: squares of patches are merged."""
-    tower = _tower(fields.get("vision_config", _MISTRAL3_TOWER))
+    tower = _tower(fields.part("vision_config", _MISTRAL3_TOWER))
     layers = chosen_layers(fields.get("vision_feature_layer", -1), tower.layers)
     if len(layers) > 1:
         raise UnsupportedModelError("vision_feature_layer must name one layer")
@@ -68,14 +68,13 @@ def _vision(
     fields: Fields, text: ModelDescription, tower: Tower, projector: Projector, *, token: int
 ) -> PixtralVision:
     check_scale(text)
-    token = read_token(fields, "image", token)
+    token = read_token(fields, "image", token, text)
     return PixtralVision(
         tower=tower, projector=projector, placeholder=token, token=token, hidden_size=text.hidden_size
     )
 
 
-def _tower(config: Json) -> Tower:
-    fields = Fields(config)
+def _tower(fields: Fields) -> Tower:
     if fields.model_type != "pixtral":
         raise UnsupportedModelError("vision_config.model_type must be 'pixtral'")
     fields.without_effect(_UNUSED)

@@ -79,9 +79,11 @@ def read_pixtral_processor(folder: Path, vision: PixtralVision) -> PixtralPrepar
     fields.without_effect("crop_size do_pad pad_size patch_size")
     fields.refuse("do_center_crop")
     size = fields.get("size")
-    if not isinstance(size, dict) or size.keys() != {"longest_edge"} or int(size["longest_edge"]) < 1:
-        raise UnsupportedModelError(f"size {size!r:.{MOST_SHOWN}} is not supported (longest_edge is)")
-    longest = int(size["longest_edge"])
+    longest = size["longest_edge"] if isinstance(size, dict) and size.keys() == {"longest_edge"} else None
+    if type(longest) is not int or longest < 1:
+        raise UnsupportedModelError(
+            f"size {size!r:.{MOST_SHOWN}} of its processor must have a longest_edge alone, a positive integer"
+        )
     if (count := (-(-longest // square) * vision.projector.merge) ** 2) > _MOST_PATCHES:
         raise UnsupportedModelError(
             f"longest_edge {longest} gives an image {count} patches, and {_MOST_PATCHES} are the most that is supported"
@@ -104,6 +106,6 @@ def _check_tokens(processor: Processor, vision: PixtralVision) -> None:
     square = whole.integer("patch_size", 16) * whole.integer("spatial_merge_size", 1)
     if square != vision.square:
         raise UnsupportedModelError(
-            f"processor_config.json gives a token {square} x {square} pixels of an image, and config.json "
-            f"{vision.square} x {vision.square}"
+            f"patch_size and spatial_merge_size of processor_config.json give a token {square} x {square} pixels, and "
+            f"those of config.json {vision.square} x {vision.square}"
         )

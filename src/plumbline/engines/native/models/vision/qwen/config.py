@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields
-from plumbline.engines.native.models.vision.fields import read_activation
+from plumbline.engines.native.models.vision.fields import read_activation, read_axial_theta, read_token
 from plumbline.engines.native.models.vision.qwen.description import QwenVision, Tower, TowerNames, Windows
 
 __all__ = ["read_qwen2", "read_qwen2_5", "read_qwen3"]
@@ -33,7 +33,7 @@ def read_qwen2(fields: Fields, text: ModelDescription) -> QwenVision:
     return _vision(
         fields, text, tower,
         Tower(width=width, activation=activation, rms=False, patch_bias=False, names=_QWEN2, **shape),
-        tower.integer("hidden_size", 3584),
+        "hidden_size",
     )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def read_qwen2_5(fields: Fields, text: ModelDescription) -> QwenVision:
             names=_QWEN2_5,
             **shape,
         ),
-        tower.integer("out_hidden_size", 3584),
+        "out_hidden_size",
     )
 
 
@@ -89,13 +89,13 @@ def read_qwen3(fields: Fields, text: ModelDescription) -> QwenVision:
             names=_QWEN3,
             **shape,
         ),
-        tower.integer("out_hidden_size", 3584),
+        "out_hidden_size",
     )
 
 
 def _fields(fields: Fields) -> Fields:
     """Return the fields of the tower; releases name the type of the model there."""
-    tower = Fields(fields.get("vision_config", {}))
+    tower = fields.part("vision_config", {})
     kinds = ("", fields.model_type, f"{fields.model_type}_vision")
     if tower.model_type not in kinds:
         raise UnsupportedModelError(
@@ -112,11 +112,6 @@ def _shape(tower: Fields, hidden_size: int, *, depth: int, patch: int) -> dict[s
     heads = tower.integer("num_heads", 16)
     if hidden_size % (4 * heads):
         raise UnsupportedModelError(f"the tower's width, {hidden_size}, must be a multiple of 4 * num_heads")
-    rotation = Fields(tower.get("rope_parameters", {}))
-    if (kind := rotation.get("rope_type", "axial")) not in ("axial", "default"):
-        raise UnsupportedModelError(f"rope_type {kind!r:.{MOST_SHOWN}} of the tower is not supported")
-    theta = rotation.number("rope_theta", 10000.0)
-    rotation.finish()
     return {
         "hidden_size": hidden_size,
         "layers": tower.integer("depth", depth),
@@ -124,7 +119,7 @@ def _shape(tower: Fields, hidden_size: int, *, depth: int, patch: int) -> dict[s
         "patch_size": tower.integer("patch_size", patch),
         "merge": tower.integer("spatial_merge_size", 2),
         "frames": tower.integer("temporal_patch_size", 2),
-        "theta": theta,
+        "theta": read_axial_theta(tower, 10000.0),
     }
 
 
@@ -142,15 +137,15 @@ def _layers(tower: Fields, name: str, default: list[int], depth: int) -> tuple[i
     return tuple(found)
 
 
-def _vision(
-    fields: Fields, text: ModelDescription, found: Fields, tower: Tower, hidden_size: int
-) -> QwenVision:
+def _vision(fields: Fields, text: ModelDescription, found: Fields, tower: Tower, name: str) -> QwenVision:
+    """Return the description, where `name` is the field of the tower with the width of its rows."""
+    hidden_size = found.integer(name, 3584)
     found.finish()
     if hidden_size != text.hidden_size:
         raise UnsupportedModelError(
-            f"the tower's rows have {hidden_size} numbers, and those of the text {text.hidden_size}"
+            f"{name} of vision_config is {hidden_size}, and the hidden_size of the text {text.hidden_size}"
         )
-    token = fields.integer("image_token_id", 151655)
+    token = read_token(fields, "image", 151655, text)
     return QwenVision(
         tower=tower,
         placeholder=token,

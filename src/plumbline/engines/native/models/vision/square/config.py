@@ -16,6 +16,7 @@ from plumbline.engines.native.models.vision.fields import (
     check_scale,
     chosen_layers,
     read_activation,
+    read_epsilon,
     read_token,
 )
 from plumbline.engines.native.models.vision.square.description import (
@@ -60,7 +61,7 @@ def _tower(kind: Any, patch: int, activation: str, eps: float) -> Callable[[Fiel
             image_size=fields.integer("image_size", 224),
             patch_size=fields.integer("patch_size", patch),
             activation=read_activation(fields, "hidden_act", activation),
-            eps=fields.number("layer_norm_eps", eps),
+            eps=read_epsilon(fields, "layer_norm_eps", eps),
         )
         if tower.hidden_size % tower.heads:
             raise UnsupportedModelError("hidden_size must be a multiple of num_attention_heads")
@@ -104,7 +105,7 @@ def read_llava(fields: Fields, text: ModelDescription) -> SquareVision:
         activation=read_activation(fields, "projector_hidden_act", "gelu"),
         bias=fields.flag("multimodal_projector_bias", True),
     )
-    token = read_token(fields, "image", 32000)
+    token = read_token(fields, "image", 32000, text)
     return SquareVision(
         tower=tower, projector=projector, placeholder=token, token=token, hidden_size=text.hidden_size
     )
@@ -122,14 +123,14 @@ def read_gemma3(fields: Fields, text: ModelDescription) -> SquareVision:
     for layer in text.layers:
         if isinstance(layer.mixer, Attention) and wanted > (layer.mixer.window or wanted):
             raise UnsupportedModelError(f"mm_tokens_per_image {wanted} is more than sliding_window")
-    start = read_token(fields, "boi", 255999)
+    start = read_token(fields, "boi", 255999, text)
     return SquareVision(
         tower=tower,
         projector=PoolingProjector(side=square, eps=tower.eps),
         placeholder=start,
         starts=(start,),
-        token=read_token(fields, "image", 262144),
-        ends=(read_token(fields, "eoi", 256000),),
+        token=read_token(fields, "image", 262144, text),
+        ends=(read_token(fields, "eoi", 256000, text),),
         around="\n\n",
         hidden_size=text.hidden_size,
         whole=True,
