@@ -1,10 +1,10 @@
 """Encode the images of requests before the core gets them, on a thread of its own, and keep the results.
 
 A step never waits for an image: prompts enter the core with the rows of their images. A thread encodes one image at a
-time, in turn for the requests that wait. A result is known by the hash of the image's file and of the request's
+time, in turn for the waiting requests. The key of a result is the hash of the image file and of the request's
 `cache_salt`; requests that use it at the same time share it. Memory is bounded: a request waits until its images fit
-beside those in use, and unused ones make room, the least recently used first. An image that takes too long is given up,
-and a new thread goes on with the others: a thread cannot be ended.
+beside those in use, and unused ones are dropped, the least recently used first. An image that takes too long is given
+up. A thread cannot be stopped, so a new one encodes the others.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _MOST_BYTES = 256 * 1024**2
 """Bytes of encoded images, in use and kept; those in use may have more if one request of the longest length has."""
 
 _LAYOUTS = 256
-"""Layouts that are kept by the hash of their file, asked for when a prompt is expanded and when it is read."""
+"""Layouts kept by the hash of their file: each is needed twice, to expand a prompt and to read it."""
 
 _HANGS = 2
 """Threads that may hang; until one of them ends, further images are refused."""
 
 
 def _digest(item: MediaItem, salt: str | None) -> bytes:
-    """Return the hash by which the image of a request is known: salts share nothing, not even a duration."""
+    """Return the key of a request's image: requests with different salts share nothing, so no timing shows a hit."""
     secret = b"" if salt is None else b"\x01" + salt.encode()
     key = hashlib.blake2b(secret, digest_size=32).digest()
     return hashlib.blake2b(item.data, digest_size=32, key=key).digest()
@@ -80,7 +80,7 @@ class _Hold(NamedTuple):
 
 
 def _seen(job: asyncio.Future[Tensor]) -> None:
-    """Take note of the failure of a job that no request waits for any more."""
+    """Retrieve the exception of a job, so that asyncio does not log one that no request waits for."""
     if not job.cancelled():
         job.exception()
 
@@ -122,11 +122,11 @@ class ImageReader:
         self._layouts: OrderedDict[bytes, ImageLayout] = OrderedDict()
         """By the hash of the file."""
         self._most_kept = _MOST_BYTES // row_bytes
-        """Rows beside which no unused ones are kept: those of one long prompt may take gigabytes."""
+        """Rows up to which unused images are kept: those of one long prompt may take gigabytes."""
         self._used: dict[bytes, _Image] = {}
         """By digest: images that requests need."""
         self._kept: OrderedDict[bytes, _Image] = OrderedDict()
-        """Encoded images that none needs, the least recently used first."""
+        """Encoded images that no request needs, the least recently used first."""
         self._holds: dict[str, _Hold] = {}
         """The requests that have room for their images."""
         self._waiting: dict[str, tuple[_Hold, asyncio.Future[None]]] = {}
@@ -167,7 +167,10 @@ class ImageReader:
         digests = await asyncio.to_thread(lambda: [_digest(item, salt) for item in items])
         await self._make_room(_Hold(request, dict(zip(digests, layouts, strict=True))))
         # One after the other, so that requests that wait take turns at the thread.
-        rows = [await self._rows(digest, item) for digest, item in zip(digests, items, strict=True)]
+        rows = [
+            await self._rows(digest, item, number)
+            for number, (digest, item) in enumerate(zip(digests, items, strict=True), 1)
+        ]
         assert [len(tensor) for tensor in rows] == [layout.num_rows for layout in layouts]
         starts = self._starts(request.media.token_ids, layouts)
         return tuple(
@@ -231,8 +234,8 @@ class ImageReader:
         while self._kept and _num_rows(self._used) + _num_rows(self._kept) > most:
             self._kept.popitem(last=False)
 
-    async def _rows(self, digest: bytes, item: MediaItem) -> Tensor:
-        """Return the rows of an image, which the first request that comes to it encodes for all."""
+    async def _rows(self, digest: bytes, item: MediaItem, number: int) -> Tensor:
+        """Return the rows of image `number` of a request; the first request that comes to it encodes it for all."""
         image = self._used[digest]
         if image.job is None:
             image.job = asyncio.create_task(self._encoded(image, item.data))
@@ -241,7 +244,7 @@ class ImageReader:
             # Others may need it, so the end of this request does not end it.
             return await asyncio.shield(image.job)
         except ImageError as error:
-            raise _refused(error) from error
+            raise _refused(number, error) from error
 
     async def _encoded(self, image: _Image, data: bytes) -> Tensor:
         """Encode an image when it is its turn; it gives up when no request needs it."""
@@ -271,18 +274,20 @@ class ImageReader:
             )
 
     async def _all_layouts(self, items: Sequence[MediaItem]) -> list[ImageLayout]:
-        """Return the layouts of images; those of large files are computed on a thread."""
-        try:
-            return await asyncio.to_thread(lambda: [self._layout_of(item.data) for item in items])
-        except ImageError as error:
-            raise _refused(error) from error
+        """Return the layouts of images, computed on a thread, as hashing a large file takes milliseconds."""
+        return await asyncio.to_thread(
+            lambda: [self._layout_of(item.data, number) for number, item in enumerate(items, 1)]
+        )
 
-    def _layout_of(self, data: bytes) -> ImageLayout:
-        """Return the layout of an image. Threads may call it at the same time: the last one to compute it keeps it."""
+    def _layout_of(self, data: bytes, number: int) -> ImageLayout:
+        """Return the layout of image `number` of a request. Threads may call it at the same time: the last one wins."""
         key = hashlib.blake2b(data, digest_size=32).digest()
         found = self._layouts.get(key)
         if found is None:
-            found = self._layouts[key] = self._layout(data)
+            try:
+                found = self._layouts[key] = self._layout(data)
+            except ImageError as error:
+                raise _refused(number, error) from error
             while len(self._layouts) > _LAYOUTS:
                 self._layouts.popitem(last=False)
         return found
@@ -300,5 +305,5 @@ def _num_rows(images: Mapping[bytes, _Image]) -> int:
     return sum(image.num_rows for image in images.values())
 
 
-def _refused(error: ImageError) -> RefusedRequestError:
-    return RefusedRequestError(f"the model cannot read this image, which {error}")
+def _refused(number: int, error: ImageError) -> RefusedRequestError:
+    return RefusedRequestError(f"the model cannot read image {number} of the request, which {error}")

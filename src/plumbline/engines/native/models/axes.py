@@ -2,7 +2,7 @@
 
 A token of text has one position. The tokens of an image have the position of the image, that plus their row, and that
 plus their column; a `Rope` says which pairs of a head rotate by which. After an image of R rows and C columns the text
-goes on max(R, C) positions later, not R * C. So the text behind images has its positions shifted by a number, and only
+goes on max(R, C) positions later, not R * C. So the positions of text after images are shifted by a constant, and only
 tokens of images need more than one position.
 """
 
@@ -44,23 +44,23 @@ def axis_positions(images: Sequence[PlacedImage], start: int, count: int) -> NDA
 
 
 def _shortened(image: PlacedImage) -> int:
-    """Return by how much less than its tokens an image takes of positions."""
+    """Return how many positions fewer than tokens an image takes."""
     return 0 if image.grid is None else len(image.rows) - max(image.grid)
 
 
 class AxisPositions:
-    """Keep what a step needs to know of the images of running requests, by their slots."""
+    """Store the shift of positions and the end of the last image of each running request, by slot."""
 
     def __init__(self, num_slots: int) -> None:
         self._shifts = np.zeros(num_slots, dtype=np.int64)
-        """What is subtracted from positions behind all images."""
+        """Subtracted from positions after all images."""
         self._ends = np.zeros(num_slots, dtype=np.int64)
-        """The position behind the last image."""
+        """The position after the last image."""
         self._has_grids = False
-        """Whether any request ever had an image with a grid."""
+        """Whether any request so far had an image with a grid."""
 
     def assign(self, state: RequestState) -> None:
-        """Take a request that has got a slot."""
+        """Store the images of a request that has got a slot."""
         grids = [image for image in state.images if image.grid is not None]
         self._has_grids = self._has_grids or bool(grids)
         self._shifts[state.slot] = sum(map(_shortened, grids))

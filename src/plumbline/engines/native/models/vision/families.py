@@ -1,4 +1,4 @@
-"""Know which models' images the engine reads: for each type of model its config, its processor and its tower."""
+"""Register the models whose images the engine reads: config reader, processor and tower for each type of model."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def read_preparation(folder: Path, vision: Vision) -> Preparation:
 
 
 def load_encoder(vision: Vision, checkpoint: Checkpoint, dtype: torch.dtype) -> VisionEncoder:
-    """Load the tower and the projector of a checkpoint of which `take_text` has named the tensors.
+    """Load the tower and the projector of a checkpoint, after `take_text` named its tensors.
 
     Products of 16 bits are five times as slow on a CPU that has none, so a tower runs in fp32 there.
     """

@@ -1,4 +1,4 @@
-"""Order the patches of an image by squares, and squares by windows, and say where each of them is."""
+"""Order the patches of an image by squares and windows, and compute their positions."""
 
 from __future__ import annotations
 
