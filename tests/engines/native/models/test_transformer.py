@@ -188,8 +188,30 @@ def test_steps_of_growing_size_record_few_programs() -> None:
     for count in range(60, 240, 10):
         sequence.tokens, sequence.num_computed_tokens = [1] * count, 0
         driver.step([(sequence, count)])
-        programs.append(model._backend._program)
+        programs.append(model._backend._recorded)
     assert len({id(program) for program in programs}) <= 3
+
+
+def test_a_step_on_an_old_cache_while_another_thread_records_writes_to_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine is renewed with a new cache while the thread that hung may still run a step on the old one."""
+    model = random_model(describe(BASE | {"model_type": "qwen3", "head_dim": 32}), 5, library=load())
+    old, new = Driver(model), Driver(model)
+    whole, sequence = model._run_layers, old.add([1] * 9, 9)
+
+    def interrupted(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        old.step([(sequence, 5)])
+        return whole(*arguments)
+
+    monkeypatch.setattr(model, "_run_layers", interrupted)
+    new.step([(new.add([1] * 9, 9), 9)])
+    before = [tensor.clone() for pair in new.kv_caches for tensor in pair]
+    old.step([(sequence, 4)])
+    after = [tensor for pair in new.kv_caches for tensor in pair]
+    torch.testing.assert_close(after, before, atol=0, rtol=0, equal_nan=True)
+    torch.testing.assert_close(old.kv_caches[0][0], new.kv_caches[0][0], equal_nan=True)
 
 
 @pytest.mark.parametrize("bits", [8, 4])

@@ -34,8 +34,8 @@ class RecordedBackend:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._program: tuple[Program, Tensor] | None = None
-        self._cache: Tensor | None = None
+        self._recorded: tuple[Program, Tensor, Tensor] | None = None
+        """The program, its result, and a cache that it writes to."""
 
     def norm(self, norm: Norm, weight: Tensor, bias: Tensor | None) -> PreparedNorm:
         """Keep the weights as they are."""
@@ -51,21 +51,23 @@ class RecordedBackend:
         given: Tensor | None = None,
     ) -> Tensor:
         """Run a step; the next step overwrites the result."""
-        tokens = token_ids.shape[0]
-        capacity = _CAPACITY if self._program is None else self._program[0].capacity
-        if self._program is None or tokens > capacity or caches[0][0] is not self._cache:
+        tokens, cache = token_ids.shape[0], caches[0][0]
+        # Read once: a thread that an engine has given up on may still run a step, on the cache before.
+        recorded = self._recorded
+        capacity = _CAPACITY if recorded is None else recorded[0].capacity
+        if recorded is None or tokens > capacity or cache is not recorded[2]:
             # Memory that no step touches is never used, so large buffers cost nothing until they are needed.
-            self._program = self._record(
+            program, result = self._record(
                 loop, caches, capacity if tokens <= capacity else max(tokens, 2 * capacity)
             )
-        program, result = self._program
+            recorded = self._recorded = program, result, cache
+        program, result, _ = recorded
         return result[: program.run(token_ids, batch, selection, given)]
 
     def _record(self, loop: Loop, caches: list[KVCache], capacity: int) -> tuple[Program, Tensor]:
-        self._cache = caches[0][0]
         # States have no blocks; a model of them alone has no attention that would ask.
         block_size = next((keys.shape[1] for keys, _ in caches if keys.dim() == 4), 1)
-        program = Program(self._library, block_size=block_size, dtype=self._cache.dtype, capacity=capacity)
+        program = Program(self._library, block_size=block_size, dtype=caches[0][0].dtype, capacity=capacity)
         return program, loop(_Recorder(program), caches)
 
 
