@@ -5,16 +5,17 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.weights.model_families import CASES, Case
 
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.models import describe, random_model
-from plumbline.engines.native.scheduling.pace import Pace, RowCost, attention_share
+from plumbline.engines.native.scheduling.pace import Pace, PromptBudget, RowCost, attention_share
 from plumbline.engines.native.scheduling.scheduler import Scheduler
 from plumbline.engines.port import GenerateRequest, SamplingParams
-from plumbline.engines.request import RequestState
+from plumbline.engines.request import PlacedImage, RequestState
 
 shares = st.sampled_from([0.0, 1e-4, 1e-3, 0.1])
 
@@ -80,6 +81,17 @@ def test_a_stream_waits_a_bounded_time_beside_any_prompts(
     # Only the first steps of each kind, whose time is unknown, may take longer.
     assert unknown <= 2
     assert steps < 20_000
+
+
+def test_an_image_may_take_what_is_kept_for_short_prompts_and_then_others_get_nothing() -> None:
+    long, short, further = state(1, 40), state(2, 10), state(3, 40)
+    long.images = (PlacedImage(0, torch.zeros(28, 1), b"picture", whole=True),)
+    budget = PromptBudget(None, 32, streams=False)
+    budget.keep([short])
+    assert budget.affordable(long, 0, 32) == 28
+    budget.spend(long, 0, 28)
+    assert budget.affordable(further, 0, 4) == 0
+    assert budget.affordable(short, 0, 4) == 4
 
 
 def test_without_streams_a_prompt_takes_whole_steps() -> None:

@@ -154,7 +154,8 @@ class PromptBudget:
         """
         needed = state.num_tokens - start
         kept = self.kept if needed > self.half else 0
-        count = min(needed, tokens - kept)
+        # A whole image may have taken tokens that were kept.
+        count = max(0, min(needed, tokens - kept))
         if self._pace is not None:
             count = self._in_time(self._pace, state, start, count, kept)
         for image in images_within(state.images, start, start + count):
