@@ -234,5 +234,6 @@ def _attend_case(name: str, head_dim: int, segments: int, capability: int, **con
         }
         | constants,
         config,
-        ("mma.sync",) if segments else ("wgmma",),
+        # A warp group multiplies at least 64 rows. With so many, heads of 512 spilled.
+        ("wgmma",) if config["block_m"] >= 64 else ("mma.sync",),
     )

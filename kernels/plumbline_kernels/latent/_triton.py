@@ -275,5 +275,5 @@ def compile_cases(capability: int = 90) -> Iterator[CompileCase]:
                 "SEGMENTS": segments,
             },
             config,
-            ("mma.sync",),
+            ("wgmma",) if config["block_m"] >= 64 else ("mma.sync",),
         )
