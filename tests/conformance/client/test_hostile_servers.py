@@ -193,7 +193,7 @@ def test_problems_without_end_are_not_all_reported() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("behave", [servers.never_ends, servers.drips, servers.repeats_continue])
 def test_answers_without_end_are_not_requested_forever(behave: Behaviour) -> None:
-    """After a dozen time-outs, the remaining scenarios are skipped."""
+    """After a dozen time-outs, twice, the remaining scenarios are skipped."""
     asked = 0
 
     async def counting(writer: asyncio.StreamWriter) -> None:
@@ -205,7 +205,8 @@ def test_answers_without_end_are_not_requested_forever(behave: Behaviour) -> Non
         target = Target(base_url=base_url, model="m")
         seen = asyncio.run(record(list(SCENARIOS.values()), target, patience=0.2))
 
-    assert asked <= 12 + 4
+    # A dozen and those under way; then the simple requests are insisted on, as often.
+    assert asked <= 2 * (12 + 4) + 1
     assert {finding.verdict for one in seen for finding in judge(one)} == {"inconclusive", "skipped"}
 
 
