@@ -107,7 +107,7 @@ def test_the_size_of_an_image_is_that_of_transformers(
     height, width = max(height, width // 200 + 1), max(width, height // 200 + 1)
     (least, most), plain = sorted(bounds), Colours(factor=None, mean=None, std=None)
     ours = QwenPreparation(square=square, least=least, most=most, resample=3, colours=plain)
-    assert ours._resized(height, width) == smart_resize(height, width, square, least, most)
+    assert ours.resized(height, width) == smart_resize(height, width, square, least, most)
 
 
 @pytest.mark.parametrize(("family", "change", "problem"), [

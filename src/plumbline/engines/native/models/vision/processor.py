@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plumbline.engines.media.images import decode_image, upright_size
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 
-__all__ = ["Colours", "Processor", "check_pixels", "read_colours", "read_processor", "read_resample"]
+__all__ = [
+    "Colours",
+    "Processor",
+    "ResizedPreparation",
+    "check_pixels",
+    "read_colours",
+    "read_processor",
+    "read_resample",
+]
 
 _MOST_PIXELS = 4096**2
 """Of what a tower reads; releases have 2.6 million at most."""
@@ -152,3 +162,32 @@ def read_resample(fields: Fields, default: int) -> int:
 def _json(path: Path) -> dict[str, Any]:
     found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizedPreparation(ABC):
+    """How an image that keeps about its shape becomes pixels: resized, rescaled, normalised."""
+
+    square: int
+    """Pixels of a side of the square that becomes a row."""
+    resample: int
+    """Pillow's number of the filter."""
+    colours: Colours
+
+    def size(self, data: bytes) -> tuple[int, int]:
+        """See `Preparation.size`."""
+        return self.resized(*upright_size(data))
+
+    def pixels(self, data: bytes) -> Tensor:
+        """See `Preparation.pixels`."""
+        image = decode_image(data)
+        height, width = self.resized(image.height, image.width)
+        return self.colours.tensor(image.resize((width, height), resample=self.resample))
+
+    @abstractmethod
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and the width that an image of this size gets.
+
+        Raises:
+            ImageError: nothing would be left of it.
+        """

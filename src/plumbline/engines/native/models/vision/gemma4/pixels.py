@@ -6,14 +6,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
-from plumbline.engines.media.images import decode_image, upright_size
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import Json
 from plumbline.engines.native.models.vision.gemma4.description import Gemma4Vision
 from plumbline.engines.native.models.vision.processor import (
-    Colours,
+    ResizedPreparation,
     check_pixels,
     read_colours,
     read_processor,
@@ -30,28 +27,13 @@ _WITHOUT_EFFECT = "crop_size do_center_crop do_pad pad_size size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gemma4Preparation:
+class Gemma4Preparation(ResizedPreparation):
     """How an image becomes pixels from 0 to 1."""
 
     rows: int
     """Of an image at most."""
-    square: int
-    """Pixels of a side of what becomes a row."""
-    resample: int
-    """Pillow's number of the filter."""
-    colours: Colours
 
-    def size(self, data: bytes) -> tuple[int, int]:
-        """See `Preparation.size`."""
-        return self._size(*upright_size(data))
-
-    def pixels(self, data: bytes) -> Tensor:
-        """See `Preparation.pixels`."""
-        image = decode_image(data)
-        height, width = self._size(image.height, image.width)
-        return self.colours.tensor(image.resize((width, height), resample=self.resample))
-
-    def _size(self, height: int, width: int) -> tuple[int, int]:
+    def resized(self, height: int, width: int) -> tuple[int, int]:
         """Return the largest size of about the same shape that has no more than the rows."""
         factor = math.sqrt(self.rows * self.square**2 / (height * width))
         lines, columns = int(factor * height / self.square), int(factor * width / self.square)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
-from plumbline.engines.media.images import ImageError, decode_image, upright_size
+from plumbline.engines.media.images import ImageError
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.vision.pixtral.description import BREAK, END, PixtralVision
 from plumbline.engines.native.models.vision.processor import (
-    Colours,
     Processor,
+    ResizedPreparation,
     check_pixels,
     read_colours,
     read_processor,
@@ -32,28 +30,14 @@ _DEFAULTS: Json = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PixtralPreparation:
-    """How an image becomes pixels."""
+class PixtralPreparation(ResizedPreparation):
+    """How an image becomes pixels: with a longest side."""
 
     longest: int
     """Pixels of a side, before it is rounded up to whole squares."""
-    square: int
-    """Pixels of a side of what becomes a row."""
-    resample: int
-    """Pillow's number of the filter."""
-    colours: Colours
 
-    def size(self, data: bytes) -> tuple[int, int]:
-        """See `Preparation.size`."""
-        return self._size(*upright_size(data))
-
-    def pixels(self, data: bytes) -> Tensor:
-        """See `Preparation.pixels`."""
-        image = decode_image(data)
-        height, width = self._size(image.height, image.width)
-        return self.colours.tensor(image.resize((width, height), resample=self.resample))
-
-    def _size(self, height: int, width: int) -> tuple[int, int]:
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """See `ResizedPreparation.resized`."""
         ratio, given = max(height, width) / self.longest, (height, width)
         if ratio > 1:
             height, width = int(height / ratio), int(width / ratio)

@@ -6,13 +6,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
-from plumbline.engines.media.images import decode_image, upright_size
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import MOST_SHOWN, Fields, Json
 from plumbline.engines.native.models.vision.processor import (
-    Colours,
+    ResizedPreparation,
     read_colours,
     read_processor,
     read_resample,
@@ -42,30 +39,15 @@ _EDGES = (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QwenPreparation:
-    """How an image becomes pixels: resized, rescaled, normalised."""
+class QwenPreparation(ResizedPreparation):
+    """How an image becomes pixels: within a least and a most number of them."""
 
-    square: int
-    """Pixels of a side of the square that becomes a row."""
     least: int
     """Pixels of an image after the resize, about."""
     most: int
-    resample: int
-    """Pillow's number of the filter."""
-    colours: Colours
 
-    def size(self, data: bytes) -> tuple[int, int]:
-        """See `Preparation.size`."""
-        return self._resized(*upright_size(data))
-
-    def pixels(self, data: bytes) -> Tensor:
-        """See `Preparation.pixels`."""
-        image = decode_image(data)
-        height, width = self._resized(image.height, image.width)
-        return self.colours.tensor(image.resize((width, height), resample=self.resample))
-
-    def _resized(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and the width that an image gets.
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """See `ResizedPreparation.resized`.
 
         They are the nearest whole numbers of squares. If these have too many or too few pixels, they are those with
         about the most or the least pixels in the same proportion.
