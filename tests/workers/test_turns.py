@@ -1,0 +1,139 @@
+"""Laws of turns: a place is never idle while somebody waits, and clients that wait are served evenly."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline.workers.turns import PlacesFullError, Turns
+
+COSTS = st.floats(0.01, 10.0)
+
+
+class Simulation:
+    """Clients that always want one more turn, on a clock that jumps to the next end of a turn."""
+
+    def __init__(self, places: int, costs: dict[str, list[float]], callers: int) -> None:
+        self.now = 0.0
+        self.turns = Turns(places, 1000, lambda: self.now)
+        self.places = places
+        self.seconds: Counter[str] = Counter()
+        self.costs = {client: itertools.cycle(each) for client, each in costs.items()}
+        self.ends: list[tuple[float, int, asyncio.Event]] = []
+        self.count = itertools.count()
+        self.callers = callers
+
+    async def call(self, client: str) -> None:
+        while True:
+            async with self.turns.turn(client):
+                cost = next(self.costs[client])
+                end = asyncio.Event()
+                self.ends.append((self.now + cost, next(self.count), end))
+                await end.wait()
+                self.seconds[client] += cost
+
+    async def run(self, turns: int) -> None:
+        tasks = [asyncio.create_task(self.call(client)) for client in self.costs for _ in range(self.callers)]
+        for _ in range(turns):
+            for _ in range(8):
+                await asyncio.sleep(0)
+            wanted = len(tasks)
+            assert len(self.ends) == min(self.places, wanted), "a place is idle while somebody waits"
+            self.ends.sort(key=lambda each: each[:2])
+            self.now, _, end = self.ends.pop(0)
+            end.set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@given(st.lists(st.lists(COSTS, min_size=1, max_size=4), min_size=2, max_size=4), st.integers(2, 4))
+def test_one_place_is_shared_by_time_whatever_turns_cost(costs: list[list[float]], callers: int) -> None:
+    # With one caller each, a client is never waiting when its own turn ends.
+    clients = {str(index): each for index, each in enumerate(costs)}
+    simulation = Simulation(1, clients, callers)
+    asyncio.run(simulation.run(200))
+    used = [simulation.seconds[client] for client in clients]
+    assert max(used) - min(used) <= 2 * max(map(max, costs)) + 1e-6
+
+
+@given(st.integers(1, 3), st.integers(2, 5), st.integers(1, 4))
+def test_several_places_go_to_all_clients(places: int, clients: int, callers: int) -> None:
+    simulation = Simulation(places, {str(index): [1.0] for index in range(clients)}, callers)
+    asyncio.run(simulation.run(120))
+    used = [simulation.seconds[str(index)] for index in range(clients)]
+    assert max(used) - min(used) <= 2 * places
+
+
+def test_a_client_that_comes_late_has_not_saved_up_time() -> None:
+    async def run() -> None:
+        simulation = Simulation(1, {"a": [1.0], "b": [1.0]}, 2)
+        alone = asyncio.create_task(simulation.call("a"))
+        for _ in range(50):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            simulation.now, _, end = simulation.ends.pop(0)
+            end.set()
+        alone.cancel()
+        await asyncio.gather(alone, return_exceptions=True)
+        simulation.ends.clear()
+        before = simulation.seconds["a"]
+        await simulation.run(20)
+        assert simulation.seconds["a"] - before >= 8
+        assert simulation.seconds["b"] >= 8
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=30))
+def test_cancelled_callers_leave_no_place_taken(callers: list[tuple[str, bool]]) -> None:
+    async def run() -> None:
+        turns = Turns(2, 1000)
+        release = asyncio.Event()
+
+        async def call(client: str) -> None:
+            async with turns.turn(client):
+                await release.wait()
+
+        tasks = []
+        for client, cancelled in callers:
+            task = asyncio.create_task(call(client))
+            tasks.append(task)
+            await asyncio.sleep(0)
+            if cancelled:
+                tasks[len(tasks) // 2].cancel()
+        release.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert turns.num_waiting == 0
+        async with turns.turn("a"), turns.turn("b"):
+            pass
+
+    asyncio.run(run())
+
+
+def test_one_client_can_fill_half_of_the_queue() -> None:
+    async def run() -> None:
+        turns = Turns(1, 4)
+        release = asyncio.Event()
+
+        async def call(client: str) -> None:
+            async with turns.turn(client):
+                await release.wait()
+
+        tasks = [asyncio.create_task(call("a")) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(PlacesFullError):
+            await call("a")
+        tasks += [asyncio.create_task(call("b")) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(PlacesFullError):
+            await call("c")
+        release.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
