@@ -2,106 +2,142 @@
 
 from __future__ import annotations
 
-import tracemalloc
-from functools import partial
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plumbline.text.templates.bounds import Steps
-from plumbline.text.templates.template import ChatTemplate, TemplateError
+from plumbline.text.templates import workers
+from plumbline.text.templates.template import ChatTemplate, TemplateError, TemplateSpec
+from plumbline.text.templates.workers import Rendering, WorkerTemplate, rendering_now
+from plumbline.workers.pool import Bounds
 
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}"
-        "{% endfor %}",
-        "{% for a in range(99999) if range(9999) | sum < 0 %}{% endfor %}",
-        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-    ],
+USER = [{"role": "user", "content": "x"}]
+TWICE = (
+    "{% set ns = namespace(x=(1,), y=(1,)) %}{% for i in range(40) %}"
+    "{% set ns.x = (ns.x, ns.x) %}{% set ns.y = (ns.y, ns.y) %}{% endfor %}"
 )
-def test_an_endless_template_ends(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline.text.templates.template.Steps", partial(Steps, 0.05))
-    with pytest.raises(TemplateError, match="CPU time"):
-        ChatTemplate(source).render([{"role": "user", "content": "x"}])
-
-
-GROWING = {
-    "times": "{{ 'x' * 1000000000 }}",
-    "times, from the left": "{{ 1000000000 * 'x' }}",
-    "times, of a list": "{{ [1] * 1000000000 }}",
-    "a width of JSON": "{{ [1] | tojson(indent=1000000000) }}",
-    "a format, of an object": "{{ ('%(a)s' * 1000) % {'a': 'x' * 1000000} }}",
-    "a format, of a list": "{{ ('{0[0]}' * 1000).format(['x' * 1000000]) }}",
-    "a join of attributes": "{{ ([{'a': 'x' * 1000000}] * 1000) | join(attribute='a') }}",
-    "a constant": "{% set x = ('x' * 1000) * 1000000 %}",
-    "a power": "{{ 2 ** 10000000000 }}",
-    "powers of powers": "{% set ns = namespace(n=3) %}{% for i in range(60) %}{% set ns.n = ns.n * ns.n %}{% endfor %}",
-    "joins": "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-    "sums": "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-    "sums of lists": "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-    "a width": "{{ '%1000000000d' % 1 }}",
-    "a width among the values": "{{ '%*d' % (1000000000, 1) }}",
-    "a format": "{{ '{:>1000000000}'.format(1) }}",
-    "a format with a width among the values": "{{ '{:{w}}'.format(1, w=1000000000) }}",
-    "the filter of formats": "{{ '%1000000000d'|format(1) }}",
-    "padding": "{{ 'x'.center(1000000000) }}",
-    "padding by a filter": "{{ 'x'|center(1000000000) }}",
-    "tabs": "{{ '\t\t'.expandtabs(1000000000) }}",
-    "indentation": "{{ 'x'|indent(1000000000, true) }}",
-    "slices": "{{ [1]|slice(1000000000)|list }}",
-    "batches": "{{ [1]|batch(1000000000, 0)|list }}",
-    "replacements": "{% set a = 'x' * 60000 %}{{ a.replace('x', a) }}",
-    "replacements by a filter": "{% set a = 'x' * 60000 %}{{ a|replace('x', a) }}",
-    "a list that is joined": "{% set a = 'x' * 60000 %}{{ ([a] * 60000)|join }}",
-    "a list that a method joins": "{% set a = 'x' * 60000 %}{{ ''.join([a] * 60000) }}",
-    "what it writes": "{% set a = 'x' * 60000 %}{% for i in range(60000) %}{{ a }}{% endfor %}",
+"""Two tuples of forty levels that share their entries: 2**40 entries for whatever walks them."""
+ENDLESS = {
+    "loops": "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}"
+    "{% endfor %}",
+    "a condition of a loop": "{% for a in range(99999) if range(9999) | sum < 0 %}{% endfor %}",
+    "calls": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "a comparison": TWICE + "{{ ns.x == ns.y }}",
+    "membership": TWICE + "{{ ns.x in [ns.y] }}",
+    "sorting": TWICE + "{{ [ns.x, ns.y] | sort }}",
+    "uniqueness": TWICE + "{{ [(ns.x, ns.y)] | unique | list }}",
+    "text of a list": TWICE + "{{ ns.x | string | length }}",
+    "output": TWICE + "{{ ns.x }}",
+    "JSON": TWICE + "{{ ns.x | tojson }}",
+    "pretty printing": TWICE + "{{ ns.x | pprint }}",
+    "a power": "{{ (2 ** 10000000000) % 7 }}",
+    "a constant": "{% set x = (3 ** 100000000) % 7 %}{{ x }}",
+    "a number in another base": "{{ ('1' * 9000000) | int(base=2) // 3 % 7 }}" * 40,
+    "a regular expression": "{{ ('((((' * 400000) | urlize }}",
 }
+"""Operations that take years, or hours."""
+GROWING = {
+    "times": "{{ 'x' * 100000000000 }}",
+    "times, of a list": "{{ [1] * 10000000000 }}",
+    "a format": "{{ ('{0:999999}' * 40000).format(1) }}",
+    "a width": "{{ '%100000000000d' % 1 }}",
+    "a width of the time": "{{ strftime_now('%10000d' * 60000000) }}",
+    "JSON": "{{ [1] | tojson(indent=100000000000) }}",
+    "a constant": "{% set x = ('x' * 1000000) * 1000000 %}",
+    "joins": "{% set ns = namespace(s='xx') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "lists": "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "padding": "{{ 'x'.center(100000000000) }}",
+    "indentation": "{{ 'x' | indent(100000000000, true) }}",
+    "replacements": "{% set a = 'x' * 600000 %}{{ a.replace('x', a) }}",
+    "a list that is joined": "{% set a = 'x' * 60000 %}{{ ([a] * 600000) | join }}",
+    "output": "{% set a = 'x' * 600000 %}{% for i in range(60000) %}{{ a }}{% endfor %}",
+    "filler": "{{ lipsum(n=1000000) }}",
+}
+"""Operations that make more than the memory of a worker."""
 
 
-@pytest.mark.parametrize("source", GROWING.values(), ids=GROWING)
-def test_a_template_makes_no_value_of_gigabytes(source: str) -> None:
-    """Neither when it is compiled, where constants are computed, nor when it runs."""
-    tracemalloc.start()
-    with pytest.raises(TemplateError, match=r"it (makes a (value|number) of|indents JSON by) more than"):
-        ChatTemplate(source).render([{"role": "user", "content": "x"}])
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 300 << 20
+@pytest.fixture(scope="module")
+def rendering() -> Iterator[Rendering]:
+    """A worker with little time and memory."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(workers, "_BOUNDS", Bounds(0.3, 5.0, 128 << 20, 1 << 20))
+    with rendering_now() as found:
+        yield found
+    patch.undo()
+
+
+def rendered(rendering: Rendering, source: str, messages: list[dict[str, Any]] = USER, **options: Any) -> str:
+    spec = TemplateSpec(source, source, (), None)
+    return WorkerTemplate(spec, rendering.facts(spec), rendering).render(messages, **options)
+
+
+@pytest.mark.parametrize("source", [*ENDLESS.values(), *GROWING.values()], ids=[*ENDLESS, *GROWING])
+def test_a_template_that_exceeds_a_bound_is_an_error_and_the_next_one_renders(
+    source: str, rendering: Rendering
+) -> None:
+    """Neither when its constants are computed nor when it runs does it take more than it may have."""
+    with pytest.raises(
+        TemplateError, match=r"CPU time|of memory|a prompt of more than|MemoryError|not valid"
+    ):
+        rendered(rendering, source)
+    assert rendered(rendering, "{{ messages[0].content }}") == "x"
 
 
 @pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        ("{{ 'ab' ~ 1 ~ none ~ ['c'] }}", "ab1None['c']"),
-        ("{{ 'ab' * 3 }}{{ 2 ** 10 }}{{ [1] + [2] }}", "ababab1024[1, 2]"),
-        ("{{ [{'a': 1}, {'a': 2}] | join('-', attribute='a') }}{{ [1] | tojson(indent=1) }}", "1-2[\n 1\n]"),
-        ("{{ '%5d|%s' % (3, 'x') }}{{ '%s-%s'|format('a', 'b') }}", "    3|xa-b"),
-        ("{{ '{:>4}{}'.format(1, 'y') }}{{ 'a'.center(5) }}{{ 'a'|center(3) }}", "   1y  a   a "),
-        (
-            "{{ 'a,b'.split(',')|join('-') }}{{ ', '.join(['p', 'q']) }}{{ 'aXa'|replace('X', 'yy') }}",
-            "a-bp, qayya",
-        ),
-        ("{{ [{'n': 'u'}, {'n': 'v'}]|join('+', attribute='n') }}{{ 'a\nb'|indent(2) }}", "u+va\n  b"),
-        ("{{ [1, 2, 3]|batch(2)|list }}{{ 'xyx'.replace('x', 'z', 1) }}", "[[1, 2], [3]]zyx"),
-    ],
+    "path", sorted(Path(__file__).with_name("templates").glob("*.jinja")), ids=lambda path: path.stem
 )
-def test_operations_with_checks_give_what_they_gave(source: str, text: str) -> None:
-    assert ChatTemplate(source).render([{"role": "user", "content": "x"}]) == text
+def test_a_worker_renders_what_the_process_renders(path: Path, rendering: Rendering) -> None:
+    source = path.read_text("utf-8")
+    messages = [
+        {"role": "system", "content": "Be \ud83d brief."},
+        {"role": "user", "content": "Hi \x00 there"},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "user", "content": "Bye"},
+    ]
+    tools = [
+        {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+    ]
+    for options in (
+        {},
+        {"tools": tools},
+        {"add_generation_prompt": False},
+        {"kwargs": {"enable_thinking": False}},
+    ):
+        found = []
+        for render in (
+            ChatTemplate(source).render,
+            lambda *given, **named: rendered(rendering, source, *given, **named),
+        ):
+            try:
+                found.append(render(messages, **options))
+            except TemplateError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+
+
+def test_a_template_that_is_not_valid_is_named_by_the_worker_as_by_the_process(rendering: Rendering) -> None:
+    for source in ("{% for %}", "{{ x | unknown }}", "x" * 1_048_577):
+        with pytest.raises(TemplateError) as here:
+            ChatTemplate(source)
+        with pytest.raises(TemplateError) as there:
+            rendered(rendering, source)
+        assert str(here.value) == str(there.value)
+
+
+def test_filters_give_what_they_give_elsewhere() -> None:
+    for source, text in {
+        "{{ 'ab' ~ 1 ~ none ~ ['c'] }}": "ab1None['c']",
+        "{{ 'ab' * 3 }}{{ 2 ** 10 }}{{ [1] + [2] }}": "ababab1024[1, 2]",
+        "{{ [{'a': 1}, {'a': 2}] | join('-', attribute='a') }}{{ [1] | tojson(indent=1) }}": "1-2[\n 1\n]",
+        "{{ '%5d|%s' % (3, 'x') }}{{ '{:>4}{}'.format(1, 'y') }}": "    3|x   1y",
+        "{{ 'aaa bbb' | wordwrap(3) }}{{ 'a\nb' | indent(2) }}": "aaa\nbbba\n  b",
+    }.items():
+        assert ChatTemplate(source).render(USER) == text
 
 
 def test_a_template_that_calls_itself_without_end_is_refused() -> None:
     source = "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}"
     with pytest.raises(TemplateError, match="recursion"):
-        ChatTemplate(source).render([{"role": "user", "content": "x"}])
-
-
-def test_a_template_cannot_replace_what_counts_its_steps() -> None:
-    for binding in (
-        "set __step__ = 1",
-        "set __join__ = 1",
-        "macro __step__() %}{% endmacro",
-        "for __step__ in [1] %}{% endfor",
-    ):
-        with pytest.raises(TemplateError, match="reserved"):
-            ChatTemplate(f"{{% {binding} %}}")
+        ChatTemplate(source).render(USER)

@@ -15,12 +15,12 @@ from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect
 from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.engines.port import Engine, MediaPrompt, RefusedRequestError, ThinkingBudget
 from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
-from plumbline.road.prompt_tokens import PromptTokens, prompt_tokens
+from plumbline.road.prompt_tokens import PromptRenderer, PromptTokens, prompt_tokens
 from plumbline.road.token_rules import TokenRules
 from plumbline.structured_output.answer_grammar import callable_tools
 from plumbline.structured_output.constraints import Constraint, ConstraintCompiler, is_best_effort
 from plumbline.structured_output.grammar.errors import ConstraintError
-from plumbline.text.render import Renderer, TooManyTokensError
+from plumbline.text.render import TooManyTokensError
 from plumbline.text.shorten import droppable_ends, without_oldest
 from plumbline.turn import ChatPrompt, Prompt, TokenPrompt, Turn, begun_text
 
@@ -74,7 +74,7 @@ class TurnPreparer:
 
     Args:
         engine: what will answer.
-        renderer: what renders the prompts.
+        prompts: renders the prompts.
         dialect: how the model answers messages.
         default_max_tokens: most tokens of an answer to a turn without a limit; None leaves it to the context.
     """
@@ -82,19 +82,24 @@ class TurnPreparer:
     def __init__(
         self,
         engine: Engine,
-        renderer: Renderer,
+        prompts: PromptRenderer,
         dialect: ModelDialect,
         default_max_tokens: int | None = None,
     ) -> None:
         self._engine = engine
         self._default_max_tokens = default_max_tokens
-        self._renderer = renderer
+        self._prompts = prompts
+        self._renderer = renderer = prompts.renderer
         self._dialect = dialect
         self._constraints = ConstraintCompiler(engine, renderer.tokenizer)
         self._token_rules = TokenRules(renderer.tokenizer)
 
-    async def prepare(self, turn: Turn) -> PreparedTurn:
-        """Render the prompt in a worker thread and check that it fits.
+    async def prepare(self, turn: Turn, client: str) -> PreparedTurn:
+        """Render the prompt and check that it fits.
+
+        Args:
+            turn: the turn.
+            client: whose it is; clients take turns where prompts are rendered.
 
         Raises:
             TemplateError: the chat template refused the messages.
@@ -105,7 +110,7 @@ class TurnPreparer:
             RefusedRequestError: the engine does not take the files of the prompt.
         """
         began = time.perf_counter()
-        turn, (ids, media) = await self._fitting(turn)
+        turn, (ids, media) = await self._fitting(turn, client)
         if not ids:
             raise EmptyPromptError
         turn = self._with_limit(turn, len(ids))
@@ -129,7 +134,7 @@ class TurnPreparer:
             return turn
         return msgspec.structs.replace(turn, sampling=msgspec.structs.replace(sampling, max_tokens=limit))
 
-    async def _fitting(self, turn: Turn) -> tuple[Turn, PromptTokens]:
+    async def _fitting(self, turn: Turn, client: str) -> tuple[Turn, PromptTokens]:
         """Return the turn, truncated if necessary and allowed, and the tokens of its prompt."""
         limit = self._engine.info.max_model_len
         wanted = turn.sampling.max_tokens
@@ -138,7 +143,7 @@ class TurnPreparer:
         if least > limit and not turn.truncate_prompt and turn.keep_last is None:
             raise PromptTooLongError(max_model_len=limit, prompt_tokens=least, output_tokens=needed)
         try:
-            tokens = await self._tokens(turn)
+            tokens = await self._tokens(turn, client)
             if turn.keep_last is not None:
                 turn, tokens = _last_tokens(turn, tokens, limit - needed)
             length = len(tokens.token_ids)
@@ -146,12 +151,12 @@ class TurnPreparer:
             tokens, length = PromptTokens([]), error.least
         if length + needed <= limit:
             return turn, tokens
-        found = await self._truncated(turn, limit - needed) if turn.truncate_prompt else None
+        found = await self._truncated(turn, limit - needed, client) if turn.truncate_prompt else None
         if found is None:
             raise PromptTooLongError(max_model_len=limit, prompt_tokens=length, output_tokens=needed)
         return found
 
-    async def _truncated(self, turn: Turn, room: int) -> tuple[Turn, PromptTokens] | None:
+    async def _truncated(self, turn: Turn, room: int, client: str) -> tuple[Turn, PromptTokens] | None:
         """Drop as many of the oldest messages as it takes (R-18); None if the rest never fits.
 
         Every try renders what is kept, so the search begins with little: it keeps 1, 2, 4, ... of the places where the
@@ -160,6 +165,7 @@ class TurnPreparer:
         Args:
             turn: the turn.
             room: how many tokens its prompt may have.
+            client: whose it is.
         """
         if not isinstance(turn.prompt, ChatPrompt):
             return None
@@ -171,7 +177,7 @@ class TurnPreparer:
             kept *= 2
             shorter = msgspec.structs.replace(turn, prompt=without_oldest(turn.prompt, ends[middle]))
             try:
-                tokens = await self._tokens(shorter)
+                tokens = await self._tokens(shorter, client)
             except TooManyTokensError:
                 tokens = None
             if tokens is None or len(tokens.token_ids) > room:
@@ -181,11 +187,11 @@ class TurnPreparer:
                 best = shorter, tokens
         return best
 
-    async def _tokens(self, turn: Turn) -> PromptTokens:
+    async def _tokens(self, turn: Turn, client: str) -> PromptTokens:
         most = self._engine.info.max_model_len
         if turn.keep_last is not None:
             most = max(most, min(_LONGEST_CUT, 8 * most))
-        return await prompt_tokens(self._engine, self._renderer, turn.prompt, most)
+        return await prompt_tokens(self._engine, self._prompts, turn.prompt, most, client)
 
     def _with_thinking_budget(self, turn: Turn, dialect: ModelDialect, frame: AnswerFrame) -> Turn:
         """Return the turn with its thinking budget in the engine's terms."""

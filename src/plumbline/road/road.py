@@ -30,8 +30,9 @@ from plumbline.road.errors import raise_if_failed
 from plumbline.road.merge import merge
 from plumbline.road.phases import Phases, Watcher, ignored
 from plumbline.road.prepare import PreparedTurn, TurnPreparer
-from plumbline.road.prompt_tokens import PromptTokens, prompt_tokens
+from plumbline.road.prompt_tokens import PromptRenderer, PromptTokens, prompt_tokens
 from plumbline.text.render import Renderer
+from plumbline.text.templates.workers import TemplateWorkers
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import Prompt, Turn
 
@@ -48,6 +49,7 @@ class Road:
         renderer: what renders prompts.
         dialect: how the model answers messages; by default all of an answer is text.
         default_max_tokens: most tokens of an answer to a turn without a limit; by default the context is the limit.
+        templates: where chat templates render; by default in a thread, which is for templates that are trusted.
     """
 
     def __init__(
@@ -56,19 +58,20 @@ class Road:
         renderer: Renderer,
         dialect: ModelDialect = PLAIN,
         default_max_tokens: int | None = None,
+        templates: TemplateWorkers | None = None,
     ) -> None:
         self._engine = engine
-        self._renderer = renderer
-        self._preparer = TurnPreparer(engine, renderer, dialect, default_max_tokens)
+        self._prompts = PromptRenderer(renderer, templates)
+        self._preparer = TurnPreparer(engine, self._prompts, dialect, default_max_tokens)
         self.tokenizer: TextTokenizer = renderer.tokenizer
 
-    async def prepare(self, turn: Turn) -> PreparedTurn:
+    async def prepare(self, turn: Turn, client: str = "") -> PreparedTurn:
         """Render the prompt of a turn and check that it fits; see `TurnPreparer.prepare`."""
-        return await self._preparer.prepare(turn)
+        return await self._preparer.prepare(turn, client)
 
-    async def prompt_tokens(self, prompt: Prompt, most: int) -> PromptTokens:
+    async def prompt_tokens(self, prompt: Prompt, most: int, client: str = "") -> PromptTokens:
         """Return the tokens of a prompt that is only counted; see `prompt_tokens`."""
-        return await prompt_tokens(self._engine, self._renderer, prompt, most)
+        return await prompt_tokens(self._engine, self._prompts, prompt, most, client)
 
     async def answer(
         self,

@@ -47,6 +47,7 @@ from plumbline.server.service import ModelService, PlumblineService
 from plumbline.server.settings import Settings
 from plumbline.server.websocket import responses_socket
 from plumbline.store.interface import Store
+from plumbline.text.templates.workers import TemplateWorkers
 from plumbline.wire.call import note_error
 from plumbline.wire.error_forms import error_answer
 from plumbline.wire.errors import ApiError, from_status, server_error, unparsable_body
@@ -64,6 +65,8 @@ _PHRASES = {
     413: "The request body is too large.",
 }
 
+_WAITING = 2048
+"""Prompts that may wait to be rendered, also of requests that wait for no engine."""
 _LEFT = "client disconnected prematurely"
 """What Litestar's error says, a 500, of a client that leaves before its whole body has come."""
 
@@ -124,6 +127,7 @@ def create_app(
     metrics = Metrics(store)
     replies = Replies(settings, metrics)
     media = MediaLoader(settings)
+    templates = TemplateWorkers(max(_WAITING, 2 * settings.max_num_waiting))
     remote = RemoteAccess(settings)
     draining = Draining()
     access = Access(settings, shared)
@@ -133,7 +137,7 @@ def create_app(
     memory = None if store is None else Memory(store, access.keys, claims)
 
     def build(model: ServedModel, counts: ModelMetrics) -> ModelService:
-        generation = Generation(model, settings, counts, replies, media, rates)
+        generation = Generation(model, settings, counts, replies, media, rates, templates)
         return ModelService(generation, sealer, memory, runs, remote)
 
     models = Models(catalog, settings, metrics, replies, access.keys, build)
@@ -153,6 +157,7 @@ def create_app(
                 await stack.enter_async_context(leasing(memory.store, runs))
                 if not settings.sealing_key:
                     sealer.use(await memory.store.secret("reasoning"))
+            stack.push_async_callback(templates.close)
             stack.push_async_callback(models.close)
             stack.push_async_callback(judge.stop)
             await models.start()

@@ -38,6 +38,7 @@ from plumbline.server.streams import Primed, close_with_request, prime, until_di
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import TooManyTokensError
 from plumbline.text.templates.template import TemplateError
+from plumbline.text.templates.workers import TemplateWorkers
 from plumbline.turn import ChatPrompt, TextPrompt, Turn
 from plumbline.wire.call import Call
 from plumbline.wire.errors import (
@@ -73,6 +74,7 @@ class Generation:
         replies: Replies,
         media: MediaLoader,
         rates: Rates,
+        templates: TemplateWorkers,
     ) -> None:
         self.model = model
         self.settings = settings
@@ -80,7 +82,7 @@ class Generation:
         self.replies = replies
         self.adapters = Adapters(model.engine, settings, model.names)
         self.admission = Admission(model, settings, self.adapters)
-        self.road = Road(model.engine, model.renderer, model.dialect, model.defaults.max_tokens)
+        self.road = Road(model.engine, model.renderer, model.dialect, model.defaults.max_tokens, templates)
         self.modalities = frozenset(model.engine.info.modalities)
         """The kinds of files that the model reads."""
         self._media = media
@@ -100,15 +102,18 @@ class Generation:
         if full is not None:
             raise as_api_error(full)
         with self.model.engine.arriving(client):
-            return await until_disconnect(call, self.prepared(request, turns, param))
+            return await until_disconnect(call, self.prepared(request, turns, param, client))
 
-    async def prepared(self, request: FormatRequest, turns: Sequence[Turn], param: str) -> list[PreparedTurn]:
+    async def prepared(
+        self, request: FormatRequest, turns: Sequence[Turn], param: str, client: str
+    ) -> list[PreparedTurn]:
         """Prepare turns as `prepare` does, whether or not the client is still connected."""
         try:
             loaded = await self.loaded(turns)
             adapter = self.admission.adapter(request.model)
             return [
-                await self.road.prepare(msgspec.structs.replace(turn, adapter=adapter)) for turn in loaded
+                await self.road.prepare(msgspec.structs.replace(turn, adapter=adapter), client)
+                for turn in loaded
             ]
         except PromptTooLongError as error:  # ERR-09
             raise context_length_exceeded(
@@ -131,7 +136,7 @@ class Generation:
             raise refused_by_template(error, param) from error
         except ConstraintError as error:
             raise constraint_refused(request, error) from error
-        except EngineFullError as error:  # too many grammars are being compiled
+        except EngineFullError as error:  # too many prompts or grammars wait
             raise as_api_error(error) from error
         except RefusedRequestError as error:
             raise invalid_request(str(error), error.param or param) from error
@@ -152,16 +157,19 @@ class Generation:
     async def token_ids(self, prompt: ChatPrompt | TextPrompt, param: str, call: Call) -> list[int]:
         """Encode a prompt that is only counted, which may be longer than the model's context."""
         most = max(self.model.engine.info.max_model_len, _COUNTED)
+        client = client_of(call, self.settings)
 
         async def run() -> list[int]:
             (loaded,) = await self._media.load([prompt])
-            ids = (await self.road.prompt_tokens(loaded, most)).token_ids
+            ids = (await self.road.prompt_tokens(loaded, most, client)).token_ids
             if len(ids) > most:
                 raise TooManyTokensError(len(ids))
             return ids
 
         try:
             return await until_disconnect(call, run())
+        except EngineFullError as error:  # too many prompts wait to be rendered
+            raise as_api_error(error) from error
         except RefusedRequestError as error:
             raise invalid_request(str(error), error.param or param) from error
         except TemplateError as error:

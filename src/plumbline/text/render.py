@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from plumbline.text.guard import Guard, UnguardableTextError
 from plumbline.text.prompts.encoders import PromptFormat
 from plumbline.text.templates.content_format import ContentFormat
-from plumbline.text.templates.template import ChatTemplate, TemplateError
+from plumbline.text.templates.template import ChatTemplate, TemplateError, TemplateSpec
 from plumbline.text.templates.values import Arguments, NoContent
+from plumbline.text.templates.workers import Rendering, WorkerTemplate
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Message, Part, Prompt, TextPrompt, TokenPrompt, Tool
 
@@ -75,6 +76,23 @@ class Renderer:
         self.template = template
         self._thinking = thinking
         self._variables = variables or {}
+        self._rendering: Rendering | None = None
+
+    def within(self, rendering: Rendering) -> Renderer:
+        """Return a renderer of the same model whose templates render in a worker, while `rendering` is lent."""
+        found = copy.copy(self)
+        found._rendering = rendering
+        if isinstance(self.template, ChatTemplate) and not self.template.is_trusted:
+            found.template = WorkerTemplate(self.template.spec, self.template.facts, rendering)
+        return found
+
+    def needs_worker(self, prompt: Prompt) -> bool:
+        """Return whether a prompt is rendered by a template that is not trusted, of the model or of the request."""
+        if not isinstance(prompt, ChatPrompt) or prompt.token_ids is not None:
+            return False
+        if prompt.chat_template is not None:
+            return True
+        return isinstance(self.template, ChatTemplate) and not self.template.is_trusted
 
     def token_ids(self, prompt: Prompt, most: int | None = None) -> list[int]:
         """Return the token ids of a prompt.
@@ -154,13 +172,18 @@ class Renderer:
             found = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
         return found if self._thinking is None else {**found, **self._thinking(effort, budget)}
 
-    def _own_template(self, source: str) -> ChatTemplate:
-        """Compile a request's template; the last few are kept.
+    def _own_template(self, source: str) -> PromptFormat:
+        """Return the template of a request.
 
         Raises:
             TemplateError: it is not valid Jinja.
         """
-        return _compiled(source, self.tokenizer.bos_token, self.tokenizer.eos_token)
+        named = {"bos_token": self.tokenizer.bos_token, "eos_token": self.tokenizer.eos_token}
+        tokens = tuple((name, text) for name, text in named.items() if text is not None)
+        spec = TemplateSpec(source, source, tokens, None)
+        if self._rendering is None:
+            return ChatTemplate.from_spec(spec)
+        return WorkerTemplate(spec, self._rendering.facts(spec), self._rendering)
 
     def _render(self, prompt: ChatPrompt) -> tuple[str, Guard]:
         template = self.template if prompt.chat_template is None else self._own_template(prompt.chat_template)
@@ -215,11 +238,6 @@ class Renderer:
             if not any(isinstance(message["content"], NoContent) for message in conversation):
                 raise
         return rendered([_without_null(message) for message in conversation]), guard
-
-
-@lru_cache(maxsize=8)
-def _compiled(source: str, bos_token: str | None, eos_token: str | None) -> ChatTemplate:
-    return ChatTemplate(source, bos_token=bos_token, eos_token=eos_token)
 
 
 def _guarded(

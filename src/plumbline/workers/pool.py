@@ -65,12 +65,12 @@ class WorkerPool:
         factory: `module:function`; the function takes `data` and returns the handler, which takes and returns bytes.
         data: what the handler needs for all calls.
         bounds: of each call.
-        processes: workers at a time.
+        processes: workers at a time, of which one client has all but one at most.
         waiting: calls that may wait for a worker.
     """
 
     def __init__(
-        self, factory: str, data: bytes = b"", *, bounds: Bounds, processes: int = 2, waiting: int = 64
+        self, factory: str, data: bytes = b"", *, bounds: Bounds, processes: int = 3, waiting: int = 64
     ) -> None:
         self.bounds = bounds
         self._setup = Setup(factory=factory, data=data, bounds=bounds)
@@ -204,7 +204,7 @@ class _Template:
         self._count = 0
         self._workers: dict[int, asyncio.Future[int]] = {}
         """The exit status of each worker, by its number."""
-        self._reading: asyncio.Task[None] | None = None
+        self._unread = b""
 
     async def prepare(self, setup: Setup) -> None:
         """Send the setup, and wait until the function is imported."""
@@ -212,7 +212,7 @@ class _Template:
         message = msgspec.msgpack.encode(setup)
         await loop.sock_sendall(self._control, HEAD.pack(RESULT, False, len(message)) + message)
         await _received(self._control, ORDER.size)
-        self._reading = asyncio.create_task(self._read())
+        loop.add_reader(self._control, self._read)
 
     def fork(self) -> Worker:
         """Return a new worker.
@@ -237,29 +237,41 @@ class _Template:
         with contextlib.suppress(OSError):
             self._control.send(ORDER.pack(KILL, number))
 
-    async def _read(self) -> None:
-        """Take reports until the process ends."""
-        with contextlib.suppress(OSError, EOFError):
-            while True:
-                number, status = STATUS.unpack(await _received(self._control, STATUS.size))
-                ended = self._workers.pop(number, None)
-                if ended is not None and not ended.done():
-                    ended.set_result(status)
-        self.has_ended = True
-        for each in self._workers.values():
-            if not each.done():
-                each.set_result(-signal.SIGKILL)
-        self._workers.clear()
+    def _read(self) -> None:
+        """Take the reports that have come."""
+        try:
+            data = self._control.recv(65536)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        self._unread += data
+        while len(self._unread) >= STATUS.size:
+            number, status = STATUS.unpack(self._unread[: STATUS.size])
+            self._unread = self._unread[STATUS.size :]
+            _settle(self._workers.pop(number, None), status)
+        if not data:
+            self._end()
+
+    def _end(self) -> None:
+        """Take note that the process has ended, and its workers with it."""
+        if not self.has_ended:
+            self.has_ended = True
+            asyncio.get_running_loop().remove_reader(self._control)
+        while self._workers:
+            _settle(self._workers.popitem()[1], -signal.SIGKILL)
 
     async def close(self) -> None:
         """End the process and its workers."""
-        self.has_ended = True
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        self._end()
         self._control.close()
         self._process.kill()  # The workers die with it.
         await asyncio.to_thread(self._process.wait)
+
+
+def _settle(future: asyncio.Future[int] | None, status: int) -> None:
+    if future is not None and not future.done():
+        future.set_result(status)
 
 
 class Worker:

@@ -25,16 +25,18 @@ class Turns:
     """Give places to clients in turn.
 
     Of the clients that wait, the one with the fewest callers inside comes next, and of these the one that has used the
-    least time. Callers of one client are served in the order of their arrival. One event loop may use an object.
+    least time. Callers of one client are served in the order of their arrival. One client has all places but one at
+    most, because a turn may take seconds and cannot be interrupted. One event loop may use an object.
 
     Args:
-        places: how many callers may be inside at once.
+        places: how many callers may be inside at once; where there is one place only, any client may have it.
         waiting: how many callers may wait; one client may have half of them, so that others find room.
         clock: returns seconds.
     """
 
     def __init__(self, places: int, waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._free = places
+        self._most = max(1, places - 1)
         self._waiting = waiting
         self._clock = clock
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
@@ -68,7 +70,7 @@ class Turns:
 
     async def _enter(self, client: str) -> None:
         self._used[client] = max(self._used.get(client, 0.0), 0.0 if client in self._inside else self._level)
-        if self._free and not self._queues:
+        if self._free and self._inside[client] < self._most and not self._queues.get(client):
             self._take(client)
             return
         if self.num_waiting >= self._waiting or len(self._queues.get(client, ())) >= max(
@@ -82,7 +84,7 @@ class Turns:
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():  # The place was given in the same moment.
                 self._leave(client, 0.0)
-            else:
+            elif place in self._queues.get(client, ()):
                 self._drop(client, place)
             raise
 
@@ -97,12 +99,16 @@ class Turns:
         self._inside[client] -= 1
         if not self._inside[client]:
             del self._inside[client]
-        while self._free and self._queues:
-            chosen = min(self._queues, key=lambda each: (self._inside[each], self._used[each]))
+        while self._free:
+            able = [each for each in self._queues if self._inside[each] < self._most]
+            if not able:
+                break
+            chosen = min(able, key=lambda each: (self._inside[each], self._used[each]))
             place = self._queues[chosen][0]
             self._drop(chosen, place)
-            self._take(chosen)
-            place.set_result(None)
+            if not place.done():  # Its caller was cancelled, and has not run since.
+                self._take(chosen)
+                place.set_result(None)
         self._forget()
 
     def _drop(self, client: str, place: asyncio.Future[None]) -> None:

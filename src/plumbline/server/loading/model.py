@@ -34,6 +34,7 @@ from plumbline.text.prompts.families import prompt_encoder
 from plumbline.text.render import Renderer
 from plumbline.text.shown_call import shown_call
 from plumbline.text.templates.template import ChatTemplate
+from plumbline.text.templates.workers import Rendering, rendering_now
 from plumbline.text.tokenizer import TextTokenizer
 
 __all__ = ["ServedModel", "find_files", "load", "model_name"]
@@ -116,8 +117,9 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
         choice = choose_engine(settings, folder, gguf)
     names = settings.served_model_names or (model_name(folder, gguf, settings),)
     tokenizer = TextTokenizer.from_folder(folder)
-    template = load_template(settings, folder, tokenizer)
-    chosen = _dialects(settings, folder, tokenizer, template)
+    with rendering_now() as rendering:
+        template = load_template(settings, folder, tokenizer, rendering.facts)
+        chosen = _dialects(settings, folder, tokenizer, template, rendering)
     prompt_format = _prompt_format(folder, template, chosen)
     variables = template_defaults(settings, prompt_format)
     if engine is None:
@@ -144,8 +146,13 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
 
 
 def _dialects(
-    settings: Settings, folder: Path, tokenizer: TextTokenizer, template: ChatTemplate | None
+    settings: Settings,
+    folder: Path,
+    tokenizer: TextTokenizer,
+    template: ChatTemplate | None,
+    rendering: Rendering,
 ) -> DialectChoice:
+    renderer = Renderer(tokenizer, template).within(rendering)
     try:
         return choose(
             template.sources if template is not None else ModelTexts.from_folder(folder).tools,
@@ -153,7 +160,7 @@ def _dialects(
             reasoning=settings.reasoning_parser,
             response_template=_response_template(folder),
             added_tokens=tokenizer.added,
-            show_call=None if template is None else partial(shown_call, Renderer(tokenizer, template)),
+            show_call=None if template is None else partial(shown_call, renderer),
         )
     except UnknownDialectError as error:
         raise OptionError(error.option, error.problem) from error

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from plumbline.pocket import MODEL_DIR
 from plumbline.protocols.common.fields import SERVER_VARIABLES
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.settings.options import shown
 from plumbline.server.settings.values import read_bounded, reason_of
 from plumbline.text.prompts.encoders import PromptFormat
 from plumbline.text.templates.content_format import ContentFormat
-from plumbline.text.templates.template import ChatTemplate, TemplateError, named_templates
+from plumbline.text.templates.template import (
+    ChatTemplate,
+    TemplateError,
+    TemplateFacts,
+    TemplateSpec,
+    named_templates,
+)
 from plumbline.text.tokenizer import TextTokenizer
 
 __all__ = ["load_template", "template_defaults"]
@@ -25,13 +32,19 @@ _FORMATS: Mapping[str, ContentFormat] = MappingProxyType({"string": "string", "o
 """The formats of message content by `--chat-template-content-format`."""
 
 
-def load_template(settings: Settings, folder: Path, tokenizer: TextTokenizer) -> ChatTemplate | None:
+def load_template(
+    settings: Settings,
+    folder: Path,
+    tokenizer: TextTokenizer,
+    read: Callable[[TemplateSpec], TemplateFacts] | None = None,
+) -> ChatTemplate | None:
     """Load the template that `--chat-template` names, or the model's own; returns None if there is none.
 
     Args:
         settings: with `chat_template` and `chat_template_content_format`.
         folder: the model's. Its own templates may be broken if the option names a file.
         tokenizer: the model's, with the tokens that templates write.
+        read: reads the facts of the template; see `ChatTemplate`.
 
     Raises:
         OptionError: `--chat-template` names nothing that can be used, or there is no template whose content has a
@@ -39,6 +52,10 @@ def load_template(settings: Settings, folder: Path, tokenizer: TextTokenizer) ->
         TemplateError: the model's own template cannot be used.
     """
     given = settings.chat_template
+    if folder == MODEL_DIR and not given:
+        read = (
+            None  # The template of the pocket model is ours, and takes a time in proportion to its messages.
+        )
     source = _source(given, folder) if given else None
     try:
         template = ChatTemplate.from_folder(
@@ -47,6 +64,7 @@ def load_template(settings: Settings, folder: Path, tokenizer: TextTokenizer) ->
             eos_token=tokenizer.eos_token,
             source=source,
             content_format=_FORMATS.get(settings.chat_template_content_format),
+            read=read,
         )
     except TemplateError as error:
         if source is not None:

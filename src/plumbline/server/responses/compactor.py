@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from plumbline._generated.items import CompactionBody, InputItem
-from plumbline.engines.port import RefusedRequestError, SamplingParams
+from plumbline.engines.port import EngineFullError, RefusedRequestError, SamplingParams
 from plumbline.events import Finish, OutputEvent, TextDelta, Usage
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.compaction import (
@@ -21,6 +21,7 @@ from plumbline.protocols.responses.compaction import (
 from plumbline.protocols.responses.input import read_input
 from plumbline.road.errors import EmptyPromptError, PromptTooLongError
 from plumbline.server.admission import client_of
+from plumbline.server.failures import as_api_error
 from plumbline.server.generation import Generation
 from plumbline.text.templates.template import TemplateError
 from plumbline.turn import ChatPrompt, Message, Turn
@@ -81,12 +82,15 @@ class Compactor:
             sampling=SamplingParams(temperature=0.0, max_tokens=limit),
             truncate_prompt=True,  # Of a conversation that does not fit, the newest messages are summarised.
         )
+        client = client_of(call, self._generation.settings)
         try:
             (turn,) = await self._generation.loaded([turn])
-            prepared = await self._generation.road.prepare(turn)
+            prepared = await self._generation.road.prepare(turn, client)
         except (PromptTooLongError, EmptyPromptError, TemplateError, RefusedRequestError) as error:
             _log.warning("request %s: a conversation cannot be summarised: %s", call.request_id, error)
             return None
+        except EngineFullError as error:
+            raise as_api_error(error) from error
         text: list[str] = []
         ends: list[Finish] = []
 
@@ -96,7 +100,6 @@ class Compactor:
             elif isinstance(event, Finish):
                 ends.append(event)
 
-        client = client_of(call, self._generation.settings)
         answer = self._generation.road.answer(prepared, f"{call.work_id}-summary", client)
         await self._generation.consume(call, answer, take)
         summary = "".join(text).strip()

@@ -13,6 +13,7 @@ from plumbline.engines.port import EngineFullError
 from plumbline.events import OutputEvent
 from plumbline.protocols.responses.compaction import AnswerEvent
 from plumbline.road.prepare import PreparedTurn
+from plumbline.server.admission import client_of
 from plumbline.server.generation import Generation
 from plumbline.tools.port import RemoteCaller
 from plumbline.tools.rounds import NoRoomError, Rounds
@@ -39,6 +40,7 @@ async def answer_in_rounds(
         ApiError: for a request that cannot be answered.
     """
     number = 0
+    client = client_of(call, generation.settings)
     first: PreparedTurn | None = None
 
     async def generate(turn: Turn) -> AsyncGenerator[OutputEvent, None]:
@@ -48,7 +50,7 @@ async def answer_in_rounds(
         if prepared is None:
             try:
                 # Nobody may be waiting any more: a response in the background goes on.
-                (prepared,) = await generation.prepared(request, [turn], "input")
+                (prepared,) = await generation.prepared(request, [turn], "input", client)
             except ApiError as error:
                 if error.code == "context_length_exceeded":
                     raise NoRoomError from error

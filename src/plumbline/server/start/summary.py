@@ -14,6 +14,7 @@ from plumbline.server.settings import Settings
 from plumbline.server.settings.sizes import size_text
 from plumbline.store.interface import Store
 from plumbline.text.earlier_thinking import dropped_thinking
+from plumbline.text.templates.workers import rendering_now
 
 __all__ = ["base_url", "print_line", "summary"]
 
@@ -44,8 +45,11 @@ def _model_lines(model: ServedModel) -> Iterator[tuple[str, str]]:
     yield "engine", f"{info.name} ({model.engine_reason}){f', on {info.runs_on}' if info.runs_on else ''}"
     yield "memory", _memory(model.weight_bytes, info)
     yield "dialect", model.dialect.choice.describe()
-    if model.dialect.choice.reasoning is not None and (dropped := dropped_thinking(model.renderer)):
-        yield "", dropped
+    if model.dialect.choice.reasoning is not None:
+        with rendering_now() as rendering:
+            dropped = dropped_thinking(model.renderer.within(rendering))
+        if dropped:
+            yield "", dropped
 
 
 def _memory(weight_bytes: int, info: EngineInfo) -> str:

@@ -12,55 +12,19 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
-from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from plumbline.text.templates.sizes import (
-    checked_call,
-    checked_filters,
-    checked_format,
-    checked_operation,
-    checked_text,
-)
 from plumbline.text.templates.values import NoContent
 
 __all__ = ["template_environment"]
-
-_WIDEST = 64
-"""Characters by which JSON may be indented."""
 
 
 class _Environment(ImmutableSandboxedEnvironment):
     """jinja2's immutable sandbox, in which templates may extend and shorten lists of their own.
 
-    Kimi K2's template keeps the ids of calls in one (`namespace(ids=[])`) until their results come. Operations check
-    the size of their results first.
+    Kimi K2's template keeps the ids of calls in one (`namespace(ids=[])`) until their results come.
     """
-
-    intercepted_binops = frozenset({"*", "+", "**", "%"})
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Return the result of an intercepted operation."""
-        checked_operation(operator, left, right)
-        return super().call_binop(context, operator, left, right)
-
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - As the base.
-        """Call a function or a method."""
-        checked_call(__obj, args, kwargs)
-        return super().call(__context, __obj, *args, **kwargs)
-
-    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return the sandbox's function for a method `format`; nothing for other methods."""
-        wrapped = super().wrap_str_format(value)
-        if wrapped is None:
-            return None
-
-        def run(*args: Any, **kwargs: Any) -> str:
-            checked_format(value.__self__, (*args, *kwargs.values()))
-            return wrapped(*args, **kwargs)
-
-        return run
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Return whether a template may read this attribute."""
@@ -72,9 +36,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 def template_environment() -> ImmutableSandboxedEnvironment:
     """Return a new environment. Templates get JSON values only, so they cannot reach other objects."""
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
-    environment.filters |= checked_filters()
     environment.filters["tojson"] = _tojson
-    del environment.globals["lipsum"]  # It writes as many paragraphs as it is asked for.
     environment.tests["none"] = lambda value: value is None or isinstance(value, NoContent)
     environment.tests["sameas"] = lambda value, other: (
         value is other or (other is None and isinstance(value, NoContent))
@@ -131,12 +93,7 @@ def _tojson(
     encoder = json.JSONEncoder(
         ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_null
     )
-    if indent is None:
-        return encoder.encode(value)
-    # Each entry of a deep list has a line of its own, so a request can make much of it.
-    if (indent if isinstance(indent, int) else len(indent)) > _WIDEST:
-        raise jinja2.TemplateError(f"it indents JSON by more than {_WIDEST} characters")
-    return checked_text(encoder.iterencode(value))
+    return encoder.encode(value)
 
 
 def _null(value: Any) -> None:

@@ -2,28 +2,31 @@
 
 Templates come from the model folder or, if the operator trusts the clients, from a request. They run in jinja2's
 immutable sandbox with the same filters and settings that transformers uses, so that a prompt here is the prompt that
-the model was trained on.
+the model was trained on. The sandbox keeps a template from other objects, not from the time and the memory that it
+takes: a server renders in worker processes (`workers.py`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
+import msgspec
 from jinja2 import meta
 
-from plumbline.text.templates.bounds import JOIN, STEP, Steps, bounded
 from plumbline.text.templates.content_format import ContentFormat, content_format
 from plumbline.text.templates.sandbox import template_environment
-from plumbline.text.templates.sizes import checked_text, joined
 from plumbline.text.templates.values import GivenList
 
-__all__ = ["ChatTemplate", "TemplateError", "named_templates"]
+__all__ = ["ChatTemplate", "TemplateError", "TemplateFacts", "TemplateSpec", "named_templates", "read_facts"]
+
+_LONGEST = 1_048_576
+"""Characters of a template; the longest of a published model has 25,000."""
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Tokens of a tokenizer's configuration that templates may use by name."""
@@ -33,6 +36,7 @@ _ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    OverflowError,
     RecursionError,
     TypeError,
     ValueError,
@@ -44,10 +48,39 @@ class TemplateError(ValueError):
     """The template refused the conversation or failed; the text can be shown to the client."""
 
 
+class TemplateSpec(NamedTuple):
+    """What a `ChatTemplate` is made of; see there."""
+
+    source: str
+    tool_source: str
+    tokens: tuple[tuple[str, str], ...]
+    content_format: ContentFormat | None
+
+
+class TemplateFacts(msgspec.Struct, frozen=True):
+    """What the syntax trees of a template say; of conversations without tools, and of those with tools."""
+
+    formats: tuple[ContentFormat, ContentFormat]
+    variables: tuple[frozenset[str], frozenset[str]]
+
+    def content_format(self, *, tools: bool) -> ContentFormat:
+        """Return the format of message content for conversations with or without tools."""
+        return self.formats[tools]
+
+    def uses(self, variable: str, *, tools: bool) -> bool:
+        """Return whether the template for conversations with or without tools reads this variable."""
+        return variable in self.variables[tools]
+
+
 class ChatTemplate:
     """Render conversations with a model's template, or with its template for tools if it has two.
 
     Immutable; rendering is safe from several threads.
+
+    >>> ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}").render(
+    ...     [{"role": "user", "content": "Hi"}]
+    ... )
+    '<user>Hi'
 
     Args:
         source: the Jinja source.
@@ -56,13 +89,17 @@ class ChatTemplate:
         eos_token: the text of the sequence end.
         tokens: further tokens by their names in `tokenizer_config.json`.
         content_format: the format of message content; by default each template's own, by its syntax tree.
+        read: reads the facts of a template that is not trusted, in a worker; by default the template is trusted.
 
     Attributes:
         source: the source of the template for conversations without tools.
+        spec: what this object is made of.
+        facts: what the sources say.
+        is_trusted: whether it may be parsed and render in the process of a server.
         tool_source: the source for conversations with tools; the same unless the model has two.
 
     Raises:
-        TemplateError: a source is not valid Jinja.
+        TemplateError: a source is too long, or not valid Jinja.
     """
 
     def __init__(
@@ -74,14 +111,25 @@ class ChatTemplate:
         eos_token: str | None = None,
         tokens: Mapping[str, str] | None = None,
         content_format: ContentFormat | None = None,
+        read: Callable[[TemplateSpec], TemplateFacts] | None = None,
     ) -> None:
         self.source = source
-        self._content_format = content_format
         self.tool_source = source if tool_use is None else tool_use
-        named = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
+        named = {"bos_token": bos_token, "eos_token": eos_token, **(tokens or {})}
         self._tokens = {name: text for name, text in named.items() if text is not None}
-        self._plain = _compiled(source)
-        self._with_tools = self._plain if tool_use is None else _compiled(tool_use)
+        self.spec = TemplateSpec(source, self.tool_source, tuple(self._tokens.items()), content_format)
+        self.facts = (read or read_facts)(self.spec)
+        self.is_trusted = read is None
+
+    @classmethod
+    def from_spec(cls, spec: TemplateSpec) -> ChatTemplate:
+        """Return the template with this `spec`."""
+        return cls(
+            spec.source,
+            tool_use=None if spec.tool_source == spec.source else spec.tool_source,
+            tokens=dict(spec.tokens),
+            content_format=spec.content_format,
+        )
 
     @classmethod
     def from_folder(
@@ -92,6 +140,7 @@ class ChatTemplate:
         eos_token: str | None = None,
         source: str | None = None,
         content_format: ContentFormat | None = None,
+        read: Callable[[TemplateSpec], TemplateFacts] | None = None,
     ) -> ChatTemplate | None:
         """Load the templates of a model folder; returns None if it has no template.
 
@@ -101,6 +150,7 @@ class ChatTemplate:
             eos_token: see there.
             source: the source of a template that replaces all templates of the folder.
             content_format: see there.
+            read: see there.
 
         Raises:
             TemplateError: a template is not valid, or no named template is called `default`.
@@ -121,6 +171,7 @@ class ChatTemplate:
             eos_token=eos_token,
             tokens={name: text for name in _TOKENS if (text := _token_text(config.get(name))) is not None},
             content_format=content_format,
+            read=read,
         )
 
     @property
@@ -129,12 +180,12 @@ class ChatTemplate:
         return self.source if self.tool_source == self.source else f"{self.source}\n{self.tool_source}"
 
     def content_format(self, *, tools: bool) -> ContentFormat:
-        """Return the format of message content for conversations with or without tools."""
-        return self._content_format or self._for(tools).content_format
+        """See `TemplateFacts.content_format`."""
+        return self.facts.content_format(tools=tools)
 
     def uses(self, variable: str, *, tools: bool) -> bool:
-        """Return whether the template for conversations with or without tools reads this variable."""
-        return variable in self._for(tools).variables
+        """See `TemplateFacts.uses`."""
+        return self.facts.uses(variable, tools=tools)
 
     def render(
         self,
@@ -175,11 +226,9 @@ class ChatTemplate:
             "tools": GivenList(tools) if tools else None,
             "documents": None if documents is None else GivenList(documents),
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
-            STEP: Steps(),
-            JOIN: joined,
         }
         try:
-            rendered = checked_text(self._for(bool(tools)).template.generate(variables))
+            rendered = _compiled(self.tool_source if tools else self.source).render(variables)
         except _ERRORS as error:
             raise TemplateError(
                 f"The model's chat template could not render these messages: {error}"
@@ -196,28 +245,35 @@ class ChatTemplate:
             "datetime": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         }
 
-    def _for(self, tools: bool) -> _Compiled:
-        return self._with_tools if tools else self._plain
 
+def read_facts(spec: TemplateSpec) -> TemplateFacts:
+    """Parse the sources of a template.
 
-class _Compiled:
-    """One compiled template with facts from its syntax tree."""
+    jinja2 computes constants for this, such as `'x' * 10**9`, so a server does it in a worker.
 
-    def __init__(self, source: str) -> None:
-        environment = template_environment()
-        try:
-            tree = environment.parse(source)
-            self.content_format: ContentFormat = content_format(tree)
-            self.variables = frozenset(meta.find_undeclared_variables(tree))
-            self.template = environment.from_string(bounded(tree))
-        except jinja2.TemplateSyntaxError as error:
-            raise TemplateError(f"The chat template is not valid: {error}") from error
+    Raises:
+        TemplateError: a source is too long, or not valid Jinja.
+    """
+    (plain, first), (with_tools, second) = (_parsed(source) for source in (spec.source, spec.tool_source))
+    chosen = spec.content_format
+    return TemplateFacts((chosen or plain, chosen or with_tools), (first, second))
 
 
 @lru_cache(maxsize=32)
-def _compiled(source: str) -> _Compiled:
-    """Compile a template, in some 50 ms, unless a model with the same one was loaded before."""
-    return _Compiled(source)
+def _parsed(source: str) -> tuple[ContentFormat, frozenset[str]]:
+    """Return the format of content and the variables of a source; parsing takes some 50 ms."""
+    if len(source) > _LONGEST:
+        raise TemplateError(f"The chat template has {len(source)} characters, more than {_LONGEST}.")
+    try:
+        tree = template_environment().parse(source)
+        return content_format(tree), frozenset(meta.find_undeclared_variables(tree))
+    except (jinja2.TemplateSyntaxError, *_ERRORS) as error:
+        raise TemplateError(f"The chat template is not valid: {error}") from error
+
+
+@lru_cache(maxsize=32)
+def _compiled(source: str) -> jinja2.Template:
+    return template_environment().from_string(source)
 
 
 _OPEN_END = "end "
