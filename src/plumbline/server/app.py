@@ -158,6 +158,7 @@ def create_app(
                 if not settings.sealing_key:
                     sealer.use(await memory.store.secret("reasoning"))
             stack.push_async_callback(templates.close)
+            stack.push_async_callback(media.close)
             stack.push_async_callback(models.close)
             stack.push_async_callback(judge.stop)
             await models.start()

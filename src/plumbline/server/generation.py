@@ -109,7 +109,7 @@ class Generation:
     ) -> list[PreparedTurn]:
         """Prepare turns as `prepare` does, whether or not the client is still connected."""
         try:
-            loaded = await self.loaded(turns)
+            loaded = await self.loaded(turns, client)
             adapter = self.admission.adapter(request.model)
             return [
                 await self.road.prepare(msgspec.structs.replace(turn, adapter=adapter), client)
@@ -141,7 +141,7 @@ class Generation:
         except RefusedRequestError as error:
             raise invalid_request(str(error), error.param or param) from error
 
-    async def loaded(self, turns: Sequence[Turn]) -> list[Turn]:
+    async def loaded(self, turns: Sequence[Turn], client: str) -> list[Turn]:
         """Return turns with the files that they name.
 
         Raises:
@@ -149,7 +149,7 @@ class Generation:
         """
         if not self.modalities:
             return list(turns)
-        prompts = await self._media.load([turn.prompt for turn in turns])
+        prompts = await self._media.load([turn.prompt for turn in turns], client)
         return [
             msgspec.structs.replace(turn, prompt=prompt) for turn, prompt in zip(turns, prompts, strict=True)
         ]
@@ -160,7 +160,7 @@ class Generation:
         client = client_of(call, self.settings)
 
         async def run() -> list[int]:
-            (loaded,) = await self._media.load([prompt])
+            (loaded,) = await self._media.load([prompt], client)
             ids = (await self.road.prompt_tokens(loaded, most, client)).token_ids
             if len(ids) > most:
                 raise TooManyTokensError(len(ids))

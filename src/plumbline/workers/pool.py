@@ -130,10 +130,10 @@ class WorkerPool:
         except PlacesFullError:
             raise WorkersBusyError from None
 
-    async def call(self, payload: bytes, client: str) -> bytes:
+    async def call(self, payload: bytes, client: str, cpu_seconds: float | None = None) -> bytes:
         """Return what the handler answers; see `worker` and `Worker.call`."""
         async with self.worker(client) as worker:
-            return await worker.call(payload)
+            return await worker.call(payload, cpu_seconds)
 
     async def _take(self) -> Worker:
         template = await self._running()
@@ -210,7 +210,7 @@ class _Template:
         """Send the setup, and wait until the function is imported."""
         loop = asyncio.get_running_loop()
         message = msgspec.msgpack.encode(setup)
-        await loop.sock_sendall(self._control, HEAD.pack(RESULT, False, len(message)) + message)
+        await loop.sock_sendall(self._control, HEAD.pack(RESULT, False, 0.0, len(message)) + message)
         await _received(self._control, ORDER.size)
         loop.add_reader(self._control, self._read)
 
@@ -293,23 +293,28 @@ class Worker:
         """Whether the process has ended."""
         return self._status.done()
 
-    async def call(self, payload: bytes) -> bytes:
+    async def call(self, payload: bytes, cpu_seconds: float | None = None) -> bytes:
         """Return what the handler answers.
+
+        Args:
+            payload: what the handler gets.
+            cpu_seconds: of this call; by default those of the pool.
 
         Raises:
             WorkerError: the call exceeded a bound, or ended the worker.
         """
         loop = asyncio.get_running_loop()
+        seconds = self.template.bounds.cpu_seconds if cpu_seconds is None else cpu_seconds
         self.is_idle = False
         try:
-            await loop.sock_sendall(self._connection, HEAD.pack(RESULT, False, len(payload)))
+            await loop.sock_sendall(self._connection, HEAD.pack(RESULT, False, seconds, len(payload)))
             await loop.sock_sendall(self._connection, payload)
-            kind, is_last, size = HEAD.unpack(await _received(self._connection, HEAD.size))
+            kind, is_last, _, size = HEAD.unpack(await _received(self._connection, HEAD.size))
             if size > max(self.template.bounds.result, MOST_DETAIL):
                 raise WorkerError("result", "its answer is too large")
             answer = bytes(await _received(self._connection, size))
         except (OSError, EOFError):
-            raise await self._why() from None
+            raise await self._why(seconds) from None
         self.is_idle = not is_last
         match kind:
             case b"R":
@@ -331,16 +336,15 @@ class Worker:
         if not self.has_ended:
             self.template.kill(self._number)
 
-    async def _why(self) -> WorkerError:
+    async def _why(self, seconds: float) -> WorkerError:
         """Return the error of a call that ended the worker."""
         try:
             async with asyncio.timeout(_REPORT_SECONDS):
                 status = await asyncio.shield(self._status)
         except TimeoutError:
             return WorkerError("crash", "the worker closed its connection")
-        bounds = self.template.bounds
         if status in (-signal.SIGPROF, -signal.SIGALRM):
-            return WorkerError("time", f"it takes more than {bounds.cpu_seconds:g} s of CPU time")
+            return WorkerError("time", f"it takes more than {seconds:g} s of CPU time")
         if status == -signal.SIGABRT:  # Rust and C++ abort where an allocation fails.
             return WorkerError("memory", "it needs more memory than it may have")
         return WorkerError("crash", f"the worker ended with status {status}")

@@ -43,8 +43,9 @@ ORDER = struct.Struct("!cI")
 STATUS = struct.Struct("!Ii")
 """A report: the number of a worker and its exit status."""
 FORK, KILL = b"F", b"K"
-HEAD = struct.Struct("!c?Q")
-"""Before each payload and each answer: its kind, whether the worker ends after it, and the number of bytes."""
+HEAD = struct.Struct("!c?dQ")
+"""Before each payload and each answer: the kind of an answer, whether the worker ends after it, the seconds of CPU time
+that a call may take, and the number of bytes."""
 RESULT, NO_MEMORY, LARGE, FAILED = b"R", b"M", b"L", b"X"
 MOST_DETAIL = 4096
 """Bytes of the text of an exception."""
@@ -57,7 +58,7 @@ class Bounds(msgspec.Struct, frozen=True):
     """What one call may take.
 
     Attributes:
-        cpu_seconds: time of a CPU.
+        cpu_seconds: time of a CPU; a call may name another.
         seconds: time on the clock; more than `cpu_seconds`, because the machine may be busy.
         memory: bytes of addresses beyond those of the template process.
         result: bytes of the answer.
@@ -86,7 +87,7 @@ class Setup(msgspec.Struct, frozen=True):
 def main() -> None:
     """Fork workers until the socket closes."""
     control = socket.socket(fileno=os.dup(0))
-    setup = msgspec.msgpack.decode(_message(control), type=Setup)
+    setup = msgspec.msgpack.decode(_message(control)[1], type=Setup)
     module, _, name = setup.factory.partition(":")
     handler: Handler = getattr(importlib.import_module(module), name)(setup.data)
     control.sendall(ORDER.pack(FORK, 0))  # Ready.
@@ -179,18 +180,18 @@ def _serve(connection: socket.socket, handler: Handler, bounds: Bounds) -> None:
     is_last = False
     while not is_last:
         try:
-            payload = _message(connection)
+            cpu_seconds, payload = _message(connection)
         except EOFError:
             return
         # The default action of both signals ends the process, also amid native code.
-        signal.setitimer(signal.ITIMER_PROF, bounds.cpu_seconds)
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         signal.setitimer(signal.ITIMER_REAL, bounds.seconds)
         kind, answer = _answer(handler, payload, bounds.result)
         del payload
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         is_last = _peak() - before > _GROWN
-        connection.sendall(HEAD.pack(kind, is_last, len(answer)))
+        connection.sendall(HEAD.pack(kind, is_last, 0.0, len(answer)))
         connection.sendall(answer)
 
 
@@ -205,14 +206,14 @@ def _answer(handler: Handler, payload: bytes, most: int) -> tuple[bytes, bytes]:
     return (RESULT, answer) if len(answer) <= most else (LARGE, b"")
 
 
-def _message(connection: socket.socket) -> bytes:
-    """Return the next message.
+def _message(connection: socket.socket) -> tuple[float, bytes]:
+    """Return the seconds and the payload of the next message.
 
     Raises:
         EOFError: the connection has closed.
     """
-    _, _, size = HEAD.unpack(_exactly(connection, HEAD.size))
-    return bytes(_exactly(connection, size))
+    _, _, seconds, size = HEAD.unpack(_exactly(connection, HEAD.size))
+    return seconds, bytes(_exactly(connection, size))
 
 
 def _exactly(connection: socket.socket, size: int) -> bytearray:

@@ -51,6 +51,11 @@ class Turns:
         """Callers that wait for a place."""
         return sum(map(len, self._queues.values()))
 
+    @property
+    def num_inside(self) -> int:
+        """Callers that have a place."""
+        return self._inside.total()
+
     @contextlib.asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
         """Wait for a place and keep it within the block.

@@ -27,7 +27,7 @@ from plumbline.engines.port import GenerateRequest, MediaItem, MediaPrompt, Samp
 from plumbline.engines.transformers.loading import TransformersError
 from plumbline.engines.transformers.vision import load_processor
 from plumbline.engines.vllm.media import MediaRenderer
-from plumbline.road.prompt_tokens import prompt_tokens
+from plumbline.road.prompt_tokens import PromptRenderer, prompt_tokens
 from plumbline.server.loading.model import ServedModel, load
 from plumbline.server.settings import Settings
 from plumbline.turn import ChatPrompt, Message
@@ -311,7 +311,7 @@ def test_a_paused_request_reads_its_images_again(folder: Path, pauses: list[int]
     items = [MediaItem(media_type="image/png", data=part) for part in parts if not isinstance(part, str)]
     pieces = [part if isinstance(part, str) else items.pop(0) for part in parts]
     prompt = ChatPrompt(messages=(Message(role="user", content="", parts=tuple(pieces)),))
-    found = asyncio.run(prompt_tokens(engine, model.renderer, prompt, 1024))
+    found = asyncio.run(prompt_tokens(engine, PromptRenderer(model.renderer), prompt, 1024, ""))
     core = engine._keeper.core  # type: ignore[attr-defined]
     core.add(
         GenerateRequest(

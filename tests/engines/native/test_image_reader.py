@@ -240,11 +240,30 @@ def test_an_image_that_hangs_is_given_up_and_others_go_on() -> None:
     run(work())
 
 
+def test_clients_take_turns_whatever_one_of_them_sends() -> None:
+    encoder = Encoder(open_=False)
+
+    async def work() -> None:
+        images = reader(encoder)
+        tasks = [
+            asyncio.create_task(images.read(asking(f"a{n}", bytes([65 + n]), client="a"))) for n in range(6)
+        ]
+        await until(lambda: images._turns.num_waiting == 5)
+        tasks.append(asyncio.create_task(images.read(asking("b", b"b", client="b"))))
+        await until(lambda: images._turns.num_waiting == 6)
+        encoder.open.set()
+        await asyncio.gather(*tasks)
+        assert encoder.encoded.index(b"b") <= 1
+        images.close()
+
+    run(work())
+
+
 def test_an_image_whose_clients_leave_is_given_up_without_a_hang() -> None:
     async def work() -> None:
         images = reader(Encoder(), hangs_after=5.0)
         task = asyncio.create_task(images.read(asking("gone", b"~")))
-        await until(lambda: images._turn.locked())
+        await until(lambda: images._turns.num_inside)
         waiting = asyncio.create_task(images.read(asking("waits", b"a")))
         await asyncio.sleep(0.01)
         images.forget("gone")

@@ -95,7 +95,7 @@ def test_reserved_bytes_stay_below_the_limit_and_return_to_zero(
     async def request(urls: list[str]) -> None:
         references = [MediaReference(url=url, field="f", reduced=repeated, modality="image") for url in urls]
         async with closing_streams():
-            held = await loader._load(references)
+            held = await loader._load(references, "c")
             assert memory.reserved >= sum(len(item.data) for item in held.values())
             await asyncio.sleep(0)
 
@@ -124,6 +124,8 @@ async def test_what_a_file_does_not_use_is_given_back() -> None:
         loader = MediaLoader(Settings(allow_media_urls=True), Web(memory))
         loader._memory = memory
         async with closing_streams():
-            (item,) = (await loader._load([MediaReference(url=url, field="f", reduced=reduced)])).values()
+            (item,) = (
+                await loader._load([MediaReference(url=url, field="f", reduced=reduced)], "c")
+            ).values()
             assert memory.reserved == len(item.data)
         assert memory.reserved == 0

@@ -49,6 +49,8 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Any:
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
         return _in_rgb(image)
+    except MemoryError:
+        raise ImageError("needs too much memory to decode", "image_too_large") from None
     except Exception as error:
         raise ImageError(f"cannot be decoded: {error}", "image_parse_error") from None
 

@@ -7,25 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.engines.media.video_frames import VideoError
+
 __all__ = ["Video", "VideoError", "decode_bounded_video", "decode_video"]
 
-_WORKER = Path(__file__).with_name("video_worker.py")
 _MOST_CPU_SECONDS = 60.0
 _MOST_PIXELS = 1 << 40
 _WAIT = 4
 """Seconds on the clock for each second of a CPU, on a loaded machine."""
-
-
-class VideoError(ValueError):
-    """The file cannot be decoded as a video."""
-
-    code = "invalid_value"
 
 
 class Video(NamedTuple):
@@ -67,7 +61,15 @@ def decode_video(data: bytes, max_frames: int, max_pixels: int, cpu_seconds: flo
     Raises:
         VideoError: the file has another format, is too large, or takes too long to decode.
     """
-    command = [sys.executable, "-P", str(_WORKER), str(max_frames), str(max_pixels), str(cpu_seconds)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "plumbline.engines.media.video_worker",
+        str(max_frames),
+        str(max_pixels),
+        str(cpu_seconds),
+    ]
     late = VideoError(f"takes more than {cpu_seconds:g} seconds of a CPU to decode")
     try:
         # No other variable reaches FFmpeg and Python, so they run with their defaults.

@@ -1,28 +1,18 @@
-"""Decode one video from standard input; `engines.media.video` runs this file as a process, which ends with the video.
+"""Decode one video from standard input; `engines.media.video` runs this module as a process, which ends with the video.
 
 It writes a line of JSON, with the shape of the frames or with an error, and then the frames as RGB bytes.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import resource
 import sys
-from typing import Any
+
+from plumbline.engines.media.video_frames import VideoError, decode_frames
 
 _MEMORY = 2 * 1024**3
 """Bytes of the process's addresses. Tables of a file can claim any number of frames in a few bytes."""
-_CODECS = ("h264", "hevc", "vp8", "vp9", "av1", "mpeg4")
-_MAX_PIXELS = 4096 * 2304
-"""Pixels of a frame of a file."""
-_FRAME_PIXELS = 1_000_000
-"""Pixels of a frame that is returned; models scale frames to 0.6 million or fewer."""
-_MAX_RATIO = 200
-
-
-class _Refusal(Exception):  # noqa: N818 - it says what the file is
-    """The file is refused; the text follows "The video of 'field'"."""
 
 
 def main(max_frames: int, max_pixels: int, cpu_seconds: float) -> None:
@@ -31,98 +21,17 @@ def main(max_frames: int, max_pixels: int, cpu_seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    data = sys.stdin.buffer.read()
+    frames: list[bytes] = []
     try:
-        shape, frames = _decoded(data, max_frames, max_pixels)
-    except _Refusal as refusal:
-        shape, frames = {"error": str(refusal)}, []
+        *shape, frames = decode_frames(sys.stdin.buffer.read(), max_frames, max_pixels)
+        found = dict(zip(("width", "height", "turns", "indexes", "total", "rate"), shape, strict=True))
+    except VideoError as refusal:
+        found = {"error": str(refusal)}
     except MemoryError:
-        shape, frames = {"error": "needs too much memory to decode"}, []
-    except Exception as error:  # FFmpeg's errors are of many kinds.
-        shape, frames = {"error": f"cannot be decoded: {str(error)[:200]}"}, []
-    sys.stdout.buffer.write(json.dumps(shape).encode() + b"\n")
+        found = {"error": "needs too much memory to decode"}
+    sys.stdout.buffer.write(json.dumps(found).encode() + b"\n")
     for frame in frames:
         sys.stdout.buffer.write(frame)
-
-
-def _decoded(data: bytes, max_frames: int, max_pixels: int) -> tuple[dict[str, Any], list[bytes]]:
-    total = sum(packet.size > 0 for packet in _opened(data)[0].demux(video=0))
-    if not total:
-        raise _Refusal("has no frames")
-    container, stream = _opened(data)
-    width, height = _size(stream.width, stream.height)
-    count = min(max_frames, total)
-    if count * width * height > max_pixels:
-        raise _Refusal(
-            f"has {count} frames of {width} x {height} pixels; "
-            f"the images and videos of a request may have {max_pixels} more"
-        )
-    wanted = {round(place * (total - 1) / max(count - 1, 1)) for place in range(count)}
-    indexes: list[int] = []
-    frames: list[bytes] = []
-    for index, frame in enumerate(container.decode(stream)):
-        if index in wanted:
-            if (frame.width, frame.height) != (stream.width, stream.height):
-                raise _Refusal("changes its size")
-            indexes.append(index)
-            frames.append(_rgb(frame, width, height))
-            turns = _turns(frame)
-        if index >= max(wanted):
-            break
-    if not frames:
-        raise _Refusal("has no frame that can be decoded")
-    rate = float(stream.average_rate or 0)
-    shape = {"width": width, "height": height, "turns": turns}
-    return {**shape, "indexes": indexes, "total": total, "rate": rate}, frames
-
-
-def _opened(data: bytes) -> tuple[Any, Any]:
-    """Return a container and its video stream, which is decoded in one thread."""
-    import av
-
-    if data[4:8] in (b"ftyp", b"moov", b"wide", b"mdat", b"free", b"skip"):
-        kind = "mov"
-    elif data[:4] == b"\x1a\x45\xdf\xa3":
-        kind = "matroska"
-    else:
-        raise _Refusal("is not a video in a supported format: MP4, QuickTime, WebM or Matroska")
-    # With a format given, FFmpeg tries no other, such as playlists, which name further files.
-    container = av.open(io.BytesIO(data), format=kind, metadata_errors="ignore")
-    if not container.streams.video:
-        raise _Refusal("has no video track")
-    stream = container.streams.video[0]
-    name = stream.codec_context.codec.canonical_name
-    if name not in _CODECS:
-        raise _Refusal(f"is encoded as {name}; this server decodes {', '.join(_CODECS)}")
-    stream.codec_context.thread_count = 1
-    return container, stream
-
-
-def _size(width: int, height: int) -> tuple[int, int]:
-    """Return the size of returned frames."""
-    if not width or not height or width * height > _MAX_PIXELS:
-        raise _Refusal(f"has {width} x {height} pixels; this server decodes at most {_MAX_PIXELS}")
-    if max(width, height) > _MAX_RATIO * min(width, height):
-        raise _Refusal(
-            f"has {width} x {height} pixels; a side may be {_MAX_RATIO} times as long as the other"
-        )
-    scale = min(1.0, (_FRAME_PIXELS / (width * height)) ** 0.5)
-    return max(1, int(width * scale)), max(1, int(height * scale))
-
-
-def _rgb(frame: Any, width: int, height: int) -> bytes:
-    """Return a frame as RGB bytes without padding."""
-    plane = frame.reformat(width=width, height=height, format="rgb24").planes[0]
-    data = bytes(plane)
-    if plane.line_size == 3 * width:
-        return data[: 3 * width * height]
-    starts = range(0, plane.line_size * height, plane.line_size)
-    return b"".join(data[start : start + 3 * width] for start in starts)
-
-
-def _turns(frame: Any) -> int:
-    """Return by how many right angles a frame is to be turned counterclockwise, as a camera has written."""
-    return round(getattr(frame, "rotation", 0) / 90) % 4
 
 
 if __name__ == "__main__":

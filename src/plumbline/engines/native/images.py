@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from plumbline.engines.port import (
     RefusedRequestError,
 )
 from plumbline.engines.request import PlacedImage
+from plumbline.workers.memory import trim
+from plumbline.workers.turns import Turns
 
 __all__ = ["ImageReader"]
 
@@ -132,8 +135,8 @@ class ImageReader:
         self._waiting: dict[str, tuple[_Hold, asyncio.Future[None]]] = {}
         """The requests that wait for it."""
         self._hangs_after = hangs_after
-        self._turn = asyncio.Lock()
-        """Held while an image is encoded."""
+        self._turns = Turns(1, sys.maxsize)
+        """One image is encoded at a time. What waits is bounded by the room for images."""
         self._hanging: list[asyncio.Future[Tensor]] = []
 
     @property
@@ -166,9 +169,9 @@ class ImageReader:
         # Hashing a file takes a millisecond per MiB.
         digests = await asyncio.to_thread(lambda: [_digest(item, salt) for item in items])
         await self._make_room(_Hold(request, dict(zip(digests, layouts, strict=True))))
-        # One after the other, so that requests that wait take turns at the thread.
+        # One after the other, so that requests of one client take turns at the thread as well.
         rows = [
-            await self._rows(digest, item, number)
+            await self._rows(digest, item, number, request.client)
             for number, (digest, item) in enumerate(zip(digests, items, strict=True), 1)
         ]
         assert [len(tensor) for tensor in rows] == [layout.num_rows for layout in layouts]
@@ -234,11 +237,11 @@ class ImageReader:
         while self._kept and _num_rows(self._used) + _num_rows(self._kept) > most:
             self._kept.popitem(last=False)
 
-    async def _rows(self, digest: bytes, item: MediaItem, number: int) -> Tensor:
+    async def _rows(self, digest: bytes, item: MediaItem, number: int, client: str) -> Tensor:
         """Return the rows of image `number` of a request; the first request that comes to it encodes it for all."""
         image = self._used[digest]
         if image.job is None:
-            image.job = asyncio.create_task(self._encoded(image, item.data))
+            image.job = asyncio.create_task(self._encoded(image, item.data, client))
             image.job.add_done_callback(_seen)
         try:
             # Others may need it, so the end of this request does not end it.
@@ -246,16 +249,16 @@ class ImageReader:
         except ImageError as error:
             raise _refused(number, error) from error
 
-    async def _encoded(self, image: _Image, data: bytes) -> Tensor:
-        """Encode an image when it is its turn; it gives up when no request needs it."""
-        async with self._turn:
+    async def _encoded(self, image: _Image, data: bytes, client: str) -> Tensor:
+        """Encode an image when it is the client's turn; it gives up when no request needs it."""
+        async with self._turns.turn(client):
             if self.num_hanging >= _HANGS:
                 raise EngineClosedError(
                     "Images hang while they are encoded; the server takes no others now.", 10
                 )
             if not image.users:
                 raise asyncio.CancelledError
-            encode = partial(self._encode, data, lambda: bool(image.users))
+            encode = partial(_encode_and_trim, self._encode, data, lambda: bool(image.users))
             job = asyncio.ensure_future(in_daemon_thread(encode, "image"))
             await asyncio.wait({job}, timeout=self._hangs_after)
             if job.done():
@@ -299,6 +302,16 @@ class ImageReader:
         for place, layout in zip(places, layouts, strict=True):
             yield place + longer
             longer += len(layout.token_ids) - 1
+
+
+def _encode_and_trim(
+    encode: Callable[[bytes, Callable[[], bool]], Tensor], data: bytes, needed: Callable[[], bool]
+) -> Tensor:
+    """Encode an image, and give the memory of its pixels back: their buffers stay in the arena of the thread."""
+    try:
+        return encode(data, needed)
+    finally:
+        trim()
 
 
 def _num_rows(images: Mapping[bytes, _Image]) -> int:

@@ -9,21 +9,36 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
 
-from plumbline.engines.media.audio import SAMPLE_RATE, AudioError, decode_audio
-from plumbline.engines.media.images import ImageError, decode_image, reduced_image
-from plumbline.engines.media.video import VideoError, decode_video
+import msgspec
+
 from plumbline.engines.port import MediaItem, Modality
+from plumbline.server.media.checking import Checked, FileQuestion, RefusedFile
 from plumbline.server.media.fetch import Fetcher, FetchError
 from plumbline.server.media.memory import FileMemory, Reservation
 from plumbline.server.settings import Settings
 from plumbline.server.streams import close_with_request
 from plumbline.turn import ChatPrompt, MediaReference, Prompt, media_of, with_media
-from plumbline.wire.errors import ApiError, invalid_request
+from plumbline.wire.errors import ApiError, invalid_request, rate_limited
+from plumbline.workers.pool import Bounds, WorkerError, WorkerPool, WorkersBusyError
 
 __all__ = ["MediaLoader"]
 
 _MAX_DECODERS = 2
-"""Files that are decoded at a time; an image of 40 million pixels takes 120 MB."""
+"""Files that are decoded at a time, one of each client; an image of 40 million pixels takes 320 MB."""
+_MAX_WAITING = 4096
+"""Files that wait to be decoded; their bytes are reserved."""
+_CPU_SECONDS = 20.0
+"""For an image or a sound. An interlaced PNG of 40 million pixels takes 3 s."""
+_SECONDS = 120.0
+_MEMORY = 1 << 30
+"""Bytes of a decoder, besides those of its pixels. FFmpeg has no bound of its own for the tables of a file."""
+_PIXEL_BYTES = 32
+_EXCEEDED = {
+    "time": "takes more than {cpu_seconds} seconds of a CPU to decode",
+    "memory": "needs too much memory to decode",
+    "result": "is too large",
+    "crash": "cannot be decoded: the decoder broke off",
+}
 _MAX_FETCHES = 8
 """Files that are fetched at a time; each has as many bytes reserved as the request may still have."""
 _PACKAGES: Mapping[Modality, tuple[str, str]] = MappingProxyType(
@@ -59,17 +74,35 @@ class MediaLoader:
     def __init__(self, settings: Settings, fetcher: Fetcher | None = None) -> None:
         self._settings = settings
         self._fetcher = fetcher or Fetcher(settings.media_timeout)
-        self._decoders = asyncio.Semaphore(_MAX_DECODERS)
+        self._workers = WorkerPool(
+            "plumbline.server.media.checking:handler",
+            bounds=Bounds(
+                _CPU_SECONDS,
+                _SECONDS,
+                _MEMORY + _PIXEL_BYTES * settings.max_image_pixels,
+                settings.max_media_bytes,
+            ),
+            processes=_MAX_DECODERS,
+            waiting=_MAX_WAITING,
+        )
         self._fetches = asyncio.Semaphore(_MAX_FETCHES)
         self._memory = FileMemory(settings.max_media_in_flight)
         """Of the files of requests that are being answered."""
 
-    async def load(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+    async def close(self) -> None:
+        """End the processes that decode. Idempotent; a later file starts them again."""
+        await self._workers.close()
+
+    async def load(self, prompts: Sequence[Prompt], client: str) -> list[Prompt]:
         """Return prompts with files in the place of references.
+
+        Args:
+            prompts: the prompts.
+            client: whose they are; clients take turns where files are decoded.
 
         Raises:
             ApiError: 400 for a file that is too large, cannot be fetched or decoded; 429 if the files of other
-                requests need too much memory.
+                requests need too much memory, or too many wait to be decoded.
         """
         references = [
             part for prompt in prompts for part in media_of(prompt) if isinstance(part, MediaReference)
@@ -90,12 +123,14 @@ class MediaLoader:
                 references[most].field,
                 "invalid_value",
             )
-        loaded = await self._load(references)
+        loaded = await self._load(references, client)
         return [
             with_media(prompt, loaded) if isinstance(prompt, ChatPrompt) else prompt for prompt in prompts
         ]
 
-    async def _load(self, references: Sequence[MediaReference]) -> dict[MediaReference, MediaItem]:
+    async def _load(
+        self, references: Sequence[MediaReference], client: str
+    ) -> dict[MediaReference, MediaItem]:
         """Load each file once. The bytes of the result stay reserved until the current request is over."""
         loaded: dict[MediaReference, MediaItem] = {}
         settings = self._settings
@@ -104,7 +139,7 @@ class MediaLoader:
         try:
             for reference in references:
                 if reference not in loaded:
-                    loaded[reference] = await self._item(reference, left, reserved)
+                    loaded[reference] = await self._item(reference, left, reserved, client)
         except BaseException:
             reserved.release()
             raise
@@ -118,7 +153,9 @@ class MediaLoader:
             reserved.release()
         return loaded
 
-    async def _item(self, reference: MediaReference, left: _Left, reserved: Reservation) -> MediaItem:
+    async def _item(
+        self, reference: MediaReference, left: _Left, reserved: Reservation, client: str
+    ) -> MediaItem:
         """Return a file, with its bytes reserved; what the request may still have becomes less."""
         if reference.url[:5].lower() == "data:":
             text = _base64_text(reference, left.data)
@@ -127,11 +164,7 @@ class MediaLoader:
         else:
             data = await self._fetched(reference, left.data, reserved)
         left.data -= len(data)
-        async with self._decoders:
-            try:
-                item = await asyncio.to_thread(self._checked, data, reference, left)
-            except (AudioError, ImageError, VideoError) as error:
-                raise _refused(reference, str(error), error.code) from error
+        item = await self._checked(data, reference, left, client)
         reserved.change(len(item.data) - len(data))
         return item
 
@@ -153,20 +186,33 @@ class MediaLoader:
             reserved.change(len(data) - most)
         return data
 
-    def _checked(self, data: bytes, reference: MediaReference, left: _Left) -> MediaItem:
+    async def _checked(self, data: bytes, reference: MediaReference, left: _Left, client: str) -> MediaItem:
         """Decode a file to check it; return it, and subtract its size from what is left."""
-        match reference.modality:
-            case "image":
-                return _checked_image(data, reference, left)
-            case "audio":
-                left.seconds -= len(decode_audio(data, left.seconds)) / SAMPLE_RATE
-                return MediaItem(modality="audio", media_type=_named_type(reference), data=data)
-            case "video":
-                most = self._settings.max_video_frames
-                video = decode_video(data, most, left.pixels, self._settings.max_video_cpu_seconds)
-                left.pixels -= video.frames.size // 3
-                kind = _named_type(reference)
-                return MediaItem(modality="video", media_type=kind, data=data, frames=most)
+        settings, kind = self._settings, reference.modality
+        question = FileQuestion(
+            kind, data, left.pixels, left.seconds, settings.max_video_frames, reference.reduced
+        )
+        cpu_seconds = settings.max_video_cpu_seconds if kind == "video" else _CPU_SECONDS
+        try:
+            answer = await self._workers.call(msgspec.msgpack.encode(question), client, cpu_seconds)
+            found = msgspec.msgpack.decode(answer, type=Checked | RefusedFile)
+        except WorkersBusyError:
+            raise rate_limited("Too many files wait to be decoded; try again later.") from None
+        except WorkerError as error:
+            why = _EXCEEDED[error.reason].format(cpu_seconds=f"{cpu_seconds:g}")
+            found = RefusedFile(why, "image_parse_error" if kind == "image" else "invalid_value")
+        if isinstance(found, RefusedFile):
+            raise _refused(reference, found.why, found.code)
+        left.pixels -= found.pixels
+        left.seconds -= found.seconds
+        if found.smaller is not None:
+            return MediaItem(media_type="image/png", data=found.smaller)
+        return MediaItem(
+            modality=kind,
+            media_type=found.media_type or _named_type(reference),
+            data=data,
+            frames=settings.max_video_frames if kind == "video" else 0,
+        )
 
 
 def _refused(reference: MediaReference, why: str, code: str) -> ApiError:
@@ -206,24 +252,6 @@ def _decoded(reference: MediaReference, text: str) -> bytes:
         raise _refused(reference, "is not valid base64", f"invalid_base64_{reference.modality}") from None
 
 
-def _checked_image(data: bytes, reference: MediaReference, left: _Left) -> MediaItem:
-    """Decode an image to check it; returns it, made smaller if wanted."""
-    image = decode_image(data, left.pixels)
-    left.pixels -= image.width * image.height
-    smaller = reduced_image(image) if reference.reduced else None
-    if smaller is not None:
-        return MediaItem(media_type="image/png", data=smaller)
-    return MediaItem(media_type=_media_type(data), data=data)
-
-
 def _named_type(reference: MediaReference) -> str:
     """Return the media type that a data URL names, or an empty string."""
     return reference.url[5:].partition(";")[0] if reference.url[:5].lower() == "data:" else ""
-
-
-def _media_type(data: bytes) -> str:
-    """Return the media type of a file that has been decoded, by its first bytes."""
-    for start, kind in ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif")):
-        if data.startswith(start):
-            return f"image/{kind}"
-    return "image/webp"

@@ -84,7 +84,7 @@ class Compactor:
         )
         client = client_of(call, self._generation.settings)
         try:
-            (turn,) = await self._generation.loaded([turn])
+            (turn,) = await self._generation.loaded([turn], client)
             prepared = await self._generation.road.prepare(turn, client)
         except (PromptTooLongError, EmptyPromptError, TemplateError, RefusedRequestError) as error:
             _log.warning("request %s: a conversation cannot be summarised: %s", call.request_id, error)
