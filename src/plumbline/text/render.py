@@ -13,7 +13,7 @@ from plumbline.text.templates.content_format import ContentFormat
 from plumbline.text.templates.template import ChatTemplate, TemplateError, TemplateSpec
 from plumbline.text.templates.values import Arguments, NoContent
 from plumbline.text.templates.workers import Rendering, WorkerTemplate
-from plumbline.text.tokenizer import TextTokenizer
+from plumbline.text.tokenizer import TextTokenizer, UnencodableTextError
 from plumbline.turn import ChatPrompt, Message, Part, Prompt, TextPrompt, TokenPrompt, Tool
 
 __all__ = ["Renderer", "TooManyTokensError", "UnusedVariableError"]
@@ -111,7 +111,7 @@ class Renderer:
             return self._token_ids(prompt, most)
         except RecursionError as error:
             raise TemplateError("The messages or tools are nested too deeply.") from error
-        except UnguardableTextError as error:
+        except (UnguardableTextError, UnencodableTextError) as error:
             raise TemplateError(str(error)) from error
 
     def least_tokens(self, prompt: Prompt) -> int:

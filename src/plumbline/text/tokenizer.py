@@ -18,8 +18,9 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from plumbline.text.fill_in import fill_in_tokens
 from plumbline.text.guard import Guard, Markers, pattern_of
+from plumbline.workers.panics import panics
 
-__all__ = ["TextTokenizer", "UnsupportedTokenizerError"]
+__all__ = ["TextTokenizer", "UnencodableTextError", "UnsupportedTokenizerError"]
 
 
 _MOST_TOKENS = 2**20
@@ -29,6 +30,10 @@ have an entry for every id."""
 
 class UnsupportedTokenizerError(ValueError):
     """The folder's tokenizer is not supported; the message names what is missing."""
+
+
+class UnencodableTextError(ValueError):
+    """The model's tokenizer fails on a text, such as a regex of it that backtracks beyond its limit."""
 
 
 class TextTokenizer:
@@ -106,7 +111,8 @@ class TextTokenizer:
         if not isinstance(definition, dict):
             raise UnsupportedTokenizerError(f"{path} must be an object")
         try:
-            return cls(definition, config=config if isinstance(config, dict) else {})
+            with panics(UnsupportedTokenizerError, f"{path} cannot be used"):
+                return cls(definition, config=config if isinstance(config, dict) else {})
         except UnsupportedTokenizerError:
             raise
         except Exception as error:  # The library raises no narrower type.
@@ -117,8 +123,7 @@ class TextTokenizer:
 
     def encode_text(self, text: str) -> list[int]:
         """Encode text without any added tokens."""
-        ids: list[int] = self._base.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return ids
+        return _encoded(self._base, [text])[0]
 
     def encode_generated(self, text: str) -> list[int]:
         """Encode text as a model generates it: added tokens are single tokens, except control tokens."""
@@ -144,11 +149,9 @@ class TextTokenizer:
             position = match.end()
         pieces.append(restore(rendered[position:]))
         marks.append(None)
-        encodings = self._base.encode_batch_fast(pieces[:1], add_special_tokens=False)
-        if len(pieces) > 1:
-            encodings += self._later.encode_batch_fast(pieces[1:], add_special_tokens=False)
-        for encoding, mark in zip(encodings, marks, strict=True):
-            ids.extend(encoding.ids)
+        encoded = _encoded(self._base, pieces[:1]) + _encoded(self._later, pieces[1:])
+        for piece, mark in zip(encoded, marks, strict=True):
+            ids.extend(piece)
             if mark is not None:
                 ids.append(mark)
         return ids
@@ -239,10 +242,7 @@ class TextTokenizer:
         return name
 
     def _later_text(self, text: str) -> list[int]:
-        ids: list[int] = (
-            self._later.encode_batch_fast([text], add_special_tokens=False)[0].ids if text else []
-        )
-        return ids
+        return _encoded(self._later, [text])[0] if text else []
 
     def _without_special(self) -> list[bytes]:
         # Computed once, so that leaving out control tokens costs nothing per token.
@@ -252,6 +252,16 @@ class TextTokenizer:
         """Return the id of an added token that was matched with the white space around it."""
         found = self.added.get(matched)
         return self.added[matched.strip()] if found is None else found
+
+
+def _encoded(tokenizer: FastTokenizer, texts: list[str]) -> list[list[int]]:
+    """Return the ids of each text.
+
+    Raises:
+        UnencodableTextError: the tokenizer fails on one of them.
+    """
+    with panics(UnencodableTextError, "The model's tokenizer cannot encode this text"):
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def _unchanged(piece: str) -> str:

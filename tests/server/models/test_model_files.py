@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,20 @@ def test_a_hub_id_without_network_is_refused_clearly(monkeypatch: pytest.MonkeyP
         FileNotFoundError, match=r"owner/name is not a local folder and could not be downloaded"
     ):
         resolve_model("owner/name")
+
+
+@pytest.mark.parametrize("name", ["config.json", "chat_template.jinja", "model.safetensors", "anything"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_would_be_read_without_end_is_named(
+    name: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    make(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match=f"{name} is a pipe, a socket or a device"):
+        resolve_model(tmp_path)
+
+
+def test_a_text_file_of_gigabytes_is_named(tmp_path: Path) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(FileNotFoundError, match=r"config\.json has more than 256 MiB"):
+        resolve_model(tmp_path)

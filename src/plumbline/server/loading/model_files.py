@@ -9,6 +9,9 @@ from pathlib import Path
 
 __all__ = ["named_files", "resolve_gguf", "resolve_model"]
 
+_MOST_TEXT = 256 * 1024**2
+"""Bytes of a file of JSON, or of a template. The tokenizers of published models have up to 35 MB."""
+
 
 @contextmanager
 def named_files(folder: Path) -> Iterator[None]:
@@ -65,6 +68,15 @@ def resolve_gguf(model: str) -> Path | None:
         raise FileNotFoundError(f"{model} could not be downloaded from the hub: {_reason(error)}") from error
 
 
+def _check_kinds(folder: Path) -> None:
+    """Refuse a folder with something that would be read without end, such as a pipe or a link to a device."""
+    for path in sorted(folder.iterdir()):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise FileNotFoundError(f"{path} is a pipe, a socket or a device; a model folder has files only")
+        if path.suffix in (".json", ".jinja") and path.is_file() and path.stat().st_size > _MOST_TEXT:
+            raise FileNotFoundError(f"{path} has more than {_MOST_TEXT >> 20} MiB")
+
+
 def _reason(error: Exception) -> str:
     """Return the first line of an error of the hub's client; advice of several lines follows it."""
     return str(error).partition("\n")[0] or type(error).__name__
@@ -74,10 +86,12 @@ def resolve_model(path_or_id: str | Path) -> Path:
     """Return the folder of a model; for a hub id, download the files that serving needs.
 
     Raises:
-        FileNotFoundError: `path_or_id` is neither a folder nor a hub id that can be reached.
+        FileNotFoundError: `path_or_id` is neither a folder nor a hub id that can be reached, or the folder has a file
+            that cannot be one of a model.
     """
     path = Path(path_or_id).expanduser()
     if path.is_dir():
+        _check_kinds(path)
         return path
     name = str(path_or_id)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:

@@ -18,6 +18,7 @@ import jsonschema_rs
 
 from plumbline.structured_output.grammar.ecma_regex import FORMATS, LENGTHS, NOTED_FORMATS, to_rust_regex
 from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.workers.panics import panics
 
 __all__ = ["MAX_DEPTH", "MAX_MEMBERS", "MAX_SIZE", "MAX_TEXT", "checked"]
 
@@ -73,7 +74,8 @@ def check_shape(schema: Mapping[str, Any]) -> None:
             f"'#/$schema' is {str(dialect)[:80]!r}, which is not a draft of JSON Schema from 4 to 2020-12."
         )
     try:
-        jsonschema_rs.meta.validate(dict(schema))
+        with panics(ConstraintError, "The schema cannot be checked"):
+            jsonschema_rs.meta.validate(dict(schema))
     except jsonschema_rs.ValidationError as error:
         where = "/".join(("#", *map(str, error.instance_path)))
         raise ConstraintError(f"'{where}' is not valid JSON Schema: {error.message[:200]}") from None
