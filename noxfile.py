@@ -129,7 +129,7 @@ def faults(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
-    """Saturate a server for half an hour with random faults, and look for leaks; `-- --seconds N --seed N`."""
+    """Saturate a server for an hour with hostile traffic and faults, and look for leaks; `-- --seconds N --seed N`."""
     Environment(session, DEV).run("python", "tests/faults/soak.py", *session.posargs)
 
 

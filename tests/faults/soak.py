@@ -1,9 +1,10 @@
-"""Saturate a server with a mix of requests and random faults, and look for what it leaks.
+"""Saturate a server with a mix of requests, hostile ones and random faults, and look for what it leaks.
 
-    python tests/faults/soak.py --seconds 1800
+    python tests/faults/soak.py --seconds 3600
 
 Prints a line a minute, and at the end what was sent and what is left. Fails if memory grows by more than 1 MB a minute
-after the warm-up, or if a block, a request, a descriptor, a thread or a row is left behind.
+after the warm-up, if it is more than 5 % above its level after ten minutes, or if a block, a request, a process, a
+descriptor, a thread or a row is left behind.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import httpx
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
+from faults.hostile_traffic import HostileTraffic  # noqa: E402
 from faults.running import Running, running, wait_for  # noqa: E402
 
 CLIENTS = 16
@@ -33,12 +35,19 @@ _WARM_UP = 0.3
 """The part of the time in which caches fill; memory is judged afterwards."""
 MOST_GROWTH = 1.0
 """MB a minute."""
+_HOSTILE = 0.02
+"""The part of hostile traffic."""
+_SETTLED = 600.0
+"""Seconds after which memory keeps its level."""
+_MOST_ABOVE = 1.05
+_WORKERS = 64
+"""Descriptors and threads of processes that start with their first use; what leaks in an hour is thousands."""
 _SHORTEST = 300.0
 """Seconds after the warm-up that a slope needs: steps of the allocator are larger than what leaks in less."""
 
 
 class Sample(NamedTuple):
-    """What the server holds at a time."""
+    """What the server and its processes hold at a time."""
 
     at: float
     megabytes: float
@@ -62,6 +71,7 @@ class Soak:
         self.samples: list[Sample] = []
         self._database = database
         self._random = random.Random(seed)
+        self._hostile = HostileTraffic(server.url, server.port, seed)
         self._client = httpx.AsyncClient(
             base_url=server.url, timeout=120, limits=httpx.Limits(max_connections=None)
         )
@@ -78,6 +88,9 @@ class Soak:
         acts = [self._chat, self._stored, self._conversation, self._background, self._message]
         acts += [self._constrained, self._leaving, self._wrong]
         while time.monotonic() < end:
+            if self._random.random() < _HOSTILE:
+                self.sent[f"hostile {await self._hostile.act()}"] += 1
+                continue
             act = self._random.choice(acts)
             with contextlib.suppress(
                 httpx.TransportError
@@ -220,15 +233,24 @@ class Soak:
             await asyncio.sleep(1)
 
     def held(self) -> Sample:
-        """Return what the process holds now."""
-        folder = Path(f"/proc/{self.server.process.pid}")
-        fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-        return Sample(
-            time.monotonic(),
-            int(fields["VmRSS"].split()[0]) / 1024,
-            len(list((folder / "fd").iterdir())),
-            int(fields["Threads"]),
-        )
+        """Return what the processes hold now."""
+        memory = descriptors = threads = 0
+        for process in family(self.server.process.pid):
+            folder = Path(f"/proc/{process}")
+            with contextlib.suppress(OSError, ValueError):  # It has just ended.
+                # Workers share most of their memory with the process that forked them.
+                shares = (folder / "smaps_rollup").read_text().splitlines()
+                memory += sum(int(line.split()[1]) for line in shares if line.startswith("Pss:"))
+                fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+                descriptors += len(list((folder / "fd").iterdir()))
+                threads += int(fields["Threads"])
+        return Sample(time.monotonic(), memory / 1024, descriptors, threads)
+
+    def level(self, since: float, until: float) -> float:
+        """Return the median of memory between two times after the beginning, in MB."""
+        began = self.samples[0].at
+        found = sorted(each.megabytes for each in self.samples if since <= each.at - began <= until)
+        return found[len(found) // 2]
 
     def growth(self) -> float:
         """Return the slope of memory after the warm-up, in MB a minute (Theil and Sen's median of slopes)."""
@@ -240,6 +262,19 @@ class Soak:
             for later in kept[index + 1 :]
         ]
         return sorted(slopes)[len(slopes) // 2] * 60 if slopes else 0.0
+
+
+def family(process: int) -> list[int]:
+    """Return a process and all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [process]
+    for each in found:
+        found += children.get(each, [])
+    return found
 
 
 def _ids(stream: str) -> list[str]:
@@ -275,6 +310,7 @@ def soak(folder: Path, seconds: float, seed: int) -> None:
         "--max-model-len=1024",
         "--no-page",
         "--access-log",
+        "--trust-request-chat-template",
     )
     with running(folder, *options) as server:
         work = Soak(server, database, seed)
@@ -282,7 +318,7 @@ def soak(folder: Path, seconds: float, seed: int) -> None:
         asyncio.run(work.run(seconds))
         wait_for(server.is_idle)
         wait_for(lambda: server.metric("plumbline_http_requests_open") == 1)  # This request.
-        wait_for(lambda: work.held().descriptors <= before.descriptors + 12, 120)
+        wait_for(lambda: work.held().descriptors <= before.descriptors + _WORKERS, 120)
         after, left, growth = work.held(), rows(database), work.growth()
         print(f"answers: {dict(sorted(work.sent.items()))}")
         print(f"faults: {dict(work.faults)}")
@@ -292,7 +328,11 @@ def soak(folder: Path, seconds: float, seed: int) -> None:
         )
         assert "Traceback" not in server.log, server.log[server.log.index("Traceback") :][:4000]
         assert not left, f"rows are left: {left}"
-        assert after.threads <= before.threads + 24, "threads are left"
+        assert after.threads <= before.threads + _WORKERS, "threads are left"
+        if seconds >= 2 * _SETTLED:
+            settled, last = work.level(_SETTLED, _SETTLED + 120), work.level(seconds - 120, seconds)
+            print(f"memory {settled:.0f} MB after ten minutes, {last:.0f} MB in the last two")
+            assert last <= _MOST_ABOVE * settled, f"memory grew from {settled:.0f} to {last:.0f} MB"
         if seconds * (1 - _WARM_UP) >= _SHORTEST:
             assert growth <= MOST_GROWTH, f"memory grows by {growth:.2f} MB a minute"
         wanted = {"chat", "message", "constrained", "leaving", "stored", "conversation", "background"}
@@ -306,7 +346,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="plumbline-soak-") as folder:

@@ -1,4 +1,4 @@
-"""A minute at saturation with random faults leaves nothing behind; `nox -s soak` takes half an hour."""
+"""A minute at saturation with random faults leaves nothing behind; `nox -s soak` takes an hour."""
 
 from __future__ import annotations
 
