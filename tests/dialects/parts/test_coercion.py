@@ -191,3 +191,44 @@ def test_no_schema_breaks_the_parsing_of_a_call(schema: dict[str, Any]) -> None:
         parser.push(TextDelta(text))
         parser.finish("stop")
         assert parser.num_calls == 1, dialect
+
+
+PARAMETERS = {"code": {"type": "string"}, "count": {"type": "integer"}, "note": {"type": ["string", "null"]}}
+_wrappings = st.lists(
+    st.sampled_from(["oneOf", "anyOf", "allOf", "$ref", "branches"]), min_size=1, max_size=3
+)
+_values = st.sampled_from(["42", "true", "[1]", "null", '{"a": 1}', "1e5", "plain", '"quoted"'])
+
+
+def composed(wrappings: list[str]) -> dict[str, Any]:
+    """Return the schema of the parameters, as composed schemas of generators write it."""
+    flat = {"type": "object", "properties": PARAMETERS}
+    definitions: dict[str, Any] = {}
+    schema: dict[str, Any] = flat
+    for number, wrapping in enumerate(wrappings):
+        match wrapping:
+            case "$ref":
+                definitions[f"P{number}"] = schema
+                schema = {"$ref": f"#/$defs/P{number}"}
+            case "branches":  # A union whose members share nothing.
+                schema = {"oneOf": [{"type": "object", "properties": {"other": {"type": "null"}}}, schema]}
+            case _:
+                schema = {"type": "object", wrapping: [schema]}
+    return {**schema, "$defs": definitions}
+
+
+@given(wrappings=_wrappings, values=st.dictionaries(st.sampled_from([*PARAMETERS]), _values, min_size=1))
+def test_composed_schemas_give_arguments_the_types_of_flat_ones(
+    wrappings: list[str], values: dict[str, str]
+) -> None:
+    """In every dialect, wherever the schema has the property."""
+    call = Call("f", json.dumps(values))
+    for dialect in DIALECTS:
+        if dialect.tool is None:
+            continue
+        text = dialect.write(Utterance((call,), "hm" if dialect.reasoning is not None else None))
+        read = []
+        for schema in ({"type": "object", "properties": PARAMETERS}, composed(wrappings)):
+            parser = dialect.parser(tools={"f": schema})
+            read.append([*parser.push(TextDelta(text)), *parser.finish("stop")])
+        assert read[0] == read[1], dialect

@@ -11,7 +11,7 @@ from plumbline.dialects.formats.grammar_parts import with_definitions
 from plumbline.dialects.formats.json_calls import numbered
 from plumbline.dialects.formats.parameters import Parameters
 from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
-from plumbline.dialects.streams.coercion import allowed_types, coerce
+from plumbline.dialects.streams.coercion import allowed_types, coerce, part_schema
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, Steps, finder
 from plumbline.dialects.streams.json_stream import quoted
 from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json_between, unwrapped
@@ -114,8 +114,8 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
         call.begin(name)
         root = call.schemas.get(name, {})
         properties = root.get("properties")
-        properties = properties if isinstance(properties, Mapping) else {}
-        parameters = Parameters(properties if self.unended else ())
+        known = properties if isinstance(properties, Mapping) else {}
+        parameters = Parameters(known if self.unended else ())
         comma = "{"
         following: str | None = None
         while True:
@@ -126,7 +126,7 @@ class TaggedCall(CallFormat, frozen=True, kw_only=True):
                 key, kind = yield from self._key(cursor)
             else:
                 key, kind = following, None
-            types = allowed_types(properties.get(key), root)
+            types = allowed_types(part_schema(root, root, key), root)
             if kind is not None:
                 types = self._given(kind, types)
             is_json = (bool(types) or (bool(self.typed) and kind is not None)) and "string" not in types

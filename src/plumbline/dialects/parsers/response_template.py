@@ -22,7 +22,7 @@ import msgspec
 from plumbline.dialects.parsers.cursor_parser import CursorParser
 from plumbline.dialects.parsers.delimiters import Delimiter, Delimiters, Head, head
 from plumbline.dialects.spec.dialect import NewId, ReasoningDialect
-from plumbline.dialects.streams.coercion import allowed_types, coerce
+from plumbline.dialects.streams.coercion import allowed_types, coerce, part_schema
 from plumbline.dialects.streams.cursor import MalformedError, Steps, UndeclaredToolError
 from plumbline.events import OutputEvent, TextDelta
 
@@ -390,10 +390,9 @@ def _json(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         ValueError: a number has no JSON.
         RecursionError: the arguments nest too deeply.
     """
-    properties = schema.get("properties")
     parts: list[str] = []
     for key, value in arguments.items():
-        types = allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, schema)
+        types = allowed_types(part_schema(schema, schema, key), schema)
         if isinstance(value, str) and types and "string" not in types:
             text = coerce(value, types)
         else:

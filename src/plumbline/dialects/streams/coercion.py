@@ -1,6 +1,6 @@
 """Convert text to JSON by a schema, for dialects with untyped arguments (`<parameter=count>3</parameter>`).
 
-The types that the parameter's schema allows decide:
+The types that the parameter's schema allows decide, wherever `$ref`, `allOf`, `anyOf` and `oneOf` have it:
 
 | the schema allows | the text becomes |
 |---|---|
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -47,6 +48,8 @@ _SHORT_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _WORD_TYPES = {"true": "boolean", "false": "boolean", "null": "null"}
 _MAX_DEPTH = 16
+_MOST_PARTS = 512
+"""Parts of a composed schema that are searched for a property."""
 _ALIASES = {
     "str": "string",
     "text": "string",
@@ -107,7 +110,8 @@ def _types(
         if isinstance(branches, list):
             found = [allowed_types(branch, root, depth + 1, seen) for branch in branches]
             if key == "allOf":
-                return next((types for types in found if types), frozenset())
+                known = [types for types in found if types]
+                return frozenset.intersection(*known) or known[0] if known else frozenset()
             return frozenset() if not all(found) else frozenset().union(*found)
     if "properties" in schema:
         return frozenset(("object",))
@@ -226,13 +230,39 @@ def resolved(
 
 def part_schema(schema: Any, root: Mapping[str, Any], name: str | None) -> Any:
     """Return the schema of a property, or of the items of an array if `name` is None; None if it is unknown."""
-    whole = resolved(schema, root, ("array",) if name is None else ("object",))
     if name is None:
-        return whole.get("items")
-    properties = whole.get("properties")
-    if isinstance(properties, Mapping) and name in properties:
-        return properties[name]
-    return whole.get("additionalProperties")
+        return resolved(schema, root, ("array",)).get("items")
+    named, others = _declared(schema, root, name)
+    # A property has one type in most schemas. Where branches declare it in several ways, all their types are allowed:
+    # which branch the model means is known at the end of the call only.
+    return _any_of(named or others)
+
+
+def _any_of(schemas: list[Any]) -> Any:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas} if schemas else None
+
+
+def _declared(schema: Any, root: Mapping[str, Any], name: str) -> tuple[list[Any], list[Any]]:
+    """Return the schemas of a property, and those of all other properties, in a schema and what it is composed of."""
+    named, others, seen = list[Any](), list[Any](), set[int]()
+    waiting = deque([schema])
+    while waiting and len(seen) < _MOST_PARTS:
+        part = waiting.popleft()
+        if not isinstance(part, Mapping) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        properties = part.get("properties")
+        if isinstance(properties, Mapping) and name in properties:
+            named.append(properties[name])
+        elif "additionalProperties" in part:
+            others.append(part["additionalProperties"])
+        if isinstance(part.get("$ref"), str):
+            waiting.append(referred(part["$ref"], root))
+        for key in ("allOf", "anyOf", "oneOf"):
+            branches = part.get(key)
+            waiting += branches if isinstance(branches, list) else ()
+        waiting += (part[key] for key in ("then", "else") if key in part)
+    return named, others
 
 
 def admitted(schema: Any, value: Any) -> bool:
