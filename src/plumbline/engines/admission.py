@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Protocol
 
 import msgspec
@@ -69,6 +69,8 @@ class Admission:
         self.max_queue_seconds = 0.0
         """A request that would wait longer for its first token is refused, and one that has waited longer before it was
         begun; 0 refuses none."""
+        self.mark: Callable[[str, bool], None] = lambda request_id, works: None
+        """Is called by the engine, on any thread, when it begins to compute a request and when it stops."""
         self._max_in_flight = max_in_flight
         self._max_per_client = min(max_in_flight, max_per_client or max_in_flight)
         features = info.features if grammars is None else info.features | {"grammar", "banned_strings"}

@@ -125,6 +125,8 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
     """On the first chunk, if asked for; the first entry is None."""
     error: str | None = None
     """For `finish_reason="error"`: what went wrong, in words that can be shown to a client."""
+    died: bool = False
+    """For an error: whether the process of the engine has ended under the request."""
     refused: bool = False
     """Whether the request caused the error, such as a grammar that cannot be completed, and not the engine."""
 
@@ -179,7 +181,17 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_failed_steps: int = 0
     """Steps that raised an error since the start."""
     num_restarts: int = 0
-    """How often the engine went on with a new core after its thread had died or hung."""
+    """How often the engine went on with a new core after its thread had died or hung, or with a new process."""
+    failure: str = ""
+    """Why the engine is not alive, if that is known."""
+    outage: str = ""
+    """Why nothing is computed just now, such as a process that is started again; requests wait meanwhile."""
+    deaths: dict[str, int] = {}
+    """How often the engine's process has ended, by the name of the signal, or `error`."""
+    last_death: str = ""
+    """How it has ended, if that was within the last minute."""
+    num_quarantined: int = 0
+    """Requests that are refused because the engine's process ended under them twice."""
     num_hanging_images: int = 0
     """Images that took too long to encode and still occupy a thread."""
 
@@ -267,11 +279,15 @@ class Engine(Protocol):
 
 
 class RefusedRequestError(Exception):
-    """The engine does not support this request; `param` names the sampling field, None for the prompt."""
+    """The engine does not support this request; `param` names the sampling field, None for the prompt.
 
-    def __init__(self, message: str, param: str | None = None) -> None:
+    `code` names the reason, if clients may want to tell it from others.
+    """
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+        self.code = code
 
 
 class EngineFullError(Exception):

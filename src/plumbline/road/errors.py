@@ -8,6 +8,7 @@ __all__ = [
     "AbortedError",
     "ConstraintFailedError",
     "EmptyPromptError",
+    "EngineDiedError",
     "GenerationError",
     "NoThinkingError",
     "PromptTooLongError",
@@ -39,6 +40,10 @@ class GenerationError(Exception):
     """The engine failed while it answered. The message is fit for the client."""
 
 
+class EngineDiedError(GenerationError):
+    """The engine's process ended while it answered; another one may answer the same request."""
+
+
 class ConstraintFailedError(GenerationError):
     """The engine accepted the constraint of an answer and could not keep to it; the constraint is at fault."""
 
@@ -55,7 +60,11 @@ def raise_if_failed(chunk: TokenChunk) -> None:
         AbortedError: the server is shutting down.
     """
     if chunk.finish_reason == "error":
-        failed = ConstraintFailedError if chunk.refused else GenerationError
+        failed = GenerationError
+        if chunk.died:
+            failed = EngineDiedError
+        elif chunk.refused:
+            failed = ConstraintFailedError
         raise failed(chunk.error or "The engine failed.")
     if chunk.finish_reason == "abort":
         raise AbortedError("The server is shutting down.")

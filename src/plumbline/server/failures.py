@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from plumbline.engines.port import EngineClosedError, EngineFullError, RefusedRequestError
-from plumbline.road.errors import AbortedError, ConstraintFailedError, GenerationError
+from plumbline.road.errors import AbortedError, ConstraintFailedError, EngineDiedError, GenerationError
 from plumbline.store.interface import StoreFullError, StoreUnavailableError, TooLargeError
 from plumbline.text.render import UnusedVariableError
 from plumbline.text.templates.template import TemplateError
 from plumbline.wire.errors import (
     ApiError,
     context_too_large,
+    engine_died,
     engine_unavailable,
     invalid_request,
     rate_limited,
@@ -68,11 +69,13 @@ def as_api_error(error: Exception) -> ApiError:
         case AbortedError():
             return engine_unavailable(str(error))
         case RefusedRequestError():
-            return invalid_request(str(error), error.param)
+            return invalid_request(str(error), error.param, error.code)
         case ApiError():
             return error
         case ConstraintFailedError():
             return invalid_request(str(error), None, "invalid_value")
+        case EngineDiedError():
+            return engine_died(str(error))
         case GenerationError():
             return server_error(str(error))
         case _:

@@ -12,7 +12,7 @@ from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
 from plumbline._generated.messages import CreateMessageRequest
 from plumbline._generated.responses import CreateResponse
-from plumbline.engines.port import EngineFullError, RefusedRequestError
+from plumbline.engines.port import EngineClosedError, EngineFullError, RefusedRequestError
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.protocols.common.fields import given
 from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
@@ -136,10 +136,11 @@ class Generation:
             raise refused_by_template(error, param) from error
         except ConstraintError as error:
             raise constraint_refused(request, error) from error
-        except EngineFullError as error:  # too many prompts or grammars wait
+        except (EngineFullError, EngineClosedError) as error:
+            # Too many prompts or grammars wait, or the engine's process has ended.
             raise as_api_error(error) from error
         except RefusedRequestError as error:
-            raise invalid_request(str(error), error.param or param) from error
+            raise invalid_request(str(error), error.param or param, error.code) from error
 
     async def loaded(self, turns: Sequence[Turn], client: str) -> list[Turn]:
         """Return turns with the files that they name.
@@ -168,10 +169,10 @@ class Generation:
 
         try:
             return await until_disconnect(call, run())
-        except EngineFullError as error:  # too many prompts wait to be rendered
+        except (EngineFullError, EngineClosedError) as error:
             raise as_api_error(error) from error
         except RefusedRequestError as error:
-            raise invalid_request(str(error), error.param or param) from error
+            raise invalid_request(str(error), error.param or param, error.code) from error
         except TemplateError as error:
             raise refused_by_template(error, param) from error
         except TooManyTokensError as error:

@@ -18,6 +18,7 @@ __all__ = [
     "context_too_large",
     "conversation_locked",
     "conversation_not_found",
+    "engine_died",
     "engine_unavailable",
     "envelope",
     "error_object",
@@ -361,6 +362,11 @@ def engine_unavailable(message: str = "The engine is not ready.", retry_after: i
     """Return the 503 for a request that may succeed in `retry_after` seconds."""
     headers = {"Retry-After": str(retry_after)}
     return ApiError(503, message, SERVER_ERROR, None, "engine_unavailable", headers)
+
+
+def engine_died(message: str) -> ApiError:
+    """Return the 503 for an answer whose engine has ended under it; another one is there in seconds."""
+    return ApiError(503, message, SERVER_ERROR, None, "engine_died", {"Retry-After": "1"})
 
 
 def model_not_loaded(message: str) -> ApiError:

@@ -143,7 +143,7 @@ async def test_a_host_that_sends_nothing_ends_streams_until_it_answers_again(
         with pytest.raises(EngineClosedError, match="again"):
             await anext(remote.generate(request("b")))
         talks.set()
-        await until(lambda: not remote._is_silent)
+        await until(lambda: not remote.link.is_silent)
         engine.let()
         assert (await chunks_of(remote, request("c")))[-1].finish_reason in ("stop", "length")
     finally:

@@ -113,7 +113,7 @@ async def test_a_message_names_only_clients_with_less_room_than_others(tmp_path:
 async def test_what_arrives_while_the_host_is_silent_is_not_kept(tmp_path: Path) -> None:
     async with hosted(GatedEngine(), tmp_path) as (remote,):
         await until(lambda: remote._statistics)
-        remote._is_silent = True
+        remote.link.is_silent = True
         with remote.arriving("a"):
             assert not remote._unseen
         await remote.stop()

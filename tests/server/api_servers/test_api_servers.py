@@ -22,7 +22,8 @@ import pytest
 from support.models import GatedEngine
 from support.servers.recovery import recovering
 
-from plumbline.engines.port import EngineInfo, GenerateRequest, TokenChunk
+from plumbline.engines.port import EngineInfo, EngineStats, GenerateRequest, TokenChunk
+from plumbline.engines.remote.host import EngineHost
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import Supervisor
@@ -87,6 +88,25 @@ def wait_for(condition: Any, seconds: float = 120) -> None:
         time.sleep(0.01)
 
 
+class Hosted:
+    """The engine on a socket, here in the supervisor's process."""
+
+    def __init__(self, engine: GatedEngine, at: Path) -> None:
+        self._engine = engine
+        self._host = EngineHost(engine, at)
+
+    async def start(self) -> None:
+        await self._engine.start()
+        await self._host.start()
+
+    async def stop(self) -> None:
+        await self._host.stop()
+        await self._engine.stop()
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+
 @contextmanager
 def supervised(folder: Path, num_servers: int = 2, **changes: Any) -> Iterator[Running]:
     with socket.socket() as free:
@@ -105,7 +125,10 @@ def supervised(folder: Path, num_servers: int = 2, **changes: Any) -> Iterator[R
     loop = asyncio.new_event_loop()
     engine = GatedEngine(words, info=INFO)
     taken = ExitStack()
-    supervisor = Supervisor(engine, settings, num_servers, folder, taken.enter_context(bound(settings)))
+    at = folder / "engine.sock"
+    supervisor = Supervisor(
+        Hosted(engine, at), at, settings, num_servers, folder, taken.enter_context(bound(settings))
+    )
     running = Running(engine, supervisor, loop, folder, port)
 
     def run() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from support.servers.asgi import serving
 
 from plumbline.engines.native.graphs import graphs_bytes
 from plumbline.pocket import MODEL_DIR
+from plumbline.server.loading.catalog import Catalog
 from plumbline.server.loading.native.memory import CACHE_BYTES
+from plumbline.server.loading.plan import plan
 from plumbline.server.loading.several import several
 from plumbline.server.settings import Settings, SettingsError
 from plumbline.server.settings.values import read_models
@@ -26,6 +29,11 @@ from plumbline.server.settings.values import read_models
 CHAT = "/v1/chat/completions"
 WEIGHTS = (MODEL_DIR / "model.safetensors").stat().st_size
 SIZE = WEIGHTS + CACHE_BYTES["plumbline"]
+
+
+def planned(settings: Settings, loading: Callable[[str], None]) -> Catalog:
+    """Return the models of a server, whose engines run in this process."""
+    return several(plan(settings), settings, loading)
 
 
 @pytest.fixture
@@ -91,22 +99,22 @@ def test_options_of_several_models_need_several() -> None:
 
 
 def test_a_folder_lists_its_models_and_loads_none(folder: Path) -> None:
-    catalog = several(Settings(model_dir=str(folder), models_memory_bytes=1000), print)
+    catalog = planned(Settings(model_dir=str(folder), models_memory_bytes=1000), print)
     assert [source.names for source in catalog.sources] == [
         ("one",), ("small",), ("split-00001-of-00002",), ("two",),
     ]  # fmt: skip
     assert [source.size for source in catalog.sources] == [SIZE, *[4 + CACHE_BYTES["llama_cpp"]] * 2, SIZE]
     assert (catalog.default, catalog.loaded, catalog.capacity) == (None, {}, 1000)
-    size = several(Settings(model_dir=str(folder), kv_cache_bytes=10**6), print).sources[0].size
+    size = planned(Settings(model_dir=str(folder), kv_cache_bytes=10**6), print).sources[0].size
     assert size == WEIGHTS + 10**6
 
 
 def test_the_graphs_of_a_gpu_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("several", "native.memory", "native.model"):
+    for module in ("plan", "native.memory", "native.model"):
         monkeypatch.setattr(f"plumbline.server.loading.{module}.device_of", lambda _: torch.device("cuda"))
     given = {"model_dir": str(folder), "models_memory_bytes": 1000, "engine": "plumbline"}
     with_graphs, without = (
-        several(Settings(**given, cuda_graphs=records), print).sources[0].size for records in (True, False)
+        planned(Settings(**given, cuda_graphs=records), print).sources[0].size for records in (True, False)
     )
     vocabulary = json.loads((MODEL_DIR / "config.json").read_text())["text_config"]["vocab_size"]
     assert without == SIZE
@@ -117,7 +125,7 @@ def test_the_models_that_fit_are_loaded_at_the_start(folder: Path) -> None:
     given = (("x", str(folder / "one")), ("", str(MODEL_DIR)), ("", ""))
     for room, loaded in ((1, ["x"]), (2, ["x", MODEL_DIR.name])):
         began: list[str] = []
-        catalog = several(Settings(models=given, models_memory_bytes=room * SIZE), began.append)
+        catalog = planned(Settings(models=given, models_memory_bytes=room * SIZE), began.append)
         assert [source.names[0] for source in catalog.sources] == ["x", MODEL_DIR.name, "plumbline-pocket"]
         assert began == list(catalog.loaded) == loaded
         assert catalog.default is catalog.sources[0]
@@ -125,24 +133,24 @@ def test_the_models_that_fit_are_loaded_at_the_start(folder: Path) -> None:
 
 def test_a_model_that_never_fits_ends_the_start(folder: Path) -> None:
     with pytest.raises(SettingsError, match=f"--models-memory-bytes must be at least {SIZE}"):
-        several(Settings(models=(("a", str(folder / "one")), ("b", "")), models_memory_bytes=SIZE - 1), print)
+        planned(Settings(models=(("a", str(folder / "one")), ("b", "")), models_memory_bytes=SIZE - 1), print)
 
 
 def test_a_model_of_the_folder_may_be_the_first_one(folder: Path) -> None:
     settings = Settings(models=(("x", str(folder / "one")),), model_dir=str(folder))
-    names = [source.names[0] for source in several(settings, print).sources]
+    names = [source.names[0] for source in planned(settings, print).sources]
     assert names == ["x", "small", "split-00001-of-00002", "two"]
 
 
 def test_two_models_with_one_name_are_refused(folder: Path) -> None:
     (folder / "one.gguf").touch()
     with pytest.raises(SettingsError, match="--model-dir gives two models the name 'one'"):
-        several(Settings(model_dir=str(folder)), print)
+        planned(Settings(model_dir=str(folder)), print)
 
 
 async def test_a_model_of_the_folder_answers_when_it_is_named(folder: Path) -> None:
     settings = {"model_dir": str(folder), "models_memory_bytes": SIZE, "max_model_len": 1024}
-    catalog = several(Settings(**settings), print)  # type: ignore[arg-type]
+    catalog = planned(Settings(**settings), print)  # type: ignore[arg-type]
     async with serving(catalog, **settings) as server:
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0}
         answers = [(await server.post(CHAT, {**body, "model": name})).json for name in ("one", "two", "one")]

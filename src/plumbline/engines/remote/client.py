@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ from plumbline.engines.port import (
     RefusedRequestError,
     TokenChunk,
 )
+from plumbline.engines.remote.link import LOST, SILENT, Link, engine_info
 from plumbline.engines.remote.messages import (
     Abort,
     AbortNamed,
@@ -31,10 +32,8 @@ from plumbline.engines.remote.messages import (
     Checked,
     CheckGrammar,
     Chunks,
-    Connection,
     Expand,
     Expanded,
-    FrameError,
     FromHost,
     Generate,
     Hello,
@@ -54,11 +53,9 @@ _UNREAD_PAUSES = 256
 _UNREAD_RESUMES = 32
 """Unread chunks at which a stream is paused, and at which it goes on. If the reader still lags, the engine pauses the
 request."""
+_RECENT = 60.0
+"""Seconds for which the end of a process is reported by `/health`."""
 _Answer = TokenChunk | Checked | Expanded | Refused
-_LOST = "The engine's process has ended."
-_SILENT = "The engine's process does not answer."
-_LONGEST_LOOK = 1.0
-"""Seconds between two looks at what the host has sent."""
 _DEAD = EngineStats(
     alive=False,
     seconds_since_step=0.0,
@@ -74,56 +71,70 @@ _DEAD = EngineStats(
 )
 
 
+class _Stream:
+    """What this process has asked of the engine, and what has come of it."""
+
+    __slots__ = ("answers", "client", "question", "waits")
+
+    def __init__(self, question: ToHost, client: str | None) -> None:
+        self.question = question
+        self.client = client
+        """Of a request; None for what is not one."""
+        self.answers: asyncio.Queue[_Answer] = asyncio.Queue()
+        self.waits = True
+        """Whether another process could still take it: no chunk has come, and no error."""
+
+
 class RemoteEngine:
     """Forward the work of an `Engine` to an `EngineHost` in another process.
 
     Build it with `connect`. The counters of `stats` are those of the last message, at most a fraction of a second old.
-    When the connection is lost, streams end with an error and the engine is not alive; it does not connect again.
-    When the host sends nothing for too long, such as a process that was stopped, streams end with an error, too, and
-    requests are refused until it sends something again.
+    When the process ends, the requests that it was computing end with an error. If its keeper starts another
+    (`history.py`), the ones that waited are sent to that in their order, and so are new ones, which wait meanwhile;
+    otherwise all end, and the engine is not alive. When the host sends nothing for too long, such as a process that was
+    stopped, streams end with an error, too, and requests are refused until it sends something again.
 
     Args:
         path: the host's socket.
         info: the engine's facts, as received from the host.
         silent_after: seconds without a message after which the host counts as silent.
+        max_waiting: requests that may wait while the engine starts again.
     """
 
-    def __init__(self, path: Path, info: EngineInfo, silent_after: float = 120.0) -> None:
-        self._path = path
+    def __init__(
+        self, path: Path, info: EngineInfo, silent_after: float = 120.0, max_waiting: int = 1024
+    ) -> None:
         self._info = info
-        self._silent_after = silent_after
-        self._is_silent = False
-        self._num_heard = 0
-        """Messages of the host so far."""
-        self._watching: asyncio.Task[None] | None = None
-        self._connection: Connection[FromHost] | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._streams: dict[int, asyncio.Queue[_Answer]] = {}
+        self._max_waiting = max_waiting
+        self.link = Link(
+            path, silent_after, take=self._take, lost=self._lost, found=self._found, closed=self._closed
+        )
+        self._streams: dict[int, _Stream] = {}
+        """By their number, in the order in which they came."""
         self._names: dict[str, int] = {}
         self._behind: set[int] = set()
         self._num_streams = 0
-        self._closed: str | None = "The engine has not been started."
         self._stats = (_DEAD, time.monotonic())
         self._statistics: Statistics | None = None
         self._num_arrivals = 0
         self._unseen: deque[str] = deque()
         """The clients of the latest arrivals, which the statistics do not count yet."""
+        self._adapters: dict[str, Path] = {}
+        """The adapters that the next process must load as well."""
+        self._restoring: asyncio.Task[None] | None = None
+        """Sends a new process what has waited for it."""
         self.on_lost: Callable[[], None] = lambda: None
-        """Is called when the connection has ended without `stop`."""
+        """Is called when there is no process and there will be no other, without `stop`."""
 
     @classmethod
-    async def connect(cls, path: Path, silent_after: float = 120.0) -> RemoteEngine:
+    async def connect(cls, path: Path, silent_after: float = 120.0, max_waiting: int = 1024) -> RemoteEngine:
         """Ask the host for the engine's facts. The connection for requests is made by `start`.
 
         Raises:
             OSError: no process listens on the socket.
             FrameError: the peer is not an engine host.
         """
-        connection = await _open(path)
-        try:
-            return cls(path, await _greeting(connection), silent_after)
-        finally:
-            connection.close()
+        return cls(path, await engine_info(path), silent_after, max_waiting)
 
     @property
     def info(self) -> EngineInfo:
@@ -137,81 +148,95 @@ class RemoteEngine:
             OSError: no process listens on the socket.
             FrameError: the peer is not an engine host.
         """
-        self._connection = await _open(self._path)
-        await _greeting(self._connection)
-        self._closed = None
+        await self.link.start()
         self._stats = (msgspec.structs.replace(_DEAD, alive=True), time.monotonic())
-        self._reading = asyncio.create_task(self._read(self._connection))
-        self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
         """Abort what this process asked for, and disconnect. Idempotent; the engine itself goes on."""
-        if self._closed is None:
-            self._closed = "The server is shutting down."
-        tasks = [task for task in (self._reading, self._watching) if task is not None]
-        self._reading = self._watching = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._connection is not None:
-            self._connection.close()
+        if self._restoring is not None:
+            self._restoring.cancel()
+        await self.link.stop()
         for stream in self._streams.values():
-            stream.put_nowait(TokenChunk(finish_reason="abort"))
+            stream.answers.put_nowait(TokenChunk(finish_reason="abort"))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
         if request.request_id in self._names:
             raise RefusedRequestError(f"request id {request.request_id!r} is in flight already")
-        number, queue, connection = self._open_stream()
-        self._names[request.request_id] = number
+        if (full := self._full(request.client)) is not None:
+            raise full
         finished = False
+        number, stream = self._open_stream(lambda number: Generate(number, request), request.client)
+        self._names[request.request_id] = number
         try:
-            connection.send(Generate(number, request))
+            self._submit(stream)
             while not finished:
-                chunk = await queue.get()
+                chunk = await stream.answers.get()
                 if not isinstance(chunk, TokenChunk):
                     finished = True
                     raise _error(chunk)
                 finished = chunk.finish_reason is not None
-                if number in self._behind and queue.qsize() <= _UNREAD_RESUMES:
+                if number in self._behind and stream.answers.qsize() <= _UNREAD_RESUMES:
                     self._behind.discard(number)
-                    connection.send(Unread(number, False))
+                    self.link.send(Unread(number, False))
                 yield chunk
         finally:
             self._streams.pop(number, None)
             self._names.pop(request.request_id, None)
             self._behind.discard(number)
             if not finished:
-                connection.send(Abort(number))
+                self.link.send(Abort(number))
 
     def refusal(self, client: str, more: int = 0) -> EngineFullError | None:
         """See `plumbline.engines.port.Engine.refusal`.
 
         The host's last message has counted what arrives at all API servers; what has arrived here since comes on top.
         """
+        if self._waits:
+            return self._full(client, more)
         last = self._statistics
-        if last is None or self._closed is not None or self._is_silent:
+        if last is None or not self.link.is_open:
             return None
         room = last.rooms.get(client, last.others)
         if room is None or self._unseen.count(client) + more < room.count:
             return None
         return EngineFullError(room.message, room.retry_after)
 
+    @property
+    def _waits(self) -> bool:
+        """Whether requests wait for the next process."""
+        return self.link.closed is None and (self.link.connection is None or self._restoring is not None)
+
+    def _full(self, client: str, more: int = 0) -> EngineFullError | None:
+        """Return why another request may not wait for the next process; None if it may, or need not."""
+        if not self._waits:
+            return None
+        clients = [stream.client for stream in self._streams.values() if stream.client is not None]
+        if len(clients) + more >= self._max_waiting:
+            return EngineFullError(
+                f"{len(clients)} requests wait for the engine to start again, which is the limit of this server."
+            )
+        most = self._info.max_in_flight
+        if most and clients.count(client) + more >= most:
+            return EngineFullError(
+                f"{most} requests of this client are in flight, which is the limit for each."
+            )
+        return None
+
     @contextmanager
     def arriving(self, client: str) -> Iterator[None]:
         """See `plumbline.engines.port.Engine.arriving`."""
-        connection = self._connection
-        if connection is None or self._closed is not None or self._is_silent:
-            yield  # The request will be refused. A host that does not read could not take it off `_unseen`.
+        if not self.link.is_open:
+            yield  # A host that does not read could not take it off `_unseen`.
             return
         self._num_arrivals += 1
         number = self._num_arrivals
         self._unseen.append(client)
-        connection.send(Arriving(number, client))
+        self.link.send(Arriving(number, client))
         try:
             yield
         finally:
-            connection.send(Arrived(number))
+            self.link.send(Arrived(number))
 
     async def check_grammar(self, grammar: str) -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
@@ -225,22 +250,25 @@ class RemoteEngine:
     async def load_adapter(self, name: str, folder: Path) -> None:
         """See `plumbline.engines.port.Engine.load_adapter`."""
         await self._ask(lambda number: LoadAdapter(number, name, str(folder)))
+        self._adapters[name] = folder
 
     async def unload_adapter(self, name: str) -> None:
         """See `plumbline.engines.port.Engine.unload_adapter`."""
+        self._adapters.pop(name, None)
         await self._ask(lambda number: UnloadAdapter(number, name))
 
-    async def _ask(self, question: Callable[[int], ToHost]) -> Checked | Expanded:
+    async def _ask(self, question: Callable[[int], ToHost], *, now: bool = False) -> Checked | Expanded:
         """Send a message that has one answer, and return that.
 
         Args:
             question: makes the message for the number of its stream.
+            now: whether it comes before what waits.
         """
-        number, queue, connection = self._open_stream()
         finished = False
+        number, stream = self._open_stream(question)
         try:
-            connection.send(question(number))
-            answer = await queue.get()
+            self._submit(stream, now=now)
+            answer = await stream.answers.get()
             finished = True
             if not isinstance(answer, Checked | Expanded):
                 raise _error(answer)
@@ -248,71 +276,98 @@ class RemoteEngine:
         finally:
             self._streams.pop(number, None)
             if not finished:
-                connection.send(Abort(number))
+                self.link.send(Abort(number))
 
     def abort(self, request_id: str) -> None:
         """End a request now; its stream gets a last chunk with reason `abort`."""
         number = self._names.get(request_id)
-        if number is not None and self._connection is not None:
-            self._connection.send(AbortNamed(number))
+        if number is None:
+            return
+        if self._waits:
+            self._streams[number].answers.put_nowait(TokenChunk(finish_reason="abort"))
+        self.link.send(AbortNamed(number))
 
     def stats(self) -> EngineStats:
         """Return the counters of the last message; a busy engine has counted on since then."""
-        stats, at = self._stats
-        if self._closed is not None:
-            return msgspec.structs.replace(stats, alive=False)
-        if not stats.seconds_since_step and not self._is_silent:
+        (stats, at), link = self._stats, self.link
+        history = link.history
+        stats = msgspec.structs.replace(
+            stats,
+            num_restarts=stats.num_restarts + sum(history.deaths.values()),
+            deaths=history.deaths,
+            last_death=history.cause if time.time() - history.ended_at < _RECENT else "",
+            num_quarantined=history.num_quarantined,
+        )
+        if link.closed is not None:
+            return msgspec.structs.replace(stats, alive=False, failure=link.closed)
+        if self._waits:
+            waiting = sum(stream.client is not None for stream in self._streams.values())
+            return msgspec.structs.replace(
+                stats,
+                outage=link.outage or LOST,
+                seconds_since_step=0.0,
+                num_running=0,
+                num_waiting=waiting,
+                kv_cache_usage=0.0,
+            )
+        if not stats.seconds_since_step and not link.is_silent:
             return stats
         return msgspec.structs.replace(
             stats, seconds_since_step=stats.seconds_since_step + time.monotonic() - at
         )
 
     def _open_stream(
-        self,
-    ) -> tuple[int, asyncio.Queue[_Answer], Connection[FromHost]]:
-        if self._closed is not None or self._connection is None:
-            raise EngineClosedError(self._closed or _LOST)
-        if self._is_silent:
-            raise EngineClosedError(f"{_SILENT} Send the request again.")
+        self, question: Callable[[int], ToHost], client: str | None = None
+    ) -> tuple[int, _Stream]:
+        if self.link.closed is not None:
+            raise EngineClosedError(self.link.closed)
+        if self.link.is_silent:
+            raise EngineClosedError(f"{SILENT} Send the request again.")
         self._num_streams += 1
-        queue: asyncio.Queue[_Answer] = asyncio.Queue()
-        self._streams[self._num_streams] = queue
-        return self._num_streams, queue, self._connection
+        stream = self._streams[self._num_streams] = _Stream(question(self._num_streams), client)
+        return self._num_streams, stream
 
-    async def _read(self, connection: Connection[FromHost]) -> None:
-        with contextlib.suppress(FrameError):
-            while messages := await connection.receive():
-                for message in messages:
-                    self._take(message)
-        self._closed = _LOST
-        self._fail_streams(_LOST)
+    def _submit(self, stream: _Stream, *, now: bool = False) -> None:
+        """Send a question, unless it has to wait for the next process."""
+        if now or not self._waits:
+            self.link.send(stream.question)
+
+    def _lost(self, error: str, fatal: Collection[int] | None) -> None:
+        """End what was being computed with an error, or everything; a host that is still there frees what they hold."""
+        if self._restoring is not None:
+            self._restoring.cancel()
+            self._restoring = None
+        died = error not in (LOST, SILENT)
+        for number, stream in self._streams.items():
+            if fatal is not None and stream.client is not None and stream.waits and number not in fatal:
+                continue
+            stream.waits = False
+            stream.answers.put_nowait(TokenChunk(finish_reason="error", error=error, died=died))
+            self.link.send(Abort(number))
+        self._unseen.clear()
+        self._behind.clear()
+        self._statistics = None
+
+    def _found(self) -> None:
+        self._restoring = asyncio.create_task(self._restore())
+
+    async def _restore(self) -> None:
+        """Send a new process what has waited for it, after the adapters that it may name."""
+        for name, folder in list(self._adapters.items()):
+            load = partial(LoadAdapter, name=name, folder=str(folder))
+            try:
+                await self._ask(load, now=True)
+            except (RefusedRequestError, EngineFullError, EngineClosedError) as error:
+                _log.error("the adapter %s could not be loaded again: %s", name, error)
+        self._restoring = None
+        for stream in list(self._streams.values()):
+            if stream.waits:
+                self._submit(stream)
+
+    def _closed(self, reason: str) -> None:
         self.on_lost()
 
-    async def _watch(self) -> None:
-        """Fail what waits for a silent host. Looks are counted, because this process may have been stopped itself."""
-        look = min(_LONGEST_LOOK, self._silent_after / 10)
-        looks, seen = 0, -1
-        while True:
-            await asyncio.sleep(look)
-            looks = looks + 1 if self._num_heard == seen else 0
-            seen = self._num_heard
-            if looks * look >= self._silent_after and not self._is_silent:
-                _log.error("the engine's process has sent nothing for %.0f s", looks * look)
-                self._is_silent = True
-                self._fail_streams(_SILENT)
-
-    def _fail_streams(self, error: str) -> None:
-        """End all streams with an error; a host that is still there frees what they hold when it reads this."""
-        for number, stream in self._streams.items():
-            stream.put_nowait(TokenChunk(finish_reason="error", error=error))
-            if self._connection is not None:
-                self._connection.send(Abort(number))
-
     def _take(self, message: FromHost) -> None:
-        self._num_heard += 1
-        if self._is_silent:  # At once, not at the next look: `/health/ready` is 200 from this message on.
-            _log.warning("the engine's process answers again")
-            self._is_silent = False
         match message:
             case Chunks(items):
                 for number, chunk in items:
@@ -320,7 +375,7 @@ class RemoteEngine:
             case Checked(number) | Expanded(number) | Refused(number):
                 stream = self._streams.get(number)
                 if stream is not None:
-                    stream.put_nowait(message)
+                    stream.answers.put_nowait(message)
             case Statistics(stats):
                 self._stats, self._statistics = (stats, time.monotonic()), message
                 while len(self._unseen) > self._num_arrivals - message.arrivals:
@@ -333,31 +388,19 @@ class RemoteEngine:
         stream = self._streams.get(number)
         if stream is None:
             return
-        stream.put_nowait(chunk)
-        if stream.qsize() >= _UNREAD_PAUSES and number not in self._behind and self._connection is not None:
+        stream.waits = False
+        stream.answers.put_nowait(chunk)
+        if stream.answers.qsize() >= _UNREAD_PAUSES and number not in self._behind:
             self._behind.add(number)
-            self._connection.send(Unread(number, True))
-
-
-async def _open(path: Path) -> Connection[FromHost]:
-    reader, writer = await asyncio.open_unix_connection(path)
-    return Connection(reader, writer, FromHost)
-
-
-async def _greeting(connection: Connection[FromHost]) -> EngineInfo:
-    """Return the facts of the engine, which the host sends first."""
-    messages = await connection.receive()
-    if not messages or not isinstance(messages[0], Hello):
-        raise FrameError("the engine's process did not send its greeting first")
-    return messages[0].info
+            self.link.send(Unread(number, True))
 
 
 def _error(answer: _Answer) -> Exception:
     """Return the error of the port that the host's engine raised."""
-    if not isinstance(answer, Refused):  # The connection ended, or the host fell silent.
-        return EngineClosedError(answer.error or _LOST if isinstance(answer, TokenChunk) else _LOST)
+    if not isinstance(answer, Refused):  # The process has ended, or fell silent.
+        return EngineClosedError(answer.error or LOST if isinstance(answer, TokenChunk) else LOST)
     if answer.kind == "refused":
-        return RefusedRequestError(answer.message, param=answer.param)
+        return RefusedRequestError(answer.message, answer.param, answer.code)
     if answer.kind == "full":
         return EngineFullError(answer.message, retry_after=answer.retry_after)
     return EngineClosedError(answer.message, answer.retry_after)

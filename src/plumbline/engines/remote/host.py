@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Coroutine, Set
+from collections.abc import Coroutine
 from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from plumbline.engines.port import (
     RefusedRequestError,
     TokenChunk,
 )
+from plumbline.engines.remote.journal import Suspicion
 from plumbline.engines.remote.messages import (
     Abort,
     AbortNamed,
@@ -70,16 +71,17 @@ class EngineHost:
     Args:
         engine: the engine; the host neither starts nor stops it.
         path: the socket to create. Whoever can open it can use the engine, so its folder must be private.
+        suspicion: writes down what the engine computes, and refuses what it has died of; None does neither.
+        process: the number of this process.
     """
 
-    def __init__(self, engine: Engine, path: Path) -> None:
-        self._engine = engine
-        self._adapters = _Adapters(engine)
+    def __init__(
+        self, engine: Engine, path: Path, suspicion: Suspicion | None = None, process: int = 0
+    ) -> None:
+        self._shared = _Shared(engine, _Adapters(engine), suspicion, process)
         self._path = path
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._users: set[_User] = set()
-        self._clients = Arrivals()
         self._num_users = 0
 
     async def start(self) -> None:
@@ -107,10 +109,8 @@ class EngineHost:
         self._tasks.add(task)
         self._num_users += 1
         connection: Connection[ToHost] = Connection(reader, writer, ToHost)
-        user = _User(
-            self._engine, self._adapters, connection, f"{self._num_users}.", self._users, self._clients
-        )
-        self._users.add(user)
+        user = _User(self._shared, connection, self._num_users)
+        self._shared.users.add(user)
         try:
             await user.run()
         except FrameError as error:
@@ -119,8 +119,23 @@ class EngineHost:
             pass  # The host stops.
         finally:
             self._tasks.discard(task)
-            self._users.discard(user)
+            self._shared.users.discard(user)
             connection.close()
+
+
+class _Shared:
+    """What all connections to an engine share."""
+
+    def __init__(
+        self, engine: Engine, adapters: _Adapters, suspicion: Suspicion | None, process: int
+    ) -> None:
+        self.engine = engine
+        self.adapters = adapters
+        self.suspicion = suspicion
+        self.process = process
+        self.users: set[_User] = set()
+        self.clients = Arrivals()
+        """The requests of all users that are being prepared or generated."""
 
 
 class _User:
@@ -129,30 +144,19 @@ class _User:
     The chunks of one pass of the event loop, which a step of the engine delivers together, share a frame.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        adapters: _Adapters,
-        connection: Connection[ToHost],
-        prefix: str,
-        users: Set[_User],
-        clients: Arrivals,
-    ) -> None:
-        self._engine = engine
-        self._adapters = adapters
+    def __init__(self, shared: _Shared, connection: Connection[ToHost], number: int) -> None:
+        self._shared = shared
+        self._engine = shared.engine
+        self._adapters = shared.adapters
+        self._clients = shared.clients
         self._connection = connection
-        self._prefix = prefix
-        """Makes request ids of different connections differ."""
+        self._number = number
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._users = users
-        """All of the engine, with this one."""
         self._news = asyncio.Event()
         self._is_short = False
         """Whether some client has little room, by the last message."""
         self._arriving: dict[int, ExitStack] = {}
         self._num_arrivals = 0
-        self._clients = clients
-        """The requests of all users that are being prepared or generated."""
         self._held: dict[int, asyncio.Event] = {}
         """Streams with a reader that lags far behind; the event is set when the reader has caught up."""
         self._ready: list[tuple[int, TokenChunk]] = []
@@ -161,7 +165,7 @@ class _User:
 
     async def run(self) -> None:
         """Answer messages until the connection ends."""
-        self._connection.send(Hello(self._engine.info))
+        self._connection.send(Hello(self._engine.info, self._number, self._shared.process))
         statistics = asyncio.create_task(self._send_statistics())
         try:
             while messages := await self._connection.receive():
@@ -175,18 +179,22 @@ class _User:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _name(self, stream: int) -> str:
+        """Return the id of a stream's request, which no other connection has."""
+        return f"{self._number}.{stream}"
+
     def _take(self, message: ToHost) -> None:
         match message:
             case Generate(stream, request):
-                request = msgspec.structs.replace(request, request_id=self._prefix + request.request_id)
-                self._run(stream, self._generate(stream, request))
+                request = msgspec.structs.replace(request, request_id=self._name(stream))
+                self._run_noted(message, self._generate(stream, request))
                 self._announce()
             case CheckGrammar(stream, grammar):
-                self._run(stream, self._answer(stream, self._check(stream, grammar)))
+                self._run_noted(message, self._answer(stream, self._check(stream, grammar)))
             case Expand(stream, prompt):
-                self._run(stream, self._answer(stream, self._expand(stream, prompt)))
+                self._run_noted(message, self._answer(stream, self._expand(stream, prompt)))
             case LoadAdapter(stream, name, folder):
-                self._run(stream, self._answer(stream, self._load(stream, name, folder)))
+                self._run_noted(message, self._answer(stream, self._load(stream, name, folder)))
             case UnloadAdapter(stream, name):
                 self._run(stream, self._answer(stream, self._unload(stream, name)))
             case Arriving(number, client):
@@ -212,6 +220,20 @@ class _User:
                 if event is not None:
                     event.set()
 
+    def _run_noted(
+        self, message: Generate | CheckGrammar | Expand | LoadAdapter, work: Coroutine[Any, Any, None]
+    ) -> None:
+        """Run what the engine might die of, unless it has died of that twice."""
+        suspicion = self._shared.suspicion
+        error = None
+        if suspicion is not None:
+            error = suspicion.enter(self._name(message.stream), self._number, message)
+        if error is None:
+            self._run(message.stream, work)
+        else:
+            work.close()
+            self._connection.send(_refused(message.stream, error))
+
     def _run(self, stream: int, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[stream] = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._forget(stream))
@@ -224,11 +246,13 @@ class _User:
     def _forget(self, stream: int) -> None:
         self._tasks.pop(stream, None)
         self._held.pop(stream, None)
+        if self._shared.suspicion is not None:
+            self._shared.suspicion.leave(self._name(stream))
         self._announce()
 
     def _announce(self) -> None:
         """Send all users for which room is short a message soon, because room has changed."""
-        for user in self._users:
+        for user in self._shared.users:
             if user._is_short:
                 user._news.set()
 
@@ -243,6 +267,8 @@ class _User:
                 async with aclosing(self._engine.generate(request)) as chunks:
                     async for chunk in chunks:
                         self._send_chunk(stream, chunk)
+                        if chunk.finish_reason in ("stop", "length"):
+                            self._clear(stream)
                         # While this task waits, chunks wait in the engine, which pauses the request when they
                         # are many.
                         while stream in self._held:
@@ -251,6 +277,10 @@ class _User:
                             await self._writable.wait()
         except (RefusedRequestError, EngineFullError, EngineClosedError) as error:
             self._connection.send(_refused(stream, error))
+
+    def _clear(self, stream: int) -> None:
+        if self._shared.suspicion is not None:
+            self._shared.suspicion.clear(self._name(stream))
 
     async def _answer(self, stream: int, work: Coroutine[Any, Any, Checked | Expanded]) -> None:
         """Send what `work` returns, or the error of the port that it raises."""
@@ -353,7 +383,7 @@ class _Adapters:
 def _refused(stream: int, error: Exception) -> Refused:
     match error:
         case RefusedRequestError():
-            return Refused(stream, "refused", str(error), param=error.param)
+            return Refused(stream, "refused", str(error), param=error.param, code=error.code)
         case EngineFullError():
             return Refused(stream, "full", str(error), retry_after=error.retry_after)
         case _:

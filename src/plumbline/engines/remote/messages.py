@@ -141,6 +141,10 @@ class Hello(msgspec.Struct, tag="h", array_like=True, frozen=True):
     """The first message of the host."""
 
     info: EngineInfo
+    user: int = 0
+    """The number of this connection."""
+    process: int = 0
+    """The number of the engine's process (`history.py`)."""
 
 
 class Chunks(msgspec.Struct, tag="k", array_like=True, frozen=True):
@@ -170,6 +174,7 @@ class Refused(msgspec.Struct, tag="r", array_like=True, frozen=True):
     message: str
     param: str | None = None
     retry_after: int = 1
+    code: str | None = None
 
 
 class Room(msgspec.Struct, array_like=True, frozen=True):

@@ -53,6 +53,7 @@ class CoreKeeper:
         renew: makes the next core; called on a thread.
         deliver: takes the chunks of a step.
         failed: called when the present core is lost, with all that it was given.
+        mark: called on the thread when a request begins to run, and when it stops.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class CoreKeeper:
         renew: Renew,
         deliver: Callable[[list[Output]], None],
         failed: Callable[[], None],
+        mark: Callable[[str, bool], None],
     ) -> None:
         self.core = core
         self.thread: CoreThread | None = None
@@ -72,6 +74,7 @@ class CoreKeeper:
         self._renew = renew
         self._deliver = deliver
         self._lose = failed
+        self._mark = mark
         self._hangs_after = _HANGS * stuck_after
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -132,6 +135,7 @@ class CoreKeeper:
         return msgspec.structs.replace(
             counted,
             alive=self._failed is None and thread is not None,
+            failure=self._failed or "",
             seconds_since_step=0.0 if busy_since is None else max(0.0, time.monotonic() - busy_since),
             num_waiting=counted.num_waiting + (0 if thread is None else thread.num_unread),
             num_failed_steps=self._failed_steps + (0 if thread is None else thread.num_failed),
@@ -139,6 +143,7 @@ class CoreKeeper:
         )
 
     def _start_thread(self, core: RequestCore) -> CoreThread:
+        core.queues.mark = self._mark
         thread = CoreThread(
             core,
             f"{self._name}-engine",

@@ -116,6 +116,7 @@ class ThreadedEngine:
             renew=self._renew,
             deliver=self._deliver,
             failed=self._fail_streams,
+            mark=lambda request_id, works: self.admission.mark(request_id, works),
         )
 
     @property
@@ -262,7 +263,10 @@ class ThreadedEngine:
 
     async def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> None:
         """Hand a request to the thread once its files are read, unless it has ended before."""
+        # Encoding a file runs native code, too.
+        self.admission.mark(request.request_id, request.media is not None)
         images = await self._readings.read(request)
+        self.admission.mark(request.request_id, False)
         if images is not None and request.request_id in self._streams:
             self._keeper.put(Submission(request, matcher, images))
 

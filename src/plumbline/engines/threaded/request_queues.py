@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import insort
+from collections.abc import Callable
 
 from plumbline.engines.request import RequestState
 
@@ -14,6 +15,8 @@ class RequestQueues:
     """The requests of a core. Waiting and running ones are in the order of (priority, arrival)."""
 
     def __init__(self) -> None:
+        self.mark: Callable[[str, bool], None] = lambda request_id, works: None
+        """Is called when a request begins to run, and when it stops."""
         self.waiting: list[RequestState] = []
         self.running: list[RequestState] = []
         self.paused: list[RequestState] = []
@@ -42,6 +45,7 @@ class RequestQueues:
             state: the request.
             num_cached: how many of its tokens a prefix cache has; None without a prefix cache.
         """
+        self.mark(state.request.request_id, True)
         self.waiting.remove(state)
         insort(self.running, state, key=_key)
         if not state.queued_seconds:  # After a preemption it counts as computed for.
@@ -56,6 +60,7 @@ class RequestQueues:
 
     def preempt(self, state: RequestState) -> None:
         """Let a running request wait again."""
+        self.mark(state.request.request_id, False)
         self.running.remove(state)
         self.add(state)
         self.num_preemptions += 1
@@ -64,6 +69,7 @@ class RequestQueues:
         """Keep a request from running until `resume`; returns False if it is paused already."""
         if state in self.paused:
             return False
+        self.mark(state.request.request_id, False)
         for queue in (self.running, self.waiting, self.held_back):
             if state in queue:
                 queue.remove(state)
@@ -88,6 +94,7 @@ class RequestQueues:
 
     def remove(self, state: RequestState) -> None:
         """Forget a request, whichever queue it is in."""
+        self.mark(state.request.request_id, False)
         for queue in (self.running, self.waiting, self.paused, self.held_back):
             if state in queue:
                 queue.remove(state)

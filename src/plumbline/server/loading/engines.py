@@ -34,6 +34,7 @@ from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
 __all__ = [
     "EngineChoice",
+    "WithAdmission",
     "build_engine",
     "choose_engine",
     "folder_vocabulary",
@@ -180,7 +181,7 @@ def build_engine(
     tokenizer: TextTokenizer,
     folder: Path,
     gguf: Path | None,
-) -> Engine:
+) -> WithAdmission:
     """Load the model into its engine; the caller starts it.
 
     Raises:
@@ -192,7 +193,7 @@ def build_engine(
     return engine
 
 
-class _WithAdmission(Engine, Protocol):
+class WithAdmission(Engine, Protocol):
     """An engine of this process, which admits its requests."""
 
     admission: Admission
@@ -205,7 +206,7 @@ def _built(
     tokenizer: TextTokenizer,
     folder: Path,
     gguf: Path | None,
-) -> _WithAdmission:
+) -> WithAdmission:
     device = device_of(settings.device)
     if device.type == "cpu":
         # Two intra-op threads are slower than one for the small matrices of a decode step, and the event loop needs
@@ -227,7 +228,7 @@ def _built(
 
 def _transformers(
     settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path, device: torch.device
-) -> _WithAdmission:
+) -> WithAdmission:
     from plumbline.engines.transformers.engine import TransformersEngine
 
     return TransformersEngine.from_folder(
@@ -246,7 +247,7 @@ def _transformers(
     )
 
 
-def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path) -> _WithAdmission:
+def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path) -> WithAdmission:
     from plumbline.engines.vllm.configuration import read_options
     from plumbline.engines.vllm.engine import VllmEngine
 
@@ -290,7 +291,7 @@ def folder_vocabulary(folder: str, eos_token_ids: frozenset[int], vocab_size: in
     return vocabulary(TextTokenizer.from_folder(Path(folder)), eos_token_ids, vocab_size)
 
 
-def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Path) -> _WithAdmission:
+def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Path) -> WithAdmission:
     from plumbline.engines.llama_cpp.engine import LlamaCppEngine
 
     def grammars(info: EngineInfo) -> LarkCompiler | None:

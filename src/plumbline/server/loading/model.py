@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -37,7 +37,7 @@ from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.templates.workers import Rendering, rendering_now
 from plumbline.text.tokenizer import TextTokenizer
 
-__all__ = ["ServedModel", "find_files", "load", "model_name"]
+__all__ = ["Elsewhere", "ServedModel", "find_files", "load", "model_name"]
 
 _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 """transformers' class for a folder that names none."""
@@ -65,7 +65,20 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     """How the model writes reasoning and calls; by default every answer is text."""
 
 
-def load(settings: Settings, engine: Engine | None = None) -> ServedModel:
+@runtime_checkable
+class Elsewhere(Protocol):
+    """An engine that is loaded by another process while this one loads the text side of its model."""
+
+    def text_folder(self) -> Path:
+        """Return the folder with the tokenizer and the chat template of a GGUF file; waits for it."""
+        ...
+
+    def engine(self) -> tuple[Engine, str]:
+        """Return the engine, and why it was chosen; waits for it."""
+        ...
+
+
+def load(settings: Settings, engine: Engine | Elsewhere | None = None) -> ServedModel:
     """Load the model and build its engine; the caller starts it.
 
     Args:
@@ -82,6 +95,8 @@ def load(settings: Settings, engine: Engine | None = None) -> ServedModel:
     if gguf is None:
         with named_files(found):
             return _load(settings, found, None, engine)
+    if isinstance(engine, Elsewhere):
+        return _load(settings, engine.text_folder(), gguf, engine)
     bound_waits()
     with TemporaryDirectory() as folder:
         write_text_folder(gguf, Path(folder))
@@ -107,7 +122,9 @@ def _only(settings: Settings) -> tuple[str, str]:
     return settings.models[0] if settings.models else ("", "")
 
 
-def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | None) -> ServedModel:
+def _load(
+    settings: Settings, folder: Path, gguf: Path | None, engine: Engine | Elsewhere | None
+) -> ServedModel:
     """Load a model from its folder, which for a GGUF file has the tokenizer and the chat template only."""
     reason = "it runs in another process"
     if engine is None:
@@ -124,6 +141,8 @@ def _load(settings: Settings, folder: Path, gguf: Path | None, engine: Engine | 
     variables = template_defaults(settings, prompt_format)
     if engine is None:
         engine, reason = build_engine(choice, settings, names[0], tokenizer, folder, gguf), choice.reason
+    elif isinstance(engine, Elsewhere):
+        engine, reason = engine.engine()
     tokenizer.pad_table(engine.info.vocab_size)
     digest = hashlib.sha256(f"{names[0]} {engine.info.name} {settings.dtype} {__version__}".encode())
     return ServedModel(

@@ -293,7 +293,7 @@ _FAILURES: tuple[tuple[str, str, Callable[[EngineStats], float]], ...] = (
     ),
     (
         "plumbline_engine_restarts",
-        "New cores after the engine's thread had died or hung",
+        "New cores after the engine's thread had died or hung, and new processes after its process had ended",
         lambda stats: stats.num_restarts,
     ),
 )
@@ -329,6 +329,23 @@ class _EngineCollector(Collector):
         for name, text, number in _FAILURES:
             counts = {model: number(found) for model, found in stats.items()}
             yield _family(CounterMetricFamily(name, text, labels=["model_name"]), counts)
+        deaths = CounterMetricFamily(
+            "plumbline_engine_deaths",
+            "Ends of the engine's process by cause: the name of a signal, or `error`; see the log",
+            labels=["model_name", "cause"],
+        )
+        for model, found in stats.items():
+            for cause, count in found.deaths.items():
+                deaths.add_metric([model, cause], count)
+        yield deaths
+        yield _family(
+            GaugeMetricFamily(
+                "plumbline_engine_quarantined_requests",
+                "Requests that are refused for an hour because the engine's process ended under them twice",
+                labels=["model_name"],
+            ),
+            {name: float(found.num_quarantined) for name, found in stats.items()},
+        )
         yield _family(
             GaugeMetricFamily("plumbline_kv_blocks", "Blocks of the KV cache", labels=["model_name"]),
             {name: float(engine.info.num_blocks) for name, engine in self._engines.items()},

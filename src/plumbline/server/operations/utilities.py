@@ -24,15 +24,17 @@ class UtilityOperations(ServerOperations):
     """Operations around the models."""
 
     async def get_health(self, call: Call) -> Reply:
-        """Report the health: 503 if an engine is dead or stuck in a step; degraded if only some requests fail."""
+        """Report the health: 503 if an engine computes nothing; degraded if only some requests fail."""
         limit, reasons = self._settings.stuck_after, list[str]()
         for engine in self._models.engines:
             stats = engine.stats()
-            if not stats.alive or stats.seconds_since_step > limit:
-                reason = (
-                    f"an engine makes no step for {stats.seconds_since_step:.0f} s" if stats.alive else _DEAD
-                )
+            if not stats.alive or stats.outage or stats.seconds_since_step > limit:
+                reason = stats.outage or f"an engine makes no step for {stats.seconds_since_step:.0f} s"
+                if not stats.alive:
+                    reason = stats.failure or _DEAD
                 return JsonReply(encode(Health(status="failing", reasons=[reason])), status=503)
+            if stats.last_death:
+                reasons.append(f"the engine's process {stats.last_death}, and was started again; see the log")
             if stats.num_hanging_images:
                 reasons.append(f"images hang while they are encoded: {stats.num_hanging_images}; see the log")
         # Requests without images, or that store nothing, are answered as before, so traffic should go on to come.

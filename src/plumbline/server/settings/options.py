@@ -36,13 +36,13 @@ class OptionError(SettingsError):
 
     def __init__(self, option: str, problem: str, origin: str = "") -> None:
         super().__init__(f"{origin or option} {problem}")
-        self._option = option
-        self._problem = problem
+        self.option = option
+        self.problem = problem
         self._origin = origin
 
     def at(self, origins: Mapping[str, str]) -> OptionError:
         """Return the error with the place that the value came from, by the labels of options."""
-        return OptionError(self._option, self._problem, origins.get(self._option, self._origin))
+        return OptionError(self.option, self.problem, origins.get(self.option, self._origin))
 
 
 class Describe(msgspec.Struct, frozen=True):

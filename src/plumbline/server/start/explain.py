@@ -6,7 +6,12 @@ import re
 
 from plumbline.store.interface import StoreUnavailableError
 
-__all__ = ["explained"]
+__all__ = ["StartError", "explained"]
+
+
+class StartError(Exception):
+    """Another process could not start; the message says why, and what to do."""
+
 
 _LONGEST = 400
 """Characters of an exception's message that are shown."""
@@ -20,6 +25,8 @@ def explained(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}…"
+    if isinstance(error, StartError):
+        return text
     if isinstance(error, StoreUnavailableError):
         return f"--store cannot be used: {text}. Give another database, or --store none to keep nothing"
     found = _OUT_OF_MEMORY.search(text)

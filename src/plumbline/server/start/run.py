@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 from plumbline.engines.progress import Progress, report, watched
 from plumbline.server.loading.catalog import Catalog, only
-from plumbline.server.loading.model import load
+from plumbline.server.loading.several import several
 from plumbline.server.loading.storage import build_store
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import supervise
 from plumbline.server.start.descriptors import with_descriptors
+from plumbline.server.start.engine_process.load import KeptEngine, load_apart, plan_apart
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
 from plumbline.server.start.sockets import bound, check_certificates
@@ -21,7 +22,6 @@ from plumbline.server.start.summary import print_line, summary
 from plumbline.server.start.terminal import shown
 from plumbline.server.start.waiting import Waiting, answering
 from plumbline.store.interface import Store
-from plumbline_kernels.cpu.build import build_ahead
 
 __all__ = ["run"]
 
@@ -51,15 +51,14 @@ def _serve(
     sockets: list[socket.socket],
     read: Callable[[], Settings] | None,
 ) -> int:
-    if _may_compile(settings):
-        build_ahead()
     catalog = _load(settings, sockets)
     lines = summary(catalog, settings, store, _port(sockets))
     make_collections_rare()
     if settings.api_servers > 1:
         print_line(lines)
         (served,) = catalog.loaded.values()
-        return supervise(served.engine, settings, settings.api_servers, sockets)
+        assert isinstance(served.engine, KeptEngine)
+        return supervise(served.engine, served.engine.socket, settings, settings.api_servers, sockets)
     server = listener(
         catalog,
         settings,
@@ -72,15 +71,6 @@ def _serve(
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
         server.run(sockets=sockets)
     return 0 if server.started and not server.failed else 1
-
-
-def _may_compile(settings: Settings) -> bool:
-    """Return whether the engine may need compiled kernels; what it is and runs on is known after seconds of imports."""
-    return (
-        settings.compile != "off"
-        and settings.engine in ("auto", "plumbline")
-        and settings.device in ("auto", "cpu")
-    )
 
 
 def _load(settings: Settings, sockets: list[socket.socket]) -> Catalog:
@@ -99,11 +89,8 @@ def _load(settings: Settings, sockets: list[socket.socket]) -> Catalog:
 def _catalog(settings: Settings) -> Catalog:
     report("loading libraries")
     if not settings.several_models:
-        return only(load(settings), lambda: load(settings))
-    # It imports torch, which takes seconds: not before the certificates and the address are checked.
-    from plumbline.server.loading.several import several
-
-    return several(settings, lambda name: report(f"loading {name}"))
+        return only(load_apart(settings), lambda: load_apart(settings))
+    return several(plan_apart(settings), settings, lambda name: report(f"loading {name}"), load_apart)
 
 
 def _port(sockets: list[socket.socket]) -> int:

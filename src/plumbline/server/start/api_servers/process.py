@@ -10,10 +10,13 @@ import contextlib
 import os
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from plumbline.engines.port import Engine
 from plumbline.engines.remote.client import RemoteEngine
 from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.loading.catalog import only
@@ -31,7 +34,7 @@ __all__ = ["main"]
 
 def main() -> int:
     """Serve until a signal, or until the engine's process ends; return the exit status."""
-    start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
     configure(start.settings.log_format)
     try:
         return _serve(start)
@@ -44,8 +47,10 @@ def main() -> int:
 
 def _serve(start: Start) -> int:
     settings = start.settings
-    engine = asyncio.run(RemoteEngine.connect(Path(start.engine), settings.stuck_after))
-    model = load(settings, engine)
+    engine = asyncio.run(
+        RemoteEngine.connect(Path(start.engine), settings.stuck_after, settings.max_num_waiting)
+    )
+    model = load(settings, _Elsewhere(engine, Path(start.text)))
     make_collections_rare()
     server = listener(
         only(model),
@@ -59,13 +64,35 @@ def _serve(start: Start) -> int:
     def end() -> None:
         server.should_exit = True
 
-    # Without an engine nothing can be answered; the supervisor, if it lives, starts all anew or ends.
+    # Without an engine nothing can be answered, and without a supervisor nobody starts another.
     engine.on_lost = end
+    threading.Thread(target=_wait_for_end, args=(end,), name="supervisor", daemon=True).start()
     own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     own.bind(start.address)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
         server.run(sockets=[*(socket.socket(fileno=one) for one in start.listening), own])
     return 0 if server.started else 1
+
+
+class _Elsewhere:
+    """See `plumbline.server.loading.model.Elsewhere`."""
+
+    def __init__(self, engine: RemoteEngine, text: Path) -> None:
+        self._engine = engine
+        self._text = text
+
+    def text_folder(self) -> Path:
+        return self._text
+
+    def engine(self) -> tuple[Engine, str]:
+        return self._engine, "it runs in another process"
+
+
+def _wait_for_end(end: Callable[[], None]) -> None:
+    """Call `end` when the supervisor has ended: its end of the pipe closes then."""
+    while os.read(0, 4096):
+        pass
+    end()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Own the engine, start the API servers, and keep them running."""
+"""Start the API servers, and keep them running in front of one engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import uvicorn
 from prometheus_client import multiprocess
 
 from plumbline.engines.port import Engine
-from plumbline.engines.remote.host import EngineHost
 from plumbline.server.claims.hub import Hub
 from plumbline.server.limits.access import Access
 from plumbline.server.settings import OptionError, Settings
@@ -46,11 +45,14 @@ _LONGEST_FOLDER = 80
 """Bytes; the path of a Unix socket has 107 at most."""
 
 
-def supervise(engine: Engine, settings: Settings, number: int, sockets: Sequence[socket.socket]) -> int:
+def supervise(
+    engine: Engine, at: Path, settings: Settings, number: int, sockets: Sequence[socket.socket]
+) -> int:
     """Serve an engine with several API servers until SIGINT or SIGTERM; return the exit status.
 
     Args:
         engine: the engine, not started.
+        at: its socket.
         settings: the settings of each API server; limits such as `max_connections` hold for each.
         number: how many API servers.
         sockets: the sockets of the server's address, on which all API servers listen.
@@ -64,7 +66,7 @@ def supervise(engine: Engine, settings: Settings, number: int, sockets: Sequence
                 "--api-servers",
                 f"needs sockets, and {folder} is too long for them: set TMPDIR to a shorter path",
             )
-        supervisor = Supervisor(engine, settings, number, Path(folder), sockets)
+        supervisor = Supervisor(engine, at, settings, number, Path(folder), sockets)
         config = uvicorn.Config("")  # It knows whether uvloop is installed.
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             for name in (signal.SIGINT, signal.SIGTERM):
@@ -82,6 +84,7 @@ class Supervisor:
 
     Args:
         engine: the engine, not started.
+        at: its socket, which API servers connect to.
         settings: the settings of each API server.
         number: how many API servers.
         folder: a private folder for sockets and counters.
@@ -92,17 +95,18 @@ class Supervisor:
     def __init__(
         self,
         engine: Engine,
+        at: Path,
         settings: Settings,
         number: int,
         folder: Path,
         sockets: Sequence[socket.socket],
     ) -> None:
         self._engine = engine
+        self._socket = at
         self._settings = settings
         self._number = number
         self._folder = folder
         self._listening = [one.fileno() for one in sockets]
-        self._host = EngineHost(engine, folder / "engine.sock")
         self._hub = Hub(folder / "hub.sock", self._take_ready, Access(settings).rates.accounts)
         self._ready: dict[str, asyncio.Event] = {}
         self._processes: set[asyncio.subprocess.Process] = set()
@@ -115,7 +119,6 @@ class Supervisor:
         """Serve until `stop`; return 0, or 1 if the API servers could not start."""
         (self._folder / "metrics").mkdir()
         await self._engine.start()
-        await self._host.start()
         await self._hub.start()
         keepers: list[asyncio.Task[None]] = []
         try:
@@ -135,7 +138,6 @@ class Supervisor:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
             await self._hub.stop()
-            await self._host.stop()
             await self._engine.stop()
         return int(self._failed)
 
@@ -209,7 +211,8 @@ class Supervisor:
         start = Start(
             settings=self._settings,
             listening=self._listening,
-            engine=str(self._folder / "engine.sock"),
+            engine=str(self._socket),
+            text=str(self._socket.parent / "text"),
             hub=str(self._folder / "hub.sock"),
             address=address,
         )
@@ -226,9 +229,9 @@ class Supervisor:
         assert process.stdin is not None
         self._processes.add(process)
         with contextlib.suppress(ConnectionError):
-            process.stdin.write(msgspec.json.encode(start))
+            # The pipe stays open: its end tells the API server that this process has ended.
+            process.stdin.write(msgspec.json.encode(start) + b"\n")
             await process.stdin.drain()
-            process.stdin.close()
         return process
 
     async def _ended(self, process: asyncio.subprocess.Process) -> None:

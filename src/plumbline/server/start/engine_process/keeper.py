@@ -1,0 +1,328 @@
+"""Start the process of an engine, watch it, and start it again when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plumbline.engines.progress import report
+from plumbline.engines.remote import history, journal
+from plumbline.engines.remote.history import History, history_of
+from plumbline.server.settings import OptionError, SettingsError
+from plumbline.server.start.engine_process.deaths import MOST_DEATHS, Deaths, Suspects, cause_of, kind_of
+from plumbline.server.start.engine_process.messages import (
+    Cleared,
+    Failed,
+    Loading,
+    Planned,
+    Ready,
+    Report,
+    Start,
+    Text,
+)
+from plumbline.server.start.explain import StartError
+
+__all__ = ["EngineProcess", "reported"]
+
+_log = logging.getLogger("plumbline.engines")
+
+_LONGEST_FOLDER = 80
+"""Bytes; the path of a Unix socket has 107 at most."""
+_STOP_SECONDS = 60.0
+"""Seconds for an engine to end its step, and what else it has started; then it is killed."""
+_LAST_REPORTS = 2.0
+"""Seconds for the reports of a process that has ended."""
+
+
+class _Process:
+    """One process, with threads that read its reports and wait for its end.
+
+    Args:
+        start: what it does.
+        take: takes each report; called on a thread.
+        ended: takes the exit status, negative for a signal, when nothing of the process is left; called on a thread.
+    """
+
+    def __init__(self, start: Start, take: Any, ended: Any) -> None:
+        reading, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "plumbline.server.start.engine_process.process", str(writing)],
+                stdin=subprocess.PIPE,
+                pass_fds=[writing],
+                # Ctrl-C in a terminal reaches the server alone, which then ends this process.
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(reading)
+            raise StartError(f"the process of the engine cannot be started: {error}") from error
+        finally:
+            os.close(writing)
+        self.pid = self._process.pid
+        self._take = take
+        self._ended = ended
+        self._reader = threading.Thread(
+            target=self._read, args=(reading,), name="engine-reports", daemon=True
+        )
+        self._reader.start()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # It has ended already.
+            # The pipe stays open: its end tells the process that this one has ended.
+            self._process.stdin.write(msgspec.json.encode(start) + b"\n")
+            self._process.stdin.flush()
+        threading.Thread(target=self._wait, name="engine-end", daemon=True).start()
+
+    def signal(self, what: signal.Signals) -> None:
+        """Send a signal, unless the process has ended."""
+        self._process.send_signal(what)
+
+    def _read(self, reading: int) -> None:
+        with open(reading, "rb") as lines:
+            for line in lines:
+                with contextlib.suppress(msgspec.MsgspecError):  # A line that its end has cut.
+                    self._take(msgspec.json.decode(line, type=Report))
+
+    def _wait(self) -> None:
+        # It is reaped after its group is killed, whose number is not used again before.
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        status = self._process.wait()
+        self._reader.join(_LAST_REPORTS)
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._ended(status)
+
+
+class EngineProcess:
+    """The process of an engine, which is started again when it dies.
+
+    Args:
+        start: what to load; the keeper fills in what is its own.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="plumbline-", dir=_short_folder(), ignore_cleanup_errors=True
+        )
+        self._private = Path(self._folder.name)
+        self.socket = self._private / "engine.sock"
+        """The engine's socket."""
+        self._journal = self._private / "engine.journal"
+        self._start = msgspec.structs.replace(start, private=self._folder.name)
+        self._reports: queue.SimpleQueue[Report | int] = queue.SimpleQueue()
+        """Of the first process until it is ready, and its exit status if it ends before."""
+        self._lock = threading.Lock()
+        self._deaths, self._suspects = Deaths(), Suspects()
+        self._has_text = False
+        self._ready: Ready | None = None
+        self._start_failure: Exception | None = None
+        """What the loading thread has taken from the reports."""
+        self._failure: Failed | None = None
+        """Why the present process ends, as it has reported."""
+        self._killed_because: str | None = None
+        self._was_ready = False
+        self._began = time.monotonic()
+        self._stopping = False
+        self._ended = threading.Event()
+        """Whether there is no process and will be none."""
+        self._history = History()
+        self._write_history()
+        journal.create(self._journal)
+        self._process = self._launch()
+
+    def text_folder(self) -> Path:
+        """Wait until the engine is chosen, and return the folder with the text side of a GGUF file.
+
+        Raises:
+            SettingsError, StartError: the engine cannot be loaded.
+        """
+        while not self._has_text:
+            self._next()
+        return self._private / "text"
+
+    def ready(self) -> Ready:
+        """Wait until the engine takes requests.
+
+        Raises:
+            SettingsError, StartError: the engine cannot be loaded.
+        """
+        while self._ready is None:
+            self._next()
+        return self._ready
+
+    def _next(self) -> None:
+        """Take the next report of the start."""
+        if self._start_failure is None:
+            match found := self._reports.get():
+                case Text():
+                    self._has_text = True
+                case Loading(stage, done, total):
+                    report(stage, done, total)
+                case Ready():
+                    self._ready = found
+                case int():
+                    self._start_failure = _start_error(self._failure, found)
+                case _:
+                    pass
+        if self._start_failure is not None:
+            raise self._start_failure
+
+    def kill(self, reason: str) -> None:
+        """Kill the process, which is started again.
+
+        Args:
+            reason: why, as the end of a sentence about the process.
+        """
+        self._killed_because = reason
+        self._process.signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the process, and wait for its end. Idempotent."""
+        with self._lock:
+            self._stopping = True
+            process = self._process
+        process.signal(signal.SIGTERM)
+        if not self._ended.wait(_STOP_SECONDS):
+            _log.error("the engine's process has not ended within %.0f s, and is killed", _STOP_SECONDS)
+            process.signal(signal.SIGKILL)
+            self._ended.wait(_STOP_SECONDS)
+        self._folder.cleanup()
+
+    def end(self) -> None:
+        """Kill the process, which is not started again, and wait for its end."""
+        with self._lock:
+            self._stopping = True
+        self._process.signal(signal.SIGKILL)
+        self._ended.wait(_STOP_SECONDS)
+        self._folder.cleanup()
+
+    def _launch(self) -> _Process:
+        self._failure, self._killed_because = None, None
+        self._began = time.monotonic()
+        start = msgspec.structs.replace(
+            self._start,
+            number=self._history.number,
+            quarantined=self._suspects.quarantined,
+            suspects=self._suspects.known,
+        )
+        return _Process(start, self._take, self._process_ended)
+
+    def _take(self, found: Report) -> None:
+        match found:
+            case Cleared(digest):
+                self._suspects.clear(digest)
+            case Failed():
+                self._failure = found
+            case Ready() if self._was_ready:
+                _log.warning("the engine has started again, in %.1f s", time.monotonic() - self._began)
+            case _ if not self._was_ready:
+                self._was_ready = isinstance(found, Ready)
+                self._reports.put(found)
+            case _:
+                pass
+
+    def _process_ended(self, status: int) -> None:
+        """Start another process, unless the server stops or this one has never been ready."""
+        with self._lock:
+            if self._stopping or not self._was_ready:
+                self._ended.set()
+                self._reports.put(status)
+                return
+            if not self._note_death(status):
+                self._ended.set()
+                return
+            try:
+                self._process = self._launch()
+            except StartError as error:
+                _log.error("%s", error)
+                self._fail(str(error))
+                self._ended.set()
+
+    def _note_death(self, status: int) -> bool:
+        """Write down the end of the process; returns whether another one may be started."""
+        cause = cause_of(status, None if self._failure is None else self._failure.text)
+        if self._killed_because is not None:
+            cause = f"was killed: it {self._killed_because}"
+        fatal = journal.read(self._journal)
+        journal.create(self._journal)
+        goes_on = self._deaths.add(kind_of(status))
+        self._suspects.add([entry.digest for entry in fatal])
+        quarantined = self._suspects.quarantined
+        self._history = History(
+            number=self._history.number + 1,
+            cause=cause,
+            ended_at=time.time(),
+            fatal=tuple((entry.user, entry.stream) for entry in fatal),
+            deaths=dict(self._deaths.counts),
+            num_quarantined=len(quarantined),
+        )
+        if not goes_on:
+            self._fail(f"its process has ended {MOST_DEATHS} times within a minute; at last it {cause}")
+            return False
+        self._write_history()
+        _log.error(
+            "the engine's process %s; it starts again, and %d requests that it was computing end with an error%s",
+            cause,
+            len(fatal),
+            f"; {len(quarantined)} requests are refused from now on" if quarantined else "",
+        )
+        return True
+
+    def _fail(self, reason: str) -> None:
+        """Note that there will be no other process."""
+        self._history = msgspec.structs.replace(self._history, failed=reason)
+        self._write_history()
+        _log.error("the engine has failed: %s; the server must be restarted", reason)
+
+    def _write_history(self) -> None:
+        try:
+            history.write(history_of(self.socket), self._history)
+        except OSError as error:  # Its readers then see the connection end, and connect again.
+            _log.error("the history of the engine's process cannot be written: %s", error)
+
+
+def reported(start: Start) -> Planned:
+    """Run a process that plans the models of the settings, and return its report.
+
+    Raises:
+        SettingsError, StartError: it has failed.
+    """
+    reports: queue.SimpleQueue[Report | int] = queue.SimpleQueue()
+    _Process(start, reports.put, reports.put)
+    failed: Failed | None = None
+    while True:
+        found = reports.get()
+        if isinstance(found, Planned):
+            return found
+        if isinstance(found, Failed):
+            failed = found
+        if isinstance(found, int):
+            raise _start_error(failed, found)
+
+
+def _start_error(failed: Failed | None, status: int) -> Exception:
+    """Return the error of a start."""
+    if failed is None:
+        return StartError(f"the engine's process {cause_of(status, None)} while it loaded the model")
+    if failed.option is not None:
+        return OptionError(failed.option, failed.text)
+    return SettingsError(failed.text) if failed.explains_itself else StartError(failed.text)
+
+
+def _short_folder() -> str | None:
+    """Return the folder for temporary files; `/tmp` if sockets cannot have names below that of the environment."""
+    return None if len(tempfile.gettempdir()) < _LONGEST_FOLDER - len("/plumbline-12345678") else "/tmp"  # noqa: S108

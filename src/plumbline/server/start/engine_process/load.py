@@ -1,0 +1,86 @@
+"""Load a model with its engine in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from plumbline.engines.port import Engine, EngineInfo
+from plumbline.engines.remote.client import RemoteEngine
+from plumbline.server.loading.model import ServedModel, find_files, load, model_name
+from plumbline.server.loading.several import Plan
+from plumbline.server.settings import Settings
+from plumbline.server.start.engine_process.keeper import EngineProcess, reported
+from plumbline.server.start.engine_process.messages import Start
+
+__all__ = ["KeptEngine", "load_apart", "plan_apart"]
+
+
+class KeptEngine(RemoteEngine):
+    """An engine in a process that this one keeps: it ends with `stop`."""
+
+    def __init__(self, process: EngineProcess, info: EngineInfo, settings: Settings) -> None:
+        super().__init__(process.socket, info, settings.stuck_after, settings.max_num_waiting)
+        self.socket = process.socket
+        """The socket, for other processes that use the engine."""
+        self._process = process
+        self.link.on_hang = process.kill
+
+    async def stop(self) -> None:
+        """Abort what this process asked for, and end the engine's process. Idempotent."""
+        await super().stop()
+        await asyncio.to_thread(self._process.stop)
+
+
+class _Elsewhere:
+    """See `plumbline.server.loading.model.Elsewhere`."""
+
+    def __init__(self, process: EngineProcess, settings: Settings) -> None:
+        self._process = process
+        self._settings = settings
+
+    def text_folder(self) -> Path:
+        return self._process.text_folder()
+
+    def engine(self) -> tuple[Engine, str]:
+        ready = self._process.ready()
+        return KeptEngine(self._process, ready.info, self._settings), ready.reason
+
+
+def load_apart(settings: Settings) -> ServedModel:
+    """Load a model: its engine in a process of its own, and its text side meanwhile here.
+
+    This process imports no torch, whose memory is that of a small model.
+
+    Raises:
+        SettingsError: the settings and the model do not fit, or the model cannot be served.
+        StartError: the engine's process has failed.
+    """
+    folder, gguf = find_files(settings)
+    name = model_name(folder, gguf, settings)
+    if settings.models:  # Files of the hub are looked up once.
+        settings = msgspec.structs.replace(settings, models=((name, str(gguf or folder)),))
+    process = EngineProcess(
+        Start(
+            settings=settings,
+            folder=str(folder),
+            gguf=None if gguf is None else str(gguf),
+            name=(settings.served_model_names or (name,))[0],
+        )
+    )
+    try:
+        try:
+            return load(settings, _Elsewhere(process, settings))
+        except Exception:
+            process.ready()  # What is wrong with the engine explains more, as it does in one process.
+            raise
+    except BaseException:
+        process.end()
+        raise
+
+
+def plan_apart(settings: Settings) -> Plan:
+    """Plan the models of the settings in another process: it needs torch."""
+    return reported(Start(settings=settings)).plan

@@ -1,0 +1,186 @@
+"""Be the process of an engine: load a model, serve it on a socket, and end with the keeper."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import uvicorn
+
+from plumbline.engines.progress import Progress, report, watched
+from plumbline.engines.remote.host import EngineHost
+from plumbline.engines.remote.journal import Suspicion
+from plumbline.server.loading.model_files import named_files
+from plumbline.server.observe.logs import configure
+from plumbline.server.settings import OptionError
+from plumbline.server.start.engine_process.messages import (
+    Cleared,
+    Failed,
+    Loading,
+    Planned,
+    Ready,
+    Report,
+    Start,
+    Text,
+)
+from plumbline.server.start.explain import explained
+from plumbline.server.start.garbage import make_collections_rare
+
+if TYPE_CHECKING:
+    from plumbline.server.loading.engines import WithAdmission  # It imports torch, which takes seconds.
+
+__all__ = ["main"]
+
+_LOOK = 0.2
+"""Seconds between two looks whether the engine is alive."""
+_SET_SIGNAL = 10
+"""F_SETSIG of Linux."""
+
+
+class _Reports:
+    """The pipe to the keeper. Any thread may write."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = os.fdopen(descriptor, "wb", buffering=0)
+        self._lock = threading.Lock()
+
+    def send(self, message: Report) -> None:
+        """Send a report; a keeper that has ended ends this process in another way (`_end_with_keeper`)."""
+        with self._lock, contextlib.suppress(OSError):
+            self._file.write(msgspec.json.encode(message) + b"\n")
+
+
+def main() -> int:
+    """Serve until SIGTERM, or until the engine fails; return the exit status."""
+    reports = _Reports(int(sys.argv[1]))
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
+    _end_with_keeper(start.private)
+    configure(start.settings.log_format)
+    faulthandler.enable()  # The log has the lines that ran when a kernel crashes.
+    try:
+        if not start.folder:
+            from plumbline.server.loading.plan import plan
+
+            reports.send(Planned(plan(start.settings)))
+            return 0
+        engine, reason = _load(start, reports)
+        with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
+            return runner.run(_serve(start, engine, reason, reports))
+    except BaseException as error:
+        reports.send(_failure(error))
+        if start.settings.debug:
+            raise
+        return 1
+
+
+def _end_with_keeper(private: str) -> None:
+    """End this process when the keeper's does, however that ends: its end of the pipe closes then."""
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        if private:
+            shutil.rmtree(private, ignore_errors=True)
+        os._exit(1)
+
+    if (
+        sys.platform == "linux"
+    ):  # The kernel wakes a process that was stopped, so that the thread sees the end.
+        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(0, _SET_SIGNAL, signal.SIGCONT)
+        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    threading.Thread(target=wait, name="keeper", daemon=True).start()
+
+
+def _load(start: Start, reports: _Reports) -> tuple[WithAdmission, str]:
+    """Load the engine, and report how far that is."""
+
+    def watch(progress: Progress) -> None:
+        reports.send(Loading(progress.stage, progress.done, progress.total))
+
+    folder, gguf = Path(start.folder), None if start.gguf is None else Path(start.gguf)
+    with watched(watch), named_files(folder) if gguf is None else contextlib.nullcontext():
+        report("loading libraries")
+        if _may_compile(start):
+            from plumbline_kernels.cpu.build import build_ahead
+
+            build_ahead()
+        if gguf is not None:
+            from plumbline.engines.llama_cpp.threads import bound_waits
+            from plumbline.text.gguf import write_text_folder
+
+            bound_waits()
+            folder = Path(start.private) / "text"
+            if not folder.exists():  # A process before this one has written it.
+                write_text_folder(gguf, folder)
+        from plumbline.server.loading.engines import build_engine, choose_engine
+        from plumbline.text.tokenizer import TextTokenizer
+
+        choice = choose_engine(start.settings, folder, gguf)
+        reports.send(Text())
+        tokenizer = TextTokenizer.from_folder(folder)
+        return build_engine(choice, start.settings, start.name, tokenizer, folder, gguf), choice.reason
+
+
+def _may_compile(start: Start) -> bool:
+    """Return whether the engine may need compiled kernels; what it is and runs on is known after seconds of imports."""
+    settings = start.settings
+    return (
+        settings.compile != "off"
+        and settings.engine in ("auto", "plumbline")
+        and settings.device in ("auto", "cpu")
+    )
+
+
+async def _serve(start: Start, engine: WithAdmission, reason: str, reports: _Reports) -> int:
+    make_collections_rare()
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    private = Path(start.private)
+    suspicion = Suspicion(
+        private / "engine.journal",
+        start.quarantined,
+        start.suspects,
+        lambda digest: reports.send(Cleared(digest)),
+    )
+    engine.admission.mark = suspicion.journal.mark
+    host = EngineHost(engine, private / "engine.sock", suspicion, start.number)
+    try:
+        await engine.start()
+        await host.start()
+        reports.send(Ready(engine.info, reason))
+        while not stopping.is_set() and engine.stats().alive:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), _LOOK)
+        failure = engine.stats().failure
+        if not stopping.is_set():
+            reports.send(Failed(failure or "the engine has failed"))
+    finally:
+        await host.stop()
+        await engine.stop()
+    return 0 if stopping.is_set() else 1
+
+
+def _failure(error: BaseException) -> Failed:
+    """Return what the keeper has to know of an error that ends the process."""
+    if isinstance(error, OptionError):
+        return Failed(error.problem, error.option, explains_itself=True)
+    if isinstance(error, ValueError | FileNotFoundError):
+        return Failed(str(error), explains_itself=True)
+    return Failed(explained(error))
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # Threads of libraries must not keep a process whose engine has stopped.
