@@ -240,7 +240,13 @@ def _compiler() -> LarkCompiler:
 
 
 def _matcher(grammar: str) -> Matcher:
-    return asyncio.run(_compiler().compile(grammar))
+    return _loop().run_until_complete(_compiler().compile(grammar))
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of the compiler, whose processes end with it."""
+    return asyncio.new_event_loop()
 
 
 @cache

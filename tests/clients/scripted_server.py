@@ -40,7 +40,7 @@ CALLS = {
 class Scripted(ScriptedEngine):
     """Accepts grammars: the calls of the script follow them."""
 
-    async def check_grammar(self, grammar: str) -> None:
+    async def check_grammar(self, grammar: str, client: str = "") -> None:
         """Accept every grammar."""
 
 

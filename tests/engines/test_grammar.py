@@ -26,8 +26,9 @@ from plumbline.engines.constraints.grammar import (
 )
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.port import ThinkingBudget
+from plumbline.workers.pool import Bounds
 
-from .conftest import COMPILER, ENDS, EOS, TOKENS, VOCAB, Driver, encode, matcher
+from .conftest import COMPILER, ENDS, EOS, TOKENS, VOCAB, VOCABULARY, Driver, encode, matcher
 
 
 def text_of(token_ids: list[int]) -> str:
@@ -105,10 +106,12 @@ def test_a_broken_tokenizer_does_not_show_its_inside() -> None:
 def test_equal_grammars_are_compiled_once_and_matchers_are_not_shared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), capacity=2)
+    compiler = LarkCompiler(VOCABULARY, capacity=2)
     compiled: list[str] = []
-    inner = compiler._compile
-    monkeypatch.setattr(compiler, "_compile", lambda grammar: (compiled.append(grammar), inner(grammar))[1])
+    inner = compiler._try_and_compile
+    monkeypatch.setattr(
+        compiler, "_try_and_compile", lambda text, *more: (compiled.append(text), inner(text, *more))[1]
+    )
 
     async def scenario() -> None:
         many = await asyncio.gather(*(compiler.compile(WORDS) for _ in range(20)))
@@ -121,98 +124,100 @@ def test_equal_grammars_are_compiled_once_and_matchers_are_not_shared(
         await compiler.compile(PAIRS)
         await compiler.compile(WORDS)  # Two are kept, and this one was the oldest.
         assert compiled == [WORDS, "start: x", PAIRS, WORDS]
+        await compiler.close()
 
     asyncio.run(scenario())
 
 
-def test_a_slow_grammar_is_refused_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=0.05)
-    inner = compiler._compile
-    release = threading.Event()
+# What a grammar may do to the process that compiles it
 
-    def slow(grammar: str) -> Any:
-        if grammar == PAIRS:
-            release.wait()
-        return inner(grammar)
-
-    monkeypatch.setattr(compiler, "_compile", slow)
-
-    async def scenario() -> None:
-        with pytest.raises(GrammarError, match="compile"):
-            await compiler.compile(PAIRS)
-        compiler._timeout = 20.0
-        assert not (await compiler.compile(WORDS)).is_done
-        release.set()
-        assert not (await compiler.compile(PAIRS)).is_done
-
-    asyncio.run(scenario())
+SLOW = 'start: %json {"type": "integer", "multipleOf": 2147483648}'
+"""It compiles for minutes, and takes gigabytes."""
+FEW = Bounds(cpu_seconds=0.5, seconds=10.0, memory=1024**3, result=4096)
+LITTLE = Bounds(cpu_seconds=20.0, seconds=60.0, memory=180 * 1024**2, result=4096)
 
 
-def test_a_grammar_without_a_free_thread_is_busy_and_not_invalid(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture
+def few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.engines.constraints.grammar.BOUNDS", FEW)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "bounds", "reason"),
+    [
+        ('start: %json {"const": -9223372036854775807}', FEW, "failed"),
+        (SLOW, FEW, "more than 0.5 s"),
+        (SLOW, LITTLE, "too much memory"),
+    ],
+)
+def test_a_deadly_grammar_is_refused_once_and_others_are_served(
+    grammar: str, bounds: Bounds, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slow grammars of others are no fault of one that waits behind them."""
-    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=0.05)
-    inner = compiler._compile
-    release = threading.Event()
-    slow = [f"start: /[a-c]{{{n}}}/" for n in range(1, 3)]
-
-    def work(grammar: str) -> Any:
-        if grammar in slow:
-            release.wait()
-        return inner(grammar)
-
-    monkeypatch.setattr(compiler, "_compile", work)
+    """Its process ends, and the server's does not; the refusal is kept."""
+    monkeypatch.setattr("plumbline.engines.constraints.grammar.BOUNDS", bounds)
+    compiler = LarkCompiler(VOCABULARY)
 
     async def scenario() -> None:
-        stuck = [asyncio.ensure_future(compiler.compile(grammar)) for grammar in slow]
+        for _ in range(2):
+            with pytest.raises(GrammarError, match=reason):
+                await compiler.compile(grammar)
+            assert not (await compiler.compile(WORDS)).is_done
+        await compiler.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("few_seconds")
+def test_slow_grammars_of_a_client_do_not_keep_others_waiting() -> None:
+    """However many a client sends, another one's is compiled while they are tried; beyond the queue they are refused."""
+    compiler = LarkCompiler(VOCABULARY, waiting=4)
+
+    async def scenario() -> None:
+        slow = [asyncio.create_task(compiler.compile(f"{SLOW}\n// {n}", "a")) for n in range(3)]
         await asyncio.sleep(0)
+        await compiler.compile(WORDS, "b")
+        assert not any(task.done() for task in slow)
         with pytest.raises(CompilersBusyError):
-            await compiler.compile(WORDS)
-        for found in await asyncio.gather(*stuck, return_exceptions=True):
-            assert isinstance(found, GrammarError)
-            assert "compile" in str(found)
-        release.set()
-        compiler._timeout = 20.0
-        assert not (await compiler.compile(WORDS)).is_done
-        assert not (await compiler.compile(slow[0])).is_done
+            await compiler.compile(f"{SLOW}\n// beyond", "a")
+        await compiler.compile(PAIRS, "b")
+        again = asyncio.create_task(compiler.compile(f"{SLOW}\n// 0", "b"))  # The same takes no place.
+        found = await asyncio.gather(*slow, again, return_exceptions=True)
+        assert all(isinstance(error, GrammarError) for error in found), found
+        await compiler.close()
 
-    try:
-        asyncio.run(scenario())
-    finally:
-        release.set()  # A thread that waits on would keep the tests from ending.
+    asyncio.run(scenario())
 
 
-def test_what_nobody_waits_for_any_more_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_waits_for_any_more_is_not_compiled() -> None:
     """Clients that go away leave no work behind for others to wait for."""
-    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=20.0)
-    inner = compiler._compile
-    release = threading.Event()
-    compiled: list[str] = []
-
-    def work(grammar: str) -> Any:
-        release.wait()
-        compiled.append(grammar)
-        return inner(grammar)
-
-    monkeypatch.setattr(compiler, "_compile", work)
+    compiler = LarkCompiler(VOCABULARY)
 
     async def scenario() -> None:
-        several = [f"start: /[a-c]{{{n}}}/" for n in range(1, 33)]
-        waiting = [asyncio.ensure_future(compiler.compile(grammar)) for grammar in several]
-        while len(compiler._compiled) < len(several):
-            await asyncio.sleep(0.01)
+        waiting = [asyncio.create_task(compiler.compile(f"{SLOW}\n// {n}", "a")) for n in range(8)]
+        await compiler.compile(WORDS, "b")
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        release.set()
-        assert not (await compiler.compile(WORDS)).is_done
-        assert len(compiled) <= 3  # Those that had begun, and the one that somebody wants.
+        async with asyncio.timeout(3):  # The slow ones would take four seconds each.
+            await compiler.compile(PAIRS, "a")
+        assert len(compiler._compiled) == 2
+        await compiler.close()
 
-    try:
-        asyncio.run(scenario())
-    finally:
-        release.set()  # A thread that waits on would keep the tests from ending.
+    asyncio.run(scenario())
+
+
+def test_large_grammars_leave_the_cache_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.engines.constraints.grammar._MOST_CACHED", 1)
+    compiler = LarkCompiler(VOCABULARY)
+
+    async def scenario() -> None:
+        large = [f"start: /(a|b)*a(a|b){{11}}[c-{last}]/" for last in "defg"]
+        for grammar in large:
+            await compiler.compile(grammar)
+        assert len(compiler._compiled) == 1
+        await compiler.close()
+
+    asyncio.run(scenario())
 
 
 def test_every_client_gets_a_new_exception_of_a_cached_failure() -> None:
@@ -228,35 +233,6 @@ def test_every_client_gets_a_new_exception_of_a_cached_failure() -> None:
         assert all(isinstance(error, GrammarError) for error in found)
 
     asyncio.run(scenario())
-
-
-def test_what_waits_for_a_turn_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = LarkCompiler(Vocabulary(TOKENS, ENDS, ENDS, encode), timeout=20.0)
-    inner = compiler._compile
-    release = threading.Event()
-
-    def work(grammar: str) -> Any:
-        release.wait()
-        return inner(grammar)
-
-    monkeypatch.setattr(compiler, "_compile", work)
-
-    async def scenario() -> None:
-        several = [f"start: /[a-c]{{{n}}}/" for n in range(1, 33)]
-        waiting = [asyncio.ensure_future(compiler.compile(grammar)) for grammar in several]
-        await asyncio.sleep(0)
-        with pytest.raises(CompilersBusyError):
-            await compiler.compile(WORDS)
-        again = asyncio.ensure_future(compiler.compile(several[0]))  # Who waits for the same takes no place.
-        await asyncio.sleep(0)
-        release.set()
-        await asyncio.gather(*waiting, again)
-        assert not (await compiler.compile(WORDS)).is_done
-
-    try:
-        asyncio.run(scenario())
-    finally:
-        release.set()  # A thread that waits on would keep the tests from ending.
 
 
 # In the engine
@@ -331,7 +307,11 @@ class Failing:
     """A matcher that gives up at its third token."""
 
     def __init__(self, at: str) -> None:
-        self.at, self.count, self.is_done = at, 0, False
+        self.at, self.count = at, 0
+        self.is_done = self.may_be_slow = False
+
+    def prepare(self) -> None:
+        pass
 
     def mask_into(self, row: Any) -> None:
         if self.at == "mask" and self.count == 2:
@@ -359,6 +339,68 @@ def test_a_grammar_that_fails_midway_fails_only_its_request(engine: Callable[...
     assert driver.finished == {"bad": "error", "good": "stop"}
     assert len(driver.tokens["bad"]) == 2
     assert driver.tokens["good"] == alone(engine, "good", PAIRS, [6])
+
+
+def test_a_late_mask_holds_up_no_other_request(engine: Callable[..., Driver]) -> None:
+    """However long it takes: the request sits out, and goes on as if nothing had happened."""
+    known = threading.Event()
+
+    class Late(Failing):
+        def __init__(self) -> None:
+            super().__init__("never")
+            self.may_be_slow = True
+
+        def prepare(self) -> None:
+            if self.count == 2:
+                known.wait()
+
+    driver = engine()
+    wanted: dict[str, Any] = {"temperature": 1.0, "seed": 1, "max_tokens": 9, "ignore_eos": True}
+    driver.add("late", [5], matcher=Late(), **wanted)
+    add(driver, "good", PAIRS, [6])
+    try:
+        for _ in range(200):
+            if "good" not in driver.finished:
+                driver.step()
+        assert driver.finished == {"good": "stop"}
+        assert len(driver.tokens["late"]) == 2
+        assert driver.tokens["good"] == alone(engine, "good", PAIRS, [6])
+    finally:
+        known.set()  # A thread that waits on would keep the tests from ending.
+    driver.run()
+    other = engine()
+    other.add("late", [5], matcher=Failing("never"), **wanted)
+    other.run()
+    assert driver.tokens["late"] == other.tokens["late"]
+    assert driver.finished["late"] == "length"
+
+
+EXPENSIVE = 'start: e "!"\ne: e e e | e e | "a"'
+"""The work for a token grows with the square of the text."""
+
+
+def test_an_answer_has_a_budget_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.engines.constraints.lark._MOST_SECONDS", 0.02)
+    found = matcher(EXPENSIVE)
+    with pytest.raises(GrammarError, match="CPU time for one answer"):  # noqa: PT012 - any of them may raise it
+        for _ in range(400):
+            assert ord("a") in {TOKENS[token][0] for token in allowed(found) if TOKENS[token]}
+            assert found.accept(encode("a")[0])
+            assert found.copy().may_be_slow in (True, False)
+    assert not allowed(matcher(EXPENSIVE)) & ENDS  # Another answer has a budget of its own.
+
+
+def test_a_slow_matcher_says_so_and_a_prepared_mask_is_the_same() -> None:
+    found = matcher(EXPENSIVE)
+    assert not found.may_be_slow
+    for _ in range(150):
+        allowed(found)
+        assert found.accept(encode("a")[0])
+    assert found.may_be_slow
+    expected = allowed(found.copy())
+    found.prepare()
+    assert not found.may_be_slow
+    assert allowed(found) == expected
 
 
 def test_logprobs_are_those_of_before_the_mask(engine: Callable[..., Driver]) -> None:

@@ -306,7 +306,7 @@ async def test_a_message_that_breaks_off_in_a_call_is_not_continued_under_a_gram
     dialect = build_dialect(choose("", tool="hermes", reasoning="qwen3"), TOKENIZER)
 
     class Believing(ScriptedEngine):
-        async def check_grammar(self, grammar: str) -> None:
+        async def check_grammar(self, grammar: str, client: str = "") -> None:
             """Take every grammar."""
 
     info = scripted_info(features=frozenset({"grammar"}))

@@ -39,7 +39,7 @@ class Compiling:
 
     info = scripted_info(features=frozenset({"grammar"}))
 
-    async def check_grammar(self, grammar: str) -> None:
+    async def check_grammar(self, grammar: str, client: str = "") -> None:
         try:
             await compiler().compile(grammar)
         except GrammarError as error:

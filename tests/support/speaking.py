@@ -21,7 +21,7 @@ __all__ = ["speaking"]
 class _TrustedScript(ScriptedEngine):
     """Accepts grammars and plays its script, which the test wrote to follow them."""
 
-    async def check_grammar(self, grammar: str) -> None:
+    async def check_grammar(self, grammar: str, client: str = "") -> None:
         """Accept every grammar."""
 
 

@@ -166,3 +166,51 @@ def test_one_client_can_fill_half_of_the_queue() -> None:
         await asyncio.gather(*tasks)
 
     asyncio.run(run())
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=12), st.data())
+def test_callers_that_leave_at_once_lose_no_place(clients: list[int], data: st.DataObject) -> None:
+    """All may be cancelled before any of them runs again, in the moment in which a place becomes free."""
+    gone = data.draw(st.sets(st.integers(0, len(clients) - 1)))
+
+    async def run() -> None:
+        turns = Turns(2, 1000)
+        release = asyncio.Event()
+
+        async def call(client: int) -> None:
+            async with turns.turn(str(client)):
+                await release.wait()
+
+        tasks = [asyncio.create_task(call(client)) for client in clients]
+        await asyncio.sleep(0)
+        release.set()
+        for index in gone:
+            tasks[index].cancel()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*tasks, return_exceptions=True)
+            async with turns.turn("x"), turns.turn("y"):
+                assert turns.num_waiting == 0
+
+    asyncio.run(run())
+
+
+@given(st.integers(1, 3), st.integers(1, 4))
+def test_a_client_has_no_more_places_than_all_but_one(places: int, others: int) -> None:
+    async def run() -> None:
+        turns = Turns(places, 1000)
+        inside: Counter[str] = Counter()
+        most: Counter[str] = Counter()
+
+        async def call(client: str) -> None:
+            async with turns.turn(client):
+                inside[client] += 1
+                most[client] = max(most[client], inside[client])
+                await asyncio.sleep(0)
+                inside[client] -= 1
+
+        names = ["a"] * 6 + [f"other {number}" for number in range(others)]
+        async with asyncio.timeout(5):
+            await asyncio.gather(*map(call, names))
+        assert most["a"] == max(1, places - 1)
+
+    asyncio.run(run())

@@ -175,8 +175,8 @@ class Admission:
         if not self._clients[request.client]:
             del self._clients[request.client]
 
-    async def compile(self, grammar: str) -> Matcher:
-        """Compile a grammar.
+    async def compile(self, grammar: str, client: str) -> Matcher:
+        """Compile a grammar of a client.
 
         Raises:
             EngineFullError: too many grammars are being compiled.
@@ -185,11 +185,16 @@ class Admission:
         if self.grammars is None:
             raise RefusedRequestError("this engine does not support grammars", param="grammar")
         try:
-            return await self.grammars.compile(grammar)
+            return await self.grammars.compile(grammar, client)
         except GrammarError as error:
             raise RefusedRequestError(str(error), param="grammar") from error
         except CompilersBusyError as error:
             raise EngineFullError(str(error), retry_after=_BUSY_SECONDS) from error
+
+    async def close(self) -> None:
+        """End the processes that try grammars."""
+        if self.grammars is not None:
+            await self.grammars.close()
 
 
 class MediaReader(Protocol):

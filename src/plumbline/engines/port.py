@@ -240,8 +240,12 @@ class Engine(Protocol):
         """
         ...
 
-    async def check_grammar(self, grammar: str) -> None:
+    async def check_grammar(self, grammar: str, client: str = "") -> None:
         """Compile a grammar ahead of the request that will use it.
+
+        Args:
+            grammar: the text.
+            client: who sent the request; clients take turns.
 
         Raises:
             RefusedRequestError: the engine does not support grammars, or not this one; the text states why.

@@ -22,7 +22,7 @@ from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.filters.chain import ChainSampler
 from plumbline.engines.port import FinishReason, GenerateRequest, TokenLogprob
 
-__all__ = ["PlacedAdapter", "PlacedImage", "RequestState", "images_within"]
+__all__ = ["LateMask", "PlacedAdapter", "PlacedImage", "RequestState", "images_within"]
 
 
 class PlacedAdapter(NamedTuple):
@@ -66,6 +66,19 @@ def images_within(images: Sequence[PlacedImage], start: int, stop: int) -> Seque
     return images[first : bisect_left(images, stop, lo=first, key=lambda image: image.start)]
 
 
+class LateMask:
+    """A mask that is computed outside of steps (`sampling/late_masks.py`).
+
+    Attributes:
+        is_known: whether the matcher of the request has it.
+    """
+
+    __slots__ = ("is_known",)
+
+    def __init__(self) -> None:
+        self.is_known = False
+
+
 class RequestState:
     """The mutable state of a request. The engine thread alone touches it."""
 
@@ -81,6 +94,7 @@ class RequestState:
         "finish_reason",
         "ignored_ids",
         "images",
+        "late_mask",
         "matcher",
         "max_len",
         "min_len",
@@ -151,6 +165,8 @@ class RequestState:
         # The matcher belongs to the request and not to its slot, so a preemption does not touch it: only a drawn
         # token advances it.
         self.matcher = matcher
+        self.late_mask: LateMask | None = None
+        """The next mask, if it is not computed in a step."""
         self.end_ids = sampling.stop_token_ids | eos_token_ids
         # With `ignore_eos` only a grammar can end the request at an end of sequence; budgets and bans cannot.
         wrapped = sampling.thinking_budget is not None or sampling.bad_words or sampling.banned_strings
@@ -168,6 +184,11 @@ class RequestState:
     def key(self) -> tuple[int, int]:
         """The order in which requests are served: priority, then arrival."""
         return (self.request.priority, self.arrival)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the request sits out, because its next mask is not known yet."""
+        return self.late_mask is not None and not self.late_mask.is_known
 
     @property
     def num_tokens(self) -> int:

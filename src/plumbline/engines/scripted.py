@@ -76,7 +76,7 @@ class ScriptedEngine:
         placeholders = self._info.modalities.values()
         return [token for token in prompt.token_ids for _ in range(3 if token in placeholders else 1)]
 
-    async def check_grammar(self, grammar: str) -> None:
+    async def check_grammar(self, grammar: str, client: str = "") -> None:
         """Refuse every grammar: a script does not follow one."""
         raise RefusedRequestError("this engine does not support grammars", param="grammar")
 

@@ -91,7 +91,6 @@ class TurnPreparer:
         self._prompts = prompts
         self._renderer = renderer = prompts.renderer
         self._dialect = dialect
-        self._constraints = ConstraintCompiler(engine, renderer.tokenizer)
         self._token_rules = TokenRules(renderer.tokenizer)
 
     async def prepare(self, turn: Turn, client: str) -> PreparedTurn:
@@ -99,7 +98,7 @@ class TurnPreparer:
 
         Args:
             turn: the turn.
-            client: whose it is; clients take turns where prompts are rendered.
+            client: whose turn it is; clients share what compiles grammars.
 
         Raises:
             TemplateError: the chat template refused the messages.
@@ -120,7 +119,8 @@ class TurnPreparer:
         turn = self._with_thinking_budget(turn, dialect, frame)
         if self._token_rules.needed(turn):
             turn = await asyncio.to_thread(self._token_rules.applied, turn)
-        constraint = await self._constraints.grammar(turn, dialect.syntax, frame)
+        constraints = ConstraintCompiler(self._engine, self._renderer.tokenizer, client)
+        constraint = await constraints.grammar(turn, dialect.syntax, frame)
         times = (began, time.perf_counter())
         return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame, media, times))
 

@@ -47,11 +47,13 @@ class ConstraintCompiler:
     Args:
         engine: the engine that generates the answers.
         tokenizer: the model's tokenizer.
+        client: whose requests have the grammars.
     """
 
-    def __init__(self, engine: Engine, tokenizer: TextTokenizer) -> None:
+    def __init__(self, engine: Engine, tokenizer: TextTokenizer, client: str = "") -> None:
         self._engine = engine
         self._tokenizer = tokenizer
+        self._client = client
 
     async def grammar(self, turn: Turn, syntax: AnswerSyntax, frame: AnswerFrame) -> Constraint:
         """Return the constraint on the turn's answers.
@@ -155,7 +157,7 @@ class ConstraintCompiler:
     async def _refusal(self, grammar: str) -> str | None:
         """Return the reason why the engine refuses a grammar; None if it accepts it."""
         try:
-            await self._engine.check_grammar(grammar)
+            await self._engine.check_grammar(grammar, self._client)
         except RefusedRequestError as error:
             return str(error)
         return None

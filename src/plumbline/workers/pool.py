@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -55,9 +56,10 @@ class WorkersBusyError(Exception):
 
 
 class WorkerPool:
-    """Workers of one function. The processes start with the first call, or with `start`. One event loop may use it.
+    """Workers of one function. The processes start with the first call, or with `start`. One event loop at a
+    time may use it; the next one has new processes.
 
-    >>> pool = WorkerPool("plumbline.text.templates.worker:renderer", bounds=Bounds(10, 40, 2**28, 2**26))
+    >>> pool = WorkerPool("plumbline.text.templates.handler:handler", bounds=Bounds(10, 40, 2**28, 2**26))
     >>> async with pool.worker("client 1") as worker:  # doctest: +SKIP
     ...     text = await worker.call(payload)
 
@@ -67,14 +69,24 @@ class WorkerPool:
         bounds: of each call.
         processes: workers at a time, of which one client has all but one at most.
         waiting: calls that may wait for a worker.
+        niceness: how far the workers stand back for other processes, 0 to 19.
     """
 
     def __init__(
-        self, factory: str, data: bytes = b"", *, bounds: Bounds, processes: int = 3, waiting: int = 64
+        self,
+        factory: str,
+        data: bytes = b"",
+        *,
+        bounds: Bounds,
+        processes: int = 3,
+        waiting: int = 64,
+        niceness: int = 0,
     ) -> None:
         self.bounds = bounds
-        self._setup = Setup(factory=factory, data=data, bounds=bounds)
-        self._turns = Turns(processes, waiting)
+        self._setup = Setup(factory=factory, data=data, bounds=bounds, niceness=niceness)
+        self._new_turns = partial(Turns, processes, waiting)
+        self._turns = self._new_turns()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._template: _Template | None = None
         self._starting: asyncio.Task[_Template] | None = None
         self._idle: list[Worker] = []
@@ -94,6 +106,7 @@ class WorkerPool:
 
     async def close(self) -> None:
         """End all processes. Idempotent; a later call starts them again."""
+        self._follow_loop()
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
@@ -117,6 +130,7 @@ class WorkerPool:
             WorkersBusyError: too many calls wait, of this client or of all.
             WorkerError: no process could be started.
         """
+        self._follow_loop()
         try:
             async with self._turns.turn(client):
                 worker = await self._take()
@@ -144,7 +158,20 @@ class WorkerPool:
             worker.close()
         return template.fork()
 
+    def _follow_loop(self) -> None:
+        """Leave behind what belongs to an event loop that has ended."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._template is not None:
+            self._template.kill_all()
+        for worker in self._idle:
+            worker.close()
+        self._idle, self._template, self._starting = [], None, None
+        self._turns, self._loop = self._new_turns(), loop
+
     async def _running(self) -> _Template:
+        self._follow_loop()
         if self._template is not None and not self._template.has_ended:
             return self._template
         if self._starting is None:
@@ -267,6 +294,12 @@ class _Template:
         self._control.close()
         self._process.kill()  # The workers die with it.
         await asyncio.to_thread(self._process.wait)
+
+    def kill_all(self) -> None:
+        """End the process and its workers, without its event loop."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
 
 
 def _settle(future: asyncio.Future[int] | None, status: int) -> None:

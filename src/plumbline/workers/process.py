@@ -77,11 +77,13 @@ class Setup(msgspec.Struct, frozen=True):
         factory: `module:function`; the function takes `data` and returns the handler.
         data: what the handler needs for all calls, such as a vocabulary.
         bounds: of each call.
+        niceness: of the workers.
     """
 
     factory: str
     data: bytes
     bounds: Bounds
+    niceness: int = 0
 
 
 def main() -> None:
@@ -91,16 +93,16 @@ def main() -> None:
     module, _, name = setup.factory.partition(":")
     handler: Handler = getattr(importlib.import_module(module), name)(setup.data)
     control.sendall(ORDER.pack(FORK, 0))  # Ready.
-    _Template(control, handler, setup.bounds).run()
+    _Template(control, handler, setup).run()
 
 
 class _Template:
     """The loop that forks, kills and reports."""
 
-    def __init__(self, control: socket.socket, handler: Handler, bounds: Bounds) -> None:
+    def __init__(self, control: socket.socket, handler: Handler, setup: Setup) -> None:
         self._control = control
         self._handler = handler
-        self._bounds = bounds
+        self._setup = setup
         self._workers: dict[int, int] = {}
         """The number of each worker by its process id."""
 
@@ -165,7 +167,8 @@ class _Template:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._control.close()
             _end_with_parent()
-            _serve(connection, self._handler, self._bounds)
+            os.nice(self._setup.niceness)
+            _serve(connection, self._handler, self._setup.bounds)
             status = 0
         finally:
             os._exit(status)

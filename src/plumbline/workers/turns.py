@@ -117,11 +117,12 @@ class Turns:
         self._forget()
 
     def _drop(self, client: str, place: asyncio.Future[None]) -> None:
-        """Take a caller out of its queue."""
-        queue = self._queues[client]
-        queue.remove(place)
-        if not queue:
-            del self._queues[client]
+        """Take a caller out of its queue, if it is there."""
+        queue = self._queues.get(client)
+        if queue is not None and place in queue:
+            queue.remove(place)
+            if not queue:
+                del self._queues[client]
 
     def _forget(self) -> None:
         """Bound what is remembered: nothing while all places are free, and not too much of absent clients."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from copy import copy
 from typing import Any
 
@@ -25,7 +27,10 @@ class Moody:
 
     def __init__(self) -> None:
         self.taken: list[int] = [0]
-        self.is_done = False
+        self.is_done = self.may_be_slow = False
+
+    def prepare(self) -> None:
+        pass
 
     def mask_into(self, row: Any) -> None:
         if sum(self.taken[-3:]) % 61 == 0 and len(self.taken) > 4:
@@ -43,6 +48,50 @@ class Moody:
         found = copy(self)
         found.taken = self.taken.copy()
         return found
+
+
+class Slow:
+    """A matcher whose masks must be known before a step needs them, some of them after some milliseconds."""
+
+    def __init__(self, inner: Matcher) -> None:
+        self.inner = inner
+        self.num_taken = 0
+        self.is_known = True
+        self.lock = threading.Lock()
+
+    @property
+    def may_be_slow(self) -> bool:
+        return not self.is_known and self.num_taken % 4 != 1
+
+    def prepare(self) -> None:
+        assert self.lock.acquire(blocking=False), "two threads use a matcher"
+        time.sleep(0.003 * (self.num_taken % 3))
+        self.is_known = True
+        self.lock.release()
+
+    def mask_into(self, row: Any) -> None:
+        assert not self.lock.locked(), "two threads use a matcher"
+        assert not self.may_be_slow, "a step waits for a mask that may take long"
+        self.inner.mask_into(row)
+
+    def accept(self, token_id: int) -> bool:
+        assert not self.lock.locked(), "two threads use a matcher"
+        self.num_taken += 1
+        self.is_known = False
+        return self.inner.accept(token_id)
+
+    def rollback(self, num_tokens: int) -> None:
+        self.num_taken -= num_tokens
+        self.inner.rollback(num_tokens)
+
+    def copy(self) -> Slow:
+        found = Slow(self.inner.copy())
+        found.num_taken, found.is_known = self.num_taken, self.is_known
+        return found
+
+    @property
+    def is_done(self) -> bool:
+        return self.inner.is_done
 
 
 GRAMMARS = {
@@ -78,6 +127,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "endless regex": {"grammar": "start: /[a-f]{2,20}/", "ignore_eos": True},
     "penalised schema": {"grammar": GRAMMARS["schema"], **PENALTIES},
     "banned calls": {"grammar": GRAMMARS["calls"], **BANS},
+    "slow regex": {"grammar": GRAMMARS["regex"]},
+    "slow schema": {"grammar": GRAMMARS["schema"], **PENALTIES},
+    "slow calls": {"grammar": GRAMMARS["calls"], **BANS},
 }
 """What requests want, by name."""
 TEXTS = TokenTexts(VOCABULARY)
@@ -89,6 +141,8 @@ def add(driver: Driver, name: str, prompt: list[int], kind: str, **sampling: Any
     found: Matcher | None = Moody() if kind == "moody" else None
     if "grammar" in wanted:
         found = matcher(wanted["grammar"])
+        if kind.startswith("slow"):
+            found = Slow(found)
     if "thinking_budget" in wanted:
         found = ThinkingBudgetMatcher(wanted["thinking_budget"], found)
     if "bad_words" in wanted:

@@ -72,6 +72,16 @@ class ThinkingBudgetMatcher:
         return found
 
     @property
+    def may_be_slow(self) -> bool:
+        """Whether the next mask of the inner matcher may take long."""
+        return self._inner is not None and self._inner.may_be_slow
+
+    def prepare(self) -> None:
+        """Compute the next mask of the inner matcher."""
+        if self._inner is not None:
+            self._inner.prepare()
+
+    @property
     def is_done(self) -> bool:
         """Whether the grammar, if there is one, is complete."""
         return self._inner is not None and self._inner.is_done

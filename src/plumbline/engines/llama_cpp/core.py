@@ -140,6 +140,7 @@ class LlamaCppCore(RequestCore):
         while True:
             entries = self._plan(admits)
             if not entries:
+                self._late.wait(self.queues.running)
                 return
             self._places.prepare()
             entries.sort(key=self._sequence)
@@ -200,9 +201,9 @@ class LlamaCppCore(RequestCore):
     def _plan(self, admits: bool) -> list[_Entry]:
         budget = _Budget(self._cache.max_batch)
         running, waiting = self.queues.running, self.queues.waiting
-        prompts = [state for state in running if _missing(state) > 1]
+        prompts = [state for state in running if _missing(state) > 1 and not state.is_late]
         for state in running:
-            if _missing(state) == 1:
+            if _missing(state) == 1 and not state.is_late:
                 budget.spend(state)
         admits = admits and len(running) < self._cache.max_running
         short = [*filter(self._is_short, prompts), *(self._short_waiting() if admits else ())]
@@ -211,6 +212,8 @@ class LlamaCppCore(RequestCore):
             budget.spend(state, is_long=not self._is_short(state))
         while admits and budget.tokens and waiting and len(running) < self._cache.max_running:
             state = self._candidate(only_short=budget.tokens <= budget.kept)
+            if state.is_late:
+                break
             if running and not self._places.fits([*running, state]):
                 break
             is_long = not self._is_short(state)

@@ -101,6 +101,7 @@ class EngineCore(RequestCore):
         plan = self.scheduler.plan()
         self._release(plan.preempted)
         if not plan.entries:
+            self._late.wait(self.scheduler.running)
             return
         for entry in plan.entries:
             if entry.state.slot < 0:

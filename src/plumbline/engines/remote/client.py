@@ -238,9 +238,9 @@ class RemoteEngine:
         finally:
             self.link.send(Arrived(number))
 
-    async def check_grammar(self, grammar: str) -> None:
+    async def check_grammar(self, grammar: str, client: str = "") -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
-        await self._ask(lambda number: CheckGrammar(number, grammar))
+        await self._ask(lambda number: CheckGrammar(number, grammar, client))
 
     async def expand(self, prompt: MediaPrompt) -> Sequence[int]:
         """See `plumbline.engines.port.Engine.expand`."""

@@ -189,8 +189,8 @@ class _User:
                 request = msgspec.structs.replace(request, request_id=self._name(stream))
                 self._run_noted(message, self._generate(stream, request))
                 self._announce()
-            case CheckGrammar(stream, grammar):
-                self._run_noted(message, self._answer(stream, self._check(stream, grammar)))
+            case CheckGrammar(stream, grammar, client):
+                self._run_noted(message, self._answer(stream, self._check(stream, grammar, client)))
             case Expand(stream, prompt):
                 self._run_noted(message, self._answer(stream, self._expand(stream, prompt)))
             case LoadAdapter(stream, name, folder):
@@ -289,8 +289,8 @@ class _User:
         except (RefusedRequestError, EngineFullError, EngineClosedError) as error:
             self._connection.send(_refused(stream, error))
 
-    async def _check(self, stream: int, grammar: str) -> Checked:
-        await self._engine.check_grammar(grammar)
+    async def _check(self, stream: int, grammar: str, client: str) -> Checked:
+        await self._engine.check_grammar(grammar, client)
         return Checked(stream)
 
     async def _expand(self, stream: int, prompt: MediaPrompt) -> Expanded:

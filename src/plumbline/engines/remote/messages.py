@@ -86,6 +86,7 @@ class CheckGrammar(msgspec.Struct, tag="c", array_like=True, frozen=True):
 
     stream: int
     grammar: str
+    client: str
 
 
 class Expand(msgspec.Struct, tag="e", array_like=True, frozen=True):

@@ -134,6 +134,7 @@ class ThreadedEngine:
     async def stop(self) -> None:
         """End the thread after its current step; requests in flight get an abort. Idempotent."""
         await self._keeper.stop()
+        await self.admission.close()
         for stream in self._streams.values():
             stream.put_nowait(TokenChunk(finish_reason="abort"))
         self._streams.clear()
@@ -144,7 +145,7 @@ class ThreadedEngine:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
         check_request(request, self._info)
         grammar, budget = request.sampling.grammar, request.sampling.thinking_budget
-        matcher = None if grammar is None else await self.admission.compile(grammar)
+        matcher = None if grammar is None else await self.admission.compile(grammar, request.client)
         if budget is not None:
             matcher = ThinkingBudgetMatcher(budget, matcher)
         if request.sampling.bad_words or request.sampling.banned_strings:
@@ -204,9 +205,9 @@ class ThreadedEngine:
         check_media(prompt, self._info)
         return prompt.token_ids
 
-    async def check_grammar(self, grammar: str) -> None:
+    async def check_grammar(self, grammar: str, client: str = "") -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
-        await self.admission.compile(grammar)
+        await self.admission.compile(grammar, client)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Refuse every adapter."""

@@ -17,6 +17,7 @@ from collections.abc import Collection
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.request import PlacedImage, RequestState
+from plumbline.engines.sampling.late_masks import LateMasks
 from plumbline.engines.threaded.request_queues import RequestQueues
 from plumbline.engines.threaded.trials import Trials
 
@@ -41,6 +42,9 @@ class RequestCore(ABC):
         self._eos_token_ids = eos_token_ids
         self._max_model_len = max_model_len
         self._states: dict[str, RequestState] = {}
+        self._late = LateMasks()
+        self._constrained: dict[int, RequestState] = {}
+        """The requests with a matcher that have taken tokens in this step."""
         self._arrivals = 0
         self._outputs: list[Output] = []
         """The chunks of the step so far, kept if it raises: the last chunk of a request may be among them."""
@@ -104,6 +108,9 @@ class RequestCore(ABC):
         """Compute the next tokens; if this raises, `recover` must follow."""
         self._trials.before_step()
         self._step()
+        for state in self._constrained.values():
+            self._late.follow(state)
+        self._constrained.clear()
         passed = self._trials.after_step()
         if passed is not None:
             self._preempt(passed)
@@ -116,6 +123,7 @@ class RequestCore(ABC):
         one at a time; their answers stay as they are.
         """
         outputs = self._pop_outputs()
+        self._constrained.clear()
         ended = {request_id for request_id, chunk in outputs if chunk.finish_reason is not None}
         queues = self.queues
         # The first waiting request is a suspect, too: admitting it may be what failed.
@@ -173,6 +181,8 @@ class RequestCore(ABC):
         chunk = _drawn_chunk(state, token, logprob)
         self.generation_tokens += len(chunk.token_ids)
         self._outputs.append((state.request.request_id, chunk))
+        if state.matcher is not None:
+            self._constrained[id(state)] = state
 
     def _pop_outputs(self) -> list[Output]:
         outputs, self._outputs = self._outputs, []

@@ -56,17 +56,28 @@ class TransformersCore(RequestCore):
         """Compute one token for each running request; a prompt that fails does not affect the others."""
         running, waiting = self.queues.running, self.queues.waiting
         self._make_room()
+        self._separate()
+        if not self._batch.rows and not waiting and all(state.is_late for state in running):
+            self._late.wait(running)
+            return
         if self._batch.rows:
             self._advance_batch()
         for state in [*running]:
-            if state.request.request_id in self._caches:
+            if state.request.request_id in self._caches and not state.is_late:
                 self._advance_alone(state)
         if waiting and len(running) < self._max_num_running:
             # One prompt a step, so that the streams of others do not wait for several.
             state = waiting[fairest(waiting, running)]
-            if not running or self._fits([*running, state]):
+            if not state.is_late and (not running or self._fits([*running, state])):
                 self.queues.start(state)
                 self._advance_alone(state)
+
+    def _separate(self) -> None:
+        """Take the requests that sit out from the batch; they join it again with their next token."""
+        late = [state for state in self._batch.rows if state.is_late]
+        for state in late:
+            self._caches[state.request.request_id] = _Held(*self._batch.part(state))
+        self._batch.leave({state.request.request_id for state in late})
 
     def _fits(self, states: list[RequestState]) -> bool:
         """Return whether the caches of requests are within the bound, padded to the longest, for another 16 tokens."""

@@ -11,6 +11,7 @@ Only caches of plain attention can be joined: windows and recurrent states have 
 from __future__ import annotations
 
 import inspect
+from copy import copy
 from typing import Any
 
 import torch
@@ -75,6 +76,19 @@ class PaddedBatch:
         self.rows.append(state)
         self._offsets[state.request.request_id] = offset
         return True
+
+    def part(self, state: RequestState) -> tuple[Any, int]:
+        """Return a copy of what the batch has of a request: the arguments of `join`."""
+        assert self._cache is not None, "the request is in the batch"
+        index = next(index for index, row in enumerate(self.rows) if row is state)
+        cache = copy(self._cache)
+        cache.layers = []
+        for layer in self._cache.layers:
+            own = copy(layer)
+            own.keys = layer.keys[index : index + 1, :, 1 - state.num_tokens :].contiguous()
+            own.values = layer.values[index : index + 1, :, 1 - state.num_tokens :].contiguous()
+            cache.layers.append(own)
+        return cache, self._offsets[state.request.request_id]
 
     def leave(self, gone: set[str]) -> None:
         """Remove requests, and the padding that only they needed."""

@@ -173,6 +173,7 @@ class VllmEngine:
         if self._closed:
             return
         self._closed = True
+        await self.admission.close()
         llm, self._llm, self._media = self._llm, None, None
         if llm is not None:
             await llm.abort(list(self.admission.ids))
@@ -185,15 +186,17 @@ class VllmEngine:
             raise EngineClosedError("The engine is shutting down.")
         return list((await self._media.render(prompt))["prompt_token_ids"])
 
-    async def check_grammar(self, grammar: str) -> None:
+    async def check_grammar(self, grammar: str, client: str = "") -> None:
         """See `plumbline.engines.port.Engine.check_grammar`."""
-        await self.admission.compile(grammar)
+        await self.admission.compile(grammar, client)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
         sampling = request.sampling
         check_request(request, self._info)
-        matcher = None if sampling.grammar is None else await self.admission.compile(sampling.grammar)
+        matcher = None
+        if sampling.grammar is not None:
+            matcher = await self.admission.compile(sampling.grammar, request.client)
         spec = matcher_spec(sampling, self._info.eos_token_ids)
         params = vllm_parameters(sampling, self._info.eos_token_ids, spec, on_gpu=self._on_gpu)
         self._check_alive()

@@ -84,6 +84,7 @@ class MediaLoader:
             ),
             processes=_MAX_DECODERS,
             waiting=_MAX_WAITING,
+            niceness=5,
         )
         self._fetches = asyncio.Semaphore(_MAX_FETCHES)
         self._memory = FileMemory(settings.max_media_in_flight)

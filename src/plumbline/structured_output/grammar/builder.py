@@ -16,6 +16,7 @@ from plumbline.structured_output.grammar.custom_input import InputWriter, one_li
 from plumbline.structured_output.grammar.ecma_regex import check_repetitions
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.json_schema import checked
+from plumbline.structured_output.grammar.numbers import UNREACHABLE, lark_with_exact_numbers
 from plumbline.structured_output.grammar.raw_string import input_constraint, text_conditions
 from plumbline.turn import LarkFormat, RegexFormat
 
@@ -257,6 +258,7 @@ class GrammarBuilder:
         Raises:
             ValueError: the bounds contradict each other.
         """
+        minimum, maximum = int(minimum), None if maximum is None or maximum >= UNREACHABLE else int(maximum)
         if minimum < 0 or (maximum is not None and maximum < minimum):
             raise ValueError(f"cannot repeat from {minimum} to {maximum} times")
         if maximum is None and minimum < 2:
@@ -267,10 +269,11 @@ class GrammarBuilder:
         """Match a whole Lark grammar with its rule `start`; its names do not conflict with this builder's.
 
         Raises:
-            ConstraintError: the grammar has no rule `start`.
+            ConstraintError: the grammar has no rule `start`, or a schema in it a number that cannot be enforced.
         """
         if _LARK_START.search(grammar) is None:
             raise ConstraintError("The grammar has no rule 'start'.")
+        grammar = lark_with_exact_numbers(grammar)
         name = next((name for name, known in self._nested.items() if known == grammar), None)
         if name is None:
             name = f"nested_{len(self._nested)}"

@@ -18,6 +18,7 @@ import jsonschema_rs
 
 from plumbline.structured_output.grammar.ecma_regex import FORMATS, LENGTHS, NOTED_FORMATS, to_rust_regex
 from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.numbers import exact_numbers
 from plumbline.workers.panics import panics
 
 __all__ = ["MAX_DEPTH", "MAX_MEMBERS", "MAX_SIZE", "MAX_TEXT", "checked"]
@@ -58,7 +59,7 @@ def checked(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     walk = _Walk()
     found = walk.schema(schema, "#")
     walk.check_references()
-    return {**found, "x-guidance": _LAYOUT}
+    return {**exact_numbers(found), "x-guidance": _LAYOUT}
 
 
 def check_shape(schema: Mapping[str, Any]) -> None:

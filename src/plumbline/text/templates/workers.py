@@ -171,4 +171,4 @@ def rendering_now() -> Iterator[Rendering]:
 
 
 def _pool(waiting: int = 1) -> WorkerPool:
-    return WorkerPool("plumbline.text.templates.handler:handler", bounds=_BOUNDS, waiting=waiting)
+    return WorkerPool("plumbline.text.templates.handler:handler", bounds=_BOUNDS, waiting=waiting, niceness=5)

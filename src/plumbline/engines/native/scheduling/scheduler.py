@@ -105,7 +105,7 @@ class Scheduler(RequestQueues):
         self._release(state)
 
     def plan(self) -> StepPlan:
-        """Spend the budget of one step. While there is work the plan is never empty: one request always fits."""
+        """Spend the budget of one step. It is empty only if no request runs or waits but those that sit out."""
         entries: list[Scheduled] = []
         preempted: list[RequestState] = []
         self._make_room(preempted)
@@ -224,7 +224,7 @@ class Scheduler(RequestQueues):
         while position < len(self.running):
             state = self.running[position]
             num_tokens = state.num_tokens
-            if num_tokens - state.num_computed_tokens == 1 and budget > 0:
+            if num_tokens - state.num_computed_tokens == 1 and budget > 0 and not state.is_late:
                 while not self._grow(state, 1):
                     victim = self.running[-1]
                     self._preempt(victim, preempted)
@@ -292,7 +292,7 @@ class Scheduler(RequestQueues):
         while position < len(self.running) and budget > 0:
             state = self.running[position]
             needed = state.num_tokens - state.num_computed_tokens
-            if needed > 1:
+            if needed > 1 and not state.is_late:  # It computes again what it had before a preemption.
                 count = self._affordable(state, state.num_computed_tokens, budget)
                 if count == 0:
                     break
@@ -312,6 +312,8 @@ class Scheduler(RequestQueues):
         self._lacked_blocks = False
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
             state = self._candidate()
+            if state.is_late:
+                break
             # Prompt logprobs need the logits of every prompt position, so such a request computes all of them.
             hit: tuple[list[int], list[bytes]] = ([], [])
             if state.prompt_logprobs is None:

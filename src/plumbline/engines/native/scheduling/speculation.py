@@ -250,7 +250,7 @@ class Speculator:
         num_grammatical = 0
         texts = self._texts if self._doubts[state.request.request_id] < _MOST_DOUBTS else ()
         began = self._clock()
-        while True:
+        while not matcher.may_be_slow:
             row = np.empty(self._num_words, dtype=np.int32)
             try:
                 mask_into(row, matcher, state.late_ends(len(tokens)))
