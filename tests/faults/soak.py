@@ -211,7 +211,9 @@ class Soak:
         for _ in range(20):
             _, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
             body = b'{"model": "pocket", "messages": [{"role": "user", "content": "hi"}], "stream": true}'
-            head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+            head = (
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            )
             data = head + b"content-length: %d\r\n\r\n" % len(body) + body
             writer.write(data[: self._random.randrange(len(data) + 1)])
             await asyncio.sleep(0.01)

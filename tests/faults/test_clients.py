@@ -33,7 +33,7 @@ def begin(port: int, path: str, body: dict[str, Any]) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.sendall(
-        b"POST %s HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        b"POST %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n%s" % (path.encode(), len(data), data)
     )
     return connection

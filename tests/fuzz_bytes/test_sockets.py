@@ -45,34 +45,34 @@ _BODIES: list[tuple[bytes, dict[str, Any]]] = [
     (b"/v1/chat/completions\n", {**_CHAT, "logprobs": True, "top_logprobs": 2, "stop": ["a"], "n": 2}),
 ]
 _HEADERS = [
-    b"host: t\r\naccept: text/event-stream\r\ncache-control: no-cache\r\nlast-event-id: 17\r\n",
-    b"host: t\r\nauthorization: Bearer none\r\nx-request-id: a-1\r\nidempotency-key: b\r\ncookie: a=b; c=d\r\n",
-    b"host: t\r\naccept-encoding: gzip;q=0.5, br, *;q=0\r\nexpect: 100-continue\r\nconnection: keep-alive, te\r\n",
-    b"host: t\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\ntracestate: a=b\r\n",
-    b"host: t\r\norigin: http://localhost:3000\r\naccept-language: de, en;q=0.7\r\nforwarded: for=1.2.3.4\r\n",
-    b"host: t\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n",
+    b"host: localhost\r\naccept: text/event-stream\r\ncache-control: no-cache\r\nlast-event-id: 17\r\n",
+    b"host: localhost\r\nauthorization: Bearer none\r\nx-request-id: a-1\r\nidempotency-key: b\r\ncookie: a=b\r\n",
+    b"host: localhost\r\naccept-encoding: gzip;q=0.5, *;q=0\r\nexpect: 100-continue\r\nconnection: keep-alive, te\r\n",
+    b"host: localhost\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\ntracestate: a=b\r\n",
+    b"host: localhost\r\norigin: http://localhost:3000\r\naccept-language: de, en;q=0.7\r\nforwarded: for=1.2.3.4\r\n",
+    b"host: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n",
 ]
 
 
-def post(path: bytes, body: bytes, headers: bytes = b"host: t\r\n") -> bytes:
+def post(path: bytes, body: bytes, headers: bytes = b"host: localhost\r\n") -> bytes:
     """Write a request."""
     kind = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
     return b"POST %s HTTP/1.1\r\n" % path + headers + kind + body
 
 
-_CHUNKED = b"host: t\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+_CHUNKED = b"host: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 _BODY = json.dumps(_CHAT).encode()
 _REQUESTS = [
-    b"GET /v1/models HTTP/1.1\r\nhost: t\r\n\r\n",
-    b"GET /v1/responses/resp_1?stream=true&starting_after=2 HTTP/1.1\r\nhost: t\r\n\r\n",
-    b"HEAD /health HTTP/1.0\r\nhost: t\r\n\r\n" * 2,
+    b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"GET /v1/responses/resp_1?stream=true&starting_after=2 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"HEAD /health HTTP/1.0\r\nhost: localhost\r\n\r\n" * 2,
     post(b"/v1/chat/completions", _BODY),
     b"POST /v1/chat/completions HTTP/1.1\r\n" + _CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY),
-    post(b"/v1/responses", _BODY, b"host: t\r\nexpect: 100-continue\r\ncontent-encoding: gzip\r\n"),
-    b"DELETE /v1/responses/resp_1 HTTP/1.1\r\nhost: t\r\n\r\nGET /health HTTP/1.1\r\nhost: t\r\n\r\n",
+    post(b"/v1/responses", _BODY, b"host: localhost\r\nexpect: 100-continue\r\ncontent-encoding: gzip\r\n"),
+    b"DELETE /v1/responses/resp_1 HTTP/1.1\r\nhost: localhost\r\n\r\nGET /health HTTP/1.1\r\nhost: localhost\r\n\r\n",
 ]
 _HANDSHAKE = (
-    b"GET /v1/responses HTTP/1.1\r\nhost: t\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n%s\r\n"
 )
 _DEFLATE = b"sec-websocket-extensions: permessage-deflate; client_max_window_bits\r\n"

@@ -36,6 +36,10 @@ _MAKERS: dict[str, tuple[str, dict[str, Any]]] = {
 """For each placeholder of a path what makes such a thing."""
 
 
+Report = tuple[float, float, int]
+"""When a piece came, the longest wait for one before it, and the bytes since the last report."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """What one request cost.
@@ -58,7 +62,7 @@ class Cost:
 class Target:
     """A server, and a bystander that reads a stream from it."""
 
-    def __init__(self, port: int, pid: int, reports: list[tuple[float, float]], key: str = "") -> None:
+    def __init__(self, port: int, pid: int, reports: list[Report], key: str = "") -> None:
         self.port = port
         self._headers = {"content-type": "application/json"}
         if key:
@@ -108,7 +112,11 @@ class Target:
             if time.monotonic() - now > _LATEST_WAIT:
                 return _LATEST_WAIT
             time.sleep(0.01)
-        return max((gap for at, gap in self._reports if at >= began), default=0.0)
+        return max((gap for at, gap, _ in self._reports if at >= began), default=0.0)
+
+    def rate(self, began: float, ended: float) -> float:
+        """Return the bytes a second that the bystander received between two times."""
+        return sum(size for at, _, size in self._reports if began < at <= ended) / (ended - began)
 
     def now(self) -> float:
         """Return the time on the clock of `silence_since`."""
@@ -119,6 +127,10 @@ class Target:
         began = time.monotonic()
         time.sleep(seconds)
         return self.silence_since(began)
+
+    def memory(self) -> float:
+        """Return the resident memory in megabytes."""
+        return self._memory("VmRSS")
 
     def _memory(self, field: str) -> float:
         """Return a field of the process's status in megabytes; 0 where there is no /proc."""
@@ -167,7 +179,7 @@ def running(*options: str, name: str = "pocket", key: str = "") -> Iterator[Targ
             stdout=subprocess.PIPE,
         )
         try:
-            reports: list[tuple[float, float]] = []
+            reports: list[Report] = []
             threading.Thread(target=_collect, args=(reader, reports), daemon=True).start()
             target = Target(port, server.pid, reports, key)
             target.control()
@@ -189,11 +201,11 @@ def _prompts(folder: Path) -> Path:
     return folder / "prompts"
 
 
-def _collect(reader: subprocess.Popen[bytes], reports: list[tuple[float, float]]) -> None:
+def _collect(reader: subprocess.Popen[bytes], reports: list[Report]) -> None:
     assert reader.stdout is not None
     for line in reader.stdout:
-        at, gap = line.split()
-        reports.append((float(at), float(gap)))
+        at, gap, size = line.split()
+        reports.append((float(at), float(gap), int(size)))
 
 
 def _free_port() -> int:

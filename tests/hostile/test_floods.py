@@ -42,7 +42,7 @@ def request(path: str, **changes: object) -> bytes:
     """Return the bytes of a request that closes its connection."""
     data = json.dumps({**base(path), **changes}).encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
         f"content-length: {len(data)}\r\n\r\n"
     )
     return head.encode() + data

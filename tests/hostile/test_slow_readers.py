@@ -62,7 +62,7 @@ def asked(server: Live, path: str, body: dict[str, Any]) -> socket.socket:
     connection.connect(("127.0.0.1", server.port))
     data = json.dumps({"model": "test-model", "stream": True, **body}).encode()
     connection.sendall(
-        f"POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
         f"content-length: {len(data)}\r\n\r\n".encode()
         + data
     )

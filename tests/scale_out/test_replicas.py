@@ -245,7 +245,7 @@ def test_a_proxy_that_routes_by_key_makes_its_limits_those_of_all_replicas(
 def test_a_client_that_does_not_send_its_request_loses_its_connection(fleet: Fleet) -> None:
     """The configuration gives a client 30 s; here 2, as `behind` has it."""
     host, port = fleet.url.removeprefix("http://").split(":")
-    for sent in (b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\n", b"GET"):
+    for sent in (b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n", b"GET"):
         with socket.create_connection((host, int(port)), timeout=20) as connection:
             connection.sendall(sent)
             assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")

@@ -21,6 +21,7 @@ from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.generation import Generation
 from plumbline.server.limits.access import Access
 from plumbline.server.limits.draining import DRAINING, Draining
+from plumbline.server.limits.held_bytes import ByteBudget
 from plumbline.server.limits.keys import KEYS
 from plumbline.server.limits.rates import RATES
 from plumbline.server.loading.catalog import Catalog
@@ -29,9 +30,10 @@ from plumbline.server.loading.prompts import load_prompts
 from plumbline.server.media.load import MediaLoader
 from plumbline.server.middleware.access_log import AccessLog
 from plumbline.server.middleware.answers import Answer
-from plumbline.server.middleware.cors import Cors
+from plumbline.server.middleware.cors import Cors, cors_config
 from plumbline.server.middleware.forwarder import Forwarder
 from plumbline.server.middleware.front import Front
+from plumbline.server.middleware.origins import Origins
 from plumbline.server.models import Models
 from plumbline.server.observe.metrics import Metrics, ModelMetrics
 from plumbline.server.observe.recent import RecentRequests
@@ -87,12 +89,19 @@ class Application:
     """The ASGI application, and the models that it serves."""
 
     def __init__(
-        self, asgi: _Layer, models: Models[ModelService], draining: Draining, access: Access
+        self,
+        asgi: _Layer,
+        models: Models[ModelService],
+        draining: Draining,
+        access: Access,
+        budget: ByteBudget,
     ) -> None:
         self._asgi = asgi
         self.models = models
         self.draining = draining
         self.access = access
+        self.budget = budget
+        """The bytes of heads, bodies and messages."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one connection event of an ASGI server."""
@@ -124,10 +133,12 @@ def create_app(
         tracing = Tracing.to(settings.otlp_traces_endpoint)
         store = None if store is None else traced_store(store)
     claims = LocalClaims() if shared is None else shared
+    budget = ByteBudget.for_messages(settings.max_body_bytes)
     metrics = Metrics(store)
     replies = Replies(settings, metrics)
     media = MediaLoader(settings)
     templates = TemplateWorkers(max(_WAITING, 2 * settings.max_num_waiting))
+    metrics.watch(messages=budget, files=media.memory)
     remote = RemoteAccess(settings)
     draining = Draining()
     access = Access(settings, shared)
@@ -196,6 +207,7 @@ def create_app(
     served: Any = app if shared is None else Forwarder(app, shared)  # type: ignore[arg-type]
     if settings.enable_log_requests or settings.enable_log_outputs:
         served = RequestLog(served, outputs=settings.enable_log_outputs, max_chars=settings.max_log_len)
+    cors = cors_config(settings.cors_origins)
     front = Front(
         served,
         keys=access.keys,
@@ -208,12 +220,14 @@ def create_app(
         recent=recent,
         draining=draining,
         full=models.refusal,
+        origins=Origins(cors, None if settings.uds else (settings.host, *settings.allowed_hosts)),
+        budget=budget,
     )
-    inner = Cors(front, settings.cors_origins) if settings.cors_origins else front
+    inner = Cors(front, cors) if settings.cors_origins else front
     outer: _Layer = AccessLog(inner, access.keys) if settings.access_log else inner
     if tracing is not None:
         outer = Traces(outer, tracing)
-    return Application(outer, models, draining, access)
+    return Application(outer, models, draining, access, budget)
 
 
 def _respond(

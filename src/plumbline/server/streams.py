@@ -71,6 +71,9 @@ async def until_disconnect(call: Call, work: Coroutine[Any, Any, T]) -> T:
         task.cancel()
         gone.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
+        # A failed task has an error whose traceback has this frame; a cycle would keep the whole request until a
+        # garbage collection, and those are rare.
+        del task, gone
 
 
 class Primed(Generic[T]):

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import re
 from collections import deque
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from litestar.params import SkipValidation
 from plumbline._generated.responses import CreateResponse
 from plumbline.server.failures import as_api_error
 from plumbline.server.limits.draining import DRAINING, Draining
+from plumbline.server.limits.held_bytes import HeldMessage
 from plumbline.server.limits.keys import KEYS, KeyRing, as_sent
 from plumbline.server.limits.rates import RATES, Rates
 from plumbline.server.responses.latest_turns import LatestTurns
@@ -47,8 +49,6 @@ __all__ = ["MAX_CONNECTION_SECONDS", "responses_socket"]
 MAX_CONNECTION_SECONDS = 60 * 60
 """After this long a connection takes no further turn (WS-08)."""
 _MAX_IDLE_SECONDS = 15 * 60
-_MAX_WAITING = 16
-"""Messages of one connection that wait for their turn. Further ones are not read."""
 _MAX_LANES = 16
 """Lanes of one connection with turns at the same time, and turns that it remembers. A lane ends with its last turn."""
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
@@ -83,10 +83,15 @@ class _Message(NamedTuple):
     lane: str | None
     members: dict[str, msgspec.Raw] | ApiError
     """The members of its event, or what is wrong with it."""
+    held: HeldMessage
 
 
 class _Connection:
-    """One WebSocket, from its handshake to its end."""
+    """One WebSocket, from its handshake to its end.
+
+    The transport bounds what it reads ahead by the messages that are not ended, so `_read` always waits for the next
+    event and learns at once that the client has left (HTTP-11).
+    """
 
     def __init__(self, socket: WebSocket[Any, Any, Any], api: PlumblineService) -> None:
         self._socket = socket
@@ -96,90 +101,79 @@ class _Connection:
         self._keys: KeyRing = socket.app.state[KEYS]
         self._draining: Draining = socket.app.state[DRAINING]
         self._latest = LatestTurns(_MAX_LANES)
-        self._unread: asyncio.Queue[str | bytes] = asyncio.Queue(1)
-        self._room = asyncio.Semaphore(_MAX_WAITING)
         self._lanes: dict[str | None, deque[_Message]] = {}
         """The messages that wait, by lane. A lane is there while a turn of it runs."""
-        self._tasks: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
         self._sending = asyncio.Lock()
 
     async def run(self) -> None:
         """Take turns until the client leaves, is idle for too long, or has had its time."""
-        reader = asyncio.create_task(self._read())
         try:
-            async with asyncio.timeout(MAX_CONNECTION_SECONDS) as limit:
-                while (text := await self._next()) is not None:
-                    await self._dispatch(_read_message(text))
+            async with asyncio.timeout(MAX_CONNECTION_SECONDS) as limit, asyncio.TaskGroup() as group:
+                lanes: set[asyncio.Task[None]] = set()
+                await self._read(group, lanes)
+                for task in lanes:  # Nobody reads their turns.
+                    task.cancel()
         except TimeoutError:
             if not limit.expired():
                 raise
-            await self._end(*self._tasks)
             await self._send_error(_LIMIT_REACHED)
-        finally:
-            await self._end(reader, *self._tasks)
         if not self._gone.is_set():
             await self._socket.close()
 
-    async def _end(self, *tasks: asyncio.Task[Any]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def _read(self, group: asyncio.TaskGroup, lanes: set[asyncio.Task[None]]) -> None:
+        """Give each message to its lane; ends when the client has left, or sends nothing and waits for nothing."""
+        while (event := await self._next()) is not None:
+            text = event.get("text") or event.get("bytes")
+            held = event.get("held") or HeldMessage(0, lambda _: None)
+            message = _read_message(text if isinstance(text, str | bytes) else "", held)
+            waiting = self._lanes.get(message.lane)
+            if waiting is not None:
+                waiting.append(message)
+            elif len(self._lanes) == _MAX_LANES:
+                held.end()
+                await self._send_error(_TOO_MANY_LANES, message.lane)
+            else:
+                # A lane begins with a message if none of its turns is running (WS-04, WS-10).
+                self._lanes[message.lane] = deque([message])
+                task = group.create_task(self._run_lane(message.lane))
+                lanes.add(task)
+                task.add_done_callback(lanes.discard)
 
-    async def _read(self) -> None:
-        """Read ahead, so that a client that leaves in the middle of a turn is noticed (HTTP-11)."""
-        try:
-            while True:
-                message = await self._socket.receive()
-                if message["type"] == "websocket.disconnect":
-                    break
-                text = message.get("text") or message.get("bytes")
-                await self._unread.put(text if isinstance(text, str | bytes) else "")
-        except WebSocketDisconnect:
-            pass
-        finally:
-            self._gone.set()
-            self._room.release()  # A message may be waiting for it.
-
-    async def _next(self) -> str | bytes | None:
-        """Return the next message; None if the client has left, or sends nothing for too long and waits for nothing."""
-        while not self._gone.is_set():
-            got = asyncio.ensure_future(self._unread.get())
-            gone = asyncio.ensure_future(self._gone.wait())
+    async def _next(self) -> Mapping[str, Any] | None:
+        while True:
             try:
-                await asyncio.wait(
-                    {got, gone}, timeout=_MAX_IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                )
-                if got.done():
-                    return got.result()
+                async with asyncio.timeout(_MAX_IDLE_SECONDS) as idle:
+                    event = await self._socket.receive()
+            except TimeoutError:
+                if not idle.expired():
+                    raise
                 if not self._lanes:
                     return None
-            finally:
-                await self._end(got, gone)
-        return None
-
-    async def _dispatch(self, message: _Message) -> None:
-        """Give a message to its lane, which begins with it if none of its turns is running (WS-04, WS-10)."""
-        waiting = self._lanes.get(message.lane)
-        if waiting is None and len(self._lanes) == _MAX_LANES:
-            await self._send_error(_TOO_MANY_LANES, message.lane)
-        elif waiting is None:
-            self._lanes[message.lane] = deque([message])
-            task = asyncio.create_task(self._run_lane(message.lane))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            waiting.append(message)
-            await self._room.acquire()
+                continue
+            except WebSocketDisconnect:
+                self._gone.set()
+                return None
+            if event["type"] == "websocket.disconnect":
+                self._gone.set()
+                return None
+            return event
 
     async def _run_lane(self, lane: str | None) -> None:
         """Take the turns of a lane, one after the other."""
         waiting = self._lanes[lane]
-        await self._turn(waiting.popleft())
-        while waiting and not self._gone.is_set():
-            self._room.release()
-            await self._turn(waiting.popleft())
-        del self._lanes[lane]
+        try:
+            while waiting and not self._gone.is_set():
+                message = waiting.popleft()
+                message.held.begin()
+                try:
+                    await self._turn(message)
+                finally:
+                    message.held.end()
+        finally:
+            del self._lanes[lane]
+            while waiting:
+                waiting.popleft().held.end()
 
     async def _turn(self, message: _Message) -> None:
         body = b""
@@ -200,9 +194,11 @@ class _Connection:
                             if self._gone.is_set():
                                 return
         except ApiError as error:
+            # A variable with the error would be a cycle, by its traceback, and keep the message.
             is_final = self._lenient or not body
-            hinted = error if is_final else with_hint(error, CreateResponse, body)
-            await self._send_error(hinted, message.lane)
+            await self._send_error(
+                error if is_final else with_hint(error, CreateResponse, body), message.lane
+            )
         except Exception as error:
             await self._send_error(as_api_error(error), message.lane)
 
@@ -243,7 +239,8 @@ class _Connection:
             event = b'%b,"stream_id":"%b"}' % (event[:-1], lane.encode())
         async with self._sending:
             if not self._gone.is_set():
-                with contextlib.suppress(WebSocketDisconnect):
+                # uvicorn raises an OSError of its own.
+                with contextlib.suppress(WebSocketDisconnect, OSError):
                     await self._socket.send_data(event.decode(), mode="text")
 
     async def _send_error(self, error: ApiError, lane: str | None = None) -> None:
@@ -254,16 +251,16 @@ class _Connection:
         await self._send(msgspec.json.encode(event), lane)
 
 
-def _read_message(text: str | bytes) -> _Message:
+def _read_message(text: str | bytes, held: HeldMessage) -> _Message:
     """Read the members of a client's event and its lane. What is wrong is told in the lane without a name."""
     try:
         members = _event.decode(text)
         lane = msgspec.json.decode(members.get("stream_id", b"null"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _Message(None, unparsable_body(str(error).partition(" - at ")[0]))
+        return _Message(None, unparsable_body(str(error).partition(" - at ")[0]), held)
     if lane is not None and not (isinstance(lane, str) and _STREAM_ID.fullmatch(lane)):
-        return _Message(None, invalid_value("stream_id", lane))
-    return _Message(lane, members)
+        return _Message(None, invalid_value("stream_id", lane), held)
+    return _Message(lane, members, held)
 
 
 def _read_request(message: _Message) -> bytes:

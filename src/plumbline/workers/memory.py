@@ -12,7 +12,35 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
-__all__ = ["resident", "trim"]
+__all__ = ["Trimmer", "resident", "trim"]
+
+_MUCH = 32 * 1024 * 1024
+"""Bytes by which a process may grow before its unused memory is looked for."""
+
+
+class Trimmer:
+    """Return what a burst of requests has left unused.
+
+    Args:
+        resident: returns the bytes that the process has.
+        trim: returns unused ones to the system.
+    """
+
+    def __init__(
+        self, resident: Callable[[], int] | None = None, trim: Callable[[], None] | None = None
+    ) -> None:
+        self._resident = resident or _resident
+        self._trim = trim or _trim
+        self._level = self._resident()
+        """What the process had after it was last trimmed, or less."""
+
+    def look(self) -> None:
+        """Trim the process if it has grown by much since the last time. Call it every few seconds, on any thread."""
+        now = self._resident()
+        if now > self._level + _MUCH:
+            self._trim()
+            now = self._level = self._resident()
+        self._level = min(self._level, now)
 
 
 def trim() -> None:
@@ -25,6 +53,9 @@ def resident() -> int:
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
     return 0
+
+
+_resident, _trim = resident, trim
 
 
 @cache

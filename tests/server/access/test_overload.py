@@ -58,7 +58,7 @@ async def unsent(server: Server, path: str) -> Exchange:
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [(b"content-length", b"10")],
+        "headers": [(b"host", b"localhost"), (b"content-length", b"10")],
         "client": ("test", 1),
         "server": ("test", 80),
         "state": {},
@@ -202,7 +202,7 @@ def read(connection: socket.socket, count: int) -> list[tuple[int, dict[str, str
 
 def head(more: str = "", path: str = CHAT, length: int = 10) -> bytes:
     """Write the headers of a request."""
-    text = f"POST {path} HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n{more}"
+    text = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{more}"
     return f"{text}content-length: {length}\r\n\r\n".encode()
 
 
@@ -225,7 +225,7 @@ def test_a_refusal_has_the_headers_of_the_listener() -> None:
     with connected() as connection:
         connection.sendall(head(length=0))
         ((_, refused, _),) = read(connection, 1)
-        connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: t\r\n\r\n")
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
         ((_, answered, _),) = read(connection, 1)
     assert "date" in answered
     assert answered.keys() <= refused.keys()
@@ -262,7 +262,7 @@ def test_refused_requests_that_were_sent_together_are_answered_in_their_order() 
     with connected() as connection:
         names = [f"n{number}" for number in range(1000)]
         sent = b"".join(head(f"x-request-id: {name}\r\n", length=0) for name in names)
-        connection.sendall(sent + b"GET /v1/models HTTP/1.1\r\nhost: t\r\n\r\n")
+        connection.sendall(sent + b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
         answers = read(connection, len(names) + 1)
     assert [headers["x-request-id"] for _, headers, _ in answers[:-1]] == names
     assert [status for status, _, _ in answers] == [429] * len(names) + [200]

@@ -79,10 +79,10 @@ def test_a_client_that_connects_between_both_servers_is_answered() -> None:
             closing(socket.create_connection(address, timeout=10)) as kept,
         ):
             # It must not stay with the server that is only waiting.
-            kept.sendall(b"GET /health/live HTTP/1.1\r\nhost: t\r\n\r\n")
+            kept.sendall(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert b"connection: close" in b"".join(iter(lambda: kept.recv(4096), b""))
         with closing(socket.create_connection(address, timeout=10)) as early:
-            early.sendall(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n")
+            early.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
             with answering(Waiting(), settings, sockets):
                 assert early.recv(4096).startswith(b"HTTP/1.1 503")
 
@@ -110,7 +110,7 @@ def test_websockets_are_refused() -> None:
         closing(socket.create_connection(sockets[0].getsockname(), timeout=10)) as one,
     ):
         one.sendall(
-            b"GET /v1/responses HTTP/1.1\r\nhost: t\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+            b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
             b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
         )
         assert one.recv(4096).startswith((b"HTTP/1.1 403", b"HTTP/1.1 503"))

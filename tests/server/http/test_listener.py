@@ -71,7 +71,7 @@ def test_a_body_that_brings_nothing_is_given_up() -> None:
         connected(server) as connection,
     ):
         connection.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b'content-length: 100\r\n\r\n{"model"'
         )
         status, headers, body = response(connection)
@@ -86,7 +86,7 @@ def test_a_body_that_comes_byte_by_byte_is_given_up() -> None:
         connected(server) as connection,
     ):
         connection.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b"content-length: 1000000\r\n\r\n"
         )
         status, headers, body = dripped(connection, b" ")
@@ -141,7 +141,7 @@ def test_a_client_of_http_1_0_never_gets_status_100(echoing: Live) -> None:
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_pipelined_request_of_http_1_0_ends_the_connection(echoing: Live, method: str) -> None:
     """HTTP-20: also behind a request of HTTP/1.1, and nothing after it is answered."""
-    first = b"GET /v1/models HTTP/1.1\r\nhost: t\r\nauthorization: Bearer test-key\r\n\r\n"
+    first = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer test-key\r\n\r\n"
     old = f"{method} /v1/models HTTP/1.0\r\nauthorization: Bearer test-key\r\nconnection: keep-alive\r\n\r\n"
     raw = b""
     with connected(echoing) as connection:
@@ -160,7 +160,7 @@ def shown(body: bytes) -> list[str]:
 
 @pytest.mark.parametrize(
     ("sent", "status"),
-    [(b"", None), (b"\r\n", None), (b"GET /health HTTP/1.1\r\nhost: t\r\nx-a: ", 408)],
+    [(b"", None), (b"\r\n", None), (b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-a: ", 408)],
 )
 def test_headers_that_do_not_come_end_the_connection(sent: bytes, status: int | None) -> None:
     with (
@@ -192,7 +192,7 @@ def test_a_connection_that_stays_silent_after_an_answer_is_closed(sent: bytes) -
         live(lambda: served(scripted()), Settings(idle_timeout=0.2, header_timeout=0.2)) as server,
         connected(server) as connection,
     ):
-        connection.sendall(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n")
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         answer = connection.recv(65536)
         assert answer.startswith(b"HTTP/1.1 200")
         connection.sendall(sent)
@@ -207,7 +207,7 @@ def test_the_header_timeout_leaves_an_answer_alone() -> None:
         data = json.dumps({**BODY, "stream": True}).encode()
         with connected(server) as connection:
             connection.sendall(
-                b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n"
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                 b"content-length: %d\r\n\r\n%sGET /he" % (len(data), data)
             )
             raw = b""
@@ -228,7 +228,8 @@ def http_request() -> tuple[bytes, ...]:
         "top_logprobs": 20,
     }
     data = json.dumps(body).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+    head += b"content-type: application/json\r\n"
     return (b"%scontent-length: %d\r\n\r\n%s" % (head, len(data), data),)
 
 
@@ -243,7 +244,7 @@ def websocket_turn() -> tuple[bytes, ...]:
     body |= {"top_logprobs": 20, "include": ["message.output_text.logprobs"], "max_output_tokens": 400}
     data = json.dumps(body).encode()
     return (
-        b"GET /v1/responses HTTP/1.1\r\nhost: t\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
         b"sec-websocket-version: 13\r\nsec-websocket-key: %s\r\n\r\n" % base64.b64encode(bytes(16)),
         b"\x81\xfe%s\0\0\0\0%s" % (len(data).to_bytes(2, "big"), data),  # One frame, with a mask of zeros.
     )
@@ -284,7 +285,7 @@ def test_a_client_that_does_not_read_is_given_up(
     requests: Callable[[], tuple[bytes, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its request would keep its model loaded for ever, and others may wait for that memory."""
-    monkeypatch.setattr("plumbline.server.start.connections._Connection.unread_timeout", 0.2)
+    monkeypatch.setattr("plumbline.server.start.connections.base.Connection.unread_timeout", 0.2)
     with (
         live(lambda: served(tiny_engine()), Settings()) as server,
         unread_stream(server, *requests()) as connection,
@@ -320,7 +321,7 @@ def test_more_connections_than_allowed_are_turned_away(caplog: pytest.LogCapture
             assert headers["retry-after"] == "1"
             with connected(server) as fourth:
                 assert response(fourth)[0] == 503
-            first.sendall(b"GET /health HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n")
+            first.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             assert response(first)[0] == 200
         assert httpx.get(f"{server.url}/health").status_code == 200
     assert [line for line in caplog.messages if "connections" in line] == [

@@ -278,7 +278,7 @@ def test_a_connection_outlives_the_time_for_headers() -> None:
 
 
 HANDSHAKE = (
-    b"GET /v1/responses HTTP/1.1\r\nhost: t\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
 
@@ -307,9 +307,8 @@ def test_a_handshake_that_does_not_come_whole_is_closed() -> None:
         b"content-length: 2\r\n\r\n{}",
         b"transfer-encoding: chunked\r\n",
         b"x-a: " + b"a" * 9000 + b"\r\n",
-        b"x-a: a\r\n" * 200,
     ],
-    ids=["a body that does not come", "a body", "chunks", "a long header", "many headers"],
+    ids=["a body that does not come", "a body", "chunks", "a long header"],
 )
 def test_a_handshake_that_cannot_be_read_is_refused(more: bytes) -> None:
     """Otherwise it would hold a connection for ever: no limit of time applies to WebSockets."""

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 from support.weights.vision import data_url, picture
 
+from plumbline.server.limits.held_bytes import ByteBudget
 from plumbline.server.media.fetch import Fetcher, FetchError
 from plumbline.server.media.load import MediaLoader
-from plumbline.server.media.memory import FileMemory
 from plumbline.server.settings import Settings
 from plumbline.server.streams import closing_streams
 from plumbline.turn import MediaReference
@@ -43,13 +43,13 @@ URLS = [
 ]
 
 
-class Watched(FileMemory):
+class Watched(ByteBudget):
     """Notes the most bytes that were reserved."""
 
     most = 0
 
     def __setattr__(self, name: str, value: int) -> None:
-        if name == "reserved":
+        if name == "held":
             assert value >= 0
             self.most = max(self.most, value)
         super().__setattr__(name, value)
@@ -58,11 +58,11 @@ class Watched(FileMemory):
 class Web(Fetcher):
     """Answers without a network."""
 
-    def __init__(self, memory: FileMemory) -> None:
+    def __init__(self, memory: ByteBudget) -> None:
         self._memory = memory
 
     async def fetch(self, url: str, max_bytes: int) -> bytes:
-        assert self._memory.reserved >= max_bytes
+        assert self._memory.held >= max_bytes
         await asyncio.sleep(0)
         kind = url.rpartition("/")[2]
         if kind == "waits":
@@ -90,13 +90,13 @@ def test_reserved_bytes_stay_below_the_limit_and_return_to_zero(
 ) -> None:
     memory = Watched(limit)
     loader = MediaLoader(Settings(allow_media_urls=True, max_media_bytes=left), Web(memory))
-    loader._memory = memory
+    loader.memory = memory
 
     async def request(urls: list[str]) -> None:
         references = [MediaReference(url=url, field="f", reduced=repeated, modality="image") for url in urls]
         async with closing_streams():
             held = await loader._load(references, "c")
-            assert memory.reserved >= sum(len(item.data) for item in held.values())
+            assert memory.held >= sum(len(item.data) for item in held.values())
             await asyncio.sleep(0)
 
     async def run() -> list[BaseException | None]:
@@ -111,7 +111,7 @@ def test_reserved_bytes_stay_below_the_limit_and_return_to_zero(
     results = asyncio.run(run())
     assert [each for each in results if not isinstance(each, ApiError | asyncio.CancelledError | None)] == []
     assert memory.most <= limit
-    assert memory.reserved == 0
+    assert memory.held == 0
 
 
 async def test_what_a_file_does_not_use_is_given_back() -> None:
@@ -120,12 +120,12 @@ async def test_what_a_file_does_not_use_is_given_back() -> None:
         ("https://host/small", False),
         (data_url(picture(700, 600)), True),
     ):
-        memory = FileMemory(10**8)
+        memory = ByteBudget(10**8)
         loader = MediaLoader(Settings(allow_media_urls=True), Web(memory))
-        loader._memory = memory
+        loader.memory = memory
         async with closing_streams():
             (item,) = (
                 await loader._load([MediaReference(url=url, field="f", reduced=reduced)], "c")
             ).values()
-            assert memory.reserved == len(item.data)
-        assert memory.reserved == 0
+            assert memory.held == len(item.data)
+        assert memory.held == 0

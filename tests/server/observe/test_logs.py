@@ -21,7 +21,7 @@ from support.servers.asgi import serving
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import Settings
-from plumbline.server.start.connections import configuration
+from plumbline.server.start.connections.configuration import configuration
 
 ASKED, ANSWERED, KEY = "a planted question", "a planted answer", "planted-key"
 HEADERS = {"authorization": f"Bearer {KEY}", "x-request-id": "mine"}

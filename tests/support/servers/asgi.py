@@ -203,7 +203,7 @@ class Server:
         """Send a request; its body is JSON, bytes, or chunks without a content length."""
         raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         parts = list(chunks) if chunks is not None else [raw]
-        given = {"host": "test", **(headers or {})}
+        given = {"host": "localhost", **(headers or {})}
         if method == "POST":
             given.setdefault("content-type", "application/json")
             if chunks is None:

@@ -12,9 +12,9 @@ from types import MappingProxyType
 import msgspec
 
 from plumbline.engines.port import MediaItem, Modality
+from plumbline.server.limits.held_bytes import ByteBudget, Reservation
 from plumbline.server.media.checking import Checked, FileQuestion, RefusedFile
 from plumbline.server.media.fetch import Fetcher, FetchError
-from plumbline.server.media.memory import FileMemory, Reservation
 from plumbline.server.settings import Settings
 from plumbline.server.streams import close_with_request
 from plumbline.turn import ChatPrompt, MediaReference, Prompt, media_of, with_media
@@ -87,7 +87,8 @@ class MediaLoader:
             niceness=5,
         )
         self._fetches = asyncio.Semaphore(_MAX_FETCHES)
-        self._memory = FileMemory(settings.max_media_in_flight)
+        limit = settings.max_media_in_flight
+        self.memory = ByteBudget(limit, max(limit // 2, min(limit, settings.max_media_bytes)))
         """Of the files of requests that are being answered."""
 
     async def close(self) -> None:
@@ -136,7 +137,7 @@ class MediaLoader:
         loaded: dict[MediaReference, MediaItem] = {}
         settings = self._settings
         left = _Left(settings.max_media_bytes, settings.max_image_pixels, settings.max_audio_seconds)
-        reserved = Reservation(self._memory)
+        reserved = Reservation(self.memory, client)
         try:
             for reference in references:
                 if reference not in loaded:
@@ -177,7 +178,7 @@ class MediaLoader:
                 "cannot be fetched: this server accepts data URLs only (--allow-media-urls allows others)",
                 f"invalid_{reference.modality}_url",
             )
-        most = min(most, self._memory.limit)
+        most = min(most, self.memory.limit)
         async with self._fetches:
             reserved.change(most)
             try:

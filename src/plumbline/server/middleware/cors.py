@@ -10,7 +10,7 @@ from litestar.config.cors import CORSConfig
 from plumbline.server.middleware.answers import Answer
 from plumbline.server.middleware.front import Front
 
-__all__ = ["Cors"]
+__all__ = ["Cors", "cors_config"]
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -28,6 +28,17 @@ _EXPOSED = [
 """Headers of answers that scripts may read, in addition to those that every browser shows."""
 
 
+def cors_config(origins: tuple[str, ...]) -> CORSConfig:
+    """Return Litestar's description of what other origins may do.
+
+    Args:
+        origins: the allowed origins such as `https://example.org`; `*` stands for any text.
+    """
+    return CORSConfig(
+        allow_origins=list(origins), allow_methods=["GET", "POST", "DELETE"], expose_headers=_EXPOSED
+    )
+
+
 class Cors:
     """Answer preflight requests, and mark the answers that pages of allowed origins may read.
 
@@ -35,17 +46,9 @@ class Cors:
     middleware runs inside the application, so only its `CORSConfig` is used.
     """
 
-    def __init__(self, app: Front, origins: tuple[str, ...]) -> None:
-        """Surround the front.
-
-        Args:
-            app: the front.
-            origins: the allowed origins such as `https://example.org`; `*` stands for any text.
-        """
+    def __init__(self, app: Front, config: CORSConfig) -> None:
         self._app = app
-        self._config = CORSConfig(
-            allow_origins=list(origins), allow_methods=["GET", "POST", "DELETE"], expose_headers=_EXPOSED
-        )
+        self._config = config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection event of an ASGI server."""

@@ -11,24 +11,24 @@ import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 from litestar.utils import normalize_path
 
 from plumbline.server.limits.draining import PROBES, Draining
+from plumbline.server.limits.held_bytes import HELD_FOR, LEAST_RATE, ByteBudget, Reservation
 from plumbline.server.limits.keys import KeyRing, admin_error
 from plumbline.server.limits.rates import Rates
 from plumbline.server.middleware.answers import Answer
+from plumbline.server.middleware.origins import Origins, is_browser, is_host
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.observe.routes import OTHER, route_of
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, ERROR, FACTS, authorization, new_request_id, note_error
 from plumbline.wire.error_forms import error_answer, is_messages
-from plumbline.wire.errors import ApiError, from_status, invalid_api_key
+from plumbline.wire.errors import ApiError, engine_unavailable, from_status, invalid_api_key, rate_limited
 from plumbline.wire.incoming import FORMS, IGNORED
 
 __all__ = ["Front"]
@@ -54,10 +54,6 @@ _GENERATING = frozenset(
 """Paths whose requests use the share of their key (`limits/rates.py`)."""
 _SOCKET_PATHS = frozenset({"/v1/responses"})
 
-_LEAST_RATE = 16 * 1024
-"""Least bytes per second of a body, beyond the time that it may be silent: a client that sends one byte each second
-would otherwise keep its connection for months."""
-
 _DRAIN_LIMIT = 8
 """A too large body is read up to this many times the allowed size before the connection is dropped."""
 
@@ -65,8 +61,6 @@ _DRAIN_LIMIT = 8
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 """An id that a client may give its request; others are replaced."""
 
-_HOST = re.compile(rb"([\w.~%!$&'()*+,;=-]*|\[[\da-fA-F:.]+\])(:\d{0,5})?")
-"""A name or an address, and a port."""
 _NO_KEYS = KeyRing(())
 _KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"x-admin-key"})
 
@@ -88,8 +82,12 @@ class Front:
         draining: Draining | None = None,
         rates: Rates | None = None,
         full: Callable[[str | None, str], ApiError | None] = lambda api_key, peer: None,
+        origins: Origins | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
         self._app = app
+        self._origins = origins
+        self._budget = ByteBudget.for_messages(max_body_bytes) if budget is None else budget
         self._full = full
         self._open_paths = PROBES | open_paths
         self._draining = Draining() if draining is None else draining
@@ -126,6 +124,7 @@ class Front:
         seen: RecentRequest | None = None
         limited: str | None = None  # The key whose share the request uses.
         entered = False
+        held = Reservation(self._budget)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -158,7 +157,9 @@ class Front:
             elif error is None:
                 with contextlib.nullcontext() if scope["path"] in PROBES else self._draining.counted():
                     async with closing_streams():
-                        await self._app(scope, self._in_time(receive), send_with_headers)
+                        held.client = self._client(scope)
+                        read = self._with_room(scope, held, self._in_time(receive))
+                        await self._app(scope, read, send_with_headers)
             else:
                 if error.status == 413:
                     with contextlib.suppress(
@@ -167,6 +168,7 @@ class Front:
                         await _drain(self._in_time(receive), self._max_body_bytes * _DRAIN_LIMIT)
                 await _answer(send_with_headers, error, scope)
         finally:
+            held.release()
             if entered:
                 self._rates.leave(limited)
             self._metrics.closed(label, status, state.get(FACTS, {}).get(ERROR, ""))
@@ -212,11 +214,14 @@ class Front:
 
     async def _upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a WebSocket handshake through, or answer it with an error in the envelope (WS-01)."""
-        error = self._key_error(scope) or self._draining.refusal
+        error = _host_error(scope) or self._origin_error(scope) or self._key_error(scope)
+        error = error or self._draining.refusal
         if error is None and scope["path"] not in _SOCKET_PATHS:
             error = from_status(404, f"There is no WebSocket at {scope['path']}.")
         if error is None:
-            await self._app(scope, receive, send)
+            scope.setdefault("state", {})[HELD_FOR] = self._client(scope)
+            with self._metrics.socket():
+                await self._app(scope, receive, send)
             return
         await receive()
 
@@ -236,18 +241,74 @@ class Front:
             return admin_error(self._admin_keys, given, headers.get("x-admin-key"))
         return None if self._keys.accepts(given) else invalid_api_key()
 
+    def _origin_error(self, scope: Scope) -> ApiError | None:
+        """Return the error of a web page that may not use a server without keys; those of its health are open."""
+        if self._origins is None or not self._keys.open or scope["path"] in PROBES:
+            return None
+        return self._origins.error(scope)
+
+    def _client(self, scope: Scope) -> str:
+        """Return whose share of all bytes a request uses: that of its key, or of its address if there are no keys."""
+        api_key = None if self._keys.open else _api_key(scope, scope["path"])
+        return api_key or (scope.get("client") or ("",))[0]
+
+    def _with_room(self, scope: Scope, held: Reservation, receive: Receive) -> Receive:
+        """Wrap `receive` so that a body is read when there is room for all of it.
+
+        The listener stops reading meanwhile. Parts of many bodies could fill all room, and none would be complete.
+        """
+        size = _announced(scope, self._max_body_bytes)
+        if not size:
+            return receive
+        got, state = 0, "new"
+
+        async def receive_with_room() -> Message:
+            nonlocal got, state
+            if state == "new":
+                state = "reading"
+                await self._room(held, size)
+            message = await receive()
+            if state == "reading":
+                got += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    state = "complete"
+                    held.set(min(got, size))
+            return message
+
+        return receive_with_room
+
+    async def _room(self, held: Reservation, size: int) -> None:
+        """Wait until there is room for a body.
+
+        Raises:
+            ApiError: 429 or 503, there was none for `body_timeout`; to wait on would only keep the client's connection.
+        """
+        try:
+            async with asyncio.timeout(self._body_timeout or None):
+                await held.wait(size)
+        except TimeoutError:
+            if self._budget.of(held.client) + size > self._budget.share:
+                error = rate_limited(
+                    "The bodies of your other requests fill your share of the server's memory."
+                )
+            else:
+                error = engine_unavailable("The bodies of other requests fill the server's memory.")
+            error.headers = {**error.headers, "Connection": "close"}
+            raise error from None
+
     def _in_time(self, receive: Receive) -> Receive:
         """Wrap `receive` so that a body that is silent for `body_timeout`, or late by as much, is a 408."""
         if not self._body_timeout:
             return receive
         complete = False
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._body_timeout
+        deadline = 0.0
 
         async def receive_in_time() -> Message:
             nonlocal complete, deadline
             if complete:
                 return await receive()
+            deadline = deadline or loop.time() + self._body_timeout
             try:
                 async with asyncio.timeout_at(min(deadline, loop.time() + self._body_timeout)):
                     message = await receive()
@@ -260,7 +321,7 @@ class Front:
                     headers={"Connection": "close"},
                 ) from None
             complete = message["type"] != "http.request" or not message.get("more_body", False)
-            deadline += len(message.get("body", b"")) / _LEAST_RATE
+            deadline += len(message.get("body", b"")) / LEAST_RATE
             return message
 
         return receive_in_time
@@ -269,10 +330,8 @@ class Front:
         """Check a request by its headers; return the error, if any."""
         headers = dict(scope["headers"])
         path = scope["path"]
-        if not _has_valid_host(scope):
-            return ApiError(
-                400, "The Host header is not one host with an optional port.", code="invalid_http"
-            )
+        if (error := _host_error(scope) or self._origin_error(scope)) is not None:
+            return error
         if not is_open and (error := self._key_error(scope)) is not None:
             return error
         if path not in PROBES and (error := self._draining.refusal) is not None:
@@ -293,7 +352,9 @@ class Front:
                 f"Unsupported content encoding '{encoding.decode('latin-1')[:100]}'. Send the body uncompressed.",
                 code="unsupported_media_type",
             )
-        media_type = headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
+        # A page may send a body without a type to any server, without asking.
+        assumed = b"" if is_browser(headers) and _announced(scope, 1) else b"application/json"
+        media_type = headers.get(b"content-type", assumed).split(b";")[0].strip().lower()
         is_json = media_type == b"application/json" or media_type.endswith(b"+json")
         if not is_json and route_of(path) != OTHER:  # HTTP-08; an unknown path is a 404.
             return ApiError(
@@ -364,18 +425,20 @@ async def _drain(receive: Receive, limit: int) -> None:
         seen += len(message.get("body", b""))
 
 
-def _has_valid_host(scope: Scope) -> bool:
-    """Return whether the Host header names one host (RFC 9112, 3.2), or is missing; Litestar fails on `host: t:x`."""
+def _host_error(scope: Scope) -> ApiError | None:
+    """Return what is wrong with the Host header (RFC 9112, section 3.2); Litestar fails on `host: t:x`."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
-    return len(hosts) <= 1 and all(map(_is_host, hosts))
+    if not hosts and scope.get("http_version") == "1.1":
+        return ApiError(400, "The request has no Host header.", code="invalid_http")
+    if len(hosts) > 1 or not all(map(is_host, hosts)):
+        return ApiError(400, "The Host header is not one host with an optional port.", code="invalid_http")
+    return None
 
 
-@lru_cache(maxsize=64)  # Nearly all requests have the same, and headers are bounded (64 KiB).
-def _is_host(host: bytes) -> bool:
-    if not _HOST.fullmatch(host):
-        return False
-    try:
-        urlsplit(f"//{host.decode()}").port  # noqa: B018 - it raises where a port or an IPv6 address is none.
-    except ValueError:
-        return False
-    return True
+def _announced(scope: Scope, most: int) -> int:
+    """Return the bytes that a request's body may have."""
+    headers = dict(scope["headers"])
+    if b"transfer-encoding" in headers:
+        return most
+    length = headers.get(b"content-length", b"0")
+    return min(int(length), most) if length.isdigit() else most

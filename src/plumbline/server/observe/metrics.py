@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from functools import lru_cache
+from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -54,6 +55,13 @@ _ALIASES = {
 }
 
 
+class Held(Protocol):
+    """Bytes that clients make the process hold, and how many these may be."""
+
+    held: int
+    limit: int
+
+
 class Metrics:
     """The metrics of a server; those of a model have its name as the label `model_name`.
 
@@ -82,6 +90,9 @@ class Metrics:
             registry=registry,
             multiprocess_mode="livesum",
         )
+        self._sockets = Gauge(
+            "plumbline_websockets_open", "Open WebSockets", registry=registry, multiprocess_mode="livesum"
+        )
         self._engines: dict[str, Engine] = {}
         self._read = CollectorRegistry()
         """The metrics that are read at each scrape."""
@@ -92,6 +103,19 @@ class Metrics:
         ProcessCollector(registry=self._read)
         if store is not None:
             self._read.register(_StoreCollector(store))
+
+    def watch(self, **budgets: Held) -> None:
+        """Show the bytes of these kinds that clients make the process hold."""
+        self._read.register(_HeldCollector(budgets))
+
+    @contextmanager
+    def socket(self) -> Iterator[None]:
+        """Count a WebSocket, which is open within the block."""
+        self._sockets.inc()
+        try:
+            yield
+        finally:
+            self._sockets.dec()
 
     def begin_model(self, name: str, engine: Engine) -> ModelMetrics:
         """Show the counters of a model's engine, and return what counts its requests.
@@ -133,6 +157,27 @@ class Metrics:
     def failed_midway(self, error: str) -> None:
         """Count a stream that began with status 200 and ended with an error event that has this code."""
         self._errors_of("stream", error).inc()
+
+
+class _HeldCollector(Collector):
+    """Shows what clients make the process hold."""
+
+    def __init__(self, budgets: Mapping[str, Held]) -> None:
+        self._budgets = budgets
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the gauges."""
+        held = GaugeMetricFamily(
+            "plumbline_held_bytes", "Bytes of clients that this process holds, by kind", labels=["kind"]
+        )
+        limit = GaugeMetricFamily(
+            "plumbline_held_bytes_limit", "Bytes of this kind that all clients may have", labels=["kind"]
+        )
+        for kind, budget in self._budgets.items():
+            held.add_metric([kind], budget.held)
+            limit.add_metric([kind], budget.limit)
+        yield held
+        yield limit
 
 
 class _ModelCounts:

@@ -37,6 +37,10 @@ dashboards and autoscalers work.
 """
 
 
+class _Nothing:
+    held = limit = 0
+
+
 async def page() -> str:
     """Return the page. Labels are those of a server with a model and a store that has answered a request."""
     with TemporaryDirectory() as folder:
@@ -50,6 +54,7 @@ async def page() -> str:
 
 async def _metrics(store: Store) -> Metrics:
     metrics = Metrics(store)
+    metrics.watch(messages=_Nothing())
     info = EngineInfo(name="", model="", vocab_size=2, max_model_len=2, eos_token_ids=frozenset())
     model = metrics.begin_model("model", ScriptedEngine(info, lambda _: []))
     call = Call("", "", {}, None, asyncio.Event().wait)

@@ -52,6 +52,15 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             name="cors_origin",
         ),
     ] = ()
+    allowed_hosts: Annotated[
+        Texts,
+        _network(
+            "without API keys, answer requests that name this host besides localhost and --host; repeatable, * stands "
+            "for any text",
+            "HOST",
+            name="allowed_host",
+        ),
+    ] = ()
     page: Annotated[
         bool, _network("serve a page to talk to the model at / and a reference of the API at /docs")
     ] = True

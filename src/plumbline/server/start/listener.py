@@ -35,9 +35,10 @@ from plumbline.server.claims.shared import SharedClaims
 from plumbline.server.limits.draining import Draining
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.settings import Settings
-from plumbline.server.start.connections import GRACE, configuration
+from plumbline.server.start.connections.configuration import GRACE, configuration
 from plumbline.server.start.hangup import on_hangup
 from plumbline.store.interface import Store
+from plumbline.workers.memory import Trimmer
 
 __all__ = ["Listener", "listener"]
 
@@ -49,6 +50,8 @@ _LOOK = 0.05
 """Seconds between looks at what still runs."""
 _TICKS = 10
 """uvicorn's ticks of 0.1 s between two looks whether the engine lives."""
+_TRIM_TICKS = 50
+"""The same between two looks at the memory."""
 _LAST = 1.0
 """Seconds for the error events after a second Ctrl-C."""
 
@@ -76,6 +79,7 @@ class Listener(uvicorn.Server):
         self._abort = abort
         self._shutdown_timeout = shutdown_timeout
         self._failure: Exception | None = None
+        self._trimmer = Trimmer()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application and listen.
@@ -107,6 +111,8 @@ class Listener(uvicorn.Server):
         if counter % _TICKS == 0 and not self.should_exit and self._has_died():
             _log.error("the engine has failed: the server ends with status 1, to be started again")
             self.failed = self.should_exit = True
+        if counter % _TRIM_TICKS == 0:
+            await asyncio.to_thread(self._trimmer.look)
         return await super().on_tick(counter)
 
     def _end(self) -> None:
@@ -193,7 +199,7 @@ def listener(
     """
     app = create_app(catalog, settings, store, shared)
     return Listener(
-        configuration(app, settings, host=host, port=port, refuse=app.refuse),
+        configuration(app, settings, host=host, port=port, refuse=app.refuse, budget=app.budget),
         app.models.close,
         settings.shutdown_timeout,
         announce,

@@ -20,7 +20,7 @@ from plumbline._generated.utilities import Health, StartProgress
 from plumbline.engines.progress import Progress
 from plumbline.server.settings import Settings
 from plumbline.server.settings.sizes import size_text
-from plumbline.server.start.connections import configuration
+from plumbline.server.start.connections.configuration import configuration
 from plumbline.server.start.listener import Listener
 from plumbline.wire.call import new_request_id
 from plumbline.wire.error_forms import error_answer

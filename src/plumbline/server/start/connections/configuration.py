@@ -1,0 +1,105 @@
+"""Configure uvicorn with our connections, limits and certificates."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import ssl
+from collections.abc import Callable
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+import uvicorn
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from plumbline.server.limits.held_bytes import ByteBudget
+from plumbline.server.middleware.answers import Answer
+from plumbline.server.settings import Settings
+from plumbline.server.start.connections.frame_guard import FrameRate
+from plumbline.server.start.connections.http import HttpConnection
+from plumbline.server.start.connections.websocket import WebSocketConnection
+
+__all__ = ["GRACE", "configuration"]
+
+_NEVER = 10**8
+"""Seconds, about three years."""
+_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
+"""What uvicorn reads of a trusted proxy."""
+GRACE = 5.0
+"""Seconds for the error events to reach the clients before the remaining connections are cut."""
+
+
+def configuration(
+    app: Any,
+    settings: Settings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    refuse: Callable[[Any], Answer | None] | None = None,
+    budget: ByteBudget | None = None,
+) -> uvicorn.Config:
+    """Configure uvicorn for an ASGI application, with the limits and certificates of the settings.
+
+    Args:
+        app: the application.
+        settings: the settings.
+        host: the address to listen on, if the server gets no sockets.
+        port: the port to listen on, if the server gets no sockets.
+        refuse: answers a request that no model has room for; see `Answer`.
+        budget: the bytes that clients may make the process hold.
+    """
+    budget = ByteBudget.for_messages(settings.max_body_bytes) if budget is None else budget
+
+    class Http(HttpConnection):
+        max_connections = settings.max_connections
+        header_timeout = settings.header_timeout
+
+    class Socket(WebSocketConnection):
+        body_timeout = settings.body_timeout
+        rates: ClassVar[WeakValueDictionary[str, FrameRate]] = WeakValueDictionary()
+
+    Http.budget = Socket.budget = budget
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        uds=settings.uds or None,
+        ssl_certfile=settings.ssl_certfile or None,
+        ssl_keyfile=settings.ssl_keyfile or None,
+        ssl_ca_certs=settings.ssl_ca_certs or None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.ssl_ca_certs else ssl.CERT_NONE,
+        http=Http,
+        ws=Socket,
+        ws_max_size=settings.max_body_bytes,
+        log_config=None,  # It would replace the handlers of `observe/logs.py`.
+        log_level=logging.WARNING,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=settings.idle_timeout or _NEVER,  # type: ignore[arg-type]  # fractions work, too
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout + GRACE),
+        lifespan="on",
+    )
+    if refuse is not None:
+        Http.refuse = staticmethod(_behind_proxies(refuse, config.forwarded_allow_ips))
+    return config
+
+
+def _behind_proxies(
+    refuse: Callable[[Any], Answer | None], trusted: list[str] | str
+) -> Callable[[Any], Answer | None]:
+    """Return `refuse` for requests as a trusted proxy passes them on; uvicorn does so for the application."""
+
+    async def nothing(scope: Any, receive: Any, send: Any) -> None:
+        pass
+
+    forwarded: Any = ProxyHeadersMiddleware(nothing, trusted)
+
+    def refuse_forwarded(scope: Any) -> Answer | None:
+        if not _FORWARDED.isdisjoint(name for name, _ in scope["headers"]):
+            with contextlib.suppress(StopIteration):
+                # It awaits `nothing` only. A second time it changes nothing.
+                forwarded(scope, None, None).send(None)
+        return refuse(scope)
+
+    return refuse_forwarded

@@ -1,0 +1,298 @@
+"""Speak HTTP/1.1: requests one after the other, with limits on their size and their time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from plumbline.server.limits.held_bytes import Reservation
+from plumbline.server.middleware.answers import Answer
+from plumbline.server.start.connections.base import Connection
+from plumbline.server.start.connections.request_guard import MAX_HEAD, RequestGuard
+from plumbline.wire.errors import ApiError, engine_unavailable
+
+__all__ = ["HttpConnection"]
+
+_log = logging.getLogger("plumbline.server")
+
+
+_SLICE_CHUNKS = 512
+"""Chunks of a body that are parsed before other connections have their turn: 1 ms. They may have one byte each."""
+
+
+class _Flow(FlowControl):
+    """uvicorn's switch for reading, which stays off while enough waits."""
+
+    holds = False
+
+    def resume_reading(self) -> None:
+        if not self.holds:
+            super().resume_reading()
+
+
+class _Cycle(RequestResponseCycle):
+    """One request and its answer."""
+
+    connection: HttpConnection
+
+    async def run_asgi(self, app: Any) -> None:
+        """Run the application."""
+        try:
+            await super().run_asgi(app)
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop the request: its scope has the body, and the connection may idle."""
+        if self.connection.scope is self.scope:
+            self.connection.scope = {}  # type: ignore[typeddict-item]
+            self.scope = self.connection.scope
+        del self.connection
+        self.on_response = lambda: None
+
+    async def receive(self) -> Any:
+        """Give the application a part of the body."""
+        message = await super().receive()
+        self.connection.count()
+        return message
+
+
+class _ClosingCycle(_Cycle):
+    """Answer a request of HTTP/1.0, after which uvicorn closes the connection in any case."""
+
+    _has_length = False
+
+    async def send(self, message: Any) -> None:
+        """Send a message of the application: the body as it comes, and no `transfer-encoding`."""
+        if message["type"] == "http.response.start":
+            self._has_length = any(
+                name.lower() == b"content-length" for name, _ in message.get("headers", ())
+            )
+            self.chunked_encoding = None if self._has_length else False
+        elif not self._has_length:
+            # uvicorn compares the body with this length, piece by piece.
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
+class HttpConnection(Connection, HttpToolsProtocol):
+    """HTTP/1.1 with refusals in the API's envelope; a request begins when the last answer was sent and read."""
+
+    max_connections = 0
+    header_timeout = 0.0
+    refuse: Callable[[Any], Answer | None] = staticmethod(lambda scope: None)
+    """Answers a request that no model has room for; see `Answer`."""
+    _next_line = 0.0
+    """When the next line about refused connections may be logged; each server has a class of its own."""
+    _header_timer: asyncio.TimerHandle | None = None
+    _parsed = True
+    """Whether the parser has the whole of the last request that the guard gave it."""
+    _pumping = False
+    _next_slice: asyncio.Handle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a request."""
+        super().connection_made(transport)
+        self.flow = self._flow = _Flow(transport)
+        self._guard = RequestGuard()
+        self.held = Reservation(self.budget, self.client[0] if self.client else "")
+        self._await_headers()
+        if self.max_connections and len(self.connections) > self.max_connections:
+            self._log_flood()
+            self.refuse_rest(engine_unavailable("The server has too many open connections."))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the request."""
+        self._headers_came()
+        if self._next_slice is not None:
+            self._next_slice.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of requests."""
+        if self.dropped(data):
+            return
+        self._unset_keepalive_if_required()
+        self._guard.add(data)
+        self._pump()
+        if self.transport.get_protocol() is not self:
+            return  # A WebSocket has taken over the connection.
+        # Also an empty line, or the rest of a refused body, ends uvicorn's own timeout for idle connections. A refusal
+        # in the call above has started that timeout anew.
+        if self._guard.in_head or (self._is_idle and self.timeout_keep_alive_task is None):
+            self._await_headers()
+
+    def _pump(self) -> None:
+        """Give the parser what it may have: the head of a request not before the last answer was sent and read."""
+        if (
+            self._pumping or self._next_slice is not None
+        ):  # The parser has a request that was answered at once.
+            return
+        self._pumping = True
+        until = self._guard.chunks + _SLICE_CHUNKS
+        try:
+            while not self.is_over and (self._is_idle or not self._guard.between):
+                if self._guard.chunks >= until:
+                    self._next_slice = self.loop.call_soon(self._go_on)
+                    break
+                piece = self._guard.take()
+                if piece is None:
+                    break
+                super().data_received(piece)
+                following: Any = self.transport.get_protocol()
+                if following is not self:
+                    self._headers_came()
+                    self.held.release()
+                    if rest := self._guard.rest():
+                        following.data_received(rest)
+                    return
+                if self._guard.between is not self._parsed and not self.is_over:
+                    self.send_400_response("")  # They disagree on where the request ends.
+        except ApiError as error:
+            self.refuse_rest(error)
+        finally:
+            self._pumping = False
+        self._flow.holds = self._guard.held > MAX_HEAD or self._next_slice is not None
+        if self._flow.holds:
+            self._flow.pause_reading()
+        elif self._is_idle:
+            self._flow.resume_reading()
+        self.count()
+
+    def _go_on(self) -> None:
+        self._next_slice = None
+        self._pump()
+
+    def count(self) -> None:
+        """Count the bytes that the application has not got."""
+        cycle: RequestResponseCycle | None = self.cycle
+        size = self._guard.held + (0 if cycle is None else len(cycle.body))
+        if size == self.held.size or self.is_over:
+            return
+        fits = self.held.set(size)
+        if not fits and self._guard.in_head and self._is_idle:
+            # To pause would not help: nobody can use, or drop, a part of a head.
+            self.refuse_rest(
+                engine_unavailable("The server holds too many unfinished requests of this client.")
+            )
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request."""
+        super().on_response_complete()
+        self._pump()
+
+    def resume_writing(self) -> None:
+        """Go on with the next request: the client has read the last answer."""
+        super().resume_writing()
+        self._pump()
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._parsed = False
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Answer the request, whose body may follow."""
+        self._headers_came()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Wait for the next request if this one was answered before its body came."""
+        self._parsed = True
+        super().on_message_complete()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.scope is not self.scope or not cycle.response_complete:
+            return  # A WebSocket handshake has no cycle, and one that is not complete waits for its answer.
+        # The body of a request that was answered before has come, which has ended the timeout for idle connections.
+        if self.timeout_keep_alive_task is None and not self.is_over:
+            self._headers_came()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Answer a request: at once if it is refused, or in a task."""
+        is_old = cycle.scope["http_version"] == "1.0"
+        ours: Any = cycle  # uvicorn has no other place to choose the class.
+        ours.__class__ = _ClosingCycle if is_old else _Cycle
+        ours.connection = self
+        if is_old:
+            cycle.waiting_for_100_continue = False  # RFC 9110, section 10.1.1: HTTP/1.0 knows no status 100.
+        answer = self.refuse(cycle.scope)
+        if answer is not None:
+            self._answer(ours, answer)
+            return
+        super()._start_asgi_task(cycle, app)
+
+    def _answer(self, cycle: _Cycle, answer: Answer) -> None:
+        """Send a whole answer; uvicorn drops what still comes of the request's body."""
+        head = [STATUS_LINE[answer.status]]
+        for name, value in (*self.server_state.default_headers, *answer.headers):
+            head += (name, b": ", value, b"\r\n")
+        head.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        self.transport.write(b"".join(head) + answer.body)
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        cycle.forget()
+
+    def refuse_rest(self, error: ApiError) -> None:
+        """Send an error in the place of the answer that has not begun, and close the connection."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+                return
+        super().refuse_rest(error)
+
+    def _log_flood(self) -> None:
+        """Log that connections are refused, once a minute: a flood must not fill the disk of the log."""
+        now = self.loop.time()
+        if now >= type(self)._next_line:
+            type(self)._next_line = now + 60.0
+            _log.error("status 503: more than %d connections (--max-connections)", self.max_connections)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is being answered, and the client has read the last answer."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return (cycle is None or cycle.response_complete) and not self.flow.write_paused
+
+    def _await_headers(self) -> None:
+        if self.header_timeout and self._header_timer is None and not self.is_over:
+            self._header_timer = self.loop.call_later(self.header_timeout, self._headers_late)
+
+    def _headers_came(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _headers_late(self) -> None:
+        self._header_timer = None
+        if self.is_over:
+            return
+        if not self._is_idle:  # A client sends its next request while it reads an answer.
+            self._await_headers()
+        elif self._guard.in_head:
+            self.refuse_rest(
+                ApiError(
+                    408,
+                    f"The headers of the request took more than {self.header_timeout:g} seconds.",
+                    code="request_timeout",
+                )
+            )
+        else:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer malformed HTTP, and close the connection."""
+        self.refuse_rest(ApiError(400, "The request is not valid HTTP/1.1.", code="invalid_http"))
