@@ -24,7 +24,7 @@ from plumbline.engines.port import (
     RefusedRequestError,
     TokenChunk,
 )
-from plumbline.engines.remote.journal import Suspicion
+from plumbline.engines.remote.journal import Question, Suspicion
 from plumbline.engines.remote.messages import (
     Abort,
     AbortNamed,
@@ -170,7 +170,7 @@ class _User:
         try:
             while messages := await self._connection.receive():
                 for message in messages:
-                    self._take(message)
+                    self._take_alone(message)
         finally:
             for arriving in self._arriving.values():
                 arriving.close()
@@ -182,6 +182,16 @@ class _User:
     def _name(self, stream: int) -> str:
         """Return the id of a stream's request, which no other connection has."""
         return f"{self._number}.{stream}"
+
+    def _take_alone(self, message: ToHost) -> None:
+        """Take a message; one that fails must not end what else this connection is for."""
+        try:
+            self._take(message)
+        except Exception:
+            _log.exception("a message of an API server could not be taken")
+            if isinstance(message, Question):
+                error = RefusedRequestError("The engine could not take this request.")
+                self._connection.send(_refused(message.stream, error))
 
     def _take(self, message: ToHost) -> None:
         match message:

@@ -63,9 +63,11 @@ def digest(message: Question) -> bytes:
 
 
 def _request_facts(request: GenerateRequest) -> object:
-    sampling = msgspec.structs.replace(request.sampling, seed=None)
+    # A map must have texts as keys to be encoded in one order.
+    sampling = msgspec.structs.replace(request.sampling, seed=None, logit_bias={})
+    bias = sorted(request.sampling.logit_bias.items())
     files = None if request.media is None else _media_facts(request.media)
-    return request.prompt_token_ids, sampling, request.adapter, files
+    return request.prompt_token_ids, sampling, bias, request.adapter, files
 
 
 def _media_facts(prompt: MediaPrompt) -> object:
