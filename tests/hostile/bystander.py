@@ -1,8 +1,8 @@
 """Read streams one after the other, and report the longest silence of each tenth of a second on standard output.
 
 Runs in a process of its own, so that making a hostile body cannot delay it. A line has two times of the monotonic
-clock, when the last piece came and the longest wait for a piece since the line before, and the bytes that came since
-then. A wait in which the server did not run counts only as long as it ran: then other work had the processor.
+clock: when the last piece came, and the longest wait for a piece since the line before; and the number of events that
+came since. A wait in which the server did not run counts only as long as it ran: then other work had the processor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_streams(port: int, server: int, key: str) -> None:
         key: its API key; empty if it has none.
     """
     last, ran = time.monotonic(), own_time(server)
-    reported, longest, size = last, 0.0, 0
+    reported, longest, events = last, 0.0, 0
     while True:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(
@@ -50,10 +50,10 @@ def read_streams(port: int, server: int, key: str) -> None:
                 now, running = time.monotonic(), own_time(server)
                 longest = max(longest, min(now - last, running - ran))
                 last, ran = now, running
-                size += len(piece)
+                events += piece.count(b"data: ")
                 if now - reported > 0.02:
-                    print(f"{now:.4f} {longest:.4f} {size}", flush=True)
-                    reported, longest, size = now, 0.0, 0
+                    print(f"{now:.4f} {longest:.4f} {events}", flush=True)
+                    reported, longest, events = now, 0.0, 0
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .processor import own_time
+from .processor import lasting, own_time
 
 __all__ = ["Cost", "Target", "running"]
 
@@ -37,7 +37,7 @@ _MAKERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 Report = tuple[float, float, int]
-"""When a piece came, the longest wait for one before it, and the bytes since the last report."""
+"""When the last piece came, the longest wait before, and how many events came."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Cost:
         seconds: from the last byte of the request to the last byte of the answer, as far as the server ran meanwhile.
         megabytes: by which the server's memory has grown at its peak.
         silence: the longest wait of the bystander meanwhile, in seconds.
+        rate: the bystander's events a second meanwhile, as a part of what it had alone; 1 for a short request.
         body: the beginning of the answer.
     """
 
@@ -56,7 +57,12 @@ class Cost:
     seconds: float
     megabytes: float
     silence: float
+    rate: float
     body: bytes
+
+
+_SHORT = 1.0
+"""Seconds of a request below which a rate is a matter of chance; then the silence says enough."""
 
 
 class Target:
@@ -64,6 +70,8 @@ class Target:
 
     def __init__(self, port: int, pid: int, reports: list[Report], key: str = "") -> None:
         self.port = port
+        self._alone = 0.0
+        """Events a second of the bystander while nothing else happened."""
         self._headers = {"content-type": "application/json"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
@@ -103,7 +111,18 @@ class Target:
         status, answer, seconds = self.send(method, path, body, headers)
         seconds = min(seconds, own_time(self._pid) - ran)
         silence = self.silence_since(began)
-        return Cost(status, seconds, self._memory("VmHWM") - before, silence, answer[:600])
+        rate = self.rate_since(began)
+        return Cost(status, seconds, self._memory("VmHWM") - before, silence, rate, answer[:600])
+
+    def rate_since(self, began: float) -> float:
+        """Return the bystander's events a second since a time, as a part of what it had alone; 1 if that is short."""
+        seconds = time.monotonic() - began
+        if seconds < _SHORT or not self._alone:
+            return 1.0
+        return self._events_since(began) / seconds / self._alone
+
+    def _events_since(self, began: float) -> int:
+        return sum(events for at, _, events in self._reports if at >= began)
 
     def silence_since(self, began: float) -> float:
         """Return the bystander's longest silence since a time, once it has received something again."""
@@ -115,35 +134,49 @@ class Target:
         return max((gap for at, gap, _ in self._reports if at >= began), default=0.0)
 
     def rate(self, began: float, ended: float) -> float:
-        """Return the bytes a second that the bystander received between two times."""
-        return sum(size for at, _, size in self._reports if began < at <= ended) / (ended - began)
+        """Return the events a second that the bystander received between two times."""
+        return sum(events for at, _, events in self._reports if began < at <= ended) / (ended - began)
 
     def now(self) -> float:
         """Return the time on the clock of `silence_since`."""
         return time.monotonic()
 
     def control(self, seconds: float = 1.0) -> float:
-        """Return the bystander's longest silence while nothing else happens: the machine's own delay."""
+        """Return the bystander's longest silence while nothing else happens: the machine's own delay.
+
+        It also measures the rate that the bystander has alone.
+        """
         began = time.monotonic()
         time.sleep(seconds)
+        self._alone = self._events_since(began) / seconds
         return self.silence_since(began)
 
     def memory(self) -> float:
-        """Return the resident memory in megabytes."""
+        """Return the megabytes of memory that the server's processes have."""
+        return self._memory("VmRSS")
+
+    def at_rest(self) -> float:
+        """Return the same while nothing happens."""
+        time.sleep(0.5)
         return self._memory("VmRSS")
 
     def _memory(self, field: str) -> float:
-        """Return a field of the process's status in megabytes; 0 where there is no /proc."""
-        status = Path(f"/proc/{self._pid}/status")
-        if not status.exists():
-            return 0.0
-        found = re.search(rf"{field}:\s+(\d+) kB", status.read_text("utf-8"))
-        return int(found[1]) / 1024 if found else 0.0
+        """Return the sum of a field of the status of the server and its engine, in megabytes; 0 where there is no /proc.
+
+        Workers are left out: they share their memory, have bounds of their own, and end.
+        """
+        total = 0
+        for process in lasting(self._pid):
+            with suppress(OSError):
+                status = Path(f"/proc/{process}/status").read_text("utf-8")
+                found = re.search(rf"{field}:\s+(\d+) kB", status)
+                total += int(found[1]) if found else 0
+        return total / 1024
 
     def _forget_peak(self) -> None:
-        path = Path(f"/proc/{self._pid}/clear_refs")
-        if path.exists():
-            path.write_text("5", "utf-8")
+        for process in lasting(self._pid):
+            with suppress(OSError):
+                Path(f"/proc/{process}/clear_refs").write_text("5", "utf-8")
 
 
 @contextmanager
@@ -204,8 +237,8 @@ def _prompts(folder: Path) -> Path:
 def _collect(reader: subprocess.Popen[bytes], reports: list[Report]) -> None:
     assert reader.stdout is not None
     for line in reader.stdout:
-        at, gap, size = line.split()
-        reports.append((float(at), float(gap), int(size)))
+        at, gap, events = line.split()
+        reports.append((float(at), float(gap), int(events)))
 
 
 def _free_port() -> int:

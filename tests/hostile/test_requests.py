@@ -22,7 +22,8 @@ from .target import Cost, Target, running
 
 SECONDS = 5.0
 MEGABYTES = 200
-SILENCE = 0.5
+SILENCE = 0.3
+RATE = 0.5
 TRIES = 3
 ADMIN = {"x-admin-key": "root"}
 
@@ -113,6 +114,8 @@ def faults(cost: Cost, slowness: float) -> list[str]:
         found.append(f"{cost.megabytes:.0f} MB")
     if cost.silence > SILENCE * slowness:
         found.append(f"{cost.silence:.2f} s of silence")
+    if cost.rate < RATE / slowness:
+        found.append(f"the other stream has {cost.rate:.0%} of its rate")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from .table import CHAT, COMPLETIONS, RESPONSES, add, deep, doubling, wide
+from .table import CHAT, COMPLETIONS, MESSAGES, RESPONSES, add, deep, doubling, function, wide
 
 __all__: list[str] = []
 
@@ -25,6 +25,22 @@ SCHEMAS = {
     "quantifiers": lambda: {"type": "string", "pattern": "(a{1,1000}){1,1000}"},
     "patterns": lambda: {"type": "object", "patternProperties": {f"^p{n}(a*)*$": {} for n in range(1_000)}},
     "a long pattern": lambda: {"type": "string", "pattern": "(a|b)" * 200_000},
+    "endless recursion": lambda: {"const": -9223372036854775807},
+    "endless recursion in a value": lambda: {"properties": {"a": {"enum": [{"b": [-(2**63)]}]}}},
+    "endless recursion of bounds": lambda: {"type": "integer", "minimum": -1e19, "maximum": -(2**63) + 1},
+    "a long number": lambda: {"const": 10**4_000},
+    "remainders": lambda: {"type": "integer", "multipleOf": 2_147_483_648},
+    "remainders of a prime": lambda: {"type": "integer", "multipleOf": 999_983},
+    "combined remainders": lambda: {"allOf": [{"multipleOf": 65_536}, {"multipleOf": 65_537}]},
+    "unique items": lambda: {"type": "array", "uniqueItems": True, "maxItems": 10**9},
+    "contains": lambda: {"type": "array", "contains": {"const": 1}, "minContains": 10**9},
+    "properties of patterns": lambda: {"patternProperties": {f"^(a|b)*a(a|b){{{n}}}$": {} for n in range(1, 12)}},
+    "circles of references": lambda: {
+        "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{(n * m + 1) % 60}"} for m in range(1, 60)]}
+                  for n in range(60)},
+        "$ref": "#/$defs/d0",
+    },
+    "long alternatives": lambda: {"anyOf": [{"const": f"{n}" * 20} for n in range(9_000)]},
 }  # fmt: skip
 for name, schema in SCHEMAS.items():
     add(
@@ -61,6 +77,17 @@ for name, regex in REGEXES.items():
     add(f"regex {name}", CHAT, lambda regex=regex: {"structured_outputs": {"regex": regex()}}, "*.regex")
 add("guided regex", COMPLETIONS, lambda: {"guided_regex": "(a|b)" * 13_000}, "*.guided_regex")
 add("regex of SGLang", CHAT, lambda: {"regex": "(a|b)" * 13_000}, "*.regex")
+
+
+def dense(rules: int, alternatives: int, before: str) -> str:
+    """Return a grammar in which each rule begins with many others."""
+    lines = [f'start: {before} r0 "!"']
+    for n in range(rules):
+        parts = [f"r{(n * m + 1) % rules} r{(n + m * 3) % rules}" for m in range(1, alternatives)]
+        lines.append(f"r{n}: " + " | ".join([*parts, '"a"']))
+    return "\n".join(lines)
+
+
 GRAMMARS = {
     "of brackets": lambda: "start: " + "(" * 100_000 + '"a"' + ")" * 100_000,
     "of many rules": lambda: (
@@ -69,6 +96,10 @@ GRAMMARS = {
     "ambiguous": lambda: 'start: e\ne: e e e | e e | "a" | "aa" | ""',
     "left and right": lambda: 'start: start start | "a"',
     "repeating": lambda: 'start: ("a"{1,1000}){1,1000}',
+    "with endless recursion": lambda: 'start: %json {"const": -9223372036854775807}',
+    "with remainders": lambda: 'start: %json {"type": "integer", "multipleOf": 999983}',
+    "of dense rules": lambda: dense(200, 40, '"a"'),
+    "of dense rules behind a text": lambda: dense(60, 60, f'"{"a" * 40}"'),
 }
 for name, grammar in GRAMMARS.items():
     add(
@@ -80,6 +111,43 @@ for name, grammar in GRAMMARS.items():
 add(
     "guided grammar", COMPLETIONS, lambda: {"guided_grammar": GRAMMARS["of many rules"]()}, "*.guided_grammar"
 )
+add(
+    "choice of many texts",
+    CHAT,
+    lambda: {"structured_outputs": {"choice": [f"text {n}" for n in range(100_000)]}},
+    "*.choice",
+)
+for form in ("regex", "lark"):
+    add(
+        f"tool with a {form} grammar",
+        CHAT,
+        lambda form=form: {
+            "tools": [{"type": "custom", "custom": {"name": "f", "format": {"type": "grammar", "grammar": {
+                "syntax": form,
+                "definition": "(a|b)*a(a|b){40}" if form == "regex" else 'start: e\ne: e e e | e e | "a"',
+            }}}}],
+            "tool_choice": "required",
+        },
+        "*.definition",
+    )  # fmt: skip
+for name in ("endless recursion", "remainders of a prime"):
+    add(
+        f"tool: {name}",
+        CHAT,
+        lambda name=name: {
+            "tools": [function(parameters={"properties": {"a": SCHEMAS[name]()}}, strict=True)]
+        },
+    )
+    add(
+        f"messages: tool: {name}",
+        MESSAGES,
+        lambda name=name: {
+            "tools": [
+                {"name": "f", "input_schema": {"type": "object", "properties": {"a": SCHEMAS[name]()}}}
+            ],
+            "tool_choice": {"type": "any"},
+        },
+    )
 GBNF = 'root ::= ("a" | "b"){1,1000}{1,1000}\n' + "\n".join(f'r{n} ::= "a" r{n + 1}' for n in range(10_000))
 for path in (CHAT, COMPLETIONS):
     add(f"GBNF: {path}", path, lambda: {"grammar": GBNF}, "*.grammar")

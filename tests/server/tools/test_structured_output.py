@@ -246,7 +246,7 @@ def test_a_grammar_that_waits_too_long_for_its_compiler_is_a_429(
 ) -> None:
     """HTTP-05: nothing is wrong with the request, so that a client may send it again."""
 
-    async def compile_nothing(grammar: str) -> Any:
+    async def compile_nothing(grammar: str, client: str) -> Any:
         raise CompilersBusyError("Too many are being compiled.")
 
     engine: Any = tiny_engine()
@@ -259,6 +259,43 @@ def test_a_grammar_that_waits_too_long_for_its_compiler_is_a_429(
         assert int(answer.header("retry-after") or 0) >= 1
 
     run(scenario, engine)
+
+
+ENDLESS = {"const": -9223372036854775807}
+"""llguidance recurses over it until the process ends."""
+WAYS_IN: dict[str, dict[str, Any]] = {
+    "response_format": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": ENDLESS}}
+    },
+    "json": {"structured_outputs": {"json": ENDLESS}},
+    "Lark": {"structured_outputs": {"grammar": f"start: %json {json.dumps(ENDLESS)}"}},
+    "nested Lark": {"structured_outputs": {"grammar": f"start: a\na: %lark {{\nstart: %json {json.dumps(ENDLESS)}\n}}"}},
+    "guided_json": {"guided_json": {"type": "array", "items": ENDLESS}},
+    "tool": {
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "f", "strict": True, "parameters": {
+                    "type": "object", "properties": {"a": ENDLESS}, "required": ["a"], "additionalProperties": False,
+                }},
+            }
+        ],
+        "tool_choice": "required",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_a_schema_that_ends_its_process_is_refused_and_the_server_goes_on(way: str) -> None:
+    async def scenario(server: Server) -> None:
+        for _ in range(2):
+            body = {"model": "test-model", **BODIES["chat"], **WAYS_IN[way]}
+            answer = await server.post(PATHS["chat"], body)
+            assert answer.status == 400, answer.error
+        body = {"model": "test-model", **BODIES["chat"], "guided_json": SCHEMA}
+        assert (await server.post(PATHS["chat"], body)).status == 200
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -51,9 +51,9 @@ MAX_GRAMMAR = 1024 * 1024
 
 _MAX_RULES = 10_000
 """Rules of a grammar. llguidance follows rules that refer to each other recursively, about 4 KB of stack for each."""
-BOUNDS = Bounds(cpu_seconds=4.0, seconds=20.0, memory=1024 * 1024 * 1024, result=4096)
+BOUNDS = Bounds(cpu_seconds=2.0, seconds=20.0, memory=1024 * 1024 * 1024, result=4096)
 """Of the trial of a grammar. Grammars of programs compile within 10 ms."""
-_MOST_CACHED = 256 * 1024 * 1024
+_MOST_CACHED = 64 * 1024 * 1024
 """Bytes of the compiled grammars that are cached."""
 _BUSY = "Too many grammars and schemas are being compiled. Try again later."
 

@@ -24,7 +24,7 @@ from plumbline.engines.constraints.lark import (
 
 __all__ = ["MOST_BYTES", "TrialSetup", "Verdict", "make"]
 
-MOST_BYTES = 256 * 1024 * 1024
+MOST_BYTES = 128 * 1024 * 1024
 """Bytes of a compiled grammar, which stay in the server's memory as long as it is used."""
 _STEPS = 8
 """Tokens of a walk through the grammar."""
@@ -59,21 +59,19 @@ def make(data: bytes) -> Callable[[bytes], bytes]:
         Vocabulary(setup.tokens, frozenset(setup.special_ids), frozenset(setup.eos_token_ids), _no_tokens)
     )
     _verdict(tokenizer, 'start: "a"')  # What llguidance makes once is in every worker then.
+    thread = ThreadPoolExecutor(max_workers=1)  # It starts with the first grammar of each worker.
 
     def handle(payload: bytes) -> bytes:
-        return msgspec.msgpack.encode(_in_a_thread(tokenizer, payload.decode("utf-8", "surrogatepass")))
+        grammar = payload.decode("utf-8", "surrogatepass")
+        with deep_stacks():
+            verdict = thread.submit(_verdict, tokenizer, grammar).result()
+        return msgspec.msgpack.encode(verdict)
 
     return handle
 
 
 def _no_tokens(text: str) -> list[int]:
     return []
-
-
-def _in_a_thread(tokenizer: LLTokenizer, grammar: str) -> Verdict:
-    """Try a grammar on a deep stack. A fork has no threads of the process before, so it is started here."""
-    with deep_stacks(), ThreadPoolExecutor(max_workers=1) as threads:
-        return threads.submit(_verdict, tokenizer, grammar).result()
 
 
 def _verdict(tokenizer: LLTokenizer, grammar: str) -> Verdict:
