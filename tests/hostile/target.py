@@ -161,7 +161,7 @@ class Target:
         return self._memory("VmRSS")
 
     def _memory(self, field: str) -> float:
-        """Return the sum of a field of the status of the server and its engine, in megabytes; 0 where there is no /proc.
+        """Return the sum of a field of the status of the server and its engine, in megabytes; 0 without /proc.
 
         Workers are left out: they share their memory, have bounds of their own, and end.
         """

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from plumbline._generated import OPERATIONS
 from plumbline.server.limits.draining import PROBES
 from plumbline.server.limits.keys import KeyRing
-from plumbline.server.middleware.front import _DRAIN_LIMIT, Front
+from plumbline.server.middleware.bodies import _DRAIN_LIMIT
+from plumbline.server.middleware.front import Front
 from plumbline.server.observe.routes import route_of
 from plumbline.server.streams import close_with_request
 from plumbline.wire.errors import ApiError

@@ -6,7 +6,6 @@ check and a count, too.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import time
@@ -17,10 +16,11 @@ from typing import Any
 from litestar.utils import normalize_path
 
 from plumbline.server.limits.draining import PROBES, Draining
-from plumbline.server.limits.held_bytes import HELD_FOR, LEAST_RATE, ByteBudget, Reservation
+from plumbline.server.limits.held_bytes import HELD_FOR, ByteBudget, Reservation
 from plumbline.server.limits.keys import KeyRing, admin_error
 from plumbline.server.limits.rates import Rates
 from plumbline.server.middleware.answers import Answer
+from plumbline.server.middleware.bodies import Bodies, announced
 from plumbline.server.middleware.origins import Origins, is_browser, is_host
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
@@ -28,7 +28,7 @@ from plumbline.server.observe.routes import OTHER, route_of
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, ERROR, FACTS, authorization, new_request_id, note_error
 from plumbline.wire.error_forms import error_answer, is_messages
-from plumbline.wire.errors import ApiError, engine_unavailable, from_status, invalid_api_key, rate_limited
+from plumbline.wire.errors import ApiError, from_status, invalid_api_key
 from plumbline.wire.incoming import FORMS, IGNORED
 
 __all__ = ["Front"]
@@ -53,10 +53,6 @@ _GENERATING = frozenset(
 )
 """Paths whose requests use the share of their key (`limits/rates.py`)."""
 _SOCKET_PATHS = frozenset({"/v1/responses"})
-
-_DRAIN_LIMIT = 8
-"""A too large body is read up to this many times the allowed size before the connection is dropped."""
-
 
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 """An id that a client may give its request; others are replaced."""
@@ -88,12 +84,12 @@ class Front:
         self._app = app
         self._origins = origins
         self._budget = ByteBudget.for_messages(max_body_bytes) if budget is None else budget
+        self._bodies = Bodies(self._budget, max_body_bytes, body_timeout)
         self._full = full
         self._open_paths = PROBES | open_paths
         self._draining = Draining() if draining is None else draining
         self._rates = Rates(()) if rates is None else rates
         self._recent = RecentRequests() if recent is None else recent
-        self._body_timeout = body_timeout
         self._keys = keys
         self._admin_keys = admin_keys
         self._metrics = metrics
@@ -158,14 +154,10 @@ class Front:
                 with contextlib.nullcontext() if scope["path"] in PROBES else self._draining.counted():
                     async with closing_streams():
                         held.client = self._client(scope)
-                        read = self._with_room(scope, held, self._in_time(receive))
-                        await self._app(scope, read, send_with_headers)
+                        await self._app(scope, self._bodies.reader(scope, held, receive), send_with_headers)
             else:
                 if error.status == 413:
-                    with contextlib.suppress(
-                        ApiError
-                    ):  # It is too slow: the answer is still that it is too large.
-                        await _drain(self._in_time(receive), self._max_body_bytes * _DRAIN_LIMIT)
+                    await self._bodies.drain(receive)
                 await _answer(send_with_headers, error, scope)
         finally:
             held.release()
@@ -252,80 +244,6 @@ class Front:
         api_key = None if self._keys.open else _api_key(scope, scope["path"])
         return api_key or (scope.get("client") or ("",))[0]
 
-    def _with_room(self, scope: Scope, held: Reservation, receive: Receive) -> Receive:
-        """Wrap `receive` so that a body is read when there is room for all of it.
-
-        The listener stops reading meanwhile. Parts of many bodies could fill all room, and none would be complete.
-        """
-        size = _announced(scope, self._max_body_bytes)
-        if not size:
-            return receive
-        got, state = 0, "new"
-
-        async def receive_with_room() -> Message:
-            nonlocal got, state
-            if state == "new":
-                state = "reading"
-                await self._room(held, size)
-            message = await receive()
-            if state == "reading":
-                got += len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body", False):
-                    state = "complete"
-                    held.set(min(got, size))
-            return message
-
-        return receive_with_room
-
-    async def _room(self, held: Reservation, size: int) -> None:
-        """Wait until there is room for a body.
-
-        Raises:
-            ApiError: 429 or 503, there was none for `body_timeout`; to wait on would only keep the client's connection.
-        """
-        try:
-            async with asyncio.timeout(self._body_timeout or None):
-                await held.wait(size)
-        except TimeoutError:
-            if self._budget.of(held.client) + size > self._budget.share:
-                error = rate_limited(
-                    "The bodies of your other requests fill your share of the server's memory."
-                )
-            else:
-                error = engine_unavailable("The bodies of other requests fill the server's memory.")
-            error.headers = {**error.headers, "Connection": "close"}
-            raise error from None
-
-    def _in_time(self, receive: Receive) -> Receive:
-        """Wrap `receive` so that a body that is silent for `body_timeout`, or late by as much, is a 408."""
-        if not self._body_timeout:
-            return receive
-        complete = False
-        loop = asyncio.get_running_loop()
-        deadline = 0.0
-
-        async def receive_in_time() -> Message:
-            nonlocal complete, deadline
-            if complete:
-                return await receive()
-            deadline = deadline or loop.time() + self._body_timeout
-            try:
-                async with asyncio.timeout_at(min(deadline, loop.time() + self._body_timeout)):
-                    message = await receive()
-            except TimeoutError:
-                complete = True
-                raise ApiError(
-                    408,
-                    f"No data of the request body, or too little, arrived for {self._body_timeout:g} seconds.",
-                    code="request_timeout",
-                    headers={"Connection": "close"},
-                ) from None
-            complete = message["type"] != "http.request" or not message.get("more_body", False)
-            deadline += len(message.get("body", b"")) / LEAST_RATE
-            return message
-
-        return receive_in_time
-
     def _refusal(self, scope: Scope, *, is_open: bool) -> ApiError | None:
         """Check a request by its headers; return the error, if any."""
         headers = dict(scope["headers"])
@@ -353,7 +271,7 @@ class Front:
                 code="unsupported_media_type",
             )
         # A page may send a body without a type to any server, without asking.
-        assumed = b"" if is_browser(headers) and _announced(scope, 1) else b"application/json"
+        assumed = b"" if is_browser(headers) and announced(scope, 1) else b"application/json"
         media_type = headers.get(b"content-type", assumed).split(b";")[0].strip().lower()
         is_json = media_type == b"application/json" or media_type.endswith(b"+json")
         if not is_json and route_of(path) != OTHER:  # HTTP-08; an unknown path is a 404.
@@ -415,16 +333,6 @@ def _json_headers(body: bytes, more: Mapping[str, str]) -> list[tuple[bytes, byt
     return headers + [(name.lower().encode(), value.encode()) for name, value in more.items()]
 
 
-async def _drain(receive: Receive, limit: int) -> None:
-    """Read and drop at most `limit` bytes: a client that is still sending would see a reset instead of the answer."""
-    seen = 0
-    while seen < limit:
-        message = await receive()
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            return
-        seen += len(message.get("body", b""))
-
-
 def _host_error(scope: Scope) -> ApiError | None:
     """Return what is wrong with the Host header (RFC 9112, section 3.2); Litestar fails on `host: t:x`."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
@@ -433,12 +341,3 @@ def _host_error(scope: Scope) -> ApiError | None:
     if len(hosts) > 1 or not all(map(is_host, hosts)):
         return ApiError(400, "The Host header is not one host with an optional port.", code="invalid_http")
     return None
-
-
-def _announced(scope: Scope, most: int) -> int:
-    """Return the bytes that a request's body may have."""
-    headers = dict(scope["headers"])
-    if b"transfer-encoding" in headers:
-        return most
-    length = headers.get(b"content-length", b"0")
-    return min(int(length), most) if length.isdigit() else most

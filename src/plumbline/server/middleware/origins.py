@@ -122,9 +122,10 @@ def _with_port(host: str, port: int) -> tuple[str, str]:
 
 
 def _foreign(headers: Mapping[bytes, bytes]) -> ApiError:
-    origin = headers.get(b"origin", b"another site").decode("latin-1")[:100]
+    origin = headers.get(b"origin", b"").decode("latin-1")[:100]
     return ApiError(
         403,
-        f"Pages of {origin} may not use this server. Start it with --cors-origin {origin} to allow them.",
+        f"Pages of {origin or 'other origins'} may not use this server. To allow them, start it with --cors-origin "
+        f"{origin or 'ORIGIN'}.",
         code="origin_not_allowed",
     )

@@ -1,4 +1,4 @@
-"""Listen with uvicorn, with nine changes to its behaviour.
+"""Listen with uvicorn, with changes to its behaviour (`start/connections/`).
 
 * Malformed HTTP is answered in the API's envelope (ERR-01); uvicorn answers in plain text.
 * Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12); uvicorn cuts them.
@@ -8,6 +8,12 @@
   connection for ever.
 * Connections whose client does not read its answer for five minutes are closed: its request would keep its model
   loaded, and others may wait for the memory. uvicorn's pings do not close a WebSocket that still has data to send.
+* Heads, trailers and chunks have limits before they are parsed, and a request begins when the last answer was read;
+  uvicorn's faster parser has no limits.
+* A WebSocket reads a message when there is room for it, and its application always waits for the next event; uvicorn
+  reads one message, and does not see that the client has left before that is taken.
+* Nothing of a request stays when it has ended; uvicorn keeps the scope, which has the body, until the next request.
+* An upgrade other than to WebSocket is an ordinary request (RFC 9110, section 7.8); uvicorn loses its body.
 * A server whose engine is dead ends with `failed`, for a service manager to start it again.
 * A WebSocket handshake that was refused with an answer is complete (WS-01); uvicorn logs it as an error of the server.
 * An answer to HTTP/1.0 without a length ends with its connection (HTTP-20); uvicorn sends chunks, which such a client

@@ -54,6 +54,7 @@ def configuration(
     class Http(HttpConnection):
         max_connections = settings.max_connections
         header_timeout = settings.header_timeout
+        max_ignored = 2 * settings.max_body_bytes
 
     class Socket(WebSocketConnection):
         body_timeout = settings.body_timeout

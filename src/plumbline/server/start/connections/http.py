@@ -21,8 +21,11 @@ __all__ = ["HttpConnection"]
 _log = logging.getLogger("plumbline.server")
 
 
-_SLICE_CHUNKS = 512
-"""Chunks of a body that are parsed before other connections have their turn: 1 ms. They may have one byte each."""
+_SLICE_CHUNKS = 128
+"""Chunks of a body that are parsed before other connections have their turn: 0.5 ms. They may have one byte each."""
+_PIPELINE_SECONDS = 0.01
+"""Until a request that came before the last answer was sent is begun. Clients wait for answers; whoever does not would
+have all its requests answered one after the other, for the price of a few bytes each."""
 
 
 class _Flow(FlowControl):
@@ -85,6 +88,8 @@ class HttpConnection(Connection, HttpToolsProtocol):
 
     max_connections = 0
     header_timeout = 0.0
+    max_ignored = 1 << 20
+    """Bytes that are read of a body after its answer; a client that is still sending would see a reset instead."""
     refuse: Callable[[Any], Answer | None] = staticmethod(lambda scope: None)
     """Answers a request that no model has room for; see `Answer`."""
     _next_line = 0.0
@@ -92,8 +97,10 @@ class HttpConnection(Connection, HttpToolsProtocol):
     _header_timer: asyncio.TimerHandle | None = None
     _parsed = True
     """Whether the parser has the whole of the last request that the guard gave it."""
+    _ignored = 0
     _pumping = False
     _next_slice: asyncio.Handle | None = None
+    """Goes on with what waits in the guard."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
@@ -117,6 +124,13 @@ class HttpConnection(Connection, HttpToolsProtocol):
         """Take bytes of requests."""
         if self.dropped(data):
             return
+        if (
+            self._is_idle and not self._guard.between
+        ):  # The rest of a body of which the application has seen enough.
+            self._ignored += len(data)
+            if self._ignored > self.max_ignored:
+                self.transport.close()
+                return
         self._unset_keepalive_if_required()
         self._guard.add(data)
         self._pump()
@@ -129,14 +143,12 @@ class HttpConnection(Connection, HttpToolsProtocol):
 
     def _pump(self) -> None:
         """Give the parser what it may have: the head of a request not before the last answer was sent and read."""
-        if (
-            self._pumping or self._next_slice is not None
-        ):  # The parser has a request that was answered at once.
-            return
+        if self._pumping or self._next_slice is not None:
+            return  # The first: the parser has a request that was answered at once.
         self._pumping = True
         until = self._guard.chunks + _SLICE_CHUNKS
         try:
-            while not self.is_over and (self._is_idle or not self._guard.between):
+            while self._may_parse:
                 if self._guard.chunks >= until:
                     self._next_slice = self.loop.call_soon(self._go_on)
                     break
@@ -164,6 +176,10 @@ class HttpConnection(Connection, HttpToolsProtocol):
             self._flow.resume_reading()
         self.count()
 
+    @property
+    def _may_parse(self) -> bool:
+        return not self.is_over and self._next_slice is None and (self._is_idle or not self._guard.between)
+
     def _go_on(self) -> None:
         self._next_slice = None
         self._pump()
@@ -184,6 +200,8 @@ class HttpConnection(Connection, HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Go on with the next request."""
         super().on_response_complete()
+        if self._guard.in_head and self._next_slice is None and not self.is_over:
+            self._next_slice = self.loop.call_later(_PIPELINE_SECONDS, self._go_on)
         self._pump()
 
     def resume_writing(self) -> None:
@@ -194,6 +212,7 @@ class HttpConnection(Connection, HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         self._parsed = False
+        self._ignored = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:

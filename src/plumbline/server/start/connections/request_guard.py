@@ -39,6 +39,8 @@ MAX_TRAILERS = 16 * 1024
 """Bytes of trailers, of which there may be `MAX_HEADERS`."""
 MAX_CHUNK_LINE = 256
 """Bytes of the size of a chunk and its extensions; beyond it a 400. Clients send no extensions."""
+MAX_EMPTY = 64
+"""Bytes of empty lines before a request."""
 CHUNKS = 64
 """Chunks in one piece at most."""
 
@@ -64,6 +66,8 @@ class RequestGuard:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._state = _State.HEAD
+        self._empty = 0
+        """Bytes of empty lines before the request."""
         self._searched = 0
         """Bytes of the buffer in which the end of a head or of trailers was looked for."""
         self._left = 0
@@ -94,9 +98,9 @@ class RequestGuard:
 
     def add(self, data: bytes) -> None:
         """Append what the client sent."""
-        if self.between and not self._buffer:
-            data = data.lstrip(b"\r\n")  # RFC 9112, section 2.2: empty lines before a request are ignored.
         self._buffer += data
+        if self._state is _State.HEAD and self._buffer.startswith((b"\r", b"\n")):
+            self._skip_empty_lines()
 
     def take(self) -> bytes | None:
         """Return the next bytes for the parser, or None until more have come.
@@ -145,7 +149,7 @@ class RequestGuard:
         head = self._cut(end)
         self._state, self._left, head = _framing(head)
         if self._state is _State.HEAD:
-            del buffer[: len(buffer) - len(buffer.lstrip(b"\r\n"))]
+            self._begin()
         return head
 
     def _take_sized(self) -> bytes | None:
@@ -206,7 +210,15 @@ class RequestGuard:
 
     def _begin(self) -> None:
         self._state = _State.HEAD
-        del self._buffer[: len(self._buffer) - len(self._buffer.lstrip(b"\r\n"))]
+        self._empty = 0
+        self._skip_empty_lines()
+
+    def _skip_empty_lines(self) -> None:
+        """Ignore a few before a request (RFC 9112, section 2.2); bytes beyond them are no method."""
+        begin = bytes(self._buffer[: MAX_EMPTY - self._empty])
+        size = len(begin) - len(begin.lstrip(b"\r\n"))
+        self._empty += size
+        del self._buffer[:size]
 
 
 def _framing(head: bytes) -> tuple[_State, int, bytes]:
@@ -242,6 +254,12 @@ def _framing(head: bytes) -> tuple[_State, int, bytes]:
         # RFC 9110, section 7.8: a server may ignore any other, and llhttp would end the request after its head. The
         # HTTP client of the JDK offers h2c with each request.
         head = _UPGRADE.sub(b"", head)
+    state, length = _body(codings, lengths)
+    return state, length, head
+
+
+def _body(codings: list[bytes], lengths: list[bytes]) -> tuple[_State, int]:
+    """Return how a body is framed, and its length (RFC 9112, section 6.3)."""
     if codings:
         if codings[-1] != b"chunked" or lengths:
             raise _invalid(
@@ -253,13 +271,13 @@ def _framing(head: bytes) -> tuple[_State, int, bytes]:
                 "The server knows no Transfer-Encoding but chunked. Send the body uncompressed.",
                 code="unsupported_transfer_encoding",
             )
-        return _State.CHUNKED, 0, head
+        return _State.CHUNKED, 0
     if not lengths:
-        return _State.HEAD, 0, head
+        return _State.HEAD, 0
     if len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0]):
         raise _invalid("The request has no valid Content-Length.")
     length = int(lengths[0])
-    return (_State.SIZED if length else _State.HEAD), length, head
+    return (_State.SIZED if length else _State.HEAD), length
 
 
 def _check_lines(buffer: bytearray, start: int, end: int) -> None:
