@@ -28,6 +28,7 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from faults.hostile_traffic import HostileTraffic  # noqa: E402
 from faults.running import Running, running, wait_for  # noqa: E402
+from support.servers.family import family  # noqa: E402
 
 CLIENTS = 16
 """Requests at a time; the server runs four."""
@@ -264,19 +265,6 @@ class Soak:
             for later in kept[index + 1 :]
         ]
         return sorted(slopes)[len(slopes) // 2] * 60 if slopes else 0.0
-
-
-def family(process: int) -> list[int]:
-    """Return a process and all that descend from it."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    found = [process]
-    for each in found:
-        found += children.get(each, [])
-    return found
 
 
 def _ids(stream: str) -> list[str]:

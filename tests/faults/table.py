@@ -78,9 +78,10 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
         ),
         Fault(
             "The engine cannot go on: a second step hangs, new cores fail as well, there is no memory for one",
-            "503 with `Retry-After: 10`, then the server ends with status 1, to be started again; with several models "
-            "only this one is unloaded, and loaded again by its next request",
-            "a start of the server",
+            "503 with `Retry-After: 10`, then the engine's process ends and is started again, as when it dies; after "
+            "three times within a minute the server ends with status 1, or, with several models, only this one is "
+            "unloaded, and loaded again by its next request",
+            "a start of the engine's process, 2 s and the time to read the weights",
             (
                 "tests/engines/test_restarts.py::test_a_second_step_that_hangs_is_the_end",
                 "tests/engines/test_restarts.py::test_an_engine_that_cannot_start_again_is_dead",
@@ -89,7 +90,53 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
                 "tests/server/api_servers/test_api_servers.py::test_a_dead_engine_ends_all_api_servers",
                 "tests/server/models/test_several_models.py::test_a_model_with_a_dead_engine_is_loaded_again",
             ),
-            "`/health/live` is 503; `plumbline_engine_alive` 0; log",
+            "log; at the third time `/health/live` is 503 and `plumbline_engine_alive` 0",
+        ),
+        Fault(
+            "The process of the engine dies (SIGSEGV in a kernel, no memory)",
+            "what it was computing ends with a 503 or an error event, with the code `engine_died`; "
+            "what waited is answered, and so are new requests, which wait meanwhile",
+            "a start of the engine's process, 2 s and the time to read the weights",
+            (
+                "tests/faults/test_engine_process.py"
+                "::test_the_end_of_the_engine_ends_what_it_computes_and_keeps_what_waits",
+                "tests/faults/test_engine_process.py"
+                "::test_an_engine_without_addresses_ends_and_what_waits_is_answered",
+                "tests/engines/remote/test_next_process.py",
+            ),
+            "`/health/ready` is 503 with the cause, then `/health` is `degraded` for a minute; "
+            "`plumbline_engine_deaths_total` by cause; log with the lines that ran",
+        ),
+        Fault(
+            "The process of the engine hangs in native code",
+            "requests end with an error after `--stuck-after`; the process is killed after three times as long",
+            "3 × `--stuck-after`, then as when it dies",
+            (
+                "tests/faults/test_engine_process.py"
+                "::test_an_engine_that_is_silent_for_good_is_killed_and_started_again",
+            ),
+            "`/health/ready` is 503; `plumbline_engine_deaths_total`; log",
+        ),
+        Fault(
+            "A request ends the engine's process each time",
+            "twice as above; from the third time on that request gets a 400 (`request_quarantined`), for an "
+            "hour",
+            "as above",
+            (
+                "tests/faults/test_engine_process.py::test_a_request_that_ends_the_engine_each_time_is_refused",
+                "tests/server/start/test_deaths.py",
+            ),
+            "`plumbline_engine_quarantined_requests`; log",
+        ),
+        Fault(
+            "The process of the engine dies three times within a minute",
+            "503, then the server ends with status 1",
+            "a start of the server",
+            (
+                "tests/faults/test_engine_process.py"
+                "::test_three_ends_within_a_minute_end_the_server_with_a_reason",
+            ),
+            "`/health/live` is 503; the log says why",
         ),
         Fault(
             "The cache is out of blocks",
@@ -99,10 +146,13 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "`vllm:num_preemptions_total`",
         ),
         Fault(
-            "Memory is short when a request is admitted",
+            "Memory is short when a request is admitted, or in a step",
             "that request gets a 500",
             "at once",
-            ("tests/faults/test_engine.py::test_memory_that_is_short_at_an_admission_ends_one_request",),
+            (
+                "tests/faults/test_engine.py::test_memory_that_is_short_at_an_admission_ends_one_request",
+                "tests/faults/test_engine_process.py::test_memory_that_is_short_in_a_step_ends_one_request",
+            ),
             "log; `plumbline_engine_failed_steps_total`",
         ),
         Fault(
@@ -155,7 +205,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             ("tests/engines/remote/test_remote.py::test_a_reader_that_is_far_behind_holds_the_engine",),
         ),
         Fault(
-            "The first process is killed, which has the engine and the hub of claims",
+            "The first process is killed, which keeps the engine and has the hub of claims",
             "streams end with an error event; all API servers end, and the port is free",
             "a start of the server",
             (
@@ -182,6 +232,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "a start of the server; the failed responses within 15 s",
             (
                 "tests/faults/test_processes.py::test_a_server_that_is_killed_has_what_it_acknowledged",
+                "tests/faults/test_engine_process.py::test_no_process_outlives_a_server_that_is_killed",
                 "tests/store/test_durability.py::test_what_was_acknowledged_survives_kills",
             ),
         ),
@@ -192,6 +243,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "–",
             (
                 "tests/faults/test_processes.py::test_a_signal_ends_streams_with_an_error_event",
+                "tests/faults/test_engine_process.py::test_no_process_outlives_a_server_that_ends",
                 "tests/server/http/test_listener.py::test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest",
                 "tests/server/http/test_listener.py::test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event",
                 "tests/server/http/test_hangup.py",

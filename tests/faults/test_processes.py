@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.servers.family import engine_of
 from support.servers.recovery import recovering
 
 from .running import CHAT, Running, bystander, running, streamed, wait_for
@@ -57,7 +59,8 @@ def test_an_engine_process_that_is_stopped_ends_streams_and_comes_back(tmp_path:
         whole = streamed(server.url)
         chat, ready = f"{server.url}/v1/chat/completions", f"{server.url}/health/ready"
         with stream(server) as events:
-            server.signal(signal.SIGSTOP)
+            engine = engine_of(server.process.pid)
+            os.kill(engine, signal.SIGSTOP)
             try:
                 assert last(events)["error"]["message"] == "The engine's process does not answer."
                 assert client.post(chat, json=CHAT).status_code in (500, 503)
@@ -66,7 +69,7 @@ def test_an_engine_process_that_is_stopped_ends_streams_and_comes_back(tmp_path:
                 refused = client.post(chat, json=CHAT)
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             finally:
-                server.signal(signal.SIGCONT)
+                os.kill(engine, signal.SIGCONT)
         with recovering("The engine's process of several API servers is stopped"):
             wait_for(lambda: client.get(ready).status_code == 200)
         assert streamed(server.url, client) == whole
@@ -76,14 +79,14 @@ def test_an_engine_process_that_is_stopped_ends_streams_and_comes_back(tmp_path:
 
 
 def test_a_first_process_that_is_killed_ends_streams_and_frees_its_port(tmp_path: Path) -> None:
-    """It has the engine and the hub of claims, so its API servers end as well."""
+    """It keeps the engine's process and has the hub of claims, so its API servers end as well."""
     body = {"model": "pocket", "input": "hi", "max_output_tokens": 16}
     with running(tmp_path, "--api-servers=2") as server:
         made = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
         with stream(server) as events:
             server.signal(signal.SIGKILL)
             assert last(events)["error"]["message"] == "The engine's process has ended."
-        with recovering("The first process is killed, which has the engine and the hub of claims"):
+        with recovering("The first process is killed, which keeps the engine and has the hub of claims"):
             server.process.wait(60)
             wait_for(lambda: not answers(server))
     with running(tmp_path, "--api-servers=2", port=server.port) as again:

@@ -180,7 +180,10 @@ def _serve(options: Sequence[str], change: Change | None, notes: LineNotes | Non
         if change is not None:
             put(change)
         from plumbline.cli import main
+        from plumbline.server.loading.model import load
+        from plumbline.server.start import run
 
+        run.load_apart = load  # The fault is in this process only.
         status = main(["serve", "--served-model-name", MODEL, *options])
     finally:
         os._exit(status)  # Nothing of the parent must run: no finaliser, no exit handler.

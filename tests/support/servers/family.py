@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["engine_of", "engines_of", "family", "status_field"]
+__all__ = ["engine_of", "engines_of", "family", "status_field", "thread_count"]
 
 _ENGINE = b"plumbline.server.start.engine_process.process"
 
@@ -41,7 +41,7 @@ def engine_of(pid: int) -> int:
 
 
 def status_field(pid: int, name: str) -> int:
-    """Return the kilobytes of a field of `/proc/PID/status` for a server's processes together."""
+    """Return the sum of a field of `/proc/PID/status` over a server's processes; kilobytes for memory."""
     total = 0
     for each in family(pid):
         try:
@@ -50,3 +50,8 @@ def status_field(pid: int, name: str) -> int:
             continue
         total += next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
     return total
+
+
+def thread_count(pid: int) -> int:
+    """Return the number of threads of a server's processes."""
+    return status_field(pid, "Threads")

@@ -63,9 +63,8 @@ def digest(message: Question) -> bytes:
 
 
 def _request_facts(request: GenerateRequest) -> object:
-    # A map must have texts as keys to be encoded in one order.
+    bias = sorted(request.sampling.logit_bias.items())  # The encoder sorts mappings with names only.
     sampling = msgspec.structs.replace(request.sampling, seed=None, logit_bias={})
-    bias = sorted(request.sampling.logit_bias.items())
     files = None if request.media is None else _media_facts(request.media)
     return request.prompt_token_ids, sampling, bias, request.adapter, files
 

@@ -167,7 +167,9 @@ class Link:
     async def _connect_again(self) -> Connection[FromHost] | None:
         """Return a connection to the next process; None if there will be none."""
         try:
-            connection, self._hello = await _connected(self._path, self._note)
+            connection, self._hello = await _connected(
+                self._path, self._note, _HANGS * self._silent_after, self.on_hang
+            )
         except (OSError, FrameError):
             return None
         return connection
@@ -222,17 +224,25 @@ async def _greeting(path: Path) -> tuple[Connection[FromHost], Hello]:
 
 
 async def _connected(
-    path: Path, note: Callable[[History], None] = lambda found: None
+    path: Path,
+    note: Callable[[History], None] = lambda found: None,
+    longest: float | None = None,
+    hangs: Callable[[str], None] = lambda reason: None,
 ) -> tuple[Connection[FromHost], Hello]:
     """Connect, also to a process that is only started.
 
     Args:
         path: the socket.
         note: called with the history each time that no process is there yet.
+        longest: seconds for the greeting of a process that listens; None for any number.
+        hangs: called when a process does not greet in time.
     """
     while True:
         try:
-            return await _greeting(path)
+            async with asyncio.timeout(longest):
+                return await _greeting(path)
+        except TimeoutError:
+            hangs(f"did not answer for {longest:.0f} s")
         except (OSError, FrameError):
             found = history.read(history_of(path))
             if found is None or found.failed:

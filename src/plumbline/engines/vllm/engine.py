@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,7 @@ class VllmEngine:
         params = vllm_parameters(sampling, self._info.eos_token_ids, spec, on_gpu=self._on_gpu)
         self._check_alive()
         self.admission.enter(request)
+        self._mark_running()
         lora, entered = None, False
         try:
             if self._adapters is not None:
@@ -214,6 +216,12 @@ class VllmEngine:
             if self._adapters is not None and entered:
                 self._adapters.leave(lora)
             self.admission.leave(request)
+            self._mark_running()
+
+    def _mark_running(self) -> None:
+        """Mark what vLLM computes: it takes requests in the order of their arrival, and does not say which run."""
+        for request_id in islice(self.admission.ids, self._info.max_num_seqs):
+            self.admission.mark(request_id, True)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """See `plumbline.engines.port.Engine.load_adapter`."""
@@ -292,6 +300,7 @@ class VllmEngine:
         idle_since = max((each.last_step for each in counters), default=0.0)
         return EngineStats(
             alive=self._llm is not None and not self._llm.errored and not self._closed,
+            failure="vLLM has failed; its log above has the reason",
             seconds_since_step=max(0.0, time.monotonic() - idle_since) if in_flight else 0.0,
             num_running=running,
             num_waiting=in_flight - running,

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import uvicorn
@@ -142,8 +142,35 @@ def _may_compile(start: Start) -> bool:
     )
 
 
+def _end_without_memory(reports: _Reports) -> None:
+    """End this process when its event loop has no memory: its connections would break, and it would go on half alive.
+
+    A step without memory raises to the engine, which fails one request.
+    """
+    last = Failed("there was no memory for its event loop")
+
+    def end() -> NoReturn:
+        with contextlib.suppress(BaseException):
+            reports.send(last)
+        os._exit(1)
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), MemoryError):
+            end()
+        loop.default_exception_handler(context)
+
+    def unraisable(found: sys.UnraisableHookArgs) -> None:
+        if isinstance(found.exc_value, MemoryError):
+            end()
+        sys.__unraisablehook__(found)
+
+    asyncio.get_running_loop().set_exception_handler(handle)
+    sys.unraisablehook = unraisable  # uvloop's callbacks cannot raise.
+
+
 async def _serve(start: Start, engine: WithAdmission, reason: str, reports: _Reports) -> int:
     make_collections_rare()
+    _end_without_memory(reports)
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     private = Path(start.private)
