@@ -177,4 +177,4 @@ def test_digests_are_of_what_is_computed(
     assert digest(Generate(1, one)) == digest(Generate(stream, again))
     same = (one.prompt_token_ids, one.sampling) == (other.prompt_token_ids, other.sampling)
     assert (digest(Generate(1, one)) == digest(Generate(1, other))) == same
-    assert digest(CheckGrammar(1, "a")) != digest(CheckGrammar(1, "b"))
+    assert digest(CheckGrammar(1, "a", "c")) != digest(CheckGrammar(1, "b", "c"))
