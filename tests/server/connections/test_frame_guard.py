@@ -4,7 +4,7 @@ Laws:
     1. However bytes are cut, the parser gets all of them, in slices of `SLICE_FRAMES` frames at most.
     2. Nothing of a message passes before it is admitted, and a message is never larger than what was reserved.
     3. A message has `MAX_SMALL_FRAGMENTS` small fragments at most, whatever its fragments have.
-    4. A client sends `FRAMES_PER_SECOND` in the long run, over all its connections.
+    4. A client sends so many frames a second in the long run, over all its connections.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 
 from plumbline.server.start.connections.frame_guard import (
-    FRAMES_PER_SECOND,
     MAX_SMALL_FRAGMENTS,
     SLICE_FRAMES,
     SMALL,
     FrameGuard,
-    FrameRate,
     TooManyFragmentsError,
 )
+from plumbline.server.start.connections.pace import FRAMES, Pace
 
 MOST = 100_000
 
@@ -132,10 +131,10 @@ def test_large_fragments_are_not_counted() -> None:
 def test_a_client_sends_so_many_frames_a_second(slices: list[tuple[int, float]]) -> None:
     """Law 4."""
     now = 0.0
-    rate = FrameRate(lambda: now)
+    pace = Pace(FRAMES, lambda: now)
     sent = 0
     for frames, idle in slices:
         now += idle
         sent += frames
-        now += rate.take(frames)
-        assert sent <= 256 + FRAMES_PER_SECOND * now + 1e-6
+        now += pace.take(frames)
+        assert sent <= FRAMES[1] + FRAMES[0] * now + 1e-6

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 from plumbline.server.limits.held_bytes import ByteBudget, Reservation
+from plumbline.server.start.connections.pace import FRAMES, Pace
 from plumbline.wire.errors import ApiError, envelope
 
 __all__ = ["Connection"]
@@ -21,6 +24,10 @@ class Connection(asyncio.Protocol):
     """Seconds in which a client must make room for more of its answer."""
     budget = ByteBudget()
     """The bytes that clients make this process hold; each configuration has its own."""
+    paces: ClassVar[WeakValueDictionary[str, Pace]] = WeakValueDictionary()
+    """By client, while it has a connection; each configuration has its own."""
+    pieces = FRAMES
+    _pace: Pace | None = None
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     client: tuple[str, int] | None
@@ -50,6 +57,14 @@ class Connection(asyncio.Protocol):
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
+
+    @property
+    def pace(self) -> Pace:
+        """The pace of the client."""
+        if self._pace is None:
+            self._pace = self.paces.get(self.held.client) or Pace(self.pieces)
+            self.paces[self.held.client] = self._pace
+        return self._pace
 
     @property
     def is_over(self) -> bool:

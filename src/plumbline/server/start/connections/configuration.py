@@ -16,8 +16,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from plumbline.server.limits.held_bytes import ByteBudget
 from plumbline.server.middleware.answers import Answer
 from plumbline.server.settings import Settings
-from plumbline.server.start.connections.frame_guard import FrameRate
 from plumbline.server.start.connections.http import HttpConnection
+from plumbline.server.start.connections.pace import Pace
 from plumbline.server.start.connections.websocket import WebSocketConnection
 
 __all__ = ["GRACE", "configuration"]
@@ -55,10 +55,11 @@ def configuration(
         max_connections = settings.max_connections
         header_timeout = settings.header_timeout
         max_ignored = 2 * settings.max_body_bytes
+        paces: ClassVar[WeakValueDictionary[str, Pace]] = WeakValueDictionary()
 
     class Socket(WebSocketConnection):
         body_timeout = settings.body_timeout
-        rates: ClassVar[WeakValueDictionary[str, FrameRate]] = WeakValueDictionary()
+        paces: ClassVar[WeakValueDictionary[str, Pace]] = WeakValueDictionary()
 
     Http.budget = Socket.budget = budget
     config = uvicorn.Config(

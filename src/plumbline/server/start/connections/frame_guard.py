@@ -7,16 +7,11 @@ doing I/O, and stops before each message, so that the room for it can be reserve
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 __all__ = [
-    "FRAMES_PER_SECOND",
     "MAX_SMALL_FRAGMENTS",
     "SLICE_FRAMES",
     "SMALL",
     "FrameGuard",
-    "FrameRate",
     "TooManyFragmentsError",
 ]
 
@@ -26,9 +21,6 @@ SMALL = 1024
 """Bytes of payload; fragments with fewer are small."""
 MAX_SMALL_FRAGMENTS = 256
 """Of one message. Clients cut messages by the size of a buffer, which is larger than `SMALL`."""
-FRAMES_PER_SECOND = 1_000
-"""Frames of all connections of a client, a twentieth of what one core parses."""
-_BURST = 256
 _CONTROL = 8
 """The least opcode of frames that are not parts of messages."""
 
@@ -126,19 +118,3 @@ class FrameGuard:
             if self._small > MAX_SMALL_FRAGMENTS:
                 raise TooManyFragmentsError
         return True
-
-
-class FrameRate:
-    """The frames that a client may send in a second, over all its connections."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._level = float(_BURST)
-        self._at = clock()
-
-    def take(self, frames: int) -> float:
-        """Count frames; returns the seconds until the client may send more."""
-        now = self._clock()
-        self._level = min(_BURST, self._level + (now - self._at) * FRAMES_PER_SECOND) - frames
-        self._at = now
-        return max(0.0, -self._level / FRAMES_PER_SECOND)

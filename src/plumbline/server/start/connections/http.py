@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from plumbline.server.limits.held_bytes import Reservation
 from plumbline.server.middleware.answers import Answer
 from plumbline.server.start.connections.base import Connection
+from plumbline.server.start.connections.pace import CHUNKS
 from plumbline.server.start.connections.request_guard import MAX_HEAD, RequestGuard
 from plumbline.wire.errors import ApiError, engine_unavailable
 
@@ -88,6 +89,7 @@ class HttpConnection(Connection, HttpToolsProtocol):
 
     max_connections = 0
     header_timeout = 0.0
+    pieces = CHUNKS
     max_ignored = 1 << 20
     """Bytes that are read of a body after its answer; a client that is still sending would see a reset instead."""
     refuse: Callable[[Any], Answer | None] = staticmethod(lambda scope: None)
@@ -146,11 +148,10 @@ class HttpConnection(Connection, HttpToolsProtocol):
         if self._pumping or self._next_slice is not None:
             return  # The first: the parser has a request that was answered at once.
         self._pumping = True
-        until = self._guard.chunks + _SLICE_CHUNKS
+        before = self._guard.chunks
         try:
             while self._may_parse:
-                if self._guard.chunks >= until:
-                    self._next_slice = self.loop.call_soon(self._go_on)
+                if self._guard.chunks - before >= _SLICE_CHUNKS:
                     break
                 piece = self._guard.take()
                 if piece is None:
@@ -169,12 +170,19 @@ class HttpConnection(Connection, HttpToolsProtocol):
             self.refuse_rest(error)
         finally:
             self._pumping = False
+        self._rest_after(self._guard.chunks - before)
         self._flow.holds = self._guard.held > MAX_HEAD or self._next_slice is not None
         if self._flow.holds:
             self._flow.pause_reading()
         elif self._is_idle:
             self._flow.resume_reading()
         self.count()
+
+    def _rest_after(self, chunks: int) -> None:
+        """Let others have their turn after a slice, and a client of many tiny chunks wait."""
+        wait = self.pace.take(chunks) if chunks else 0.0
+        if (wait or chunks >= _SLICE_CHUNKS) and self._next_slice is None and not self.is_over:
+            self._next_slice = self.loop.call_later(wait, self._go_on)
 
     @property
     def _may_parse(self) -> bool:

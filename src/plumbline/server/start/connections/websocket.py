@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
-from weakref import WeakValueDictionary
+from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
@@ -16,7 +15,6 @@ from plumbline.server.start.connections.frame_guard import (
     SLICE_FRAMES,
     SMALL,
     FrameGuard,
-    FrameRate,
     TooManyFragmentsError,
 )
 from plumbline.wire.errors import ApiError
@@ -39,9 +37,6 @@ class WebSocketConnection(Connection, WebSocketsSansIOProtocol):
 
     body_timeout = 0.0
     """Seconds in which a message may be silent, or late by as much; 0 means no limit."""
-    rates: ClassVar[WeakValueDictionary[str, FrameRate]] = WeakValueDictionary()
-    """By client, while it has a connection; each configuration has its own."""
-    _rate: FrameRate | None = None
     _partial = 0
     """Bytes that are reserved for a message of which a part has come."""
     _awaits_room = False
@@ -117,7 +112,7 @@ class WebSocketConnection(Connection, WebSocketsSansIOProtocol):
             finally:
                 self._pumping = False
             parsed = self._guard.frames - before
-            wait = self._frame_rate.take(parsed)
+            wait = self.pace.take(parsed)
             if (wait or parsed >= SLICE_FRAMES) and not self.is_over:
                 self._next_slice = self.loop.call_later(wait, self._go_on)
             self._watch_message()
@@ -158,19 +153,12 @@ class WebSocketConnection(Connection, WebSocketsSansIOProtocol):
         else:
             self.transport.resume_reading()
 
-    @property
-    def _frame_rate(self) -> FrameRate:
-        if self._rate is None:
-            self._rate = self.rates.get(self.held.client) or FrameRate()
-            self.rates[self.held.client] = self._rate
-        return self._rate
-
     def _reserve(self, size: int) -> None:
         """Take the next message when there is room for all of it: halves of many messages could fill all room."""
         client = self.scope["state"].get(HELD_FOR, self.held.client)
         if client != self.held.client:  # Its key is known now.
             self.held.move(client)
-            self._rate = None
+            self._pace = None
 
         def admit() -> None:
             self._awaits_room = False
