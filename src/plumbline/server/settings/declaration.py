@@ -118,8 +118,8 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
     trust_request_chat_template: Annotated[
         bool,
         _access(
-            "render with the chat_template of a request; a template can keep a thread busy for 10 s, "
-            "and take memory"
+            "render with the chat_template of a request; each runs in a process with 10 s of CPU time "
+            "and 1 GiB of memory"
         ),
     ] = False
     strict: Annotated[
