@@ -215,7 +215,9 @@ def _popen(socket_: socket.socket) -> subprocess.Popen[bytes]:
             "OMP_NUM_THREADS": "1",
             "RAYON_NUM_THREADS": "1",
         },
-        start_new_session=True,  # An interrupt on the terminal is for the server, which ends it.
+        # An interrupt on the terminal is for the server, which ends it. In a session of its own, Linux would weigh its
+        # priority against nothing else ("autogroups").
+        process_group=0,
     )
 
 
