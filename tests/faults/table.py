@@ -244,6 +244,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             (
                 "tests/faults/test_processes.py::test_a_signal_ends_streams_with_an_error_event",
                 "tests/faults/test_engine_process.py::test_no_process_outlives_a_server_that_ends",
+                "tests/faults/test_engine_process.py::test_a_signal_to_all_processes_lets_streams_finish",
                 "tests/server/http/test_listener.py::test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest",
                 "tests/server/http/test_listener.py::test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event",
                 "tests/server/http/test_hangup.py",

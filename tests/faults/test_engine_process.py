@@ -287,6 +287,24 @@ def test_an_engine_without_addresses_ends_and_what_waits_is_answered(tmp_path: P
         assert ask(server, "/v1/completions", SHORT, False)[0] == 200
 
 
+@pytest.mark.parametrize("what", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_all_processes_lets_streams_finish(what: signal.Signals, tmp_path: Path) -> None:
+    """As systemd sends it: the server has `--shutdown-timeout` seconds, and so has its engine."""
+    with running(tmp_path) as server, ThreadPoolExecutor(1) as threads:
+        path = "/v1/chat/completions"
+        whole = texts(ask(server, path, 600, True)[1])
+        stream = threads.submit(ask, server, path, 600, True)
+        wait_for(lambda: server.metric("plumbline_num_requests_running") == 1)
+        os.kill(engine_of(server.process.pid), what)
+        if what != signal.SIGHUP:
+            server.signal(what)
+        status, found = stream.result()
+        assert (status, texts(found)) == (200, whole)
+        if what != signal.SIGHUP:
+            assert server.process.wait(60) in (0, -what)
+        assert "was killed" not in server.log
+
+
 def test_an_engine_that_is_silent_for_good_is_killed_and_started_again(tmp_path: Path) -> None:
     with running(tmp_path, "--stuck-after=1") as server:
         engine = engine_of(server.process.pid)

@@ -190,6 +190,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """How often the engine's process has ended, by the name of the signal, or `error`."""
     last_death: str = ""
     """How it has ended, if that was within the last minute."""
+    memory_bytes: int = 0
+    """Of the engine's process; 0 if it is that of the server, or not known."""
+    device_memory: tuple[int, int] | None = None
+    """Used and total bytes of the accelerator of the engine's process."""
     num_quarantined: int = 0
     """Requests that are refused because the engine's process ended under them twice."""
     num_hanging_images: int = 0

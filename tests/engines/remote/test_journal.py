@@ -1,12 +1,15 @@
-"""The digest of a request is made of all that the engine computes, and of nothing else.
+"""The journal says what an engine was computing, by digests of all that it computes and of nothing else.
 
 Laws:
     1. Every request has a digest, whatever its sampling parameters are.
     2. Ids, clients, seeds and the order of a map do not change it; everything else does.
+    3. Exactly what is marked is read as being computed, whatever came before.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -14,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.engines.port import GenerateRequest, SamplingParams
-from plumbline.engines.remote.journal import digest
+from plumbline.engines.remote import journal
+from plumbline.engines.remote.journal import Entry, Journal, digest
 from plumbline.engines.remote.messages import Generate
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
@@ -55,3 +59,30 @@ def test_what_is_computed_changes_the_digest(one: dict[str, Any], other: dict[st
     same = SamplingParams(**one) == SamplingParams(**other)
     assert (hashed(request(one)) == hashed(request(other))) == same
     assert hashed(request(one)) != hashed(request(one, prompt=(1, 3)))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["enter", "mark", "unmark", "leave"]), st.integers(0, 5)), max_size=30)
+)
+def test_a_journal_says_what_is_computed(steps: list[tuple[str, int]]) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "journal"
+        journal.create(path)
+        written = Journal(path)
+        model: dict[int, bool] = {}
+        for step, number in steps:
+            name = str(number)
+            match step:
+                case "enter":
+                    written.enter(name, Entry(1, number, bytes([number] * 16)))
+                    model.setdefault(number, False)
+                case "leave":
+                    written.leave(name)
+                    model.pop(number, None)
+                case _:
+                    written.mark(name, step == "mark")
+                    if number in model:
+                        model[number] = step == "mark"
+            found = {entry.stream: entry for entry in journal.read(path)}
+            assert set(found) == {number for number, works in model.items() if works}
+            assert all(entry.digest == bytes([number] * 16) for number, entry in found.items())

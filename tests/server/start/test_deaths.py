@@ -4,33 +4,17 @@
 2. A request is refused exactly if the process ended under it at least twice, the last time within an hour, and no
    process computed it to its end after the first.
 3. What is remembered is bounded.
-4. The journal says what is being computed, whatever came before; two requests have one digest exactly if they
-   compute the same.
 """
 
 from __future__ import annotations
 
 import signal
 from collections import Counter
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.engines.port import (
-    Dry,
-    GenerateRequest,
-    Mirostat,
-    SamplerChain,
-    SamplingParams,
-    ThinkingBudget,
-)
-from plumbline.engines.remote import journal
-from plumbline.engines.remote.journal import Entry, Journal, digest
-from plumbline.engines.remote.messages import CheckGrammar, Generate
 from plumbline.server.start.engine_process.deaths import Deaths, Suspects, cause_of, kind_of
 
 
@@ -113,68 +97,3 @@ def test_what_is_remembered_is_bounded() -> None:
         suspects.add([number.to_bytes(4)])
     assert len(suspects.known) == 4096
     assert (9_999).to_bytes(4) in suspects.known
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(["enter", "mark", "unmark", "leave"]), st.integers(0, 5)), max_size=30)
-)
-def test_a_journal_says_what_is_computed(steps: list[tuple[str, int]]) -> None:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "journal"
-        journal.create(path)
-        written = Journal(path)
-        model: dict[int, bool] = {}
-        for step, number in steps:
-            name = str(number)
-            match step:
-                case "enter":
-                    written.enter(name, Entry(1, number, bytes([number] * 16)))
-                    model.setdefault(number, False)
-                case "leave":
-                    written.leave(name)
-                    model.pop(number, None)
-                case _:
-                    written.mark(name, step == "mark")
-                    if number in model:
-                        model[number] = step == "mark"
-            found = {entry.stream: entry for entry in journal.read(path)}
-            assert set(found) == {number for number, works in model.items() if works}
-            assert all(entry.digest == bytes([number] * 16) for number, entry in found.items())
-
-
-_sampling = st.builds(
-    SamplingParams,
-    temperature=st.sampled_from([0.0, 1.0]),
-    logit_bias=st.dictionaries(st.integers(0, 3), st.just(1.0), max_size=2),
-    stop_token_ids=st.frozensets(st.integers(0, 3)),
-    grammar=st.sampled_from([None, "a", "b"]),
-    allowed_token_ids=st.none() | st.frozensets(st.integers(0, 3)),
-    bad_words=st.sampled_from([(), ((1, 2),)]),
-    chain=st.sampled_from(
-        [None, SamplerChain(dry=Dry(multiplier=1.0)), SamplerChain(mirostat=Mirostat(version=2))]
-    ),
-    thinking_budget=st.sampled_from([None, ThinkingBudget(begin=((1,),), end=(2,), max_tokens=3)]),
-)
-_requests = st.builds(
-    GenerateRequest,
-    request_id=st.text(max_size=3),
-    client=st.text(max_size=3),
-    prompt_token_ids=st.lists(st.integers(0, 2), max_size=3).map(tuple),
-    sampling=_sampling,
-)
-
-
-@given(_requests, _requests, st.integers(), st.integers())
-def test_digests_are_of_what_is_computed(
-    one: GenerateRequest, other: GenerateRequest, seed: int, stream: int
-) -> None:
-    again = msgspec.structs.replace(
-        one,
-        request_id="x",
-        client="y",
-        sampling=msgspec.structs.replace(one.sampling, seed=seed & (2**62)),
-    )
-    assert digest(Generate(1, one)) == digest(Generate(stream, again))
-    same = (one.prompt_token_ids, one.sampling) == (other.prompt_token_ids, other.sampling)
-    assert (digest(Generate(1, one)) == digest(Generate(1, other))) == same
-    assert digest(CheckGrammar(1, "a", "c")) != digest(CheckGrammar(1, "b", "c"))

@@ -19,12 +19,14 @@ from plumbline.engines.port import (
     Engine,
     EngineClosedError,
     EngineFullError,
+    EngineStats,
     GenerateRequest,
     MediaPrompt,
     RefusedRequestError,
     TokenChunk,
 )
 from plumbline.engines.remote.journal import Question, Suspicion
+from plumbline.engines.remote.memory import MemoryUse
 from plumbline.engines.remote.messages import (
     Abort,
     AbortNamed,
@@ -133,6 +135,7 @@ class _Shared:
         self.adapters = adapters
         self.suspicion = suspicion
         self.process = process
+        self.memory = MemoryUse()
         self.users: set[_User] = set()
         self.clients = Arrivals()
         """The requests of all users that are being prepared or generated."""
@@ -333,7 +336,7 @@ class _User:
             while True:
                 began = time.thread_time()
                 rooms, others = self._rooms()
-                self._connection.send(Statistics(self._engine.stats(), rooms, others, self._num_arrivals))
+                self._connection.send(Statistics(self._stats(), rooms, others, self._num_arrivals))
                 self._is_short = bool(rooms) or others is not None
                 spent = time.thread_time() - began
                 await self._connection.drained()
@@ -342,6 +345,13 @@ class _User:
                     async with asyncio.timeout(_STATISTICS_SECONDS):
                         await self._news.wait()
                 self._news.clear()
+
+    def _stats(self) -> EngineStats:
+        memory = self._shared.memory
+        memory.measure()
+        return msgspec.structs.replace(
+            self._engine.stats(), memory_bytes=memory.resident, device_memory=memory.device
+        )
 
     def _rooms(self) -> tuple[dict[str, Room], Room | None]:
         """Return the room of each client that has less than the others, and the room of the others.

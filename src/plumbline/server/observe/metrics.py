@@ -385,6 +385,14 @@ class _EngineCollector(Collector):
         yield deaths
         yield _family(
             GaugeMetricFamily(
+                "plumbline_engine_resident_memory_bytes",
+                "Memory of the engine's process; `process_resident_memory_bytes` is that of the server",
+                labels=["model_name"],
+            ),
+            {name: float(found.memory_bytes) for name, found in stats.items()},
+        )
+        yield _family(
+            GaugeMetricFamily(
                 "plumbline_engine_quarantined_requests",
                 "Requests that are refused for an hour because the engine's process ended under them twice",
                 labels=["model_name"],

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from plumbline import __version__
 from plumbline.engines.port import Engine, EngineInfo
+from plumbline.engines.remote.memory import MemoryUse
 from plumbline.server.models import Models
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.settings import Settings
@@ -57,7 +54,7 @@ class Status(msgspec.Struct, kw_only=True):
     processes: int
     """How many processes answer clients; memory and requests are those of one of them."""
     memory_bytes: int | None
-    """Of this process; None where the system does not tell."""
+    """Of this process and those of its engines; None where the system does not tell."""
     device_memory: tuple[int, int] | None
     """Used and total bytes of the accelerator; None on a CPU."""
     stores: bool
@@ -70,12 +67,15 @@ def status_of(
     models: Models[Any], settings: Settings, recent: RecentRequests, stores: bool, key: Key
 ) -> Status:
     """Return the state of the server, as far as requests with a key may see it."""
+    stats = [engine.stats() for engine in models.engines]
+    own = MemoryUse()
+    own.measure()
     return Status(
         version=__version__,
         python=platform.python_version(),
         processes=settings.api_servers,
-        memory_bytes=_memory(),
-        device_memory=_device_memory(),
+        memory_bytes=own.resident + sum(each.memory_bytes for each in stats) or None,
+        device_memory=next((each.device_memory for each in stats if each.device_memory), own.device),
         stores=stores,
         models=[
             ModelFacts(
@@ -103,18 +103,3 @@ def _engine(engine: Engine, why: str) -> EngineFacts:
         cache_tokens=info.num_blocks * info.block_size,
         cache_bytes=info.cache_bytes,
     )
-
-
-def _memory() -> int | None:
-    with suppress(OSError, ValueError, IndexError, AttributeError):
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    return None
-
-
-def _device_memory() -> tuple[int, int] | None:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    free, total = torch.cuda.mem_get_info()
-    return total - free, total

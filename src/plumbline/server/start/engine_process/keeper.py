@@ -38,8 +38,8 @@ __all__ = ["EngineProcess", "reported"]
 
 _log = logging.getLogger("plumbline.engines")
 
-_LONGEST_FOLDER = 80
-"""Bytes; the path of a Unix socket has 107 at most."""
+_LONGEST_FOLDER = 70
+"""Bytes of the path of a folder for temporary files; that of a Unix socket has 107 at most."""
 _STOP_SECONDS = 60.0
 """Seconds for an engine to end its step, and what else it has started; then it is killed."""
 _LAST_REPORTS = 2.0
@@ -84,9 +84,16 @@ class _Process:
             self._process.stdin.flush()
         threading.Thread(target=self._wait, name="engine-end", daemon=True).start()
 
-    def signal(self, what: signal.Signals) -> None:
-        """Send a signal, unless the process has ended."""
-        self._process.send_signal(what)
+    def stop(self) -> None:
+        """Let the process end by itself."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # It has ended already.
+            self._process.stdin.write(b"stop\n")
+            self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """Kill the process, unless it has ended."""
+        self._process.kill()
 
     def _read(self, reading: int) -> None:
         with open(reading, "rb") as lines:
@@ -115,9 +122,7 @@ class EngineProcess:
     """
 
     def __init__(self, start: Start) -> None:
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="plumbline-", dir=_short_folder(), ignore_cleanup_errors=True
-        )
+        self._folder = _private_folder()
         self._private = Path(self._folder.name)
         self.socket = self._private / "engine.sock"
         """The engine's socket."""
@@ -188,27 +193,30 @@ class EngineProcess:
             reason: why, as the end of a sentence about the process.
         """
         self._killed_because = reason
-        self._process.signal(signal.SIGKILL)
+        self._process.kill()
 
     def stop(self) -> None:
         """End the process, and wait for its end. Idempotent."""
         with self._lock:
             self._stopping = True
             process = self._process
-        process.signal(signal.SIGTERM)
+        process.stop()
         if not self._ended.wait(_STOP_SECONDS):
             _log.error("the engine's process has not ended within %.0f s, and is killed", _STOP_SECONDS)
-            process.signal(signal.SIGKILL)
+            process.kill()
             self._ended.wait(_STOP_SECONDS)
         self._folder.cleanup()
 
     def end(self) -> None:
         """Kill the process, which is not started again, and wait for its end."""
-        with self._lock:
-            self._stopping = True
-        self._process.signal(signal.SIGKILL)
+        self.discard()
         self._ended.wait(_STOP_SECONDS)
         self._folder.cleanup()
+
+    def discard(self) -> None:
+        """Kill the process, which is not started again. Idempotent; it may be called anywhere."""
+        self._stopping = True
+        self._process.kill()
 
     def _launch(self) -> _Process:
         self._failure, self._killed_because = None, None
@@ -323,6 +331,25 @@ def _start_error(failed: Failed | None, status: int) -> Exception:
     return SettingsError(failed.text) if failed.explains_itself else StartError(failed.text)
 
 
-def _short_folder() -> str | None:
-    """Return the folder for temporary files; `/tmp` if sockets cannot have names below that of the environment."""
-    return None if len(tempfile.gettempdir()) < _LONGEST_FOLDER - len("/plumbline-12345678") else "/tmp"  # noqa: S108
+def _private_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make the folder that is shared with the engine's process.
+
+    A container with a read-only root may have no other place than `/dev/shm`, and the folder of the environment may
+    have too long a name for sockets.
+
+    Raises:
+        StartError: no folder can be made.
+    """
+    last: OSError | None = None
+    for folder in (None, "/tmp", "/dev/shm"):  # noqa: S108 - the name of what is made there is random, its mode 0700
+        try:
+            if len(folder or tempfile.gettempdir()) <= _LONGEST_FOLDER:
+                return tempfile.TemporaryDirectory(
+                    prefix="plumbline-", dir=folder, ignore_cleanup_errors=True
+                )
+        except OSError as error:
+            last = error
+    raise StartError(
+        f"the engine's process needs a folder for its socket, and none can be made ({last}): set TMPDIR to a "
+        f"folder that can be written, with a path of at most {_LONGEST_FOLDER} bytes"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,8 @@ class KeptEngine(RemoteEngine):
         self.socket = process.socket
         """The socket, for other processes that use the engine."""
         self._process = process
+        # A model whose load was given up is dropped without `stop`.
+        weakref.finalize(self, process.discard)
         self.link.on_hang = process.kill
 
     async def stop(self) -> None:

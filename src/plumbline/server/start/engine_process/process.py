@@ -11,6 +11,8 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -55,16 +57,22 @@ class _Reports:
         self._lock = threading.Lock()
 
     def send(self, message: Report) -> None:
-        """Send a report; a keeper that has ended ends this process in another way (`_end_with_keeper`)."""
+        """Send a report; a keeper that has ended ends this process in another way (`_Keeper`)."""
         with self._lock, contextlib.suppress(OSError):
             self._file.write(msgspec.json.encode(message) + b"\n")
 
 
 def main() -> int:
-    """Serve until SIGTERM, or until the engine fails; return the exit status."""
+    """Serve until the keeper ends this process, or until the engine fails; return the exit status."""
+    for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+        # A service manager may send them to all processes at once, and streams have `--shutdown-timeout` seconds yet.
+        if hasattr(signal, name):
+            signal.signal(
+                getattr(signal, name), _ignore
+            )  # SIG_IGN would be that of processes started here as well.
     reports = _Reports(int(sys.argv[1]))
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
-    _end_with_keeper(start.private)
+    keeper = _Keeper(start.private)
     configure(start.settings.log_format)
     faulthandler.enable()  # The log has the lines that ran when a kernel crashes.
     try:
@@ -75,7 +83,7 @@ def main() -> int:
             return 0
         engine, reason = _load(start, reports)
         with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
-            return runner.run(_serve(start, engine, reason, reports))
+            return runner.run(_serve(start, engine, reason, reports, keeper))
     except BaseException as error:
         reports.send(_failure(error))
         if start.settings.debug:
@@ -83,23 +91,38 @@ def main() -> int:
         return 1
 
 
-def _end_with_keeper(private: str) -> None:
-    """End this process when the keeper's does, however that ends: its end of the pipe closes then."""
+def _ignore(*_: object) -> None:
+    """Do nothing at a signal."""
 
-    def wait() -> None:
+
+class _Keeper:
+    """The keeper's end of standard input: a line stops this process, and the end of the pipe is that of the keeper.
+
+    Args:
+        private: the folder that is shared with the keeper, and removed when that has ended.
+    """
+
+    def __init__(self, private: str) -> None:
+        self._private = private
+        self._stop: Callable[[], object] = partial(os._exit, 0)
+        if (
+            sys.platform == "linux"
+        ):  # The kernel wakes a process that was stopped, so that the thread sees the end.
+            fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(0, _SET_SIGNAL, signal.SIGCONT)
+            fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+        threading.Thread(target=self._wait, name="keeper", daemon=True).start()
+
+    def on_stop(self, stop: Callable[[], object]) -> None:
+        """Call a function, on another thread, when the keeper stops this process; until now that ends it at once."""
+        self._stop = stop
+
+    def _wait(self) -> None:
         while os.read(0, 4096):
-            pass
-        if private:
-            shutil.rmtree(private, ignore_errors=True)
+            self._stop()
+        if self._private:
+            shutil.rmtree(self._private, ignore_errors=True)
         os._exit(1)
-
-    if (
-        sys.platform == "linux"
-    ):  # The kernel wakes a process that was stopped, so that the thread sees the end.
-        fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(0, _SET_SIGNAL, signal.SIGCONT)
-        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
-    threading.Thread(target=wait, name="keeper", daemon=True).start()
 
 
 def _load(start: Start, reports: _Reports) -> tuple[WithAdmission, str]:
@@ -168,11 +191,11 @@ def _end_without_memory(reports: _Reports) -> None:
     sys.unraisablehook = unraisable  # uvloop's callbacks cannot raise.
 
 
-async def _serve(start: Start, engine: WithAdmission, reason: str, reports: _Reports) -> int:
+async def _serve(start: Start, engine: WithAdmission, reason: str, reports: _Reports, keeper: _Keeper) -> int:
     make_collections_rare()
     _end_without_memory(reports)
     stopping = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    keeper.on_stop(partial(asyncio.get_running_loop().call_soon_threadsafe, stopping.set))
     private = Path(start.private)
     suspicion = Suspicion(
         private / "engine.journal",
