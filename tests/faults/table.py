@@ -161,7 +161,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             "at once",
             (
                 "tests/faults/test_engine.py::test_a_prompt_that_cannot_be_rendered_or_encoded_ends_one_request",
-                "tests/text/test_template_bounds.py::test_an_endless_template_ends",
+                "tests/text/test_template_bounds.py::test_a_template_that_exceeds_a_bound_is_an_error_and_the_next_one_renders",
             ),
             "log with traceback",
         ),
@@ -407,7 +407,7 @@ _HEAD = """\
 
 What the server survives, by test. Nothing that it has acknowledged is lost in any of these faults, and streams of other
 clients stay exactly as they are, unless the table says so. `nox -s faults` causes each of them, `nox -s soak` some at
-random for half an hour at saturation. `tests/faults/table.py` writes this page.
+random for an hour at saturation, beside hostile requests. `tests/faults/table.py` writes this page.
 
 "Measured" is the longest time from the end of a fault to the first answer that is as before, in the last recorded run
 (`nox -s faults -- --record`, on two cores shared with other work). It includes the start of a process where there is
