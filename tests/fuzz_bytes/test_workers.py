@@ -33,7 +33,8 @@ from .damage import damaged, damaged_json, explore
 TEMPLATES = Path(__file__).parents[1] / "text" / "templates"
 _SOURCES = [path.read_bytes() for path in sorted(TEMPLATES.glob("*.jinja"))[:12]]
 _SOURCES += [
-    b"{% set ns = namespace(x=[1]) %}{% for i in range(30) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}",
+    b"{% set ns = namespace(x=[1]) %}{% for i in range(30) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+    b"{{ ns.x | tojson }}",
     b"{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(12) }}",
     b"{{ '%5d|%s' % (3, 'x') }}{{ '{:>4}{}'.format(1, 'y') }}{{ 'a b' | wordwrap(1) | urlize }}{{ 2 ** 9 }}",
     b"{{ messages | map(attribute='content') | join('-') | replace('a', 'bb') | center(30) | indent(2) }}",

@@ -44,11 +44,12 @@ MAX_EMPTY = 64
 CHUNKS = 64
 """Chunks in one piece at most."""
 
-_BARE_LF = re.compile(rb"(?<!\r)\n")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n")
 _BEGIN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}( |\Z)")
 """A method, as far as it has come."""
 _LENGTH = re.compile(rb"[0-9]{1,18}")
+_FRAMING = re.compile(rb"\n(content-length|transfer-encoding|upgrade|connection):([^\r\n]*)", re.IGNORECASE)
+"""The headers that decide where a request ends."""
 _UPGRADE = re.compile(rb"\r\n(?i:upgrade):[^\r\n]*")
 
 
@@ -133,7 +134,7 @@ class RequestGuard:
         start = max(0, self._searched - 3)
         end = buffer.find(b"\r\n\r\n", start) + 4
         known = end if end > 3 else len(buffer)
-        _check_lines(buffer, start, known)
+        lines = _check_lines(buffer, known)
         line_end = buffer.find(b"\r\n", 0, known)
         if (known if line_end < 0 else line_end) > MAX_REQUEST_LINE:
             raise ApiError(
@@ -141,7 +142,7 @@ class RequestGuard:
                 f"The request line has more than {MAX_REQUEST_LINE} bytes. Shorten the URL.",
                 code="uri_too_long",
             )
-        if known > MAX_HEAD or buffer.count(b"\n", 0, known) > MAX_HEADERS + 2:
+        if known > MAX_HEAD or lines > MAX_HEADERS + 2:
             raise _too_large("headers", MAX_HEAD)
         if end == 3:
             self._searched = len(buffer)
@@ -198,8 +199,8 @@ class RequestGuard:
         else:
             end = buffer.find(b"\r\n\r\n", start) + 4
         known = end if end != 3 else len(buffer)
-        _check_lines(buffer, start, known)
-        if known > MAX_TRAILERS or buffer.count(b"\n", 0, known) > MAX_HEADERS + 1:
+        lines = _check_lines(buffer, known)
+        if known > MAX_TRAILERS or lines > MAX_HEADERS + 1:
             raise _too_large("trailers", MAX_TRAILERS)
         if end == 3:
             self._searched = len(buffer)
@@ -227,35 +228,27 @@ def _framing(head: bytes) -> tuple[_State, int, bytes]:
     Raises:
         ApiError: 400 or 501, as RFC 9112, section 6.3, demands.
     """
-    first, *lines = head[:-4].split(b"\r\n")
-    method, _, target_and_version = first.partition(b" ")
-    if not target_and_version.rpartition(b" ")[2].startswith(b"HTTP/1."):
+    first = head[: head.index(b"\r\n")]
+    if not first.rpartition(b" ")[2].startswith(b"HTTP/1."):
         raise _invalid("The request line does not end with a version of HTTP/1.")  # HTTP/0.9 had none.
-    if method == b"CONNECT":
+    if first.startswith(b"CONNECT "):
         raise _invalid("The server is not a proxy: it has no method CONNECT.")
-    lengths: list[bytes] = []
-    codings: list[bytes] = []
-    upgrades: list[bytes] = []
-    options: list[bytes] = []
-    for line in lines:
-        name, _, value = line.partition(b":")
-        match name.lower():
-            case b"content-length":
-                lengths.append(value.strip())
-            case b"transfer-encoding":
-                codings += [each.strip().lower() for each in value.split(b",")]
-            case b"upgrade":
-                upgrades.append(value.strip().lower())
-            case b"connection":
-                options += [each.strip().lower() for each in value.split(b",")]
+    found: dict[bytes, list[bytes]] = {}
+    for name, value in _FRAMING.findall(head):
+        found.setdefault(name.lower(), []).append(value.strip().lower())
+    upgrades, options = found.get(b"upgrade"), _listed(found.get(b"connection", []))
     if upgrades:
         if upgrades == [b"websocket"] and b"upgrade" in options:
             return _State.UPGRADED, 0, head
         # RFC 9110, section 7.8: a server may ignore any other, and llhttp would end the request after its head. The
         # HTTP client of the JDK offers h2c with each request.
         head = _UPGRADE.sub(b"", head)
-    state, length = _body(codings, lengths)
+    state, length = _body(_listed(found.get(b"transfer-encoding", [])), found.get(b"content-length", []))
     return state, length, head
+
+
+def _listed(values: list[bytes]) -> list[bytes]:
+    return [each.strip() for value in values for each in value.split(b",")]
 
 
 def _body(codings: list[bytes], lengths: list[bytes]) -> tuple[_State, int]:
@@ -280,10 +273,12 @@ def _body(codings: list[bytes], lengths: list[bytes]) -> tuple[_State, int]:
     return (_State.SIZED if length else _State.HEAD), length
 
 
-def _check_lines(buffer: bytearray, start: int, end: int) -> None:
-    """Refuse lines that end without CR, or a client that sends them would wait for its answer until a timeout."""
-    if _BARE_LF.search(buffer, start, end):
+def _check_lines(buffer: bytearray, size: int) -> int:
+    """Return the number of line ends; each is CR and LF, or a client that sends others would wait until a timeout."""
+    lines = buffer.count(b"\n", 0, size)
+    if lines != buffer.count(b"\r\n", 0, size):
         raise _invalid("A line of the headers does not end with CR and LF.")
+    return lines
 
 
 def _invalid(problem: str) -> ApiError:
