@@ -168,12 +168,14 @@ def test_a_grammar_allows_the_numbers_that_are_valid(schema: Any, in_lark: bool)
         ({"type": "integer", "multipleOf": 2147483648}, "#/multipleOf"),
         ({"$defs": {"x": {"type": "integer", "minimum": 10**30}}, "$ref": "#/$defs/x"}, "#/$defs/x/minimum"),
         ({"type": "array", "minItems": 10**10}, "#/minItems"),
+        ({"minimum": float("inf")}, "not finite"),  # Schemas may come as text.
+        ({"const": float("nan")}, "not finite"),
+        ({"title": "\ud800"}, "surrogate"),
     ],
 )
 def test_a_refusal_names_the_place(schema: Any, place: str) -> None:
     _, reason = grammar_or_reason(schema, in_lark=False)
     assert place in reason
-    assert grammar_or_reason({"properties": {"x": schema}}, in_lark=True)[1] != ""
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,14 @@ def _check_size(schema: Any) -> None:
             left.extend((depth + 1, item) for item in value)
         elif isinstance(value, str) and len(value) > MAX_TEXT:
             raise ConstraintError(f"The schema has a text of more than {MAX_TEXT} characters.")
-    if len(json.dumps(schema, ensure_ascii=False)) > MAX_SIZE:
+    try:
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConstraintError("The schema has half of a surrogate pair, which is no character.") from None
+    except ValueError:
+        raise ConstraintError("The schema has a number that is not finite.") from None
+    if len(text) > MAX_SIZE:
         raise ConstraintError(f"The schema has more than {MAX_SIZE} characters.")
 
 
