@@ -108,7 +108,7 @@ def app() -> Any:
         created=1_764_000_000,
         fingerprint="fp_0",
     )
-    return create_app(only(model), Settings())
+    return create_app(only(model), Settings(allowed_hosts=("testserver",)))
 
 
 @contextmanager
