@@ -241,9 +241,9 @@ class Soak:
         for process in family(self.server.process.pid):
             folder = Path(f"/proc/{process}")
             with contextlib.suppress(OSError, ValueError):  # It has just ended.
-                # Workers share most of their memory with the process that forked them.
+                # Workers share most of their memory with the process that forked them; files are shared with others.
                 shares = (folder / "smaps_rollup").read_text().splitlines()
-                memory += sum(int(line.split()[1]) for line in shares if line.startswith("Pss:"))
+                memory += sum(int(line.split()[1]) for line in shares if line.startswith("Pss_Anon:"))
                 fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
                 descriptors += len(list((folder / "fd").iterdir()))
                 threads += int(fields["Threads"])
