@@ -38,7 +38,8 @@ def lasting(pid: int) -> tuple[int, ...]:
 
 def _is_worker(pid: int) -> bool:
     try:
-        return b"plumbline.workers.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"plumbline.workers.process" in command or b"judge_worker" in command
     except OSError:
         return True
 

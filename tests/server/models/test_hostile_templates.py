@@ -90,7 +90,7 @@ async def test_a_client_with_many_endless_templates_leaves_others_their_turn() -
         await asyncio.sleep(0.05)
         other = await server.post("/v1/chat/completions", plain, headers={"authorization": "Bearer b"})
         assert other.status == 200
-        # Each takes its time of CPU, so on a busy machine a few may have ended; all would have, in the order of arrival.
+        # On a busy machine a few may have ended; in the order of arrival all would have.
         assert sum(each.done() for each in many) <= len(many) // 2
         for each in many:
             each.cancel()

@@ -86,7 +86,6 @@ async def _started() -> Process:
     command = (sys.executable, "-P", "-m", "plumbline.server.page.judge_worker")
     # No other variable of the server, such as an API key, is of use to it.
     variables = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    # An interrupt on the terminal is for the server, which ends it.
     return await asyncio.create_subprocess_exec(
-        *command, stdin=PIPE, stdout=PIPE, env=variables, limit=64 * 1024**2, start_new_session=True
+        *command, stdin=PIPE, stdout=PIPE, env=variables, limit=64 * 1024**2
     )

@@ -158,6 +158,9 @@ def main(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
+    # An interrupt on the terminal is for the server, which ends this process. In a session of its own Linux would
+    # weigh its priority against nothing else.
+    os.setpgrp()
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
