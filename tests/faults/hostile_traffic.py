@@ -23,7 +23,13 @@ _TEMPLATE = (
     "{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}"
 )
 _AMBIGUOUS = 'start: e "!"\ne: e e e | e e | "a"'
-_TURN = {"type": "response.create", "model": "pocket", "input": "Tell a story.", "max_output_tokens": 500}
+_TURN = {
+    "type": "response.create",
+    "model": "pocket",
+    "input": "Tell a story.",
+    "max_output_tokens": 500,
+    "store": False,
+}
 _PIECES = 40
 """Pieces of a flood; each has 64 KiB."""
 _PATIENCE = 60.0
@@ -117,7 +123,8 @@ class HostileTraffic:
     async def row(self) -> None:
         """Send a row of the hostile suite."""
         row = self._random.choice(ROWS)
-        if "{" not in row.path and "model" not in row.path.split("/")[1:2]:
+        # What is stored stays, and the models are needed.
+        if not any(part in row.path for part in ("{", "/models/", "/responses", "/conversations")):
             await self._post(row.path, await asyncio.to_thread(row.data), row.headers)
 
     async def _chat(self, **fields: Any) -> None:
