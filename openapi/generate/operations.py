@@ -153,7 +153,7 @@ def write_routes(found: list[Operation], homes: dict[str, str]) -> str:
     for op in found:
         args = ["body: RawBody"] if op.request else []
         args += ["api: Api", "request: Incoming"]
-        passed = [f"read({op.request}, body, request)"] if op.request else []
+        passed = [f"await read({op.request}, body, request)"] if op.request else []
         passed.append("Call.of(request)")
         query = any(p["in"] == "query" for p in op.parameters)
         passed += [f"{_name(p)}={_reader(p)}" for p in op.parameters]

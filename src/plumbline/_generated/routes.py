@@ -52,7 +52,9 @@ async def list_chat_completions(api: Api, request: Incoming) -> Answer:
 @post("/v1/chat/completions", name="createChatCompletion", status_code=200)
 async def create_chat_completion(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
-        await api.create_chat_completion(read(CreateChatCompletionRequest, body, request), Call.of(request))
+        await api.create_chat_completion(
+            await read(CreateChatCompletionRequest, body, request), Call.of(request)
+        )
     )
 
 
@@ -69,7 +71,7 @@ async def get_chat_completion(api: Api, request: Incoming) -> Answer:
 async def update_chat_completion(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
         await api.update_chat_completion(
-            read(UpdateChatCompletionBody, body, request),
+            await read(UpdateChatCompletionBody, body, request),
             Call.of(request),
             completion_id=str(request.path_params["completion_id"]),
         )
@@ -102,26 +104,28 @@ async def get_chat_completion_messages(api: Api, request: Incoming) -> Answer:
 @post("/v1/completions", name="createCompletion", status_code=200)
 async def create_completion(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
-        await api.create_completion(read(CreateCompletionRequest, body, request), Call.of(request))
+        await api.create_completion(await read(CreateCompletionRequest, body, request), Call.of(request))
     )
 
 
 @post("/v1/responses", name="createResponse", status_code=200)
 async def create_response(body: RawBody, api: Api, request: Incoming) -> Answer:
-    return respond(await api.create_response(read(CreateResponse, body, request), Call.of(request)))
+    return respond(await api.create_response(await read(CreateResponse, body, request), Call.of(request)))
 
 
 @post("/v1/responses/input_tokens", name="countResponseInputTokens", status_code=200)
 async def count_response_input_tokens(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
-        await api.count_response_input_tokens(read(TokenCountsBody, body, request), Call.of(request))
+        await api.count_response_input_tokens(await read(TokenCountsBody, body, request), Call.of(request))
     )
 
 
 @post("/v1/responses/compact", name="compactResponse", status_code=200)
 async def compact_response(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
-        await api.compact_response(read(CompactResponseMethodPublicBody, body, request), Call.of(request))
+        await api.compact_response(
+            await read(CompactResponseMethodPublicBody, body, request), Call.of(request)
+        )
     )
 
 
@@ -172,7 +176,7 @@ async def list_input_items(api: Api, request: Incoming) -> Answer:
 @post("/v1/conversations", name="createConversation", status_code=200)
 async def create_conversation(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
-        await api.create_conversation(read(CreateConversationBody, body, request), Call.of(request))
+        await api.create_conversation(await read(CreateConversationBody, body, request), Call.of(request))
     )
 
 
@@ -189,7 +193,7 @@ async def get_conversation(api: Api, request: Incoming) -> Answer:
 async def update_conversation(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
         await api.update_conversation(
-            read(UpdateConversationBody, body, request),
+            await read(UpdateConversationBody, body, request),
             Call.of(request),
             conversation_id=str(request.path_params["conversation_id"]),
         )
@@ -225,7 +229,7 @@ async def create_conversation_items(body: RawBody, api: Api, request: Incoming) 
     query = Query.of(request)
     return respond(
         await api.create_conversation_items(
-            read(CreateConversationItemsBody, body, request),
+            await read(CreateConversationItemsBody, body, request),
             Call.of(request),
             conversation_id=str(request.path_params["conversation_id"]),
             include=query.several("include", values=get_args(IncludeEnum)),
@@ -265,13 +269,15 @@ async def delete_conversation_item(api: Api, request: Incoming) -> Answer:
 
 @post("/v1/messages", name="createMessage", status_code=200)
 async def create_message(body: RawBody, api: Api, request: Incoming) -> Answer:
-    return respond(await api.create_message(read(CreateMessageRequest, body, request), Call.of(request)))
+    return respond(
+        await api.create_message(await read(CreateMessageRequest, body, request), Call.of(request))
+    )
 
 
 @post("/v1/messages/count_tokens", name="countMessageTokens", status_code=200)
 async def count_message_tokens(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
-        await api.count_message_tokens(read(CountMessageTokensRequest, body, request), Call.of(request))
+        await api.count_message_tokens(await read(CountMessageTokensRequest, body, request), Call.of(request))
     )
 
 
@@ -294,12 +300,12 @@ async def list_router_models(api: Api, request: Incoming) -> Answer:
 
 @post("/models/load", name="loadModel", status_code=200)
 async def load_model(body: RawBody, api: Api, request: Incoming) -> Answer:
-    return respond(await api.load_model(read(ModelNameRequest, body, request), Call.of(request)))
+    return respond(await api.load_model(await read(ModelNameRequest, body, request), Call.of(request)))
 
 
 @post("/models/unload", name="unloadModel", status_code=200)
 async def unload_model(body: RawBody, api: Api, request: Incoming) -> Answer:
-    return respond(await api.unload_model(read(ModelNameRequest, body, request), Call.of(request)))
+    return respond(await api.unload_model(await read(ModelNameRequest, body, request), Call.of(request)))
 
 
 @get("/v1/model", name="getCurrentModel", status_code=200)
@@ -314,7 +320,7 @@ async def list_folder_models(api: Api, request: Incoming) -> Answer:
 
 @post("/v1/model/load", name="streamModelLoad", status_code=200)
 async def stream_model_load(body: RawBody, api: Api, request: Incoming) -> Answer:
-    return respond(await api.stream_model_load(read(LoadModelRequest, body, request), Call.of(request)))
+    return respond(await api.stream_model_load(await read(LoadModelRequest, body, request), Call.of(request)))
 
 
 @post("/v1/model/unload", name="unloadModels", status_code=200)
@@ -344,23 +350,25 @@ async def get_version(api: Api, request: Incoming) -> Answer:
 
 @post("/tokenize", name="tokenize", status_code=200)
 async def tokenize(body: RawBody, api: Api, request: Incoming) -> Answer:
-    return respond(await api.tokenize(read(TokenizeRequest, body, request), Call.of(request)))
+    return respond(await api.tokenize(await read(TokenizeRequest, body, request), Call.of(request)))
 
 
 @post("/detokenize", name="detokenize", status_code=200)
 async def detokenize(body: RawBody, api: Api, request: Incoming) -> Answer:
-    return respond(await api.detokenize(read(DetokenizeRequest, body, request), Call.of(request)))
+    return respond(await api.detokenize(await read(DetokenizeRequest, body, request), Call.of(request)))
 
 
 @post("/v1/load_lora_adapter", name="loadLoraAdapter", status_code=200)
 async def load_lora_adapter(body: RawBody, api: Api, request: Incoming) -> Answer:
-    return respond(await api.load_lora_adapter(read(LoadLoraAdapterRequest, body, request), Call.of(request)))
+    return respond(
+        await api.load_lora_adapter(await read(LoadLoraAdapterRequest, body, request), Call.of(request))
+    )
 
 
 @post("/v1/unload_lora_adapter", name="unloadLoraAdapter", status_code=200)
 async def unload_lora_adapter(body: RawBody, api: Api, request: Incoming) -> Answer:
     return respond(
-        await api.unload_lora_adapter(read(UnloadLoraAdapterRequest, body, request), Call.of(request))
+        await api.unload_lora_adapter(await read(UnloadLoraAdapterRequest, body, request), Call.of(request))
     )
 
 

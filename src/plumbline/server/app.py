@@ -54,6 +54,7 @@ from plumbline.wire.call import note_error
 from plumbline.wire.error_forms import error_answer
 from plumbline.wire.errors import ApiError, from_status, server_error, unparsable_body
 from plumbline.wire.incoming import LENIENT, STRICT, hinted
+from plumbline.wire.large_bodies import LARGE_BODIES, LargeBodies
 from plumbline.wire.unknown_paths import advice
 
 __all__ = ["Application", "create_app"]
@@ -198,6 +199,7 @@ def create_app(
             {
                 STRICT: settings.strict,
                 LENIENT: settings.lenient,
+                LARGE_BODIES: LargeBodies(),
                 KEYS: access.keys,
                 RATES: rates,
                 DRAINING: draining,

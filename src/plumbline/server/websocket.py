@@ -32,7 +32,7 @@ from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.server.service import PlumblineService
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import TRACE, Call, new_request_id
-from plumbline.wire.decode import decode, encode
+from plumbline.wire.decode import encode
 from plumbline.wire.errors import (
     ApiError,
     error_object,
@@ -41,8 +41,8 @@ from plumbline.wire.errors import (
     unparsable_body,
     unsupported_value,
 )
-from plumbline.wire.incoming import LENIENT
-from plumbline.wire.lenient.stage import decode_leniently, with_hint
+from plumbline.wire.incoming import HELD_FOR, LENIENT, hinted_late, read_body
+from plumbline.wire.large_bodies import LARGE_BODIES, LargeBodies
 
 __all__ = ["MAX_CONNECTION_SECONDS", "responses_socket"]
 
@@ -97,6 +97,8 @@ class _Connection:
         self._socket = socket
         self._api = api
         self._lenient = bool(socket.app.state.get(LENIENT, False))
+        self._large_bodies: LargeBodies = socket.app.state[LARGE_BODIES]
+        self._client: str = socket.scope["state"].get(HELD_FOR, "")
         self._rates: Rates = socket.app.state[RATES]
         self._keys: KeyRing = socket.app.state[KEYS]
         self._draining: Draining = socket.app.state[DRAINING]
@@ -176,15 +178,16 @@ class _Connection:
                 waiting.popleft().held.end()
 
     async def _turn(self, message: _Message) -> None:
-        body = b""
+        was_read = b""
         call = self._call()
         try:
             async with closing_streams():
                 body = _read_request(message)
                 lenient = self._lenient
-                request = (
-                    decode_leniently(CreateResponse, body)[0] if lenient else decode(CreateResponse, body)
+                request = await self._large_bodies.run(
+                    self._client, body, lambda: read_body(CreateResponse, body, lenient=lenient).request
                 )
+                was_read = body
                 self._check(call)
                 events = self._api.answer_on_socket(request, call, self._latest, message.lane)
                 with self._draining.counted():
@@ -195,9 +198,9 @@ class _Connection:
                                 return
         except ApiError as error:
             # A variable with the error would be a cycle, by its traceback, and keep the message.
-            is_final = self._lenient or not body
+            is_final = self._lenient or not was_read
             await self._send_error(
-                error if is_final else with_hint(error, CreateResponse, body), message.lane
+                error if is_final else hinted_late(error, CreateResponse, was_read), message.lane
             )
         except Exception as error:
             await self._send_error(as_api_error(error), message.lane)

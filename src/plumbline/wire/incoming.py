@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from litestar import Request
@@ -11,10 +11,11 @@ from litestar import Request
 from .call import CLIENT_NAMED
 from .decode import decode
 from .errors import ApiError, unknown_parameter
+from .large_bodies import LARGE_BODIES, LargeBodies
 from .lenient.stage import decode_leniently, with_hint
 from .unknown import header_value, nearest_field, unknown_fields
 
-__all__ = ["FORMS", "IGNORED", "LENIENT", "STRICT", "hinted", "read"]
+__all__ = ["FORMS", "HELD_FOR", "IGNORED", "LENIENT", "STRICT", "hinted", "hinted_late", "read", "read_body"]
 
 IGNORED = "ignored_fields"
 """Key of the request's state: the value of the header `x-plumbline-ignored`."""
@@ -24,15 +25,29 @@ STRICT = "strict_fields"
 """Key of the application's state: whether an unknown field is an error."""
 LENIENT = "lenient"
 """Key of the application's state: whether requests may have the forms of other servers."""
+HELD_FOR = "held_for"
+"""Key of the request's state: the client that its bytes count for."""
 _READ = "read_body"
-"""Key of the request's state: the type and the body that `read` has decoded, for the hint of an error."""
+"""Key of the request's state: the type and the body that `read` has decoded, for the hint of a later error."""
+_LONGEST_HINTED = 128 * 1024
+"""Bytes of a body that is read again for the hint of a later error, which is found on the event loop."""
 
 _log = logging.getLogger("plumbline.server")
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T:
+class _ReadBody(NamedTuple, Generic[T]):
+    """What a body says."""
+
+    request: T
+    forms: tuple[str, ...]
+    """The forms of other servers that it had."""
+    unknown: list[str]
+    """The paths of its unknown fields."""
+
+
+async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T:
     """Decode a body, and take the request id that it may have.
 
     Unknown fields (HTTP-09) are logged and named in a header of the answer, or refused. Forms of other servers are
@@ -47,17 +62,18 @@ def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T:
         ApiError: 400 naming the field that is wrong or, if the server is strict, unknown.
     """
     state = request.scope["state"]
-    if request.app.state.get(LENIENT, False):
-        decoded, (body, forms) = decode_leniently(root, body)
-        if forms:
-            state[FORMS] = ", ".join(forms)
-    else:
+    lenient = bool(request.app.state.get(LENIENT, False))
+    large: LargeBodies = request.app.state[LARGE_BODIES]
+    decoded, forms, unknown = await large.run(
+        state.get(HELD_FOR, ""), body, lambda: read_body(root, body, lenient=lenient)
+    )
+    if forms:
+        state[FORMS] = ", ".join(forms)
+    if not lenient:
         state[_READ] = root, body
-        decoded = decode(root, body)
     name = _request_name(decoded)
     if name is not None and not state.get(CLIENT_NAMED):  # As in vLLM, the header wins.
         state["request_id"], state[CLIENT_NAMED] = name, True
-    unknown = unknown_fields(decoded, body)
     if unknown:
         if request.app.state.get(STRICT, False):
             raise unknown_parameter(unknown[0], nearest_field(root, unknown[0]))
@@ -66,10 +82,36 @@ def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T:
     return decoded
 
 
+def read_body(root: type[T], body: bytes, *, lenient: bool) -> _ReadBody[T]:
+    """Decode a body.
+
+    Args:
+        root: the generated Struct of the request.
+        body: JSON in UTF-8.
+        lenient: whether it may have the forms of other servers. If not, an error says where it might.
+
+    Raises:
+        ApiError: 400 naming the field that is wrong.
+    """
+    if lenient:
+        decoded, (body, forms) = decode_leniently(root, body)
+        return _ReadBody(decoded, forms, unknown_fields(decoded, body))
+    try:
+        decoded = decode(root, body)
+    except ApiError as error:
+        raise with_hint(error, root, body) from None
+    return _ReadBody(decoded, (), unknown_fields(decoded, body))
+
+
 def hinted(error: ApiError, request: Request[Any, Any, Any]) -> ApiError:
-    """Return an error of a request, with a hint if `--lenient` would accept what the error names."""
-    read_body = request.scope["state"].get(_READ)
-    return error if read_body is None else with_hint(error, *read_body)
+    """Return an error of what follows `read`, with a hint if `--lenient` would accept what the error names."""
+    read_before = request.scope["state"].get(_READ)
+    return error if read_before is None else hinted_late(error, *read_before)
+
+
+def hinted_late(error: ApiError, root: type[msgspec.Struct], body: bytes) -> ApiError:
+    """Return an error of a body that was decoded, with the hint; of a large one, which must be read again, without."""
+    return with_hint(error, root, body) if len(body) <= _LONGEST_HINTED else error
 
 
 def _request_name(decoded: msgspec.Struct) -> str | None:

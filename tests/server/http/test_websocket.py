@@ -35,6 +35,7 @@ from plumbline.server.limits.rates import RATES
 from plumbline.server.settings import Settings
 from plumbline.server.websocket import _Connection
 from plumbline.wire.errors import ApiError
+from plumbline.wire.large_bodies import LARGE_BODIES, LargeBodies
 
 BODY = {"model": "test-model", "input": "hi", "max_output_tokens": 16, "temperature": 0}
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
@@ -237,8 +238,14 @@ def test_a_server_that_stops_finishes_a_turn_and_refuses_the_next() -> None:
 
 async def test_a_key_that_is_taken_away_has_no_further_turn() -> None:
     app = create_app(as_catalog(served(tiny_engine())), Settings(api_keys=("a", "b")))
+    app_state = {
+        KEYS: app.access.keys,
+        RATES: app.access.rates,
+        DRAINING: app.draining,
+        LARGE_BODIES: LargeBodies(),
+    }
     socket = SimpleNamespace(
-        app=SimpleNamespace(state={KEYS: app.access.keys, RATES: app.access.rates, DRAINING: app.draining}),
+        app=SimpleNamespace(state=app_state),
         headers={"authorization": "Bearer a"},
         client=None,
         scope={"state": {}},

@@ -7,10 +7,8 @@ from collections.abc import Callable
 
 from plumbline.wire.errors import rate_limited
 
-__all__ = ["HELD_FOR", "LEAST_RATE", "ByteBudget", "HeldMessage", "Reservation"]
+__all__ = ["LEAST_RATE", "ByteBudget", "HeldMessage", "Reservation"]
 
-HELD_FOR = "held_for"
-"""Key of a request's state: the client that its bytes count for, as `Reservation.client`."""
 LEAST_RATE = 16 * 1024
 """Least bytes per second of a body or a message, beyond the time that it may be silent: a client that sends one byte
 each second would otherwise keep its connection, and the room for its body, for months."""

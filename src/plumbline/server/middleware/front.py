@@ -16,7 +16,7 @@ from typing import Any
 from litestar.utils import normalize_path
 
 from plumbline.server.limits.draining import PROBES, Draining
-from plumbline.server.limits.held_bytes import HELD_FOR, ByteBudget, Reservation
+from plumbline.server.limits.held_bytes import ByteBudget, Reservation
 from plumbline.server.limits.keys import KeyRing, admin_error
 from plumbline.server.limits.rates import Rates
 from plumbline.server.middleware.answers import Answer
@@ -29,7 +29,7 @@ from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, ERROR, FACTS, authorization, new_request_id, note_error
 from plumbline.wire.error_forms import error_answer, is_messages
 from plumbline.wire.errors import ApiError, from_status, invalid_api_key
-from plumbline.wire.incoming import FORMS, IGNORED
+from plumbline.wire.incoming import FORMS, HELD_FOR, IGNORED
 
 __all__ = ["Front"]
 

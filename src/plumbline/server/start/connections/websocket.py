@@ -8,7 +8,7 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from plumbline.server.limits.held_bytes import HELD_FOR, LEAST_RATE, HeldMessage, Reservation
+from plumbline.server.limits.held_bytes import LEAST_RATE, HeldMessage, Reservation
 from plumbline.server.start.connections.base import Connection
 from plumbline.server.start.connections.frame_guard import (
     MAX_SMALL_FRAGMENTS,
@@ -18,6 +18,7 @@ from plumbline.server.start.connections.frame_guard import (
     TooManyFragmentsError,
 )
 from plumbline.wire.errors import ApiError
+from plumbline.wire.incoming import HELD_FOR
 
 __all__ = ["WebSocketConnection"]
 
