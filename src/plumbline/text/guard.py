@@ -26,8 +26,23 @@ class Markers:
         self.pattern = pattern_of({token: re.escape(token) for token in self.tokens})
         self.beginnings = proper_prefixes(self.tokens)
         self.ends = proper_suffixes(self.tokens)
+        self._first = frozenset(end[0] for end in self.ends)
+        self._last = frozenset(beginning[-1] for beginning in self.beginnings)
         self.longest = max(map(len, self.tokens), default=0)
         self.singles = tuple(token for token in self.tokens if len(token) == 1)
+
+    def begins_with_end(self, text: str) -> bool:
+        """Return whether a text begins like the end of a marker."""
+        # Most texts of a large object are names and values of a few characters: one look decides about nearly all.
+        if text[0] not in self._first:
+            return False
+        return any(text[:size] in self.ends for size in range(1, min(self.longest, len(text) + 1)))
+
+    def ends_with_beginning(self, text: str) -> bool:
+        """Return whether a text ends like the beginning of a marker."""
+        if text[-1] not in self._last:
+            return False
+        return any(text[-size:] in self.beginnings for size in range(1, min(self.longest, len(text) + 1)))
 
 
 class Guard:
@@ -58,9 +73,8 @@ class Guard:
         marked = text
         while markers.pattern.search(marked):  # Repeat, because markers may overlap.
             marked = markers.pattern.sub(self._hidden, marked)
-        sizes = range(1, min(markers.longest, len(text) + 1))
-        before = self.mark if any(text[:size] in markers.ends for size in sizes) else ""
-        after = self.mark if any(text[-size:] in markers.beginnings for size in sizes) else ""
+        before = self.mark if markers.begins_with_end(text) else ""
+        after = self.mark if markers.ends_with_beginning(text) else ""
         return before + marked + after
 
     def restore(self, piece: str) -> str:
