@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
+from plumbline.engines.constraints.lark import compile_lark, lark_tokenizer
 from plumbline.text.templates.template import ChatTemplate
 from plumbline.text.templates.workers import Rendering, TemplateWorkers, WorkerTemplate, rendering_now
 
@@ -47,3 +51,40 @@ def test_start(benchmark: Any) -> None:
         await workers.close()
 
     benchmark.pedantic(lambda: asyncio.run(start()), rounds=10)
+
+
+def grammar(number: int) -> str:
+    """Return the grammar of an ordinary schema, which differs from the others in one name."""
+    text = {"type": "string"}
+    address = {
+        "type": "object",
+        "properties": {"street": text, "zip": text, "kind": {"enum": ["home", "work"]}},
+        "required": ["street", "zip"],
+        "additionalProperties": False,
+    }
+    members = {f"name{number}": text, "age": {"type": "integer"}, "tags": {"type": "array", "items": text}}
+    members["address"] = address
+    schema = {
+        "type": "object",
+        "properties": members,
+        "required": list(members),
+        "additionalProperties": False,
+    }
+    return f"start: %json {json.dumps(schema)}"
+
+
+@pytest.mark.parametrize("where", ["process", "worker"])
+def test_compile(benchmark: Any, where: str) -> None:
+    """Compile the grammar of a new schema, as a request does: alone, or tried in a worker first."""
+    tokens = [*(bytes([byte]) for byte in range(256)), b"<eos>"]
+    vocabulary = Vocabulary(tokens, frozenset({256}), frozenset({256}), lambda text: list(text.encode()))
+    numbers = itertools.count()
+    if where == "process":
+        tokenizer = lark_tokenizer(vocabulary)
+        benchmark(lambda: compile_lark(tokenizer, grammar(next(numbers)), is_small=True).matcher())
+        return
+    with asyncio.Runner() as runner:
+        compiler = LarkCompiler(vocabulary)
+        runner.run(compiler.compile(grammar(-1)))
+        benchmark(lambda: runner.run(compiler.compile(grammar(next(numbers)))))
+        runner.run(compiler.close())
