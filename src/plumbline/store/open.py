@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,16 +12,14 @@ from sqlalchemy.exc import ArgumentError
 
 from plumbline.store.interface import Store
 from plumbline.store.sql.database import Database
+from plumbline.store.sql.postgres_address import BadAddressError, PostgresAddress
 from plumbline.store.sql.sql_store import SqlStore
 from plumbline.store.sql.sweep import Retention
 
 __all__ = ["BadStoreUrlError", "default_url", "open_store"]
 
-_DRIVERS = {
-    "sqlite": "sqlite",
-    "postgresql": "postgresql+asyncpg",
-    "postgres": "postgresql+asyncpg",
-}
+_POSTGRES = re.compile(r"(?:postgresql|postgres)(?:\+\w+)?://", re.ASCII)
+"""SQLAlchemy's addresses name a driver."""
 
 
 class BadStoreUrlError(ValueError):
@@ -38,7 +37,7 @@ def open_store(url: str, retention: Retention | None = None, *, timeout: float =
     """Return a store; `start` opens it.
 
     Args:
-        url: `sqlite:///PATH`, a plain path, or `postgresql://USER:PASSWORD@HOST/NAME`.
+        url: `sqlite:///PATH`, a plain path, or an address of PostgreSQL, see `PostgresAddress`.
         retention: how long and how much is kept; None for the defaults.
         timeout: seconds after which an operation has failed.
 
@@ -47,14 +46,25 @@ def open_store(url: str, retention: Retention | None = None, *, timeout: float =
     """
     if "://" not in url:
         url = f"sqlite:///{url}"
+    where = _postgres(url) if _POSTGRES.match(url) else _sqlite(url)
+    return SqlStore(Database(where, timeout=timeout), retention or Retention())
+
+
+def _postgres(url: str) -> PostgresAddress:
+    try:
+        return PostgresAddress(url)
+    except BadAddressError as error:
+        raise BadStoreUrlError(str(error)) from None
+
+
+def _sqlite(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
     except (ArgumentError, ValueError):
         raise BadStoreUrlError("the URL of the store cannot be parsed") from None
     backend = parsed.get_backend_name()
-    if backend not in _DRIVERS:
+    if backend != "sqlite":
         raise BadStoreUrlError(f"{backend!r} is not a supported store; give sqlite:///PATH or postgresql://…")
-    if backend == "sqlite" and not parsed.database:
+    if not parsed.database:
         raise BadStoreUrlError("sqlite:/// needs the path of a file")
-    parsed = parsed.set(drivername=_DRIVERS[backend])
-    return SqlStore(Database(parsed, timeout=timeout), retention or Retention())
+    return parsed.set(drivername="sqlite")

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from plumbline.store.interface import StoreUnavailableError
+from plumbline.store.sql.postgres_address import PostgresAddress
 
 _log = logging.getLogger("plumbline.store")
 
@@ -59,16 +60,16 @@ class Database:
     runs on the event loop, where the asynchronous driver waits for the server.
     """
 
-    def __init__(self, url: sa.URL, *, timeout: float = 10.0) -> None:
+    def __init__(self, where: sa.URL | PostgresAddress, *, timeout: float = 10.0) -> None:
         """Describe the database; nothing is opened yet.
 
         Args:
-            url: the URL of a SQLite database, or of PostgreSQL with an asynchronous driver.
+            where: the URL of a SQLite database, or the address of PostgreSQL.
             timeout: seconds after which an operation fails.
         """
-        self.url = url
+        self._where = where
         self.timeout = timeout
-        self.is_sqlite = url.get_backend_name() == "sqlite"
+        self.is_sqlite = isinstance(where, sa.URL)
         self.engine: sa.Engine | None = None
         """None while the database is closed. For PostgreSQL, the engine that `_asynchronous` wraps."""
         self._asynchronous: AsyncEngine | None = None
@@ -95,20 +96,25 @@ class Database:
             "max_overflow": 0,
             "pool_timeout": self.timeout,
         }
-        if self.is_sqlite:
-            if self.url.database and self.url.database != ":memory:":
-                self._file = Path(self.url.database)
+        if isinstance(self._where, sa.URL):
+            if self._where.database and self._where.database != ":memory:":
+                self._file = Path(self._where.database)
                 _make_private(self._file)
                 self._identity = _identity(self._file)
-            self.engine = sa.create_engine(self.url, poolclass=sa.QueuePool, **limits)
+            self.engine = sa.create_engine(self._where, poolclass=sa.QueuePool, **limits)
             sa.event.listen(self.engine, "connect", self._set_up_sqlite)
             self._threads = ThreadPoolExecutor(_CONNECTIONS, "plumbline-store")
         else:
             # After a restart of the database server, connections are replaced before they are used.
-            self._asynchronous = create_async_engine(self.url, pool_pre_ping=True, **limits)
+            self._asynchronous = _engine(self._where, pool_pre_ping=True, **limits)
             self.engine = self._asynchronous.sync_engine
-            self._apart = create_async_engine(self.url, pool_size=1, max_overflow=0)
+            self._apart = _engine(self._where, pool_size=1, max_overflow=0)
         await self.run(self._upgrade, write=True)
+
+    @property
+    def description(self) -> str:
+        """Where it is, without a password."""
+        return str(self._where.database) if isinstance(self._where, sa.URL) else self._where.shown
 
     @property
     def clock(self) -> sa.ColumnElement[float]:
@@ -296,6 +302,13 @@ class Database:
             )
         elif found != HEAD:
             _migrate(connection)
+
+
+def _engine(address: PostgresAddress, **options: Any) -> AsyncEngine:
+    how: dict[str, Any] = {"async_creator_fn": address.connect}
+    if address.statement_cache is not None:
+        how["prepared_statement_cache_size"] = address.statement_cache
+    return create_async_engine("postgresql+asyncpg://", connect_args=how, **options)
 
 
 def _use_write_ahead_log(cursor: Any, seconds: float) -> None:

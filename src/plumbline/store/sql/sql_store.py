@@ -47,8 +47,7 @@ class SqlStore(LeaseRows, ChatRows):
 
     @property
     def description(self) -> str:
-        where = self._database.url.database if self._database.is_sqlite else repr(self._database.url)
-        return f"{where}, {self._retention.description}"
+        return f"{self._database.description}, {self._retention.description}"
 
     async def start(self) -> None:
         await self._database.open()
