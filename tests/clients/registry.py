@@ -25,7 +25,7 @@ class Client(NamedTuple):
 
 
 CLIENTS = (
-    Client("openai-python", ("openai[realtime]==3.54.0",), "openai_python.py"),
+    Client("openai-python", ("openai[realtime]==3.57.0",), "openai_python.py"),
     Client("openai-node", ("openai@6.49.0", "ws@8.23.0", "zod@4.6.7"), "openai_node.mjs"),
     Client("ai-sdk", ("ai@7.0.173", "@ai-sdk/openai@4.0.118", "zod@4.6.7"), "ai_sdk.mjs"),
     Client("openai-agents", ("openai-agents==0.24.0",), "openai_agents.py"),

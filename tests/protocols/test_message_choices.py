@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from anthropic.types.beta.message_create_params import MessageCreateParamsBase as BetaMessageCreateParams
+from anthropic.types.message_create_params import MessageCreateParamsBase as MessageCreateParams
+from support.judges import valid
 
 from plumbline._generated.messages import CreateMessageRequest
 from plumbline.protocols.common.sampling.parameters import Defaults
-from plumbline.protocols.messages.reader import read_message
+from plumbline.protocols.messages.reader import _REFUSED, read_message
 from plumbline.turn import ChatPrompt
 from plumbline.wire.decode import decode, encode
+from plumbline.wire.error_forms import message_error
+from plumbline.wire.errors import ApiError
 
 from .message_requests import (
     BODY,
@@ -66,19 +72,20 @@ def test_examples_of_arguments_are_shown_to_the_model() -> None:
         ({"type": "disabled"}, {"effort": "high"}, "none", None),
         ({"type": "adaptive"}, None, "medium", None),
         ({"type": "adaptive"}, {"effort": "max"}, "max", None),
-        ({"type": "enabled", "budget_tokens": 7}, None, "medium", 7),
+        ({"type": "enabled", "budget_tokens": 1024}, None, "medium", 1024),
         (None, {"effort": "low"}, "low", None),
     ],
 )
 def test_thinking_is_read(thinking: Any, config: Any, effort: str | None, budget: int | None) -> None:
-    found = read(thinking=thinking, output_config=config)
+    found = read(thinking=thinking, output_config=config, max_tokens=1025)
     assert isinstance(found.prompt, ChatPrompt)
     assert (found.prompt.effort, found.thinking_budget) == (effort, budget)
 
 
 def test_a_budget_changes_nothing_for_a_model_that_does_not_think() -> None:
     request = decode(
-        CreateMessageRequest, encode({**BODY, "thinking": {"type": "enabled", "budget_tokens": 7}})
+        CreateMessageRequest,
+        encode({**BODY, "max_tokens": 1025, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
     )
     assert read_message(request, Defaults(vocab_size=300), SEALER, thinks=False).thinking_budget is None
 
@@ -137,7 +144,11 @@ def _assistant(*blocks: Any) -> Any:
         ({"tools": [{**TOOL, "input_schema": {"type": 3}}]}, "tools[0].input_schema"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice.name"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 20}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1023}, "max_tokens": 2000}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "adaptive", "block_binding": {"on_mismatch": "error"}}}, "thinking.block_binding"),
+        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0].type"),
+        ({"context_management": {"edits": [{"type": "clear_thinking_20251015"}]}}, "context_management.edits[0].keep"),
         ({"thinking": {"type": "between_tools"}}, "thinking.type"),
         ({"stop_sequences": ["a", ""]}, "stop_sequences[1]"),
         ({"container": "c"}, "container"),
@@ -152,5 +163,36 @@ def test_what_is_not_honoured_is_refused_by_its_name(changes: Json, param: str) 
     assert error.param == param
 
 
-def test_an_empty_list_of_servers_asks_for_nothing() -> None:
-    assert read(mcp_servers=[]) == read()
+def test_every_parameter_of_the_official_client_is_honoured_or_refused_by_its_name() -> None:
+    """Those that are headers, and those of the client itself, are left out."""
+    theirs = {*MessageCreateParams.__annotations__, *BetaMessageCreateParams.__annotations__}
+    theirs -= {"betas", "user_profile_id", "workspace_id"}
+    assert theirs - {*CreateMessageRequest.__struct_encode_fields__} == set()
+    for name in (*_REFUSED, "thread"):
+        for value in ({"type": "x"}, "x", [{"type": "x"}]):
+            try:
+                request = decode(CreateMessageRequest, encode({**BODY, name: value}))
+            except ApiError:
+                continue
+            with pytest.raises(ApiError) as refused:
+                read_message(request, Defaults(vocab_size=300), SEALER, thinks=True)
+            assert refused.value.param == name
+
+
+def test_a_thread_is_refused_with_the_code_that_clients_know() -> None:
+    """After it they send the whole conversation (MSG-11)."""
+    error = refusal(thread={"type": "continue", "previous_message_id": "msg_1"})
+    found = json.loads(message_error(error, None))
+    assert found["error"]["details"] == {"error_code": "thread_unsupported_request"}
+    valid("MessageErrorResponse", found)
+
+
+def test_what_changes_nothing_is_taken() -> None:
+    """Claude Code sends the last."""
+    edits = [{"type": "clear_thinking_20251015", "keep": keep} for keep in ("all", {"type": "all"})]
+    for nothing in (
+        {"mcp_servers": []},
+        {"context_management": {}},
+        {"context_management": {"edits": edits}},
+    ):
+        assert read(**nothing) == read()

@@ -51,7 +51,7 @@ from plumbline.server.websocket import responses_socket
 from plumbline.store.interface import Store
 from plumbline.text.templates.workers import TemplateWorkers
 from plumbline.wire.call import note_error
-from plumbline.wire.error_forms import error_answer
+from plumbline.wire.error_forms import ANTHROPIC_VERSION, error_answer
 from plumbline.wire.errors import ApiError, from_status, server_error, unparsable_body
 from plumbline.wire.incoming import LENIENT, STRICT, hinted
 from plumbline.wire.large_bodies import LARGE_BODIES, LargeBodies
@@ -241,7 +241,12 @@ def _respond(
         trace = cause and (type(cause), cause, cause.__traceback__)
         _log.error("request %s: status %d: %s", named, error.status, error.message, exc_info=trace)
     note_error(request.scope["state"], error)
-    status, body = error_answer(error, request.url.path, request.scope["state"].get("request_id"))
+    status, body = error_answer(
+        error,
+        request.url.path,
+        request.scope["state"].get("request_id"),
+        is_anthropic=ANTHROPIC_VERSION in request.headers,
+    )
     return Response(body, status_code=status, headers=error.headers, media_type="application/json")
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from litestar import Request
 
-from .error_forms import is_messages
+from .error_forms import is_messages, is_model_list
 from .errors import ApiError
 
 __all__ = [
@@ -92,8 +92,8 @@ class Call:
 
 
 def authorization(headers: Mapping[str, str], path: str) -> str | None:
-    """Return the header `Authorization`, or for Messages the key of `x-api-key` in the form of that header."""
-    key = headers.get("x-api-key") if is_messages(path) else None
+    """Return the header `Authorization`; where Anthropic's clients ask, the key of `x-api-key` in its form."""
+    key = headers.get("x-api-key") if is_messages(path) or is_model_list(path) else None
     return f"Bearer {key}" if key else headers.get("authorization")
 
 

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from plumbline.wire.errors import ApiError, envelope
 from plumbline.wire.sse import frame
 
-__all__ = ["error_answer", "is_messages", "message_error", "message_error_frame"]
+__all__ = [
+    "ANTHROPIC_VERSION",
+    "THREAD_UNSUPPORTED",
+    "error_answer",
+    "is_messages",
+    "is_model_list",
+    "message_error",
+    "message_error_frame",
+]
 
+ANTHROPIC_VERSION = "anthropic-version"
+"""The header by which Anthropic's clients are known at paths that OpenAI's clients use as well."""
 _PATH = "/v1/messages"
+_MODELS = "/v1/models"
 _OVERLOADED = 529
 """The status of Messages for a server that cannot answer now, where OpenAI's API has 503."""
+THREAD_UNSUPPORTED = "thread_unsupported_request"
+"""The code of a 400 after which Anthropic's clients send the whole conversation."""
 _TYPES: Mapping[int, str] = MappingProxyType(
     {
         401: "authentication_error",
@@ -33,15 +47,23 @@ def is_messages(path: str) -> bool:
     return path == _PATH or path.startswith(f"{_PATH}/")
 
 
-def error_answer(error: ApiError, path: str, request_id: str | None) -> tuple[int, bytes]:
+def is_model_list(path: str) -> bool:
+    """Return whether a path is one at which Anthropic's clients ask for models, as OpenAI's do."""
+    return path == _MODELS or path.startswith(f"{_MODELS}/")
+
+
+def error_answer(
+    error: ApiError, path: str, request_id: str | None, *, is_anthropic: bool = False
+) -> tuple[int, bytes]:
     """Return the status and the body of an error response.
 
     Args:
         error: the error.
         path: of the request.
         request_id: of the request, if it has one.
+        is_anthropic: whether the request has the header `ANTHROPIC_VERSION`, which decides for the list of models.
     """
-    if not is_messages(path):
+    if not (is_messages(path) or (is_anthropic and is_model_list(path))):
         return error.status, envelope(error)
     return _status(error), message_error(error, request_id)
 
@@ -52,7 +74,10 @@ def message_error(error: ApiError, request_id: str | None) -> bytes:
     named = error.param is None or f"'{error.param}'" in error.message
     message = error.message if named else f"'{error.param}': {error.message}"
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    body = {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+    found: dict[str, Any] = {"type": kind, "message": message}
+    if error.code == THREAD_UNSUPPORTED:
+        found["details"] = {"error_code": error.code}
+    body = {"type": "error", "error": found, "request_id": request_id}
     return msgspec.json.encode(body)
 
 

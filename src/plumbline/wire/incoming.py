@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -63,10 +64,10 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
     """
     state = request.scope["state"]
     lenient = bool(request.app.state.get(LENIENT, False))
-    large: LargeBodies = request.app.state[LARGE_BODIES]
-    decoded, forms, unknown = await large.run(
-        state.get(HELD_FOR, ""), body, lambda: read_body(root, body, lenient=lenient)
-    )
+    large: LargeBodies | None = request.app.state.get(LARGE_BODIES)
+    work = functools.partial(read_body, root, body, lenient=lenient)
+    found = work() if large is None else await large.run(state.get(HELD_FOR, ""), body, work)
+    decoded, forms, unknown = found
     if forms:
         state[FORMS] = ", ".join(forms)
     if not lenient:

@@ -58,8 +58,8 @@ done("count_tokens")
 
 thought = client.messages.create(
     model=MODEL,
-    max_tokens=200,
-    thinking={"type": "enabled", "budget_tokens": 100},
+    max_tokens=1200,
+    thinking={"type": "enabled", "budget_tokens": 1024},
     messages=[{"role": "user", "content": "What is 12 + 7?"}],
 )
 again = [
@@ -69,6 +69,39 @@ again = [
 ]
 assert client.messages.create(model=MODEL, max_tokens=100, messages=again).content
 done("thinking, sent back")
+
+
+@anthropic.beta_tool
+def weather(city: str) -> str:
+    """The weather of a city."""
+    return f"21 degrees in {city}"
+
+
+runner = client.beta.messages.tool_runner(
+    model=MODEL,
+    max_tokens=200,
+    messages=[USER],
+    tools=[weather],
+    tool_choice={"type": "any"},
+    max_iterations=2,
+)
+rounds = list(runner)
+assert len(rounds) == 2, "the runner sends a thread first, and all of the conversation after its refusal"
+assert all(block.type != "tool_use" or block.input.get("city") is not None for block in rounds[0].content)
+done("the tool runner")
+
+listed = list(client.models.list())
+assert client.models.retrieve(listed[0].id) == listed[0]
+assert listed[0].lifecycle == "active"
+done("models")
+
+batches = None
+try:
+    client.messages.batches.list()
+except anthropic.NotFoundError as raised:
+    batches = raised.body["error"]["type"]
+assert batches == "not_found_error"
+done("batches are refused")
 
 schema = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
 formatted = client.messages.create(

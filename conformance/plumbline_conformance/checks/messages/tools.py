@@ -34,7 +34,7 @@ TOOLS = [
 ]
 CUT = ("max_tokens", "model_context_window_exceeded")
 """Why an answer ended that may have half of a call."""
-THINKING = {"type": "enabled", "budget_tokens": 96}
+THINKING = {"type": "enabled", "budget_tokens": 1024}
 
 
 @scenario("messages/tool", "Forced calls, and the result of one", needs=("messages",))
@@ -138,7 +138,7 @@ def taken(seen: Transcript) -> Iterator[Problem]:
 @scenario("messages/thinking", "Thinking, and thinking that is sent back", needs=("messages",))
 def thinking(target: Target) -> Steps:
     asked = user("What is 17 times 3?")
-    body = message(target, messages=asked, max_tokens=256, thinking=THINKING)
+    body = message(target, messages=asked, max_tokens=1280, thinking=THINKING)
     first = yield Request(name=WHOLE, path=PATH, json=body)
     yield Request(name=STREAM, path=PATH, json={**body, "stream": True})
     omitted = {**THINKING, "display": "omitted"}

@@ -11,24 +11,33 @@ from plumbline._generated.messages import (
     ThinkingEnabled,
 )
 from plumbline.engines.port import SamplingParams
-from plumbline.protocols.common.fields import or_default, refuse_given
+from plumbline.protocols.common.fields import given, or_default, refuse_given
 from plumbline.protocols.common.output_formats import read_format
 from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.messages.history import read_conversation
 from plumbline.protocols.messages.tools import read_tools
 from plumbline.turn import ChatPrompt, ToolChoice, Turn
-from plumbline.wire.errors import invalid_request, invalid_value
+from plumbline.wire.error_forms import THREAD_UNSUPPORTED
+from plumbline.wire.errors import invalid_request, invalid_value, unsupported_parameter, unsupported_value
 
 __all__ = ["read_message", "read_message_prompt"]
 
 _REFUSED = {
+    "access_programs": "is not supported by this server",
+    "background_options": "is not supported: answers of Messages end with their connection",
+    "billing_policy": "is not supported: this server bills nobody",
+    "compaction": "is not supported in Messages; send the whole conversation, or use Responses",
     "container": "is not supported: this server has no hosted tools",
     "diagnostics": "is not supported by this server",
+    "fallback_credit_token": "is not supported: this server bills nobody",
+    "fallbacks": "is not supported: name another model in 'model'",
+    "image": "is not supported: this server answers with text",
     "inference_geo": "is not supported: this server computes where it runs",
     "mcp_servers": "is not supported in Messages; Responses call tools of MCP servers",
     "output_format": "is not supported: send 'output_config.format'",
 }
+_NO_EDIT = "clear_thinking_20251015"
 
 
 def read_message(
@@ -52,6 +61,7 @@ def read_message(
         ApiError: 400 naming a field that contradicts another one or is not supported.
     """
     refuse_given(request, _REFUSED)
+    _check_thread(request)
     prompt, choice = read_message_prompt(request, sealer, modalities)
     budget = prompt.thinking_budget
     if budget is not None and budget >= request.max_tokens:
@@ -89,11 +99,18 @@ def read_message_prompt(
     modalities: Collection[str] = (),
 ) -> tuple[ChatPrompt, ToolChoice]:
     """Read what the model sees, and which calls it may make; raises as `read_message`."""
+    _check_edits(request)
     tools, choice = read_tools(request)
     messages, continued = read_conversation(
         or_default(request.system, None), request.messages, sealer, modalities
     )
     thinking = or_default(request.thinking, None)
+    if (
+        thinking is not None
+        and not isinstance(thinking, ThinkingDisabled)
+        and or_default(thinking.block_binding, {})
+    ):
+        raise unsupported_parameter("thinking.block_binding", "is not supported by this server")
     config = or_default(request.output_config, None)
     effort: str | None = None if config is None else or_default(config.effort, None)
     if isinstance(thinking, ThinkingDisabled):
@@ -109,6 +126,37 @@ def read_message_prompt(
         continue_final_message=continued,
     )
     return prompt, choice
+
+
+def _check_thread(request: CreateMessageRequest) -> None:
+    """Refuse a conversation that the server would keep, with the code at which clients send all of it (MSG-11).
+
+    Raises:
+        ApiError: 400.
+    """
+    if given(request.thread):
+        raise invalid_request(
+            "'thread' is not supported: send the whole conversation in 'messages'.",
+            "thread",
+            THREAD_UNSUPPORTED,
+        )
+
+
+def _check_edits(request: CreateMessageRequest | CountMessageTokensRequest) -> None:
+    """Check that no edit of the context is asked for but the one that leaves nothing out, which Claude Code sends.
+
+    Raises:
+        ApiError: 400 that names the edit.
+    """
+    management = or_default(request.context_management, None)
+    edits = [] if management is None else or_default(management.edits, [])
+    for index, edit in enumerate(edits):
+        where = f"context_management.edits[{index}]"
+        if edit.type != _NO_EDIT:
+            raise unsupported_value(f"{where}.type", edit.type, "is not supported: nothing is left out here")
+        keep = or_default(edit.keep, None)
+        if keep not in ("all", {"type": "all"}):
+            raise unsupported_value(f"{where}.keep", keep, "is not supported: all thinking is kept here")
 
 
 def _check_prefill(prompt: ChatPrompt, has_format: bool) -> None:

@@ -27,7 +27,7 @@ from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.observe.routes import OTHER, route_of
 from plumbline.server.streams import closing_streams
 from plumbline.wire.call import CLIENT_NAMED, ERROR, FACTS, authorization, new_request_id, note_error
-from plumbline.wire.error_forms import error_answer, is_messages
+from plumbline.wire.error_forms import ANTHROPIC_VERSION, error_answer, is_messages, is_model_list
 from plumbline.wire.errors import ApiError, from_status, invalid_api_key
 from plumbline.wire.incoming import FORMS, HELD_FOR, IGNORED
 
@@ -58,6 +58,7 @@ _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 """An id that a client may give its request; others are replaced."""
 
 _NO_KEYS = KeyRing(())
+_ANTHROPIC = ANTHROPIC_VERSION.encode()
 _KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"x-admin-key"})
 
 
@@ -199,7 +200,9 @@ class Front:
             (b"openai-processing-ms", b"%d" % elapsed),  # HTTP-04
             (b"openai-version", b"2020-10-01"),
         ]
-        if is_messages(scope["path"]):  # The name that clients of Messages read.
+        if is_messages(scope["path"]) or is_model_list(
+            scope["path"]
+        ):  # The name that Anthropic's clients read.
             found.append((b"request-id", name))
         found += [(each.encode(), value.encode()) for each, value in self._rates.headers(api_key).items()]
         return found
@@ -317,7 +320,12 @@ def _client_request_id(scope: Scope) -> str | None:
 
 async def _answer(send: Send, error: ApiError, scope: Scope) -> None:
     note_error(scope.setdefault("state", {}), error)
-    status, body = error_answer(error, scope["path"], scope.get("state", {}).get("request_id"))
+    status, body = error_answer(
+        error,
+        scope["path"],
+        scope.get("state", {}).get("request_id"),
+        is_anthropic=any(name == _ANTHROPIC for name, _ in scope["headers"]),
+    )
     await _send_json(send, status, body, error.headers)
 
 

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 
+from plumbline._generated.messages import MessageModel, MessageModelList
 from plumbline._generated.models import (
     ListModelsResponse,
     LoadModelRequest,
+    Model,
     ModelChangeResponse,
     ModelLoadProgress,
     ModelNameRequest,
 )
+from plumbline.protocols.common.fields import or_default
 from plumbline.server.limits.keys import admin_error
 from plumbline.server.operations.base import ServerOperations
 from plumbline.server.replies import CHUNKS
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
+from plumbline.wire.error_forms import ANTHROPIC_VERSION
 from plumbline.wire.errors import ApiError
 from plumbline.wire.reply import JsonReply, Reply
 from plumbline.wire.sse import frame
 
 __all__ = ["ModelListOperations"]
+
+
+def _message_model(model: Model) -> MessageModel:
+    """Return a model as Anthropic's API describes one; what a server cannot know of it is null there."""
+    longest = or_default(model.max_model_len, None)
+    made = datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z")
+    return MessageModel(
+        id=model.id,
+        display_name=model.id,
+        created_at=made,
+        lifecycle="active",
+        max_input_tokens=longest,
+        max_tokens=longest,
+    )
 
 
 class ModelListOperations(ServerOperations):
@@ -31,12 +50,19 @@ class ModelListOperations(ServerOperations):
     """
 
     async def list_models(self, call: Call) -> Reply:
-        """List the served names and the adapters (MOD-01)."""
+        """List the served names and the adapters (MOD-01), in Anthropic's form to its clients (MSG-15)."""
+        if ANTHROPIC_VERSION in call.headers:
+            found = list(map(_message_model, self._models.described(call)))
+            first, last = (found[0].id, found[-1].id) if found else (None, None)
+            return JsonReply(
+                encode(MessageModelList(data=found, has_more=False, first_id=first, last_id=last))
+            )
         return JsonReply(encode(ListModelsResponse(data=self._models.described(call))))
 
     async def retrieve_model(self, call: Call, *, model: str) -> Reply:
-        """Describe a served model (MOD-02, MOD-03)."""
-        return JsonReply(encode(self._models.described(call, model)[0]))
+        """Describe a served model (MOD-02, MOD-03, MSG-15)."""
+        found = self._models.described(call, model)[0]
+        return JsonReply(encode(_message_model(found) if ANTHROPIC_VERSION in call.headers else found))
 
     async def list_router_models(self, call: Call) -> Reply:
         """List the models, at the path of llama.cpp's router."""
