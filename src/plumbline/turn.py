@@ -271,8 +271,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Search for the likeliest answers with this exponent of their length; None draws them."""
     return_token_ids: bool = False
     """Emit the ids of the answer's tokens."""
-    keep_last: int | None = None
-    """Keep this many tokens of the prompt, its last; -1 keeps what fits, None all."""
+    keep_tokens: int | None = None
+    """Keep this many tokens of the prompt; -1 keeps what fits, None all."""
+    keep_beginning: bool = False
+    """Whether `keep_tokens` are the first ones; by default they are the last."""
     bad_words: tuple[str, ...] = ()
     """Words that the answer must not contain, as sequences of their tokens."""
     report_progress: bool = False

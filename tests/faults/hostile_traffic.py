@@ -8,10 +8,12 @@ import contextlib
 import io
 import json
 import random
+import time
+from collections.abc import Awaitable
 from typing import Any
 
 import httpx
-from hostile.rows import ROWS
+from hostile.rows import ROWS, Row
 from PIL import Image
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
@@ -33,6 +35,8 @@ _TURN = {
 _PIECES = 40
 """Pieces of a flood; each has 64 KiB."""
 _PATIENCE = 60.0
+_COLOURS = 32
+"""Images that differ."""
 
 
 class HostileTraffic:
@@ -50,14 +54,30 @@ class HostileTraffic:
         self.acts = [self.headers, self.trailers, self.target, self.pipelined, self.abandoned, self.frames]
         self.acts += [self.template, self.grammar, self.image, self.row]
 
+    async def each_once(self, end: float) -> None:
+        """Send what caches keep once each: every image, and every row. Later traffic adds nothing to them.
+
+        Args:
+            end: when to stop, by `time.monotonic`.
+        """
+        for colour in range(_COLOURS):
+            if time.monotonic() < end:
+                await self._guarded(self._send_image(colour))
+        for row in ROWS:
+            if time.monotonic() < end:
+                await self._guarded(self._send_row(row))
+
     async def act(self) -> str:
         """Do one of them; returns its name."""
         chosen = self._random.choice(self.acts)
+        await self._guarded(chosen())
+        return chosen.__name__
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
         # A server may close the connection of any of them, or answer with an error of the client's.
         with contextlib.suppress(OSError, EOFError, TimeoutError, WebSocketException, httpx.TransportError):
             async with asyncio.timeout(_PATIENCE):
-                await chosen()
-        return chosen.__name__
+                await work
 
     async def headers(self) -> None:
         """Send headers without end."""
@@ -114,15 +134,20 @@ class HostileTraffic:
 
     async def image(self) -> None:
         """Send a small file with 30 million pixels."""
+        await self._send_image(self._random.randrange(_COLOURS))
+
+    async def _send_image(self, colour: int) -> None:
         file = io.BytesIO()
-        Image.new("RGBA", (6000, 5000), (self._random.randrange(256), 2, 3, 4)).save(file, "PNG")
+        Image.new("RGBA", (6000, 5000), (colour, 2, 3, 4)).save(file, "PNG")
         url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
         content = [{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": url}}]
         await self._chat(messages=[{"role": "user", "content": content}])
 
     async def row(self) -> None:
         """Send a row of the hostile suite."""
-        row = self._random.choice(ROWS)
+        await self._send_row(self._random.choice(ROWS))
+
+    async def _send_row(self, row: Row) -> None:
         # What is stored stays, and the models are needed.
         if not any(part in row.path for part in ("{", "/models/", "/responses", "/conversations")):
             await self._post(row.path, await asyncio.to_thread(row.data), row.headers)

@@ -81,7 +81,8 @@ class Soak:
         """Send requests and cause faults for so long, then let the server become idle."""
         end = time.monotonic() + seconds
         working = [asyncio.ensure_future(self._send(end)) for _ in range(CLIENTS)]
-        working += [asyncio.ensure_future(each(end)) for each in (self._break, self._sample)]
+        others = (self._break, self._sample, self._hostile.each_once)
+        working += [asyncio.ensure_future(each(end)) for each in others]
         await asyncio.gather(*working)
         await self._client.aclose()
 

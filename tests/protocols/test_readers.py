@@ -29,7 +29,8 @@ _SHARED: dict[str, Any] = {
 }  # fmt: skip
 _GUIDED: dict[str, Any] = {
     "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": "a",
-    "return_token_ids": True, "truncate_prompt_tokens": 5, "include_stop_str_in_output": True,
+    "return_token_ids": True, "truncate_prompt_tokens": 5, "truncation_side": "right",
+    "include_stop_str_in_output": True,
     "structural_tag": {"structures": [{"begin": "a", "schema": {}, "end": ""}], "triggers": ["a"]},
     "prompt_logprobs": 1, "logprob_token_ids": [5], "return_tokens_as_token_ids": True, "use_beam_search": True,
     "length_penalty": 2, "add_special_tokens": False, "add_bos_token": False, "kv_transfer_params": {},

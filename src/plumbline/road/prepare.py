@@ -140,12 +140,12 @@ class TurnPreparer:
         wanted = turn.sampling.max_tokens
         needed = 1 if wanted is None or (turn.shorten_answer and wanted) else wanted
         least = self._renderer.least_tokens(turn.prompt)
-        if least > limit and not turn.truncate_prompt and turn.keep_last is None:
+        if least > limit and not turn.truncate_prompt and turn.keep_tokens is None:
             raise PromptTooLongError(max_model_len=limit, prompt_tokens=least, output_tokens=needed)
         try:
             tokens = await self._tokens(turn, client)
-            if turn.keep_last is not None:
-                turn, tokens = _last_tokens(turn, tokens, limit - needed)
+            if turn.keep_tokens is not None:
+                turn, tokens = _kept_tokens(turn, tokens, limit - needed)
             length = len(tokens.token_ids)
         except TooManyTokensError as error:
             tokens, length = PromptTokens([]), error.least
@@ -189,7 +189,7 @@ class TurnPreparer:
 
     async def _tokens(self, turn: Turn, client: str) -> PromptTokens:
         most = self._engine.info.max_model_len
-        if turn.keep_last is not None:
+        if turn.keep_tokens is not None:
             most = max(most, min(_LONGEST_CUT, 8 * most))
         return await prompt_tokens(self._engine, self._prompts, turn.prompt, most, client)
 
@@ -216,18 +216,18 @@ class TurnPreparer:
         )
 
 
-def _last_tokens(turn: Turn, tokens: PromptTokens, room: int) -> tuple[Turn, PromptTokens]:
-    """Cut a prompt to its last tokens; a prompt of text becomes one of tokens, so that `echo` shows what is left.
+def _kept_tokens(turn: Turn, tokens: PromptTokens, room: int) -> tuple[Turn, PromptTokens]:
+    """Cut a prompt to its last or first tokens; one of text becomes one of tokens, so that `echo` shows what is left.
 
     Raises:
         RefusedRequestError: the prompt has files, and their tokens cannot be cut.
     """
-    count = room if turn.keep_last == -1 else turn.keep_last
+    count = room if turn.keep_tokens == -1 else turn.keep_tokens
     if count is None or count < 1 or len(tokens.token_ids) <= count:
         return turn, tokens
     if tokens.media is not None:
-        raise RefusedRequestError("a prompt with files cannot be cut to its last tokens; send less of it")
-    ids = tokens.token_ids[-count:]
+        raise RefusedRequestError("a prompt with files cannot be cut to some of its tokens; send less of it")
+    ids = tokens.token_ids[:count] if turn.keep_beginning else tokens.token_ids[-count:]
     if not isinstance(turn.prompt, ChatPrompt):
         turn = msgspec.structs.replace(turn, prompt=TokenPrompt(tuple(ids)))
     return turn, PromptTokens(ids)

@@ -107,12 +107,19 @@ async def test_every_chunk_reports_the_usage_so_far(path: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_usage_so_far_needs_usage(path: str) -> None:
-    body = {"model": "test-model", **BODIES[path], "stream": True}
+async def test_usage_so_far_comes_alone(path: str) -> None:
+    """Without `include_usage` every chunk has the counts, and there is no chunk more; with a false one none has."""
     async with serving(speaking(TEXT)) as server:
-        answer = await server.post(path, {**body, "stream_options": {"continuous_usage_stats": True}})
-    assert answer.status == 400
-    assert answer.error["param"] == "stream_options.continuous_usage_stats"
+        both, alone, neither = [
+            await streamed(server, path, {**BODIES[path], "stream_options": options})
+            for options in (
+                {"continuous_usage_stats": True, "include_usage": True},
+                {"continuous_usage_stats": True},
+                {"continuous_usage_stats": True, "include_usage": False},
+            )
+        ]
+    assert [chunk["usage"] for chunk in alone] == [chunk["usage"] for chunk in both[:-1]]
+    assert all(chunk.get("usage") is None for chunk in neither)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

@@ -175,16 +175,18 @@ async def test_prompt_logprobs_are_those_of_an_echo(api: str) -> None:
             assert sorted({*ranks, own["rank"]})[:4] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("side", [None, "left", "right"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_truncated_prompt_is_its_last_tokens(stream: bool) -> None:
+async def test_a_truncated_prompt_is_its_last_or_first_tokens(stream: bool, side: str | None) -> None:
     async with native_server() as server:
         ids = TOKENIZER.encode_text("hello wonderful world")
         for count in (1, 4, len(ids), 500):
-            cut = ids[-count:]
+            cut = ids[:count] if side == "right" else ids[-count:]
             options = {
                 **SEEDED,
                 "prompt": "hello wonderful world",
                 "truncate_prompt_tokens": count,
+                "truncation_side": side,
                 "echo": not stream,
             }
             prompt, found, _ = await ids_of(server, "completions", stream=stream, **options)

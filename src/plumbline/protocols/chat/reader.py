@@ -157,6 +157,7 @@ def read_chat(
         cache_salt=read_cache_salt(request),
         length_penalty=read_beams(request),
         return_token_ids=request.return_token_ids is True,
-        keep_last=read_truncation(request),
+        keep_tokens=read_truncation(request),
+        keep_beginning=or_default(request.truncation_side, "left") == "right",
         bad_words=read_bad_words(request.bad_words),
     )

@@ -339,5 +339,5 @@ class ChatWriter:
             choices=choices,
             service_tier="default",
             system_fingerprint=self._fingerprint,
-            usage=self._current_usage() if self._include_usage else UNSET,
+            usage=self._current_usage() if self._include_usage or self._reports else UNSET,
         )

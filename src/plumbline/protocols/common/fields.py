@@ -66,7 +66,7 @@ def refuse_given(request: msgspec.Struct, reasons: Mapping[str, str]) -> None:
 
 
 def check_stream_options(request: Any) -> None:
-    """Check that `stream_options` comes with `stream: true` (CS-09, CMP-08), and its options with those they need.
+    """Check that `stream_options` comes with `stream: true` (CS-09, CMP-08).
 
     Raises:
         ApiError: 400 naming the field.
@@ -77,11 +77,6 @@ def check_stream_options(request: Any) -> None:
     if request.stream is not True:
         raise invalid_request(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options"
-        )
-    if getattr(options, "continuous_usage_stats", None) is True and options.include_usage is not True:
-        raise invalid_request(
-            "'stream_options.continuous_usage_stats' needs 'stream_options.include_usage'.",
-            "stream_options.continuous_usage_stats",
         )
 
 

@@ -23,9 +23,9 @@ def add_usage(left: Usage | None, right: Usage) -> Usage:
 
 
 def wants_progress(request: Any) -> bool:
-    """Return whether every chunk must report the usage so far."""
+    """Return whether every chunk must report the usage so far: `include_usage: false` wins, as in vLLM."""
     options = request.stream_options
-    return bool(options) and options.continuous_usage_stats is True
+    return bool(options) and options.continuous_usage_stats is True and options.include_usage is not False
 
 
 def usage_so_far(prompt_tokens: int, completion_tokens: int) -> CompletionUsage:

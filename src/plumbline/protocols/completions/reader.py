@@ -97,7 +97,8 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
         cache_salt=read_cache_salt(request),
         length_penalty=read_beams(request),
         return_token_ids=request.return_token_ids is True,
-        keep_last=read_truncation(request),
+        keep_tokens=read_truncation(request),
+        keep_beginning=or_default(request.truncation_side, "left") == "right",
         bad_words=read_bad_words(request.bad_words),
     )
     turns = [turn, *(msgspec.structs.replace(turn, prompt=prompt) for prompt in prompts[1:])]

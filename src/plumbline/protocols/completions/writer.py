@@ -236,7 +236,7 @@ class CompletionWriter:
             model=self._model,
             choices=choices,
             system_fingerprint=self._fingerprint,
-            usage=self._current_usage() if self._include_usage else UNSET,
+            usage=self._current_usage() if self._include_usage or self._reports else UNSET,
         )
 
 

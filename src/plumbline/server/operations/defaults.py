@@ -48,7 +48,7 @@ def truncatable(turn: Turn, settings: Settings) -> Turn:
 
     Chat requests have no field `truncation`. Their `truncate_prompt_tokens` wins.
     """
-    if not settings.allow_auto_truncate or turn.keep_last is not None:
+    if not settings.allow_auto_truncate or turn.keep_tokens is not None:
         return turn
     return msgspec.structs.replace(turn, truncate_prompt=True)
 
