@@ -9,6 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
+from openai.types.beta.response_create_params import ResponseCreateParamsBase as BetaResponseCreateParams
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
+from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
+from openai.types.responses.response_create_params import ResponseCreateParamsBase as ResponseCreateParams
 from support.about import about
 from support.models import TOKENIZER
 
@@ -85,6 +89,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "instructions": "Be brief.", "moderation": {"model": "m"}, "stream": True, "stream_options": {},
         "conversation": "conv_1", "context_management": [{"type": "compaction"}], "max_output_tokens": 20,
         "chat_template_kwargs": {"a": 1}, "thinking_token_budget": 5, "include_stop_str_in_output": True,
+        "access_programs": {"a": 1}, "background_options": {"a": 1}, "image": {"a": 1}, "multi_agent": {"a": 1},
     },
 }  # fmt: skip
 """For each field a value that means something."""
@@ -437,3 +442,14 @@ def test_completions_have_other_defaults() -> None:
     assert read("completions", best_of=0, n=2).best_of == 2
     assert read("completions", best_of=3).turns[0].sampling.logprobs == 0, "candidates are scored"
     assert read("completions", max_tokens=0).turns[0].sampling.max_tokens == 0
+
+
+def test_every_parameter_of_the_official_client_is_in_the_contract() -> None:
+    """So it is honoured, or a 400 that names it."""
+    for theirs, api in (
+        ((ResponseCreateParams, BetaResponseCreateParams), "responses"),
+        ((ChatParams,), "chat"),
+        ((CompletionParams,), "completions"),
+    ):
+        names = {name for each in theirs for name in each.__annotations__} - {"betas"}
+        assert names - {*ROOTS[api][0].__struct_encode_fields__} == set(), api

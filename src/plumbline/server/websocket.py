@@ -37,6 +37,7 @@ from plumbline.wire.errors import (
     ApiError,
     error_object,
     invalid_api_key,
+    invalid_type,
     invalid_value,
     unparsable_body,
     unsupported_value,
@@ -52,7 +53,7 @@ _MAX_IDLE_SECONDS = 15 * 60
 _MAX_LANES = 16
 """Lanes of one connection with turns at the same time, and turns that it remembers. A lane ends with its last turn."""
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
-_NOT_OF_THE_REQUEST = ("type", "stream_id", "stream", "stream_options", "background")
+_NOT_OF_THE_REQUEST = ("type", "stream_id", "stream", "stream_options", "background", "generate")
 """Members of the client's event that are dropped: the event's own, and those that clients must not send (WS-02)."""
 
 _LIMIT_REACHED = ApiError(
@@ -129,6 +130,10 @@ class _Connection:
             text = event.get("text") or event.get("bytes")
             held = event.get("held") or HeldMessage(0, lambda _: None)
             message = _read_message(text if isinstance(text, str | bytes) else "", held)
+            if (refusal := _refused_steering(message)) is not None:
+                held.end()
+                await self._send(refusal, None)
+                continue
             waiting = self._lanes.get(message.lane)
             if waiting is not None:
                 waiting.append(message)
@@ -189,7 +194,9 @@ class _Connection:
                 )
                 was_read = body
                 self._check(call)
-                events = self._api.answer_on_socket(request, call, self._latest, message.lane)
+                events = self._api.answer_on_socket(
+                    request, call, self._latest, message.lane, generate=_generates(message)
+                )
                 with self._draining.counted():
                     async with self._rates.admitted(as_sent(call.api_key or "")), aclosing(events):
                         async for event in events:
@@ -264,6 +271,35 @@ def _read_message(text: str | bytes, held: HeldMessage) -> _Message:
     if lane is not None and not (isinstance(lane, str) and _STREAM_ID.fullmatch(lane)):
         return _Message(None, invalid_value("stream_id", lane), held)
     return _Message(lane, members, held)
+
+
+def _refused_steering(message: _Message) -> bytes | None:
+    """Return the event that refuses a `response.steer`, with the input that it had (WS-12); None for other events."""
+    members = message.members
+    if isinstance(members, ApiError) or bytes(members.get("type", b"")) != b'"response.steer"':
+        return None
+    kept = ("input", "previous_response_id")
+    error = {
+        "type": "invalid_request_error",
+        "code": "steering_not_supported",
+        "message": "This server does not steer responses; send the input with the next 'response.create'.",
+    }
+    steer = {name: members.get(name, msgspec.Raw(b"null")) for name in kept}
+    event = {"type": "response.steer.failed", "error": error, "sequence_number": 0, "steer": steer}
+    return msgspec.json.encode(event)
+
+
+def _generates(message: _Message) -> bool:
+    """Return whether the model is to answer (WS-11).
+
+    Raises:
+        ApiError: 400 for a value that is not a boolean.
+    """
+    assert not isinstance(message.members, ApiError), "its request was read"
+    value = msgspec.json.decode(message.members.get("generate", b"null"))
+    if value is not None and not isinstance(value, bool):
+        raise invalid_type("generate", "a boolean", value)
+    return value is not False
 
 
 def _read_request(message: _Message) -> bytes:

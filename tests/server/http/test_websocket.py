@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
+from openai.types.beta.beta_response_steer_failed_event import BetaResponseSteerFailedEvent
 from support.judges import fold_response
 from support.models import hold_steps, served, tiny_engine
 from support.servers.asgi import as_catalog
@@ -112,6 +113,38 @@ def lane_events(socket: ClientConnection, ends: int) -> list[dict[str, Any]]:
     while sum(event["type"] in ENDS for event in found) < ends:
         found.append(json.loads(socket.recv(timeout=20)))
     return found
+
+
+def test_a_turn_without_an_answer_can_be_continued(tmp_path: Path) -> None:
+    """WS-11: Codex prepares its connection by one."""
+    with connected(Settings(store=str(tmp_path / "s.db"))) as (_, socket):
+        for kept in (False, True):
+            prepared = converse(socket, generate=False, input="remember this", store=kept)[-1]["response"]
+            assert (prepared["status"], prepared["output"]) == ("completed", [])
+            usage = prepared["usage"]
+            assert usage["output_tokens"] == 0
+            after = converse(socket, previous_response_id=prepared["id"], store=kept)[-1]["response"]
+            assert after["output"]
+            assert after["usage"]["input_tokens"] > usage["input_tokens"]
+        socket.send(json.dumps({"type": "response.create", **BODY, "generate": "no"}))
+        assert error(socket)[0] == 400
+
+
+def test_steering_is_refused_with_its_input_and_the_response_goes_on() -> None:
+    """WS-12."""
+    with connected() as (_, socket):
+        send(socket, ignore_eos=True, max_output_tokens=200)
+        events = [json.loads(socket.recv(timeout=20))]
+        steer = {"input": "Stop.", "previous_response_id": events[0]["response"]["id"]}
+        socket.send(json.dumps({"type": "response.steer", **steer}))
+        while len({event["type"] for event in events} & {"response.steer.failed", *ENDS}) < 2:
+            events.append(json.loads(socket.recv(timeout=20)))
+        (failed,) = [event for event in events if event["type"] == "response.steer.failed"]
+        (last,) = [event for event in events if event["type"] in ENDS]
+        assert BetaResponseSteerFailedEvent.model_validate(failed, strict=True)
+        assert failed["error"]["code"] == "steering_not_supported"
+        assert failed["steer"] == steer
+        assert last["type"] in ("response.completed", "response.incomplete")
 
 
 def test_lanes_run_at_once_and_each_in_its_order() -> None:

@@ -65,6 +65,10 @@ __all__ = [
 LOGPROBS = "message.output_text.logprobs"
 
 _REFUSED = {
+    "access_programs": "is not supported by this server",
+    "background_options": "is not supported: a response in the background begins as soon as there is room",
+    "image": "is not supported: images are read as the model's folder says",
+    "multi_agent": "is not supported by this server",
     "moderation": "is not supported by this server",
 }
 

@@ -182,7 +182,7 @@ class ResponsesWriter:
 
     def _finish(self, finish: Finish) -> None:
         response = self._response
-        if self._item is None and not response.output:
+        if self._item is None and not response.output and not finish.is_unasked:
             # An answer without a single character still is a message, an empty one.
             self._open_item(TextItem)
         response.usage = response_usage(finish.usage)

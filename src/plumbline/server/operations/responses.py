@@ -102,7 +102,13 @@ class ResponseOperations(ModelOperations):
         return JsonReply(encode(begun.writer.response), headers=headers)
 
     async def answer_on_socket(
-        self, request: CreateResponse, call: Call, latest: LatestTurns, lane: str | None
+        self,
+        request: CreateResponse,
+        call: Call,
+        latest: LatestTurns,
+        lane: str | None,
+        *,
+        generate: bool = True,
     ) -> AsyncGenerator[ResponseStreamEvent, None]:
         """Yield the events of one turn of a WebSocket.
 
@@ -111,6 +117,7 @@ class ResponseOperations(ModelOperations):
             call: the connection's call for this turn.
             latest: the turns before, which this one may continue without a store (WS-05); it becomes one of them.
             lane: where it takes place among them.
+            generate: whether the model answers; if not, the response has no output and can be continued (WS-11).
 
         Raises:
             ApiError: before the first event, as for a request over HTTP.
@@ -126,7 +133,7 @@ class ResponseOperations(ModelOperations):
                 context = Context(own=own_input(request)) if previous is not None else None
             if context is not None and previous is not None:
                 context = Context(previous.items, context.own)
-            begun = await self._begin(request, call, context, triggered)
+            begun = await self._begin(request, call, context, triggered, generate=generate)
             if previous is not None:
                 begun.writer.response.previous_response_id = previous.response_id
             async with aclosing(begun.answer):
@@ -138,7 +145,13 @@ class ResponseOperations(ModelOperations):
                 latest.keep(lane, begun.writer.response, context or Context(own=own_input(request)))
 
     async def _begin(
-        self, request: CreateResponse, call: Call, context: Context | None, triggered: bool
+        self,
+        request: CreateResponse,
+        call: Call,
+        context: Context | None,
+        triggered: bool,
+        *,
+        generate: bool = True,
     ) -> _Begun:
         """Check a request and prepare its answer, which begins when it is read.
 
@@ -147,6 +160,7 @@ class ResponseOperations(ModelOperations):
             call: its call.
             context: the items that it is answered from.
             triggered: whether it asks to compact them and for nothing else.
+            generate: whether the model answers.
 
         Raises:
             ApiError: for a request that cannot be answered.
@@ -161,6 +175,9 @@ class ResponseOperations(ModelOperations):
         keeper = await self._keeper(request, call, context, wants_logprobs)
         if triggered:
             answer = _alone(*await self._compact(request, context, turn.prompt, call))
+        elif not generate:
+            (prepared,) = await self.generation.prepare(call, request, [turn], "input")
+            answer = _nothing(Usage(len(prepared.prompt_token_ids), 0))
         else:
             turn, answer = await self._answer(request, call, context, turn)
         seals = "reasoning.encrypted_content" in or_default(request.include, [])
@@ -311,6 +328,11 @@ async def _alone(item: CompactionBody, usage: Usage) -> AsyncGenerator[AnswerEve
     """Yield an answer that is nothing but a compaction."""
     yield 0, Compacted(item.encrypted_content)
     yield 0, Finish("stop", usage)
+
+
+async def _nothing(usage: Usage) -> AsyncGenerator[AnswerEvent, None]:
+    """Yield an answer without output."""
+    yield 0, Finish("stop", usage, is_unasked=True)
 
 
 async def _with_compaction(

@@ -75,12 +75,19 @@ class RoutedOperations(ServerOperations):
         )
 
     async def answer_on_socket(
-        self, request: CreateResponse, call: Call, latest: LatestTurns, lane: str | None
+        self,
+        request: CreateResponse,
+        call: Call,
+        latest: LatestTurns,
+        lane: str | None,
+        *,
+        generate: bool = True,
     ) -> AsyncGenerator[ResponseStreamEvent, None]:
         """Yield the events of one turn of a WebSocket; see `ResponseOperations`."""
         request = self._prompts.applied(request)
         async with self._models.lease(request.model, call) as lease:
-            async for event in lease.model.answer_on_socket(request, call, latest, lane):
+            events = lease.model.answer_on_socket(request, call, latest, lane, generate=generate)
+            async for event in events:
                 yield event
 
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
