@@ -20,6 +20,7 @@ from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, ToolCall, Turn
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError
+from plumbline.wire.spellings import SPELLINGS
 
 from .minimal_requests import FLAT_TOOL, MINIMAL, ROOTS, TOOL, USER, read, refusal
 
@@ -149,7 +150,57 @@ def test_no_field_is_ignored_silently(api: str) -> None:
     """A field changes the turn, or is refused by its name, or is one of the few hints without effect."""
     for field in fields(api):
         with about(field.encode_name):
-            _has_an_effect(api, field.encode_name)
+            if field.encode_name not in SPELLINGS:
+                _has_an_effect(api, field.encode_name)
+
+
+@pytest.mark.parametrize("api", ROOTS)
+def test_every_spelling_is_read_as_ours(api: str) -> None:
+    """Alone, and beside the same value under our name; another value there is refused."""
+    names = {field.encode_name for field in fields(api)}
+    found = {name: ours for name, ours in SPELLINGS.items() if {name, ours} <= names}
+    assert len(found) > 8
+    for name, ours in found.items():
+        value = SAMPLES[api][ours]
+        for sent in ({name: value}, {name: value, ours: value}, {name: None, ours: value}):
+            with about(sent):
+                assert turn_or_refusal(api, sent) == turn_or_refusal(api, {ours: value})
+        assert refusal(api, **{name: value, ours: _another(value)}).param == name
+
+
+TABBYAPI: dict[str, Any] = {
+    "allowed_tokens": [5], "ban_eos_token": True, "max_length": 6, "min_length": 2, "mirostat_mode": 2,
+    "penalty_range": 5, "repetition_range": 5, "rep_pen": 1.2, "stop_sequence": ["a"], "typical": 0.5,
+    "dry_range": 9, "temp_exponent": 2, "regex_pattern": "a", "reasoning_budget_tokens": 5,
+}  # fmt: skip
+
+
+def test_the_other_spellings_are_those_of_three_servers() -> None:
+    assert {*SPELLINGS} == {*TABBYAPI, "repeat_penalty", "no_stop_trim"}
+
+
+def _another(value: Any) -> Any:
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value / 2 if isinstance(value, float) else value - 1
+        case list():
+            return [*value, *value]
+        case _:
+            return f"{value}{value}"
+
+
+def turn_or_refusal(api: str, sent: dict[str, Any]) -> Any:
+    try:
+        return read(api, **sent)
+    except ApiError as error:
+        return error.message
+
+
+def test_all_tokens_are_zero_to_one_server_and_minus_one_to_another() -> None:
+    shaped = {"dry_multiplier": 1}
+    assert read("chat", **shaped, dry_range=0) == read("chat", **shaped, dry_penalty_last_n=-1)
 
 
 def _has_an_effect(api: str, field: str) -> None:

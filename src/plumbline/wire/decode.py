@@ -19,6 +19,7 @@ from .errors import ApiError, unparsable_body
 from .explain import explain
 from .misplaced import check_places
 from .size import check_size
+from .spellings import with_one_spelling
 
 __all__ = ["decode", "encode"]
 
@@ -52,6 +53,7 @@ def decode(root: type[T], body: bytes) -> T:
             body.decode()  # msgspec does not check UTF-8 in fields that it skips
         request: T = (_decoders.get(root) or _decoder(root)).decode(body)
         check_places(root, body)
+        with_one_spelling(request)
         return request
     except msgspec.ValidationError:
         pass
@@ -60,6 +62,7 @@ def decode(root: type[T], body: bytes) -> T:
     try:
         request = _second_try(root, body)
         check_places(root, body)
+        with_one_spelling(request)
         return request
     except BROKEN as error:  # The JSON is malformed after the value that msgspec refused.
         raise _unparsable(error) from None

@@ -18,10 +18,33 @@ _IN_CHAT = "it in /v1/chat/completions"
 _ANSWERS = "one request for each answer"
 _GUIDED = dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), _OURS)
 _LLAMA_CPP = {"n_cmpl": "'n'", "return_tokens": "'return_token_ids'"}
+_FOREIGN = {
+    "banned_tokens": "'logit_bias' with -100",
+    "cfg_scale": "",
+    "custom_logit_processor": "",
+    "grammar_string": "'grammar'",
+    "lora": "the adapter as the 'model'",
+    "max_temp": "'dynatemp_range'",
+    "min_keep": "",
+    "min_temp": "'dynatemp_range'",
+    "negative_prompt": "",
+    "post_sampling_probs": "",
+    "reasoning_format": "'separate_reasoning'",
+    "repetition_decay": "'repeat_last_n'",
+    "return_routed_experts": "",
+    "skew": "",
+    "smoothing_factor": "",
+    "t_max_predict_ms": "",
+    "temperature_last": "'samplers'",
+    "token_healing": "",
+    "vllm_xargs": "",
+}
+"""Fields of other servers that change an answer, and what does the same here; empty where nothing does."""
 _PLACES = {
     "CreateChatCompletionRequest": {
         "n_predict": "'max_completion_tokens'",
         **_LLAMA_CPP,
+        **_FOREIGN,
         "text.format": "'response_format'",
         "reasoning.effort": "'reasoning_effort'",
         "max_output_tokens": "'max_completion_tokens'",
@@ -31,6 +54,7 @@ _PLACES = {
     "CreateCompletionRequest": {
         "n_predict": "'max_tokens'",
         **_LLAMA_CPP,
+        **_FOREIGN,
         "response_format": _OURS,
         "text.format": _OURS,
         "max_completion_tokens": "'max_tokens'",
@@ -47,6 +71,7 @@ _PLACES = {
     "CreateResponse": {
         "n_predict": "'max_output_tokens'",
         "n_cmpl": _ANSWERS,
+        **_FOREIGN,
         "response_format": "'text.format'",
         **_GUIDED,
         "max_tokens": "'max_output_tokens'",
@@ -65,7 +90,11 @@ _PLACES = {
 """For each request the misplaced fields, and what to use instead."""
 _NOTHING = (b"null", b"false", b"[]", b"{}", b'""')
 _ONE = (b"null", b"1", b"1.0")
+_ZERO = (*_NOTHING, b"0", b"0.0")
 _NEUTRAL = {
+    **dict.fromkeys(("cfg_scale", "min_temp", "max_temp"), _ONE),
+    **dict.fromkeys(("min_keep", "repetition_decay", "skew", "smoothing_factor", "t_max_predict_ms"), _ZERO),
+    "reasoning_format": (b"null", b'"auto"', b'"deepseek"'),
     "n": _ONE,
     "n_cmpl": _ONE,
     "n_predict": (b"null", b"-1"),
@@ -98,4 +127,6 @@ def check_places(root: type, body: bytes) -> None:
             continue
         if inner and not (isinstance(found := msgspec.json.decode(value), dict) and found.get(inner)):
             continue
-        raise unsupported_parameter(param, f"is not a field of this API; use {right}")
+        raise unsupported_parameter(
+            param, f"is not a field of this API; use {right}" if right else "is not supported by this server"
+        )

@@ -36,6 +36,21 @@ FIELDS: list[Json] = [
 ]
 
 
+SPELLED: list[tuple[Json, Json]] = [
+    ({"rep_pen": 0.01, "penalty_range": 4}, {"repetition_penalty": 0.01, "repeat_last_n": 4}),
+    ({"rep_pen": 0.01, "repetition_range": 4}, {"repetition_penalty": 0.01, "repeat_last_n": 4}),
+    ({"typical": 0.5}, {"typical_p": 0.5}),
+    ({"dry_multiplier": 5, "dry_range": 64}, {"dry_multiplier": 5, "dry_penalty_last_n": 64}),
+    ({"mirostat_mode": 2, "mirostat_tau": 2}, {"mirostat": 2, "mirostat_tau": 2}),
+    ({"dynatemp_range": 0.5, "temp_exponent": 2}, {"dynatemp_range": 0.5, "dynatemp_exponent": 2}),
+    ({"stop_sequence": ["a"], "no_stop_trim": True}, {"stop": ["a"], "include_stop_str_in_output": True}),
+    ({"ban_eos_token": True, "min_length": 3}, {"ignore_eos": True, "min_tokens": 3}),
+    ({"allowed_tokens": [70, 71]}, {"allowed_token_ids": [70, 71]}),
+    ({"regex_pattern": "a+b"}, {"regex": "a+b"}),
+]
+"""Other spellings, and ours."""
+
+
 async def text(server: Server, api: str, *, stream: bool = False, **options: Any) -> str:
     limit = {"max_output_tokens" if api == "responses" else "max_tokens": 24, "ignore_eos": True}
     if not stream:
@@ -127,6 +142,31 @@ async def test_a_wrong_value_is_refused_by_name(api: str, fields: Json, param: s
     async with native_server() as server:
         answer = await server.post(PATHS[api], {"model": "test-model", **prompt_of(api), **fields})
         assert (answer.status, answer.error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("api", PATHS)
+async def test_other_spellings_have_the_same_effect(api: str) -> None:
+    """`max_length` and `reasoning_budget_tokens` bound what is generated; tests of readers compare them, too."""
+    async with native_server() as server:
+        for theirs, ours in SPELLED:
+            body = {"model": "test-model", **prompt_of(api), **SEEDED, "max_tokens": 24}
+            if api == "responses":
+                body["max_output_tokens"] = body.pop("max_tokens")
+            found, known = [await server.post(PATHS[api], {**body, **fields}) for fields in (theirs, ours)]
+            assert (found.status, found.header("x-plumbline-ignored")) == (200, None)
+            assert _said(found.json) == _said(known.json)
+        if api != "responses":
+            body["max_length"] = body.pop("max_tokens")
+            assert (await server.post(PATHS[api], body)).json["usage"]["completion_tokens"] <= 24
+        if api == "chat":
+            body["reasoning_budget_tokens"] = 5
+            assert (await server.post(PATHS[api], body)).header("x-plumbline-ignored") is None
+
+
+def _said(answer: Json) -> Any:
+    if "output" in answer:
+        return [part["text"] for item in answer["output"] for part in item["content"]]
+    return [choice.get("text") or choice["message"]["content"] for choice in answer["choices"]]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -83,7 +83,13 @@ async def test_llama_cpp_s_field_of_tokenize_is_refused() -> None:
     assert (answer.status, answer.error["param"]) == (400, "prompt")
 
 
-SAMPLES: dict[str, Any] = {"n_predict": 5, "n_cmpl": 2, "max_output_tokens": 5, "lora_path": "a"}
+SAMPLES: dict[str, Any] = {
+    "n_predict": 5,
+    "n_cmpl": 2,
+    "max_output_tokens": 5,
+    "lora_path": "a",
+    "cfg_scale": 2,
+}
 OBJECTS = {"kv_transfer_params", "mm_processor_kwargs", "session_params"}
 
 

@@ -27,7 +27,6 @@ _CONTRADICT = (
     "mirostat",
     "n_probs",
     "presence_penalty",
-    "repeat_penalty",
     "repetition_penalty",
     "response_format",
     "samplers",
@@ -45,7 +44,6 @@ _NEUTRAL = {
     "mirostat": 0,
     "n_probs": 0,
     "presence_penalty": 0,
-    "repeat_penalty": 1,
     "repetition_penalty": 1,
 }
 """The values of some of them that mean nothing. Clients send those too."""

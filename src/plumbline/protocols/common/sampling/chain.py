@@ -7,10 +7,10 @@ from typing import Any
 from msgspec import UNSET
 
 from plumbline.engines.port import SAMPLER_ORDER, Dry, Mirostat, SamplerChain
-from plumbline.protocols.common.fields import given, or_default
+from plumbline.protocols.common.fields import or_default
 from plumbline.wire.errors import invalid_request
 
-__all__ = ["read_breakers", "read_chain", "read_repetition"]
+__all__ = ["read_breakers", "read_chain"]
 
 _BREAKERS = ("\n", ":", '"', "*")
 """llama.cpp's and TabbyAPI's default for `dry_sequence_breakers`."""
@@ -60,23 +60,6 @@ def read_breakers(request: Any) -> tuple[str, ...]:
     if not or_default(request.dry_multiplier, 0.0):
         return ()
     return tuple(or_default(request.dry_sequence_breakers, _BREAKERS))
-
-
-def read_repetition(request: Any, default: float) -> float:
-    """Read the repetition penalty, which has two names.
-
-    Raises:
-        ApiError: 400 if both are given and differ.
-    """
-    older = or_default(request.repeat_penalty, None)
-    value: float = or_default(request.repetition_penalty, default if older is None else older)
-    if older is not None and given(request.repetition_penalty) and older != value:
-        raise invalid_request(
-            "'repeat_penalty' and 'repetition_penalty' are the same field and have different values; "
-            "leave one out.",
-            "repeat_penalty",
-        )
-    return value
 
 
 def _read_dry(request: Any, multiplier: float) -> Dry:

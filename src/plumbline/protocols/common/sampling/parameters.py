@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from plumbline.engines.port import SamplingParams
 from plumbline.protocols.common.fields import given, or_default
-from plumbline.protocols.common.sampling.chain import read_chain, read_repetition
+from plumbline.protocols.common.sampling.chain import read_chain
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
 __all__ = [
@@ -96,7 +96,7 @@ def read_sampling(
         seed=or_default(request.seed, None),
         frequency_penalty=or_default(request.frequency_penalty, 0.0),
         presence_penalty=or_default(request.presence_penalty, 0.0),
-        repetition_penalty=read_repetition(request, defaults.repetition_penalty),
+        repetition_penalty=or_default(request.repetition_penalty, defaults.repetition_penalty),
         chain=read_chain(request),
         logit_bias=_read_bias(or_default(request.logit_bias, {}), defaults.vocab_size),
         allowed_token_ids=None if allowed is None else frozenset(allowed),
