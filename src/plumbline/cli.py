@@ -35,6 +35,7 @@ _INSTALL = "In a clone of Plumbline, run: pip install '.[serve]'"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    _leave_lost_folder()
     if "_ARGCOMPLETE" in os.environ:  # The shell asks, at a press of the tab key.
         argv = os.environ.get("COMP_LINE", "").split()[1:]
     chosen = next((text for text in argv if not text.startswith("-")), "")
@@ -178,6 +179,14 @@ def _models(arguments: argparse.Namespace) -> int:
     else:
         print(found.found(arguments.url, arguments.api_key))
     return 0
+
+
+def _leave_lost_folder() -> None:
+    """Go to the root if the working directory was deleted, where libraries cannot find their files."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir("/")
 
 
 def _serve(arguments: dict[str, Any]) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +16,9 @@ from support.models import GatedEngine, answer_with, served, until
 from support.servers.asgi import serving
 from support.servers.mcp_requests import respond, running
 
+from plumbline.cli import main
 from plumbline.server.media.fetch import Fetcher, FetchError
+from plumbline.store.open import BadStoreUrlError, default_url, open_store
 
 
 @pytest.mark.parametrize("seconds", [-86_400.0, 86_400.0])
@@ -94,3 +98,31 @@ async def test_a_dead_name_server_ends_in_an_item_with_an_error(names: NameServe
     assert names.asked
     assert listed["error"] == "The MCP server 'box' cannot be reached."
     assert said["content"][0]["text"] == "Hello."
+
+
+def test_a_user_without_a_home_is_told_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert default_url({"XDG_DATA_HOME": "/data"}) == "sqlite:////data/plumbline/responses.db"
+    with pytest.raises(BadStoreUrlError, match="HOME or XDG_DATA_HOME"):
+        open_store(default_url({}))
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_program_without_streams_works(closed: str) -> None:
+    """Some service managers start programs so."""
+    command = f'exec "{sys.executable}" -m plumbline completion bash {closed}'
+    assert subprocess.run(["bash", "-c", command], timeout=120, check=False).returncode == 0
+
+
+def test_a_folder_that_is_gone_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries find no files of theirs from a working directory that was deleted."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert Path.cwd() == Path("/")

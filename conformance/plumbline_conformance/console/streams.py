@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TextIO
 
 __all__ = ["discard_output", "parse_arguments", "put", "robust_output"]
 
@@ -62,7 +63,12 @@ def _options(parser: argparse.ArgumentParser, found: argparse.Namespace) -> list
 
 @contextmanager
 def robust_output() -> Iterator[None]:
-    """Print characters that the encoding lacks as escapes in this block, and flush the output at its end."""
+    """Print characters that the encoding lacks as escapes in this block, and flush the output at its end.
+
+    A service manager may start a program without streams; what it prints goes nowhere then.
+    """
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -74,6 +80,10 @@ def robust_output() -> Iterator[None]:
             sys.stdout.flush()
         except BrokenPipeError:
             discard_output()
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 def discard_output() -> None:

@@ -27,9 +27,17 @@ class BadStoreUrlError(ValueError):
 
 
 def default_url(environment: Mapping[str, str] | None = None) -> str:
-    """Return the URL of the file in the user's data directory."""
+    """Return the URL of the file in the user's data directory; empty if the user has none, which is refused later.
+
+    A folder that others can write is no place for it, so there is no other default.
+    """
     environment = os.environ if environment is None else environment
-    home = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    home = environment.get("XDG_DATA_HOME")
+    if not home:
+        try:
+            home = str(Path.home() / ".local" / "share")
+        except RuntimeError:  # A container's user has neither HOME nor an entry in /etc/passwd.
+            return ""
     return f"sqlite:///{Path(home) / 'plumbline' / 'responses.db'}"
 
 
@@ -44,6 +52,8 @@ def open_store(url: str, retention: Retention | None = None, *, timeout: float =
     Raises:
         BadStoreUrlError: the URL cannot be parsed, or names another kind of database.
     """
+    if not url:
+        raise BadStoreUrlError("this user has no home directory; set HOME or XDG_DATA_HOME, or give a path")
     if "://" not in url:
         url = f"sqlite:///{url}"
     where = _postgres(url) if _POSTGRES.match(url) else _sqlite(url)
