@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from plumbline.end_tokens import file_ends, is_end_key
 from plumbline.gguf_file import GgufError, read_metadata
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
 
@@ -117,8 +118,10 @@ class _Facts:
     @staticmethod
     def needs(key: str) -> bool:
         """Whether the value of a key is used here."""
-        return key == "general.architecture" or (
-            key.startswith("tokenizer.ggml.") and key.rpartition(".")[2] not in ("merges", "scores")
+        return (
+            key == "general.architecture"
+            or is_end_key(key)
+            or (key.startswith("tokenizer.ggml.") and key.rpartition(".")[2] not in ("merges", "scores"))
         )
 
     def correct_tokenizer(self, definition: dict[str, Any]) -> dict[str, Any]:
@@ -173,9 +176,9 @@ class _Facts:
             for number, kind in enumerate(kinds[: len(self._tokens)])
             if kind in (_CONTROL, _USER_DEFINED)
         }
-        for name in ("bos", "eos", "eot", "eom"):
-            if self._text(f"{name}_token_id") is not None:
-                found[self._get(f"{name}_token_id", 0)] = True
+        if self._text("bos_token_id") is not None:
+            found[self._get("bos_token_id", 0)] = True
+        found |= dict.fromkeys(file_ends(self._metadata), True)
         unknown = self._get("unknown_token_id", 0)
         if unknown < len(kinds) and kinds[unknown] == _UNKNOWN:
             found[unknown] = True

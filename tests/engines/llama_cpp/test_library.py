@@ -98,18 +98,6 @@ def test_the_context_is_what_the_cache_holds_unless_it_is_given(whole: Path) -> 
     given.close()
 
 
-def test_an_answer_ends_only_with_added_tokens(whole: Path) -> None:
-    limits: dict[str, Any] = {"num_running": 1, "max_batch": 8, "max_model_len": 64, "cache_bytes": 1}
-    all_of_them = Library(whole, **limits, options={})
-    eos = all_of_them.eos_token_ids
-    all_of_them.close()
-    assert eos
-    for markers in (eos, frozenset(), frozenset({0, 10**6}), eos | {0}):
-        library = Library(whole, **limits, options={}, markers=markers)
-        assert library.eos_token_ids == markers & eos
-        library.close()
-
-
 @pytest.mark.parametrize("dtype", [{}, {"type_k": 0, "type_v": 0, "flash_attn_type": 0}])
 def test_a_sequence_goes_on_in_a_cache_of_another_shape(whole: Path, dtype: dict[str, Any]) -> None:
     """In longer and more sequences, in a pool, and back: its logits are those of a cache that never changed."""

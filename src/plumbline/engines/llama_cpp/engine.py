@@ -30,7 +30,6 @@ class LlamaCppEngine(ThreadedEngine):
         cache_bytes: keys and values.
         shares_prefixes: whether requests share what others have computed.
         options: `KEY=VALUE` texts, parameters of llama.cpp.
-        markers: the added tokens of the vocabulary; only they end answers.
         grammars: makes the grammar compiler for the facts of the engine.
         stuck_after: see `ThreadedEngine`.
 
@@ -51,7 +50,6 @@ class LlamaCppEngine(ThreadedEngine):
         cache_bytes: int = 1 << 30,
         shares_prefixes: bool = True,
         options: Sequence[str] = (),
-        markers: frozenset[int] | None = None,
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
         stuck_after: float = 120.0,
     ) -> None:
@@ -62,7 +60,6 @@ class LlamaCppEngine(ThreadedEngine):
             max_model_len=max_model_len,
             cache_bytes=cache_bytes,
             options=read_options(options),
-            markers=markers,
         )
         info = EngineInfo(
             name="llama.cpp",

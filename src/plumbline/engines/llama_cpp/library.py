@@ -14,11 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.end_tokens import file_ends, is_end_key
 from plumbline.engines.llama_cpp.moving import cut_cells, state_of
 from plumbline.engines.llama_cpp.options import LlamaCppError, load_llama
 from plumbline.engines.llama_cpp.shape import Shape, Shapes
 from plumbline.engines.llama_cpp.threads import Threads
 from plumbline.engines.llama_cpp.vocabulary import quiet, tokenize
+from plumbline.gguf_file import read_metadata
 from plumbline_kernels.cpu.library import usable_cores
 
 __all__ = ["Library"]
@@ -36,8 +38,6 @@ class Library:
         max_model_len: tokens of a sequence; None takes what the model was trained for, if the cache holds that.
         cache_bytes: keys and values at most, but one sequence of `max_model_len` in any case.
         options: parameters by their name, from `read_options`.
-        markers: the added tokens. llama.cpp takes every token that looks like an end for one, such as `</s>` in Qwen's
-            vocabulary, where it is text. None takes llama.cpp's.
 
     Attributes:
         vocab_size: tokens of the model.
@@ -45,7 +45,8 @@ class Library:
         max_running: requests that run at a time, at most what llama.cpp can do.
         shapes: the shapes that the cache may have.
         shape: the one that it has.
-        eos_token_ids: tokens that end an answer, of those that `markers` names.
+        eos_token_ids: tokens that end an answer, as on all engines. llama.cpp takes every token that looks like an end
+            for one, such as `</s>` in Qwen's vocabulary, where it is text.
         can_share: whether the beginning of one sequence can be copied to another.
 
     Raises:
@@ -61,7 +62,6 @@ class Library:
         max_model_len: int | None,
         cache_bytes: int,
         options: Mapping[str, Any],
-        markers: frozenset[int] | None = None,
     ) -> None:
         lib = self._lib = load_llama()
         quiet(lib)
@@ -104,10 +104,7 @@ class Library:
         self._batch = lib.llama_batch_init(max_batch, 0, 1)
         self.shape = self.shapes.first()
         self.reshape(self.shape)
-        tokens = range(self.vocab_size) if markers is None else markers & set(range(self.vocab_size))
-        self.eos_token_ids = frozenset(
-            token for token in tokens if lib.llama_vocab_is_eog(self._vocab, token)
-        )
+        self.eos_token_ids = file_ends(read_metadata(file, is_end_key))
 
     def _check_kind(self, name: str) -> None:
         lib, model = self._lib, self._model

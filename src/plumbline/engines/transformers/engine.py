@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from plumbline.end_tokens import folder_ends, token_ids
 from plumbline.engines.checks import check_media
 from plumbline.engines.constraints.grammar import GrammarCompiler
 from plumbline.engines.port import EngineInfo, MediaPrompt
@@ -30,6 +31,7 @@ class TransformersEngine(ThreadedEngine):
         *,
         model: str,
         processor: Any | None = None,
+        eos_token_ids: frozenset[int] | None = None,
         max_model_len: int | None = None,
         max_num_running: int = 8,
         max_num_waiting: int = 256,
@@ -40,7 +42,8 @@ class TransformersEngine(ThreadedEngine):
     ) -> None:
         """Serve `hf_model`, a `PreTrainedModel` with a language modelling head, under the name `model`.
 
-        With a `processor` prompts may have images and, where it reads them, videos.
+        With a `processor` prompts may have images and, where it reads them, videos. Without `eos_token_ids` the ends of
+        sequence are those of the model's configs.
 
         Above `cache_bytes` of keys and values no further request starts, and the newest one waits again; the oldest
         always runs.
@@ -52,7 +55,7 @@ class TransformersEngine(ThreadedEngine):
             model=model,
             vocab_size=config.vocab_size,
             max_model_len=max_model_len or getattr(config, "max_position_embeddings", None) or 4096,
-            eos_token_ids=_eos_token_ids(hf_model),
+            eos_token_ids=_eos_token_ids(hf_model) if eos_token_ids is None else eos_token_ids,
             features=FEATURES,
             modalities={} if self._media is None else dict(self._media.placeholders),
             cache_bytes=cache_bytes,
@@ -99,6 +102,7 @@ class TransformersEngine(ThreadedEngine):
         return cls(
             loaded.hf_model,
             processor=loaded.processor,
+            eos_token_ids=folder_ends(folder),
             model=model,
             max_model_len=max_model_len,
             max_num_running=max_num_running,
@@ -118,8 +122,6 @@ class TransformersEngine(ThreadedEngine):
 
 
 def _eos_token_ids(hf_model: Any) -> frozenset[int]:
-    for config in (getattr(hf_model, "generation_config", None), hf_model.config.get_text_config()):
-        ids = getattr(config, "eos_token_id", None)
-        if ids is not None:
-            return frozenset([ids] if isinstance(ids, int) else ids)
-    return frozenset()
+    configs = (getattr(hf_model, "generation_config", None), hf_model.config.get_text_config())
+    found = (getattr(config, "eos_token_id", None) for config in configs)
+    return frozenset().union(*(token_ids(ids, "eos_token_id") for ids in found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
+from plumbline.end_tokens import folder_ends
 from plumbline.engines.admission import Admission
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
 from plumbline.engines.native.models import UnsupportedModelError
@@ -262,7 +262,7 @@ def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path)
     return VllmEngine(
         folder,
         model=name,
-        eos_token_ids=_eos_token_ids(folder),
+        eos_token_ids=folder_ends(folder),
         vocabulary="plumbline.server.loading.engines:folder_vocabulary",
         max_num_waiting=settings.max_num_waiting,
         max_seqs_per_client=settings.client_limit,
@@ -272,18 +272,6 @@ def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path)
         max_rank=vllm_rank(settings),
         grammars=lambda info: _compiler(tokenizer, info.eos_token_ids, info.vocab_size),
     )
-
-
-def _eos_token_ids(folder: Path) -> frozenset[int]:
-    """Return the ends of sequence that a model folder names, in the generation config or else in the config."""
-    for file in ("generation_config.json", "config.json"):
-        path = folder / file
-        config = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        for part in (config, config.get("text_config") or {}):
-            found = part.get("eos_token_id")
-            if found is not None:
-                return frozenset([found] if isinstance(found, int) else found)
-    return frozenset()
 
 
 def folder_vocabulary(folder: str, eos_token_ids: frozenset[int], vocab_size: int) -> Vocabulary:
@@ -308,7 +296,6 @@ def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Pa
         cache_bytes=cache_bytes(settings, "llama_cpp", gguf),
         shares_prefixes=settings.enable_prefix_caching,
         options=[*_LLAMA_CPP_DTYPES[settings.dtype], *_offload(settings.device), *settings.engine_args],
-        markers=frozenset(tokenizer.added.values()),
         grammars=grammars,
         stuck_after=settings.stuck_after,
     )

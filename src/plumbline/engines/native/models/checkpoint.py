@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,6 +16,8 @@ from plumbline.engines.native.models.stored import Grid, StoredFormat
 from plumbline.engines.progress import report
 
 __all__ = ["Checkpoint", "WeightsError", "some"]
+
+_log = logging.getLogger("plumbline.engines")
 
 
 class WeightsError(ValueError):
@@ -48,6 +51,8 @@ _IMAGES = (
 
 _OLD = "rotary_emb.inv_freq"
 """Rotary frequencies of old checkpoints, which the config determines."""
+_PARTS = ("weight", "qweight", "weight_packed", "_weight_qdata")
+"""What the names of a weight end with, plain and quantised."""
 _LONGEST = 255
 """Bytes of the name of a file that file systems take; looking for a longer one is an error of the system."""
 _PLAIN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -69,6 +74,8 @@ class Checkpoint:
         self._size = self._read_bytes = 0
         self.missing: list[str] = []
         self.unused: set[str] = set()
+        self.left: set[str] = set()
+        """Tensors that the model does without, which are named but not refused."""
 
     def __enter__(self) -> Checkpoint:
         """Open every file and index its tensors."""
@@ -83,7 +90,8 @@ class Checkpoint:
             self._files[name] = file.__enter__()
             self._size += path.stat().st_size
             self._where |= dict.fromkeys(file.keys(), name)
-        self.unused = {name for name in self._where if not name.endswith(_OLD)}
+        self.unused = set(self._where)
+        self._leave(lambda name: name.endswith(_OLD))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -188,14 +196,51 @@ class Checkpoint:
                 if stored.startswith(prefix):
                     self._stored[plain + stored.removeprefix(prefix)] = stored
                     break
-        self.unused = {plain for plain in self._stored if not plain.endswith(_OLD)}
+        self.unused = set(self._stored)
+        self.left = self._where.keys() - set(self._stored.values())
+        self._leave(lambda name: name.endswith(_OLD))
 
     def ignore(self, prefixes: tuple[str, ...]) -> None:
         """Accept that tensors are not used whose names begin in one of these ways."""
-        self.unused = {name for name in self.unused if not name.startswith(prefixes)}
+        self._leave(lambda name: name.startswith(prefixes))
+
+    def _leave(self, is_left: Callable[[str], bool]) -> None:
+        left = {name for name in self.unused if is_left(name)}
+        self.left |= left
+        self.unused -= left
+
+    def head_of(self, head: str, embedding: str) -> Literal["none", "copy", "own"]:
+        """Return which output layer there is: none, a copy of the embedding, or one of its own.
+
+        A config that ties them may be wrong. As in transformers and vLLM, what the checkpoint has wins. A tied model
+        may also have been saved with the name of its output layer alone, which is then the embedding.
+
+        Args:
+            head: the name of the output layer, without `.weight`.
+            embedding: that of the embedding.
+        """
+        if not any(self.has(f"{head}.{part}") for part in _PARTS):
+            return "none"
+        first, second = (f"{name}.weight" for name in (head, embedding))
+        if not self.has(first):
+            return "own"
+        if not self.has(second):
+            self._stored[second] = self._stored.get(first, first)
+            self.unused.discard(first)
+            return "copy"
+        tensors = self._read(first), self._read(second)
+        if tensors[0].dtype != tensors[1].dtype or not torch.equal(*tensors):
+            return "own"
+        return "copy"
 
     def finish(self) -> None:
-        """Refuse the checkpoint if a tensor was missing or not used."""
+        """Refuse the checkpoint if a tensor was missing or not used, and name those that the model does without."""
+        if self.left:
+            _log.warning(
+                "%d tensors of the checkpoint are not used: %s",
+                len(self.left),
+                some([f"{name:.120}" for name in sorted(self.left)]),
+            )
         problems = []
         if self.missing:
             problems.append(f"missing: {some(self.missing)}")

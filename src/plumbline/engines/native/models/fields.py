@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from plumbline.end_tokens import EndTokenError, token_ids
 from plumbline.engines.native.models.description import Activation, UnsupportedModelError
 
 __all__ = ["MOST_SHOWN", "Fields", "Json"]
@@ -163,18 +164,15 @@ class Fields:
         return _DTYPES[name]
 
     def token_ids(self, name: str) -> frozenset[int]:
-        """Return a field that is one token id, a list of them or null.
+        """Return a field that is one token id, a list of them or null; see `end_tokens.token_ids`.
 
         Raises:
             UnsupportedModelError: it is something else.
         """
-        value = self.get(name, [])
-        ids = [value] if isinstance(value, int) else value
-        if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
-            raise UnsupportedModelError(
-                f"{name} must be a token id or a list of them, not {value!r:.{MOST_SHOWN}}"
-            )
-        return frozenset(ids)
+        try:
+            return token_ids(self.get(name), name)
+        except EndTokenError as error:
+            raise UnsupportedModelError(str(error)) from error
 
     def without_effect(self, *names: str) -> None:
         """Accept fields that do not change what the model computes; a string may name several, with spaces."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from plumbline.end_tokens import EndTokenError, folder_ends
 from plumbline.engines.native.models.description import ModelDescription, UnsupportedModelError
 from plumbline.engines.native.models.families import dense, experts, gemma, hybrid, latent
 from plumbline.engines.native.models.families.parts import Family, Wrapped
@@ -58,17 +59,14 @@ def _describe(fields: Fields) -> ModelDescription:
 
 
 def read_description(folder: Path) -> ModelDescription:
-    """Describe a model folder; ends of sequence come from `generation_config.json` if it names any.
+    """Describe a model folder; its ends of sequence are those that any file of it names.
 
     Raises:
         UnsupportedModelError: see `describe`.
     """
     description = describe(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    generation = folder / "generation_config.json"
-    if generation.exists():
-        found = json.loads(generation.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise UnsupportedModelError("generation_config.json must be an object")
-        if ends := Fields(found).token_ids("eos_token_id"):
-            description = replace(description, eos_token_ids=ends)
-    return description
+    try:
+        ends = folder_ends(folder)
+    except EndTokenError as error:
+        raise UnsupportedModelError(str(error)) from error
+    return replace(description, eos_token_ids=frozenset(end for end in ends if end < description.vocab_size))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from plumbline.end_tokens import file_ends
 from plumbline.engines.native.models.description import (
     Attention,
     LayerDescription,
@@ -28,14 +29,6 @@ _F32, _F16, _BF16 = 0, 1, 30
 _TYPES = {_F32: "float32", _F16: "float16"}
 """The types that files keep whole; others run in bf16."""
 _UNUSED = ("tokenizer.ggml.merges", "tokenizer.ggml.scores")
-_ENDS = frozenset({
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>",
-    "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>",
-    "<|repo_name|>", "<fim-repo>", "<|file_sep|>",
-})  # fmt: skip
-"""The texts of added tokens that llama.cpp takes for ends, as far as the architectures here have them."""
-_ADDED = (3, 4)
-"""Values of `tokenizer.ggml.token_type`: control tokens and user-defined ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +69,7 @@ def read_model(file: Path) -> GgufModel:
     assert architecture is not None
     config["dtype"] = _dtype(tensors)
     description = _stored_as(architecture, describe(config))
-    description = replace(description, eos_token_ids=_ends(metadata))
+    description = replace(description, eos_token_ids=file_ends(metadata))
     if FACTORS in tensors:
         description = _with_factors(description, file, tensors[FACTORS])
     return GgufModel(file, name, description, tensors)
@@ -87,16 +80,6 @@ def _dtype(tensors: Mapping[str, Tensor]) -> str:
     matrices = [tensor for tensor in tensors.values() if len(tensor.shape) > 1]
     largest = max(matrices, key=lambda tensor: tensor.shape[0] * tensor.shape[1], default=None)
     return "bfloat16" if largest is None else _TYPES.get(largest.kind, "bfloat16")
-
-
-def _ends(metadata: Mapping[str, Any]) -> frozenset[int]:
-    """Return the tokens that end an answer: those that keys name, and added tokens that llama.cpp takes for ends."""
-    tokens = metadata.get("tokenizer.ggml.tokens", [])
-    kinds = metadata.get("tokenizer.ggml.token_type", [])
-    named = {metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")}
-    found = {token for token in named if isinstance(token, int) and 0 <= token < len(tokens)}
-    pairs = enumerate(zip(tokens, kinds, strict=False))
-    return frozenset(found | {token for token, (text, kind) in pairs if kind in _ADDED and text in _ENDS})
 
 
 def _stored_as(architecture: Architecture, description: ModelDescription) -> ModelDescription:

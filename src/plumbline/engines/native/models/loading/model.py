@@ -75,10 +75,7 @@ def load_model(
     ) as checkpoint:
         if description.is_text_of_more:
             checkpoint.take_text(with_images=vision is not None)
-            description = replace(description, tied=not checkpoint.has(f"{description.names.head}.weight"))
-        if description.tied:
-            # A tied model may come with the redundant copy.
-            checkpoint.ignore((f"{description.names.head}.weight",))
+        description = _with_head(description, checkpoint)
         checkpoint.ignore(description.names.ignored)
         description = _with_stacked_experts(description, checkpoint)
         model = build(
@@ -91,6 +88,20 @@ def load_model(
             )
         checkpoint.finish()
     return model
+
+
+def _with_head(description: ModelDescription, checkpoint: Checkpoint) -> ModelDescription:
+    """Return the description with the output layer that the checkpoint has."""
+    # Configs of images and text say it in several places, so there the checkpoint decides alone.
+    if not description.tied and not description.is_text_of_more:
+        return description
+    names = description.names
+    tied = checkpoint.head_of(names.head, names.embedding) != "own"
+    if description.tied and not tied and not description.is_text_of_more:
+        _log.warning(
+            "tie_word_embeddings is true, but the checkpoint has %s, which is not the embedding: it is used", names.head
+        )
+    return replace(description, tied=tied)
 
 
 def _with_stacked_experts(description: ModelDescription, checkpoint: Checkpoint) -> ModelDescription:
