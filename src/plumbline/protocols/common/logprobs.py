@@ -9,14 +9,19 @@ __all__ = ["chat_logprob", "finite"]
 
 
 def chat_logprob(entry: Logprob) -> ChatCompletionTokenLogprob:
-    """Write one token's logprob as chat completions send it (LP-02)."""
+    """Write one token's logprob as chat completions send it (LP-02).
+
+    The alternatives are distinct: those without bytes, such as ids behind the vocabulary, have their ids as text.
+    """
     return ChatCompletionTokenLogprob(
         token=entry.token,
         logprob=finite(entry.logprob),
         bytes=list(entry.raw),
         top_logprobs=[
-            ChatCompletionTopLogprob(token=token, logprob=finite(value), bytes=list(raw))
-            for _, token, raw, value in entry.top
+            ChatCompletionTopLogprob(
+                token=token if raw else f"token_id:{token_id}", logprob=finite(value), bytes=list(raw)
+            )
+            for token_id, token, raw, value in entry.top
         ],
     )
 

@@ -284,9 +284,20 @@ def _append(choice: _Choice, logprobs: CompletionLogprobs, entry: Logprob | str,
 
 
 def _alternatives(entry: Logprob, name: str) -> dict[str, float]:
-    """Map the most likely tokens to their logprobs; the sampled token has the text that `tokens` gives it."""
-    others = {token: finite(value) for token_id, token, _, value in entry.top if token_id != entry.token_id}
-    return {name: finite(entry.logprob)} | {token: value for token, value in others.items() if token != name}
+    """Map the most likely tokens to their logprobs; the sampled token has the text that `tokens` gives it.
+
+    The keys are distinct, or else entries would be lost: parts of characters have their bytes, as OpenAI writes them,
+    and so have tokens with the text of another. Tokens without bytes have their ids, as in vLLM.
+    """
+    found = {name: finite(entry.logprob)}
+    for token_id, token, raw, value in entry.top:
+        if token_id == entry.token_id:
+            continue
+        by_bytes = "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+        names = (token, by_bytes, f"token_id:{token_id}")
+        first = 2 if not raw else 1 if token.encode() != raw and not token.startswith("token_id:") else 0
+        found[next(key for key in names[first:] if key not in found)] = finite(value)
+    return found
 
 
 def _extend(whole: CompletionLogprobs, part: CompletionLogprobs) -> None:

@@ -59,7 +59,8 @@ def read(config: Json) -> StoredFormat:
     check(
         config,
         _WHERE,
-        "backend do_fuse fuse_max_seq_len group_size modules_to_fuse modules_to_not_convert q_group_size zero_point",
+        "backend do_fuse fuse_max_seq_len group_size modules_to_fuse modules_to_not_convert q_group_size",
+        zero_point=(True,),
         bits=(_BITS,),
         w_bit=(_BITS,),
         version=("gemm", "GEMM"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from plumbline.engines.native.models.checkpoint import WeightsError
 from plumbline.engines.native.models.description import UnsupportedModelError
 from plumbline.engines.native.models.fields import Json
 from plumbline.engines.native.models.quantised.bits import places_of, unpacked, with_zeros
@@ -18,9 +20,9 @@ __all__ = ["Gptq", "read"]
 _WHERE = "quantization_config"
 _WITHOUT_EFFECT = (
     "act_group_aware backend batch_size block_name_to_quantize cache_block_outputs damp_auto_increment damp_percent "
-    "dataset desc_act disable_exllama exllama_config lm_head max_input_length meta model_file_base_name "
+    "dataset disable_exllama exllama_config lm_head max_input_length meta model_file_base_name "
     "model_name_or_path model_seqlen module_name_preceding_first_block modules_in_block_to_quantize mse pad_token_id "
-    "static_groups sym tokenizer true_sequential use_cuda_fp16 use_exllama"
+    "static_groups tokenizer true_sequential use_cuda_fp16 use_exllama"
 )
 """How the weights were found, and which kernels run them. The tensors show zero points and the order of inputs."""
 
@@ -34,6 +36,10 @@ class Gptq(StoredFormat):
     """Inputs that share a scale; None for all."""
     first_zero: int
     """What is added to a stored zero point."""
+    symmetric: bool
+    """Whether the config says that zero points are in the middle."""
+    ordered: bool
+    """Whether it says that inputs are in order."""
 
     def read(self, tensors: Tensors, name: str, shape: tuple[int, int]) -> StoredWeight | None:
         """Read a weight; see `StoredFormat`."""
@@ -49,11 +55,42 @@ class Gptq(StoredFormat):
         levels = unpacked(packed.t(), self.bits)[:, :inputs]
         zeros = tensors.take(f"{module}qzeros", (groups, -(-outputs // words)), types=(torch.int32,))
         zeros = unpacked(zeros, self.bits)[:, :outputs].t() + self.first_zero & (1 << self.bits) - 1
+        self._check_zeros(zeros, f"{module}qzeros")
         scales = tensors.take(f"{module}scales", (groups, outputs), types=SCALE_TYPES).t()
         places = None
         if tensors.has(f"{module}g_idx"):
             places = places_of(tensors, f"{module}g_idx", inputs, groups)
+            if self.ordered and not torch.equal(places, torch.arange(inputs) // group):
+                raise WeightsError(
+                    f"{module}g_idx has inputs out of order, and {_WHERE}.desc_act is false: set it to true if the "
+                    "tensor is right"
+                )
         return with_zeros(levels, zeros, scales, places, group, self.bits)
+
+    def _check_zeros(self, zeros: Tensor, name: str) -> None:
+        """Refuse zero points that contradict the config.
+
+        Published checkpoints say `gptq`, or nothing, and store zero points as `gptq_v2` does: read by the config each
+        weight would be off by one scale.
+
+        Raises:
+            WeightsError: see above.
+        """
+        middle = 1 << self.bits - 1
+        other = middle + (1 if self.first_zero else -1)
+        if not zeros.numel() or bool((zeros == middle).all()):
+            return
+        if bool((zeros == other).all()):
+            form = "gptq_v2" if self.first_zero else "gptq"
+            raise WeightsError(
+                f"{name} has zero points of {other} throughout, which are {middle} in another form: set "
+                f"{_WHERE}.checkpoint_format to {form!r}"
+            )
+        if self.symmetric:
+            raise WeightsError(
+                f"{name} has zero points that are not {middle}, and {_WHERE}.sym is true: set it to false if the "
+                "tensor is right"
+            )
 
 
 def read(config: Json) -> StoredFormat:
@@ -73,6 +110,8 @@ def read(config: Json) -> StoredFormat:
         pack_dtype=("int32",),
         dynamic=({},),
         is_marlin_format=(False,),
+        sym=(True, False),
+        desc_act=(True, False),
     )
     bits, size = positive(config.get("bits"), f"{_WHERE}.bits"), config.get("group_size")
     if size is None:
@@ -80,4 +119,6 @@ def read(config: Json) -> StoredFormat:
     group = None if size == -1 else positive(size, f"{_WHERE}.group_size")
     form = config.get("checkpoint_format") or config.get("format")
     # The first version stores zero points less one.
-    return Gptq(bits, group, 0 if form == "gptq_v2" else 1)
+    # Groups as a whole may be in another order (`act_group_aware`).
+    ordered = config.get("desc_act") is False and not config.get("act_group_aware")
+    return Gptq(bits, group, 0 if form == "gptq_v2" else 1, bool(config.get("sym")), ordered)
