@@ -19,7 +19,7 @@ def echoed(
     ids: Sequence[int],
     entries: Sequence[TokenLogprob | None] | None,
 ) -> tuple[str, tuple[str | Logprob, ...] | None]:
-    """Return the text of a prompt (CMP-04), without the sequence start that the tokenizer has added.
+    """Return the text of a prompt (CMP-04), without the tokens that the tokenizer has set around it.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -33,8 +33,10 @@ def echoed(
     if entries is None and isinstance(prompt, TextPrompt):
         return prompt.text, None
     pieces = tokenizer.pieces(ids)
-    if isinstance(prompt, TextPrompt) and tokenizer.begins_with_bos(ids, prompt.text):
-        pieces[0] = b""
+    if isinstance(prompt, TextPrompt) and prompt.add_special_tokens:
+        before, after = tokenizer.num_around(ids)
+        hidden = (*range(before), *range(len(pieces) - after, len(pieces)))
+        pieces = [b"" if index in hidden else piece for index, piece in enumerate(pieces)]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(piece, final=index == len(pieces) - 1) for index, piece in enumerate(pieces)]
     if entries is None:

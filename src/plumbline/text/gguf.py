@@ -38,7 +38,7 @@ SAMPLES: tuple[str, ...] = (
 )
 _MARKERS = 512
 """Added tokens that are compared, at most."""
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 """Values of `tokenizer.ggml.token_type`."""
 _STARTED = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"})
 """Byte-level vocabularies, by `tokenizer.ggml.pre`, that begin with a sequence start by default."""
@@ -126,7 +126,7 @@ class _Facts:
 
     def correct_tokenizer(self, definition: dict[str, Any]) -> dict[str, Any]:
         """Return the content of `tokenizer.json` with the file's added tokens and sequence start."""
-        definition = self._renamed(definition)
+        definition = self._without_unused(self._renamed(definition))
         ids = _ids(definition["model"]["vocab"])
         definition["added_tokens"] = [
             self._entry(number, special)
@@ -155,6 +155,15 @@ class _Facts:
         """Return the content of `tokenizer_config.json` with the texts of the file's special tokens."""
         texts = {"bos_token": self._text("bos_token_id"), "eos_token": self._text("eos_token_id")}
         return config | {name: text for name, text in texts.items() if text is not None}
+
+    def _without_unused(self, definition: dict[str, Any]) -> dict[str, Any]:
+        """Leave out the texts of ids between the vocabulary and the matrix, such as `[PAD151665]`: they are no text."""
+        model, kinds = definition["model"], self._get("token_type", [])
+        if not isinstance(model["vocab"], dict):
+            return definition
+        unused = {number for number, kind in enumerate(kinds) if kind == _UNUSED} - self._added().keys()
+        vocab = {text: number for text, number in model["vocab"].items() if number not in unused}
+        return {**definition, "model": {**model, "vocab": vocab}}
 
     def _get(self, name: str, default: Any) -> Any:
         return self._metadata.get(f"tokenizer.ggml.{name}", default)

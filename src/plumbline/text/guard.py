@@ -77,6 +77,10 @@ class Guard:
         after = self.mark if markers.ends_with_beginning(text) else ""
         return before + marked + after
 
+    def marks_in(self, text: str) -> bool:
+        """Return whether there are marks in a text."""
+        return any(mark in text for mark in self._originals)
+
     def restore(self, piece: str) -> str:
         """Remove the marks."""
         for mark, original in self._originals.items():

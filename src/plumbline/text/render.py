@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from plumbline.text.guard import Guard, UnguardableTextError
+from plumbline.text.guard import Guard, Markers, UnguardableTextError
 from plumbline.text.prompts.encoders import PromptFormat
 from plumbline.text.templates.content_format import ContentFormat
 from plumbline.text.templates.template import ChatTemplate, TemplateError, TemplateSpec
@@ -76,6 +76,7 @@ class Renderer:
         self.template = template
         self._thinking = thinking
         self._variables = variables or {}
+        self._guarded = guarded_tokens(tokenizer, template)
         self._rendering: Rendering | None = None
 
     def within(self, rendering: Rendering) -> Renderer:
@@ -148,7 +149,7 @@ class Renderer:
                 rendered, guard = self._render(prompt)
                 self._check_length(rendered, guard, most)
                 ids = self.tokenizer.encode_rendered(rendered, guard)
-                return self.tokenizer.with_bos(ids) if prompt.add_special_tokens else ids
+                return self.tokenizer.with_special(ids) if prompt.add_special_tokens else ids
 
     def _check_length(self, text: str, guard: Guard | None, most: int | None) -> None:
         """Refuse a long text that has more tokens than `most`, without encoding all of it."""
@@ -178,9 +179,7 @@ class Renderer:
         Raises:
             TemplateError: it is not valid Jinja.
         """
-        named = {"bos_token": self.tokenizer.bos_token, "eos_token": self.tokenizer.eos_token}
-        tokens = tuple((name, text) for name, text in named.items() if text is not None)
-        spec = TemplateSpec(source, source, tokens, None)
+        spec = TemplateSpec(source, source, tuple(self.tokenizer.named.items()), None)
         if self._rendering is None:
             return ChatTemplate.from_spec(spec)
         return WorkerTemplate(spec, self._rendering.facts(spec), self._rendering)
@@ -206,10 +205,11 @@ class Renderer:
         # Text from a client never becomes a control token. Earlier assistant messages may contain the plain markers
         # of the model family (`<think>`, `<tool_call>`), because templates look for them there.
         tokenizer = self.tokenizer
-        guard = Guard(list(_strings([messages, tools, kwargs, documents])), tokenizer.markers)
+        guarded = self._guarded if prompt.chat_template is None else guarded_tokens(tokenizer, template)
+        guard = Guard(list(_strings([messages, tools, kwargs, documents])), guarded)
 
         def client(text: str) -> str:
-            return guard.protect(text, tokenizer.markers)
+            return guard.protect(text, guarded)
 
         def assistant(text: str) -> str:
             return guard.protect(text, tokenizer.control)
@@ -238,6 +238,21 @@ class Renderer:
             if not any(isinstance(message["content"], NoContent) for message in conversation):
                 raise
         return rendered([_without_null(message) for message in conversation]), guard
+
+
+def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> Markers:
+    """Return the tokens that text of clients must not become: control tokens, and what the prompt format writes.
+
+    All other added tokens are words of the vocabulary, such as the HTML tags of Gemma and the runs of white space of
+    many models: as in transformers, text becomes them wherever it is. White space that a template writes is text, too.
+    """
+    source = template.sources if isinstance(template, ChatTemplate) else "" if template is None else template.source
+    return Markers(
+        text
+        for text, number in tokenizer.added.items()
+        # An encoder has no source, and its models have no such words.
+        if number in tokenizer.special_ids or (not text.isspace() and (not source or text in source))
+    )
 
 
 def _guarded(

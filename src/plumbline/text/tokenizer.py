@@ -1,8 +1,8 @@
 """Encode text to token ids and look up the bytes of every token, with a model folder's `tokenizer.json`.
 
 `<|im_start|>` written by a template is a control token; the same characters in a message are ordinary text. A guard
-(`text.guard`) marks added tokens in message text before rendering, and `encode_rendered` splits a rendered prompt only
-at the added tokens that the template wrote.
+(`text.guard`) marks control tokens in message text before rendering, and `encode_rendered` splits a rendered prompt only
+at the added tokens that are not marked. All other prompts are encoded by the library as a whole, as transformers does.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from plumbline.text.fill_in import fill_in_tokens
 from plumbline.text.guard import Guard, Markers, pattern_of
+from plumbline.text.tokenizer_files import TokenizerFileError, add_tokens, named_tokens, read_config
 from plumbline.workers.panics import panics
 
 __all__ = ["TextTokenizer", "UnencodableTextError", "UnsupportedTokenizerError"]
 
 
+_FAILED = "The model's tokenizer cannot encode this text"
+_PROBES = ("a", "b c", "1", "\n", "\u4e00")
+"""Texts of which a vocabulary encodes at least one."""
 _MOST_TOKENS = 2**20
 """Four times the largest vocabulary of today. A file of a few bytes may give a token the id 2**32 - 1, and the tables
 have an entry for every id."""
@@ -47,18 +51,24 @@ class TextTokenizer:
         added: ids of added tokens, control or not, by their text.
         control: the added tokens that are control tokens.
         fill_in: the tokens for filling in the middle; None if the tokenizer has no such tokens.
-        markers: the added tokens except runs of white space, which exist only to shorten texts.
+        bos_token: the text of the sequence start, for templates; None if there is none.
+        eos_token: the same of the sequence end.
+        named: the texts of all special tokens by their names, such as `bos_token`.
     """
 
     def __init__(self, definition: Mapping[str, Any], *, config: Mapping[str, Any] | None = None) -> None:
         config = config or {}
-        added = [token for token in definition.get("added_tokens", []) if token["content"]]
+        if (definition.get("model") or {}).get("dropout"):
+            raise UnsupportedTokenizerError("model.dropout is set, which draws other tokens each time: remove it.")
         # The base tokenizer has no added tokens, so that no text can become one.
         base = {**definition, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         self._base = FastTokenizer.from_str(json.dumps(base))
         later = {**base, "pre_tokenizer": _for_later_pieces(base.get("pre_tokenizer"))}
         self._later = self._base if later == base else FastTokenizer.from_str(json.dumps(later))
         whole = FastTokenizer.from_str(json.dumps({**definition, "truncation": None, "padding": None}))
+        add_tokens(whole, config)
+        # Ids are those that the library gives: it ignores ids of the file that are not in its order.
+        added = {number: token for number, token in whole.get_added_tokens_decoder().items() if token.content}
         self.vocab_size: int = whole.get_vocab_size(with_added_tokens=True)
         highest = max(whole.get_vocab(with_added_tokens=True).values(), default=-1)
         self.vocab_size = max(self.vocab_size, highest + 1)
@@ -66,35 +76,31 @@ class TextTokenizer:
             raise UnsupportedTokenizerError(
                 f"A token has the id {highest}; at most {_MOST_TOKENS} are supported."
             )
-        self.added: dict[str, int] = {token["content"]: token["id"] for token in added}
+        self.added: dict[str, int] = {token.content: number for number, token in sorted(added.items())}
         self.fill_in = fill_in_tokens(self.added)
-        self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
-        self.control = Markers(token["content"] for token in added if token.get("special"))
-        self.markers = Markers(text for text in self.added if not text.isspace())
-        self._splitter = pattern_of(
-            {
-                token["content"]: (
-                    (r"\s*" if token.get("lstrip") else "")
-                    + re.escape(token["content"])
-                    + (r"\s*" if token.get("rstrip") else "")
-                )
-                for token in added
-            }
-        )
+        self.named = named_tokens(config)
+        special = {number for number, token in added.items() if token.special}
+        special |= {self.added[text] for text in self.named.values() if text in self.added}
+        self.special_ids = frozenset(special)
+        self.control = Markers(text for text, number in self.added.items() if number in special)
         self._generated_splitter = pattern_of(
             {text: re.escape(text) for text in self.added if self.added[text] not in self.special_ids}
         )
+        self._added_ids = frozenset(self.added.values())
         self.table = _byte_table(whole, definition, self.vocab_size, self.added)
         self.visible_table = self._without_special()
         self.longest_token = max(map(len, self.table), default=1) or 1
-        self.bos_token: str | None = _token_text(config.get("bos_token"))
-        self.eos_token: str | None = _token_text(config.get("eos_token"))
-        self._adds_bos = self.bos_token in self.added and _adds_bos(whole, self.added[self.bos_token])
+        self.bos_token, self.eos_token = self.named.get("bos_token"), self.named.get("eos_token")
+        self._before, self._after = _set_around(whole)
+        # Offsets must be those of the tokens, which post-processors trim.
+        whole.post_processor = None
+        whole.encode_special_tokens = bool(config.get("split_special_tokens"))
+        self._whole = whole
         self._drops_first_space = _drops_first_space(definition.get("decoder"))
 
     @classmethod
     def from_folder(cls, folder: Path) -> TextTokenizer:
-        """Load `tokenizer.json` (and `tokenizer_config.json` if it is there).
+        """Load `tokenizer.json`, and the files beside it as `tokenizer_files` reads them.
 
         Raises:
             UnsupportedTokenizerError: the folder has no `tokenizer.json`, or its kind is not supported.
@@ -105,16 +111,18 @@ class TextTokenizer:
                 f"{folder} has no tokenizer.json. Convert the tokenizer to that format first "
                 "(transformers writes it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`)."
             )
-        config_path = folder / "tokenizer_config.json"
-        config = json.loads(config_path.read_text("utf-8")) if config_path.is_file() else {}
         definition = json.loads(path.read_text("utf-8"))
         if not isinstance(definition, dict):
             raise UnsupportedTokenizerError(f"{path} must be an object")
         try:
             with panics(UnsupportedTokenizerError, f"{path} cannot be used"):
-                return cls(definition, config=config if isinstance(config, dict) else {})
+                return cls(definition, config=read_config(folder, definition))
         except UnsupportedTokenizerError:
             raise
+        except json.JSONDecodeError:
+            raise
+        except TokenizerFileError as error:
+            raise UnsupportedTokenizerError(f"{folder}: {error}") from error
         except Exception as error:  # The library raises no narrower type.
             reason = str(error).partition("\n")[0][:200]
             raise UnsupportedTokenizerError(
@@ -137,17 +145,20 @@ class TextTokenizer:
 
     def encode_rendered(self, rendered: str, guard: Guard | None = None) -> list[int]:
         """Encode a rendered prompt: added tokens become their ids, except those that `guard` has marked (CHAT-22)."""
+        if guard is None or not guard.marks_in(rendered):
+            return _encoded(self._whole, [rendered])[0]
         ids: list[int] = []
         position = 0
-        matches = self._splitter.finditer(rendered) if self._splitter is not None else iter(())
-        restore = guard.restore if guard is not None else _unchanged
         pieces: list[str] = []
         marks: list[int | None] = []
-        for match in matches:
-            pieces.append(restore(rendered[position : match.start()]))
-            marks.append(self._id_of(match.group()))
-            position = match.end()
-        pieces.append(restore(rendered[position:]))
+        with panics(UnencodableTextError, _FAILED):
+            split = self._whole.encode(rendered, add_special_tokens=False)
+        for number, (start, end) in zip(split.ids, split.offsets, strict=True):
+            if number in self._added_ids and start >= position:
+                pieces.append(guard.restore(rendered[position:start]))
+                marks.append(number)
+                position = end
+        pieces.append(guard.restore(rendered[position:]))
         marks.append(None)
         encoded = _encoded(self._base, pieces[:1]) + _encoded(self._later, pieces[1:])
         for piece, mark in zip(encoded, marks, strict=True):
@@ -157,16 +168,16 @@ class TextTokenizer:
         return ids
 
     def encode_prompt(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Encode the prompt of a plain completion: the sequence start, if the model has one, then the text.
+        """Encode the prompt of a plain completion, with the tokens that the tokenizer sets around a text.
 
         Only here may a client write control tokens, because no template writes them.
 
         Args:
             text: the prompt.
-            add_special_tokens: whether to begin with the sequence start.
+            add_special_tokens: whether to set them, which is most often a sequence start.
         """
         ids = self.encode_rendered(text)
-        return self.with_bos(ids) if add_special_tokens else ids
+        return self.with_special(ids) if add_special_tokens else ids
 
     def encode_gap(self, left: str, right: str, *, add_special_tokens: bool = True) -> list[int]:
         """Encode the two sides of a gap that the model is to fill (CMP-07).
@@ -177,14 +188,12 @@ class TextTokenizer:
         if self.fill_in is None:
             raise ValueError("this tokenizer has no tokens for filling in the middle")
         ids = self.fill_in.prompt(self.encode_rendered(left), self.encode_rendered(right))
-        return self.with_bos(ids) if add_special_tokens else ids
+        # Nothing may end the text before the model has filled the gap.
+        return [*self._before, *ids] if add_special_tokens else ids
 
-    def with_bos(self, ids: list[int]) -> list[int]:
-        """Return ids that begin with the sequence start, if the tokenizer adds one and they do not begin with it."""
-        if not self._adds_bos or self.bos_token is None:
-            return ids
-        bos = self.added[self.bos_token]
-        return ids if ids[:1] == [bos] else [bos, *ids]
+    def with_special(self, ids: list[int]) -> list[int]:
+        """Return ids with the tokens that the tokenizer sets around a text, also if the text has them itself."""
+        return [*self._before, *ids, *self._after]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of a whole run of tokens, control tokens included; invalid bytes become U+FFFD.
@@ -208,14 +217,12 @@ class TextTokenizer:
                 found[first] = found[first].removeprefix(b" ")
         return found
 
-    def begins_with_bos(self, token_ids: Sequence[int], text: str) -> bool:
-        """Return whether `encode_prompt` has added a sequence start that this text does not have itself."""
-        bos = self.bos_token
+    def num_around(self, token_ids: Sequence[int]) -> tuple[int, int]:
+        """Return how many tokens `encode_prompt` has set before and after a text with special tokens."""
+        ids, before, after = list(token_ids), self._before, self._after
         return (
-            self._adds_bos
-            and bos is not None
-            and list(token_ids[:1]) == [self.added[bos]]
-            and not text.startswith(bos)
+            len(before) if ids[: len(before)] == before else 0,
+            len(after) if after and ids[-len(after) :] == after else 0,
         )
 
     @cached_property
@@ -248,11 +255,6 @@ class TextTokenizer:
         # Computed once, so that leaving out control tokens costs nothing per token.
         return [b"" if i in self.special_ids else raw for i, raw in enumerate(self.table)]
 
-    def _id_of(self, matched: str) -> int:
-        """Return the id of an added token that was matched with the white space around it."""
-        found = self.added.get(matched)
-        return self.added[matched.strip()] if found is None else found
-
 
 def _encoded(tokenizer: FastTokenizer, texts: list[str]) -> list[list[int]]:
     """Return the ids of each text.
@@ -260,23 +262,28 @@ def _encoded(tokenizer: FastTokenizer, texts: list[str]) -> list[list[int]]:
     Raises:
         UnencodableTextError: the tokenizer fails on one of them.
     """
-    with panics(UnencodableTextError, "The model's tokenizer cannot encode this text"):
+    with panics(UnencodableTextError, _FAILED):
         return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _unchanged(piece: str) -> str:
-    return piece
+def _set_around(whole: FastTokenizer) -> tuple[list[int], list[int]]:
+    """Return the tokens that the post-processor sets before and after a text.
 
-
-def _token_text(value: Any) -> str | None:
-    """Return the text of a token entry such as `bos_token`: a string, an object with `content`, or null."""
-    if isinstance(value, Mapping):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
-
-
-def _adds_bos(whole: FastTokenizer, bos: int) -> bool:
-    return bool(whole.encode("a", add_special_tokens=True).ids[:1] == [bos])
+    Raises:
+        UnsupportedTokenizerError: it does something else with texts.
+    """
+    for text in _PROBES:
+        plain = whole.encode(text, add_special_tokens=False).ids
+        found = whole.encode(text, add_special_tokens=True)
+        ids: list[int] = found.ids
+        before = next((i for i, is_set in enumerate(found.special_tokens_mask) if not is_set), len(ids))
+        if ids[before : before + len(plain)] != plain:
+            raise UnsupportedTokenizerError(
+                "The post-processor does more than to set tokens before and after a text."
+            )
+        if plain:
+            break
+    return ids[:before], ids[before + len(plain) :]
 
 
 def _byte_table(

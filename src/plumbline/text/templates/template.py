@@ -22,14 +22,12 @@ from jinja2 import meta
 from plumbline.text.templates.content_format import ContentFormat, content_format
 from plumbline.text.templates.sandbox import template_environment
 from plumbline.text.templates.values import GivenList
+from plumbline.text.tokenizer_files import named_tokens, read_config
 
 __all__ = ["ChatTemplate", "TemplateError", "TemplateFacts", "TemplateSpec", "named_templates", "read_facts"]
 
 _LONGEST = 1_048_576
 """Characters of a template; the longest of a published model has 25,000."""
-
-_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""Tokens of a tokenizer's configuration that templates may use by name."""
 
 _ERRORS = (
     jinja2.TemplateError,
@@ -163,13 +161,12 @@ class ChatTemplate:
             raise TemplateError(
                 f"The model has chat templates named {', '.join(sorted(named))}, but none named 'default'."
             )
-        config = _tokenizer_config(folder)
         return cls(
             named["default"],
             tool_use=named.get("tool_use"),
             bos_token=bos_token,
             eos_token=eos_token,
-            tokens={name: text for name in _TOKENS if (text := _token_text(config.get(name))) is not None},
+            tokens=named_tokens(read_config(folder)),
             content_format=content_format,
             read=read,
         )
@@ -362,9 +359,3 @@ def _tokenizer_config(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return found
 
-
-def _token_text(value: Any) -> str | None:
-    """Return the text of a token entry: a string, an object with `content`, or null."""
-    if isinstance(value, Mapping):
-        value = value.get("content")
-    return value if isinstance(value, str) else None

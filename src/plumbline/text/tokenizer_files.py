@@ -1,0 +1,140 @@
+"""Read the tokenizer files of a model folder as transformers' AutoTokenizer reads them.
+
+`tokenizer.json` has the tokenizer. `tokenizer_config.json` may name special tokens and added tokens that it lacks, or
+give them other flags; `special_tokens_map.json` and `added_tokens.json` count only where `tokenizer_config.json` has no
+`added_tokens_decoder`. Its `add_bos_token` and `add_eos_token` do not count: the post-processor of `tokenizer.json` says
+what is set around a text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as FastTokenizer
+
+__all__ = ["TokenizerFileError", "add_tokens", "named_tokens", "read_config"]
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+class TokenizerFileError(ValueError):
+    """A file of the tokenizer has a value that cannot be read; the message names the file and the field."""
+
+
+def read_config(folder: Path, definition: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the fields of `tokenizer_config.json`, with those of the older files beside it.
+
+    Args:
+        folder: the model's.
+        definition: the content of `tokenizer.json`, whose added tokens win over those of `added_tokens.json`.
+
+    Raises:
+        TokenizerFileError: one of them is not an object.
+    """
+    config = _read(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" in config:
+        return config
+    found = {**config, **_read(folder / "special_tokens_map.json")}
+    special = {text for text in map(_content, (*_named(found).values(), *_extra(found))) if text is not None}
+    added = _read(folder / "added_tokens.json")
+    if not added:
+        return found
+    decoder = {
+        str(number): {"content": text, "normalized": text not in special, "special": text in special}
+        for text, number in added.items()
+    }
+    decoder |= {str(token.get("id")): token for token in (definition or {}).get("added_tokens", [])}
+    return {**found, "added_tokens_decoder": decoder}
+
+
+def named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts of special tokens by their names, which templates may use as variables.
+
+    >>> named_tokens({"bos_token": "<s>", "eos_token": None, "image_token": {"content": "<image>"}})
+    {'bos_token': '<s>', 'image_token': '<image>'}
+    """
+    found = {name: _content(value) for name, value in _named(config).items()}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def add_tokens(tokenizer: FastTokenizer, config: Mapping[str, Any]) -> None:
+    """Add the tokens that a configuration names to those of `tokenizer.json`, in the order of transformers.
+
+    A token that is there already gets the flags of `added_tokens_decoder`, and is a control token if it has a name. Of
+    several with a text and other flags the last one counts.
+
+    Raises:
+        TokenizerFileError: `added_tokens_decoder` cannot be read.
+    """
+    known = tokenizer.get_added_tokens_decoder()
+    named = [_token(value) for value in _named(config).values()]
+    texts = {str(token) for token in named}
+    decoder = config.get("added_tokens_decoder")
+    listed = known if decoder is None else _listed(decoder)
+    new: list[str | AddedToken] = [token for _, token in sorted(listed.items(), key=lambda item: item[0])]
+    present = {token.content for token in (*known.values(), *listed.values())}
+    for token in (*named, *map(_token, _extra(config))):
+        if str(token) not in present and token not in new:
+            new.append(token)
+    found = [AddedToken(token, special=True) if isinstance(token, str) else token for token in new]
+    for token in found:
+        if token.content in texts:
+            token.special = True
+    tokenizer.add_tokens([token for token in found if token.content])
+
+
+def _listed(decoder: Any) -> dict[int, AddedToken]:
+    """Read the tokens of `added_tokens_decoder` by their ids."""
+    where = "added_tokens_decoder of tokenizer_config.json"
+    if not isinstance(decoder, Mapping):
+        raise TokenizerFileError(f"{where} must be an object")
+    found = {}
+    for key, value in decoder.items():
+        if not key.isdecimal() or not isinstance(value, Mapping) or _content(value) is None:
+            raise TokenizerFileError(f"{where} has {key!r:.40}: {value!r:.80}, which is not the id of a token")
+        found[int(key)] = _added(value)
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    if not isinstance(found, dict):
+        raise TokenizerFileError(f"{path.name} must be an object")
+    return found
+
+
+def _named(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with special tokens: the usual ones, and others such as `image_token`."""
+    found = {name: config.get(name) for name in _NAMED}
+    found |= {name: value for name, value in config.items() if name.endswith("_token")}
+    extra = config.get("extra_special_tokens")
+    if isinstance(extra, Mapping):
+        found |= extra
+    return {name: value for name, value in found.items() if _content(value) is not None}
+
+
+def _extra(config: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the special tokens that have no names."""
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens")
+    yield from (token for token in (extra if isinstance(extra, list) else ()) if _content(token) is not None)
+
+
+def _content(value: Any) -> str | None:
+    """Return the text of a token entry such as `bos_token`: a string, an object with `content`, or null."""
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _token(value: Any) -> str | AddedToken:
+    """Return a token entry as the library takes it; a text alone is a control token."""
+    return value if isinstance(value, str) else _added(value)
+
+
+def _added(value: Mapping[str, Any]) -> AddedToken:
+    return AddedToken(value["content"], **{name: bool(value[name]) for name in _FLAGS if name in value})
