@@ -39,8 +39,12 @@ def read_config(folder: Path, definition: Mapping[str, Any] | None = None) -> di
     config = _read(folder / "tokenizer_config.json")
     if "added_tokens_decoder" in config:
         return config
-    found = {**config, **_read(folder / "special_tokens_map.json")}
-    special = {text for text in map(_content, (*_named(found).values(), *_extra(found))) if text is not None}
+    older = _read(folder / "special_tokens_map.json")
+    # A name that is not one of the usual ones counts first in `tokenizer_config.json`.
+    own = {name: config[name] for name in _named(config) if name not in _NAMED and isinstance(config.get(name), str)}
+    found = {**config, **older, **own}
+    named = {name: value for name, value in _named(found).items() if isinstance(value, str) or name in older}
+    special = {text for text in map(_content, (*named.values(), *_extra(found))) if text is not None}
     added = _read(folder / "added_tokens.json")
     if not added:
         return found
