@@ -99,11 +99,14 @@ async def test_tokenize_adds_the_sequence_start_as_generation_does(
     assert found[1] == [BOS, *found[2]]
 
 
-async def test_a_prompt_that_begins_with_the_sequence_start_gets_no_second_one() -> None:
+async def test_a_prompt_that_begins_with_the_sequence_start_gets_another_one_as_in_transformers() -> None:
+    body = {"prompt": "<|endoftext|>a"}
     async with serving(served(scripted(), renderer=with_sequence_start())) as server:
-        tokens = (await server.post("/tokenize", {"prompt": "<|endoftext|>a"})).json["tokens"]
+        tokens = (await server.post("/tokenize", body)).json["tokens"]
+        alone = (await server.post("/tokenize", {**body, "add_special_tokens": False})).json["tokens"]
 
-    assert tokens.count(BOS) == 1
+    assert tokens == [BOS, *alone]
+    assert alone[0] == BOS
 
 
 @pytest.mark.parametrize("stream", [False, True])

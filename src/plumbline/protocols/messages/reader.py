@@ -13,7 +13,7 @@ from plumbline._generated.messages import (
 from plumbline.engines.port import SamplingParams
 from plumbline.protocols.common.fields import given, or_default, refuse_given
 from plumbline.protocols.common.output_formats import read_format
-from plumbline.protocols.common.sampling.parameters import Defaults
+from plumbline.protocols.common.sampling.defaults import Defaults
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.messages.history import read_conversation
 from plumbline.protocols.messages.tools import read_tools

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -21,8 +22,14 @@ from plumbline.dialects.parsers.response_template import BadResponseTemplateErro
 from plumbline.dialects.registry import DialectChoice, UnknownDialectError, choose
 from plumbline.engines.llama_cpp.threads import bound_waits
 from plumbline.engines.port import Engine
+from plumbline.gguf_file import read_metadata
 from plumbline.pocket import MODEL_DIR
-from plumbline.protocols.common.sampling.parameters import Defaults
+from plumbline.protocols.common.sampling.defaults import (
+    GGUF_KEYS,
+    Defaults,
+    defaults_of_config,
+    defaults_of_gguf,
+)
 from plumbline.server.loading.memory import weight_bytes
 from plumbline.server.loading.model_files import named_files, resolve_gguf, resolve_model
 from plumbline.server.loading.templates import load_template, template_defaults
@@ -38,6 +45,8 @@ from plumbline.text.templates.workers import Rendering, rendering_now
 from plumbline.text.tokenizer import TextTokenizer
 
 __all__ = ["Elsewhere", "ServedModel", "find_files", "load", "model_name"]
+
+_log = logging.getLogger("plumbline.models")
 
 _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 """transformers' class for a folder that names none."""
@@ -158,7 +167,7 @@ def _load(
         dialect=build_dialect(chosen, tokenizer),
         names=names,
         weight_bytes=weight_bytes(folder, gguf),
-        defaults=_defaults(folder, settings, engine.info.vocab_size),
+        defaults=_defaults(folder, settings, engine.info.vocab_size, gguf),
         created=int(time.time()),
         fingerprint=f"fp_{digest.hexdigest()[:10]}",
     )
@@ -225,27 +234,17 @@ def _prompt_format(folder: Path, template: ChatTemplate | None, chosen: DialectC
     return prompt_encoder(chosen.prompt_encoding, folder)
 
 
-def _defaults(folder: Path, settings: Settings, vocab_size: int) -> Defaults:
-    """Read the sampling defaults from the model's folder, unless the operator wants OpenAI's."""
+def _defaults(folder: Path, settings: Settings, vocab_size: int, gguf: Path | None = None) -> Defaults:
+    """Read the sampling defaults of the model's folder or file, unless the operator wants OpenAI's."""
     path = folder / "generation_config.json"
-    if settings.generation_config == "none" or not path.is_file():
+    if settings.generation_config == "none" or (gguf is None and not path.is_file()):
         return Defaults(vocab_size=vocab_size)
-    config: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    known = {name: value for name, value in config.items() if isinstance(value, int | float)}
-    if config.get("do_sample") is False:
-        known |= {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
-    return Defaults(
-        temperature=float(known.get("temperature", 1.0)),
-        top_p=float(known.get("top_p", 1.0)),
-        top_k=int(known.get("top_k", 0)),
-        min_p=float(known.get("min_p", 0.0)),
-        repetition_penalty=float(known.get("repetition_penalty", 1.0)),
-        max_tokens=_max_new_tokens(known),
-        vocab_size=vocab_size,
-    )
-
-
-def _max_new_tokens(config: dict[str, Any]) -> int | None:
-    """Return the model's own limit of an answer; values below 1 mean no limit."""
-    found = int(config.get("max_new_tokens", 0))
-    return found if found > 0 else None
+    if gguf is not None:
+        found = defaults_of_gguf(read_metadata(gguf, lambda key: key.startswith(GGUF_KEYS)), vocab_size)
+    else:
+        found = defaults_of_config(json.loads(path.read_text("utf-8")), vocab_size)
+    if found.ignored:
+        _log.warning(
+            "%s has sampling values that are ignored: %s", (gguf or path).name, "; ".join(found.ignored)
+        )
+    return found

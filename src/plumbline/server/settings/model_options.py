@@ -118,7 +118,8 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     generation_config: Annotated[
         Literal["auto", "none"],
         _model(
-            "sampling defaults: auto takes the model's generation_config.json, none takes OpenAI's values"
+            "sampling defaults: auto takes the model's, from generation_config.json or the keys general.sampling.* "
+            "of a GGUF file; none takes OpenAI's values"
         ),
     ] = "auto"
 

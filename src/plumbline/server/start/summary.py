@@ -20,6 +20,8 @@ __all__ = ["base_url", "print_line", "summary"]
 
 _WIDTH = 9
 """Columns of the names of lines."""
+_ENDS = 8
+"""Tokens that are shown."""
 
 
 def summary(catalog: Catalog, settings: Settings, store: Store | None, port: int) -> str:
@@ -44,12 +46,25 @@ def _model_lines(model: ServedModel) -> Iterator[tuple[str, str]]:
     yield "model", ", ".join(model.names)
     yield "engine", f"{info.name} ({model.engine_reason}){f', on {info.runs_on}' if info.runs_on else ''}"
     yield "memory", _memory(model.weight_bytes, info)
+    yield "ends", _ends(model)
+    if values := model.defaults.set_values:
+        shown = ", ".join(f"{name} {value}" for name, value in values.items())
+        yield "sampling", f"{shown} where requests set nothing (--generation-config)"
     yield "dialect", model.dialect.choice.describe()
     if model.dialect.choice.reasoning is not None:
         with rendering_now() as rendering:
             dropped = dropped_thinking(model.renderer.within(rendering))
         if dropped:
             yield "", dropped
+
+
+def _ends(model: ServedModel) -> str:
+    """Return the tokens that end an answer."""
+    found, tokenizer = sorted(model.engine.info.eos_token_ids), model.renderer.tokenizer
+    if not found:
+        return "no token ends an answer: neither a config, nor the tokenizer, nor the chat template names one"
+    shown = [f"{tokenizer.token_text(end) if end < len(tokenizer.table) else ''} ({end})" for end in found[:_ENDS]]
+    return ", ".join(shown) + (f" and {len(found) - _ENDS} more" if len(found) > _ENDS else "") + " end an answer"
 
 
 def _memory(weight_bytes: int, info: EngineInfo) -> str:

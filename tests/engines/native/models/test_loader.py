@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from support.weights.model_families import Case
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from plumbline.engines.native.models import WeightsError, describe, load_model, random_model
 
@@ -56,16 +57,36 @@ def test_a_tensor_of_another_shape_is_named(folder: Path):
         load_model(folder)
 
 
-def test_what_old_checkpoints_carry_besides_is_no_error(folder: Path):
-    """Rotary frequencies follow from the config; a tied model may bring its head as a copy."""
-    rewrite(
-        folder,
-        lambda tensors: tensors.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}),
-    )
+def test_what_a_model_does_without_is_named_in_one_line(folder: Path, caplog: pytest.LogCaptureFixture):
+    """Rotary frequencies of old checkpoints follow from the config."""
+    old = {f"model.layers.{n}.self_attn.rotary_emb.inv_freq": torch.ones(4) for n in range(20)}
+    rewrite(folder, lambda tensors: tensors.update(old))
     load_model(folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
-    load_model(folder)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("20 tensors of the checkpoint are not used: model.layers.0.self_attn.rotary_emb")
+    assert len(line) < 1000
+
+
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma", "gemma3_text", "cohere", "granite", "olmo2"])
+@pytest.mark.parametrize("has", ["none", "copy", "own", "head"])
+def test_the_output_layer_of_a_checkpoint_wins_over_its_config(family: str, has: str, tmp_path: Path):
+    """A config that ties it may be wrong, a copy of the embedding is no other layer, and either name may be kept."""
+    config = Case(family, {"tie_word_embeddings": True, **({"head_dim": 12} if "gemma" in family else {})}).config()
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    embedding = load_file(tmp_path / "model.safetensors")[EMBEDDING]
+    own = torch.randn_like(embedding)
+    changes = {"none": {}, "copy": {HEAD: embedding.clone()}, "own": {HEAD: own}, "head": {HEAD: embedding.clone()}}
+    rewrite(tmp_path, lambda tensors: tensors.update(changes[has]))
+    if has == "head":
+        rewrite(tmp_path, lambda tensors: tensors.pop(EMBEDDING))
+    model = load_model(tmp_path, torch.float32)
+    hidden = torch.randn(1, 48)
+    expected = hidden @ (own if has == "own" else embedding).float().T
+    torch.testing.assert_close(model.head.logits(hidden), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_folder_without_weights_is_refused(folder: Path):

@@ -33,6 +33,7 @@ from support.weights.quantised import (
     Json,
     compressed,
     fp8_blocks,
+    gptq,
     granularity,
     integers,
     of_bits,
@@ -114,6 +115,48 @@ def test_the_kernels_keep_the_integers_of_the_checkpoint(
     assert packed_bits == [bits] * 8 + [0]
     # What is left are inputs rounded to 8 bits, and scales in bf16.
     assert (found - exact).norm() / exact.norm() < (0.05 if bits else 1e-5)
+
+
+MIDDLE = r"zero points of 9 throughout.*checkpoint_format to 'gptq_v2'"
+
+
+@pytest.mark.parametrize(
+    ("stored", "fields", "words"),
+    [
+        # Published: the first form by its fields, and zero points as the second one stores them.
+        (8, {"checkpoint_format": "gptq", "sym": True}, MIDDLE),
+        (8, {"sym": True}, MIDDLE),
+        (8, {"sym": False}, MIDDLE),
+        (8, {}, MIDDLE),
+        (7, {"checkpoint_format": "gptq_v2", "sym": True}, "zero points of 7 .*to 'gptq'"),
+        (3, {"sym": True}, "zero points that are not 8, and quantization_config.sym is true"),
+        (7, {"sym": True}, None),
+        (8, {"checkpoint_format": "gptq_v2", "sym": True}, None),
+        (3, {"sym": False}, None),
+        (3, {}, None),
+        (7, {"sym": "yes"}, r"quantization_config\.sym 'yes' is not supported"),
+        (7, {"desc_act": False}, r"g_idx has inputs out of order, and quantization_config\.desc_act is false"),
+        (7, {"desc_act": True}, None),
+    ],
+)
+def test_fields_of_gptq_that_contradict_the_tensors_are_refused(
+    stored: int, fields: Json, words: str | None, tmp_path: Path
+) -> None:
+    """Each weight would be off by a scale, and the answers would be fluent nonsense."""
+
+    def make(out: int, width: int) -> tuple[dict[str, Tensor], Tensor]:
+        tensors, weight = gptq(4, 32, True, order="desc_act" in fields)(out, width)
+        word = sum(stored << shift for shift in range(0, 32, 4))
+        tensors["qzeros"] = torch.full_like(tensors["qzeros"], word - (1 << 32) if word >> 31 else word)
+        return tensors, weight
+
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, **fields}
+    _, quantised = write(tmp_path, config, make)
+    if words is None:
+        load_model(quantised, torch.float32)
+        return
+    with pytest.raises((WeightsError, UnsupportedModelError), match=words):
+        load_model(quantised, torch.float32)
 
 
 @pytest.fixture

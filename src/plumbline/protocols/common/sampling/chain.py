@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import UNSET
@@ -15,26 +17,42 @@ __all__ = ["read_breakers", "read_chain"]
 _BREAKERS = ("\n", ":", '"', "*")
 """llama.cpp's and TabbyAPI's default for `dry_sequence_breakers`."""
 _PLAIN = ("repeat_last_n", "typical_p", "top_a", "tfs", "top_n_sigma", "xtc_probability", "xtc_threshold")
+_NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
 _STEERED_ORDER = ("penalties", "dry", "temperature")
 """The samplers that run before Mirostat, which replaces all samplers that cut."""
 
 
-def read_chain(request: Any) -> SamplerChain | None:
+def read_chain(
+    request: Any, defaults: Mapping[str, Any] = _NO_DEFAULTS, repetition: float = 1.0
+) -> SamplerChain | None:
     """Read the samplers of a request of any API; None if it uses only the usual ones.
+
+    Args:
+        request: a decoded request.
+        defaults: the model's values for fields that it leaves out.
+        repetition: its repetition penalty.
 
     Raises:
         ApiError: 400 if `samplers` comes with `mirostat`.
     """
     neutral = SamplerChain()
-    values = {name: or_default(getattr(request, name, UNSET), getattr(neutral, name)) for name in _PLAIN}
+    values = {
+        name: or_default(getattr(request, name, UNSET), defaults.get(name, getattr(neutral, name)))
+        for name in _PLAIN
+    }
     multiplier = or_default(request.dry_multiplier, 0.0)
-    version = or_default(request.mirostat, 0)
+    version = or_default(request.mirostat, None)
     order = or_default(request.samplers, None)
     if version and order is not None:
         raise invalid_request(
             "'samplers' cannot be combined with 'mirostat', which replaces the samplers that cut; leave one out.",
             "samplers",
         )
+    # Each of the two replaces the other one of the model.
+    if version is None:
+        version = defaults.get("mirostat", 0) if order is None else 0
+    if order is None:
+        order = defaults.get("samplers")
     chain = SamplerChain(
         order=_STEERED_ORDER if version else SAMPLER_ORDER if order is None else tuple(order),
         dynatemp_range=or_default(request.dynatemp_range, 0.0),
@@ -44,14 +62,16 @@ def read_chain(request: Any) -> SamplerChain | None:
         if not version
         else Mirostat(
             version=version,
-            tau=or_default(request.mirostat_tau, 5.0),
-            eta=or_default(request.mirostat_eta, 0.1),
+            tau=or_default(request.mirostat_tau, defaults.get("mirostat_tau", 5.0)),
+            eta=or_default(request.mirostat_eta, defaults.get("mirostat_eta", 0.1)),
         ),
         **values,
     )
-    # These two only shape samplers that are off.
+    # These three only shape samplers that are off.
     shaped = {"xtc_threshold": neutral.xtc_threshold} if not chain.xtc_probability else {}
     shaped |= {"dynatemp_exponent": 1.0} if not chain.dynatemp_range else {}
+    if repetition == 1.0 and not given(request.repeat_last_n):
+        shaped["repeat_last_n"] = neutral.repeat_last_n
     return None if _replaced(chain, shaped) == neutral else chain
 
 

@@ -12,7 +12,8 @@ from msgspec import UNSET, UnsetType
 
 from plumbline.engines.port import SamplingParams
 from plumbline.protocols.common.fields import given, or_default
-from plumbline.protocols.common.sampling.chain import read_chain
+from plumbline.protocols.common.sampling.chain import read_chain, read_repetition
+from plumbline.protocols.common.sampling.defaults import Defaults
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
 __all__ = [
@@ -24,21 +25,6 @@ __all__ = [
     "read_sampling",
     "read_stop",
 ]
-
-
-class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling values for fields that a request leaves out: the model's own, or OpenAI's."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    max_tokens: int | None = None
-    """Most tokens of a chat or Responses answer; None as many as the context holds. The road applies it, because only
-    there the length of the prompt is known."""
-    vocab_size: int = 0
-    """Token ids in requests must be below it."""
 
 
 def read_stop(value: str | list[str] | UnsetType | None) -> tuple[str, ...]:
@@ -88,6 +74,7 @@ def read_sampling(
         check_token_ids("allowed_token_ids", allowed, defaults.vocab_size)
     wanted = or_default(getattr(request, "logprob_token_ids", UNSET), [])
     check_token_ids("logprob_token_ids", wanted, defaults.vocab_size)
+    repetition = read_repetition(request, defaults.repetition_penalty)
     return SamplingParams(
         temperature=or_default(request.temperature, defaults.temperature),
         top_p=or_default(request.top_p, defaults.top_p),
@@ -96,8 +83,8 @@ def read_sampling(
         seed=or_default(request.seed, None),
         frequency_penalty=or_default(request.frequency_penalty, 0.0),
         presence_penalty=or_default(request.presence_penalty, 0.0),
-        repetition_penalty=or_default(request.repetition_penalty, defaults.repetition_penalty),
-        chain=read_chain(request),
+        repetition_penalty=repetition,
+        chain=read_chain(request, defaults.samplers, repetition),
         logit_bias=_read_bias(or_default(request.logit_bias, {}), defaults.vocab_size),
         allowed_token_ids=None if allowed is None else frozenset(allowed),
         banned_strings=tuple(or_default(request.banned_strings, ())),
