@@ -25,18 +25,18 @@ _NAMED = ("eos_token", "eot_token", "eom_token")
 """Fields of a tokenizer's configuration with the text of an end."""
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config", "generation_config")
 """Objects in a config that may have ends of their own."""
-_WORDS = frozenset(
-    "assistantend end endassistant endofassistant endofmessage endofmsg endofsentence endoftext endofturn "
-    "endofturntoken endofutterance eom eomid eos eot eotid imend roleend seedeos".split()
-)
+_WORDS = frozenset({
+    "assistantend", "end", "endassistant", "endofassistant", "endofmessage", "endofmsg", "endofsentence", "endoftext",
+    "endofturn", "endofturntoken", "endofutterance", "eom", "eomid", "eos", "eot", "eotid", "imend", "roleend", "seedeos",
+})  # fmt: skip
 """The letters of texts that end a turn, such as `<|im_end|>`, `[|endofturn|]` and `<｜end▁of▁sentence｜>`."""
 _OTHERS = frozenset({"</s>", "<turn|>", "[e~[", "<|tool_response>"})
 """Ends whose letters do not show it."""
 _OF_CHANNELS = (frozenset({"<|return|>", "<|call|>"}), frozenset({"<|flush|>", "<|calls|>"}))
 """The ends of families in which `<|end|>` ends a message of a turn, and not the turn."""
-_OF_GAPS = frozenset(
-    "<|fim_pad|> <fim-pad> <fim_pad> <|fim_repo|> <|repo_name|> <fim-repo> <|file_sep|>".split()
-)
+_OF_GAPS = frozenset({
+    "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<|file_sep|>",
+})  # fmt: skip
 """Added tokens of GGUF files that llama.cpp takes for ends: what follows a gap that is filled."""
 _CONTROL_FORM = re.compile(r"<[|｜][^<>]+[|｜]>|<end_of_\w+>")
 """Texts that are control tokens whatever their type is; `</s>` is not, because Gemma has it for struck-out text."""

@@ -93,6 +93,31 @@ def test_every_token_with_text_has_one_entry(ids: list[int]) -> None:
     assert all(entry.raw == TOKENIZER.table[entry.token_id] for entry in entries)
 
 
+@given(answers, stops, st.booleans(), st.booleans(), st.booleans(), st.data())
+def test_a_completion_has_an_entry_for_every_token(
+    ids: list[int], stop: tuple[str, ...], include: bool, skip: bool, ends: bool, data: st.DataObject
+) -> None:
+    """CMP-04: as many as the usage counts: control tokens, the end, parts of characters, what a stop string took."""
+    assembler = TextAssembler(
+        TOKENIZER, stop=stop, include_stop=include, skip_special_tokens=skip, logprobs=True, every_token=True
+    )
+    pieces = data.draw(cuts(ids))
+    deltas = [
+        assembler.push(
+            piece,
+            [TokenLogprob(i, -float(i)) for i in piece],
+            ends_with_stop_token=ends and bool(piece) and index == len(pieces) - 1,
+        )
+        for index, piece in enumerate(pieces)
+    ]
+    found = [delta for delta in [*deltas, assembler.finish()] if delta is not None]
+    entries = [entry for delta in found for entry in delta.logprobs]
+
+    assert [entry.token_id for entry in entries] == ids[: assembler.num_tokens]
+    assert [entry.logprob for entry in entries] == [-float(i) for i in ids[: assembler.num_tokens]]
+    assert "".join(entry.text for entry in entries) == "".join(delta.text for delta in found)
+
+
 @given(texts, st.data())
 def test_deltas_are_never_empty(text: str, data: st.DataObject) -> None:
     """CS-05, RS-18."""

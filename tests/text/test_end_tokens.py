@@ -26,7 +26,16 @@ from plumbline.end_tokens import EndTokenError, file_ends, folder_ends, token_id
 from plumbline.text.gguf import write_text_folder
 from plumbline.text.tokenizer import TextTokenizer
 
-TEXTS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>", "</think>", "</end>")
+TEXTS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<end_of_turn>",
+    "</s>",
+    "</think>",
+    "</end>",
+)
 """By their ids."""
 ENDS = (0, 2, 3, 4, 5)
 WRITTEN = st.sampled_from([None, *(TEXTS[end] for end in ENDS)])
@@ -116,14 +125,14 @@ def test_a_file_names_ends_by_keys_types_and_texts(
             "tokenizer.chat_template": "".join(sorted(written)),
         }
     )
-    by_text = {
-        end for end in ENDS if TEXTS[end] != "</s>" or kinds[end] == CONTROL or TEXTS[end] in written
-    }
+    by_text = {end for end in ENDS if TEXTS[end] != "</s>" or kinds[end] == CONTROL or TEXTS[end] in written}
     assert found == by_text | ({named} if named < len(TEXTS) else set())
 
 
 @pytest.mark.parametrize("ends", [("<|return|>", "<|call|>"), ("<|flush|>", "<|calls|>")])
-def test_the_end_of_a_message_is_no_end_of_a_turn_with_channels(ends: tuple[str, str], tmp_path: Path) -> None:
+def test_the_end_of_a_message_is_no_end_of_a_turn_with_channels(
+    ends: tuple[str, str], tmp_path: Path
+) -> None:
     tokens = ["<|start|>", "<|end|>", *ends]
     metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [CONTROL] * 4}
     assert file_ends(metadata) == {2, 3}

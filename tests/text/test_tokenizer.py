@@ -356,7 +356,10 @@ def test_a_sequence_start_is_set_also_before_one_of_the_text() -> None:
     """As transformers does it; a client that writes it itself sends `add_special_tokens: false`."""
     ours = TextTokenizer(sentencepiece_definition("always"), config={"bos_token": {"content": "<s>"}})
 
-    assert ours.encode_prompt("<s>a") == [ours.added["<s>"], *ours.encode_prompt("<s>a", add_special_tokens=False)]
+    assert ours.encode_prompt("<s>a") == [
+        ours.added["<s>"],
+        *ours.encode_prompt("<s>a", add_special_tokens=False),
+    ]
 
 
 def test_a_padded_vocabulary_has_empty_tokens_at_its_end() -> None:

@@ -48,7 +48,9 @@ def token(draw: random.Random, text: str) -> Any:
 def sets_around(definition: dict[str, Any], before: list[str], after: list[str]) -> dict[str, Any]:
     """A post-processor that sets these tokens before and after each text."""
     ids = {entry["content"]: entry["id"] for entry in definition["added_tokens"]}
-    first, last = ([{"SpecialToken": {"id": text, "type_id": 0}} for text in texts] for texts in (before, after))
+    first, last = (
+        [{"SpecialToken": {"id": text, "type_id": 0}} for text in texts] for texts in (before, after)
+    )
     a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     return {
         "type": "TemplateProcessing",
@@ -121,7 +123,7 @@ def text(draw: random.Random, atoms: tuple[str, ...] = ATOMS) -> str:
 
 
 def compare(seed: int, folder: Path, count: int) -> None:
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)
     write(draw, folder)
     theirs, ours = TokenizersBackend.from_pretrained(folder), TextTokenizer.from_folder(folder)
     template = ChatTemplate.from_folder(folder)
@@ -158,7 +160,7 @@ def test_ids_of_2000_texts_are_those_of_transformers(tmp_path_factory: pytest.Te
 @given(seed=st.integers(0, 1 << 32), role=st.sampled_from(["user", "tool", "system"]))
 def test_control_tokens_in_messages_are_text_and_others_are_tokens(seed: int, role: str) -> None:
     """Whatever else is in the message: what is not a control token has the ids that it has alone."""
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)
     extra = [{"content": each, "normalized": draw.random() < 0.3} for each in ORDINARY]
     ours = TextTokenizer(byte_level_definition(extra), config={"eos_token": "<|im_end|>"})
     renderer = Renderer(ours, ChatTemplate("<|im_start|>{{ messages[0].content }}<|im_end|>"))

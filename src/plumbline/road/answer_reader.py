@@ -65,6 +65,8 @@ class AnswerReader:
             logprobs=sampling.logprobs is not None,
             min_tokens=sampling.min_tokens,
             token_ends=self._parser.needs_token_ends,
+            # A completion is a list of tokens, a message is a text.
+            every_token=not isinstance(turn.prompt, ChatPrompt),
         )
         self._returns_token_ids = turn.return_token_ids
         self._reports = turn.report_progress

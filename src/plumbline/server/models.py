@@ -182,7 +182,9 @@ class Models(Generic[M]):
             else loaded.generation.model.created,
             owned_by="plumbline",
             max_model_len=UNSET if loaded is None else loaded.generation.model.engine.info.max_model_len,
-            eos_token_ids=UNSET if loaded is None else sorted(loaded.generation.model.engine.info.eos_token_ids),
+            eos_token_ids=UNSET
+            if loaded is None
+            else sorted(loaded.generation.model.engine.info.eos_token_ids),
             default_sampling_params=UNSET if loaded is None else loaded.generation.model.defaults.set_values,
             parent=UNSET if name in source.names else source.names[0],
             status=status,

@@ -49,12 +49,15 @@ class TextAssembler:
         min_tokens: a stop string ends the answer only if one of its characters comes from a later token than this many;
             one that is complete before is ordinary text. vLLM treats `min_tokens` in the same way.
         token_ends: fill `token_ends`.
+        every_token: tokens without text have an entry too, without bytes: control tokens that are left out, the one
+            that ended the answer, and those that a stop string took away (CMP-04). Entries may then come without text.
     """
 
     __slots__ = (
         "_complete",
         "_decode",
         "_detokenizer",
+        "_every_token",
         "_include_stop",
         "_min_tokens",
         "_num_chars",
@@ -81,6 +84,7 @@ class TextAssembler:
         logprobs: bool = False,
         min_tokens: int = 0,
         token_ends: bool = False,
+        every_token: bool = False,
     ) -> None:
         if skip_special_tokens and not shown_ids:
             table, hidden = tokenizer.visible_table, hidden_ids - tokenizer.special_ids
@@ -95,6 +99,7 @@ class TextAssembler:
         self._stop = StopChecker(stop, include=include_stop)
         self._min_tokens = min_tokens if stop else 0
         self._wants_logprobs = logprobs
+        self._every_token = every_token
         self._plain = not stop and not logprobs
         self._waiting: deque[_Waiting] = deque()
         self._complete = 0
@@ -135,6 +140,9 @@ class TextAssembler:
                 self.num_tokens += 1
                 if self.token_ends is not None:
                     self.token_ends.append(self._num_chars)
+                if self._every_token and logprobs is not None:
+                    # `finish` sends it.
+                    self._wait(_entry(self._tokenizer, logprobs[len(token_ids) - 1], b"", ""), b"")
             return delta
         # Without stop strings and logprobs, tokens need not be decoded one by one.
         if self._plain and (self.token_ends is None or len(token_ids) < 2):
@@ -168,11 +176,12 @@ class TextAssembler:
         if self._stop.matched is not None:
             return None
         piece = self._detokenizer.flush()
-        if piece and self._waiting:
-            # Bytes of an incomplete character belong to the last token that has bytes.
-            last = self._waiting[-1]
+        # Bytes of an incomplete character belong to the last token that has bytes.
+        last = next((waiting for waiting in reversed(self._waiting) if waiting.entry.raw), None)
+        if piece and last is not None:
             last.entry = msgspec.structs.replace(last.entry, text=last.entry.text + piece)
-            last.is_open = False
+            for waiting in self._waiting:
+                waiting.is_open = False
         text = self._stop.push(piece, armed=self.num_tokens > self._min_tokens)
         if self._stop.matched is None:
             text += self._stop.flush()
@@ -180,22 +189,13 @@ class TextAssembler:
 
     def _remember(self, logprob: TokenLogprob, piece: str, pending: bytes) -> None:
         raw = self._detokenizer.bytes_of(logprob.token_id)
-        if not raw:
-            return  # A control token is not part of the text, so it has no logprob entry.
-        tokenizer = self._tokenizer
-        entry = Logprob(
-            token=raw.decode("utf-8", "replace"),
-            token_id=logprob.token_id,
-            raw=raw,
-            text=piece,
-            logprob=logprob.logprob,
-            top=tuple(
-                (token_id, tokenizer.token_text(token_id), tokenizer.table[token_id], value)
-                for token_id, value in logprob.top
-            ),
-        )
+        # A control token is not part of the text, so it has no logprob entry where entries join to a message.
+        if raw or self._every_token:
+            self._wait(_entry(self._tokenizer, logprob, raw, piece), pending)
+
+    def _wait(self, entry: Logprob, pending: bytes) -> None:
         start = self._complete
-        self._complete += len(piece)
+        self._complete += len(entry.text)
         is_open = bool(self._detokenizer.pending)
         self._waiting.append(_Waiting(entry, start, self._complete + is_open, pending, is_open))
 
@@ -223,13 +223,29 @@ class TextAssembler:
                 for entry in waiting
                 if entry.start < reach
             ]
+            if self._every_token:
+                released += [_shortened(entry, 0) for entry in waiting if entry.start >= reach]
             waiting.clear()
         elif waiting:
             reach = min(reach, waiting[0].start)
         size = reach - self._sent
         text, self._ready = text[:size], text[size:]
         self._sent = reach
-        return TextDelta(text, tuple(released)) if text else None
+        return TextDelta(text, tuple(released)) if text or (released and self._every_token) else None
+
+
+def _entry(tokenizer: TextTokenizer, logprob: TokenLogprob, raw: bytes, text: str) -> Logprob:
+    return Logprob(
+        token=raw.decode("utf-8", "replace"),
+        token_id=logprob.token_id,
+        raw=raw,
+        text=text,
+        logprob=logprob.logprob,
+        top=tuple(
+            (token_id, tokenizer.token_text(token_id), tokenizer.table[token_id], value)
+            for token_id, value in logprob.top
+        ),
+    )
 
 
 def _shortened(waiting: _Waiting, length: int) -> Logprob:

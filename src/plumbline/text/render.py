@@ -246,7 +246,13 @@ def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> M
     All other added tokens are words of the vocabulary, such as the HTML tags of Gemma and the runs of white space of
     many models: as in transformers, text becomes them wherever it is. White space that a template writes is text, too.
     """
-    source = template.sources if isinstance(template, ChatTemplate) else "" if template is None else template.source
+    source = (
+        template.sources
+        if isinstance(template, ChatTemplate)
+        else ""
+        if template is None
+        else template.source
+    )
     return Markers(
         text
         for text, number in tokenizer.added.items()

@@ -1,8 +1,9 @@
 """Encode text to token ids and look up the bytes of every token, with a model folder's `tokenizer.json`.
 
 `<|im_start|>` written by a template is a control token; the same characters in a message are ordinary text. A guard
-(`text.guard`) marks control tokens in message text before rendering, and `encode_rendered` splits a rendered prompt only
-at the added tokens that are not marked. All other prompts are encoded by the library as a whole, as transformers does.
+(`text.guard`) marks control tokens in message text before rendering, and `encode_rendered` splits a rendered prompt
+only at the added tokens that are not marked. Prompts without marks are encoded by the library as a whole, as
+transformers does.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class TextTokenizer:
     def __init__(self, definition: Mapping[str, Any], *, config: Mapping[str, Any] | None = None) -> None:
         config = config or {}
         if (definition.get("model") or {}).get("dropout"):
-            raise UnsupportedTokenizerError("model.dropout is set, which draws other tokens each time: remove it.")
+            raise UnsupportedTokenizerError(
+                "model.dropout is set, which draws other tokens each time: remove it."
+            )
         # The base tokenizer has no added tokens, so that no text can become one.
         base = {**definition, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         self._base = FastTokenizer.from_str(json.dumps(base))

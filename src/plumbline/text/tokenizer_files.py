@@ -2,8 +2,8 @@
 
 `tokenizer.json` has the tokenizer. `tokenizer_config.json` may name special tokens and added tokens that it lacks, or
 give them other flags; `special_tokens_map.json` and `added_tokens.json` count only where `tokenizer_config.json` has no
-`added_tokens_decoder`. Its `add_bos_token` and `add_eos_token` do not count: the post-processor of `tokenizer.json` says
-what is set around a text.
+`added_tokens_decoder`. Its `add_bos_token` and `add_eos_token` do not count: the post-processor of `tokenizer.json`
+says what is set around a text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ def read_config(folder: Path, definition: Mapping[str, Any] | None = None) -> di
         return config
     older = _read(folder / "special_tokens_map.json")
     # A name that is not one of the usual ones counts first in `tokenizer_config.json`.
-    own = {name: config[name] for name in _named(config) if name not in _NAMED and isinstance(config.get(name), str)}
+    own = {
+        name: config[name]
+        for name in _named(config)
+        if name not in _NAMED and isinstance(config.get(name), str)
+    }
     found = {**config, **older, **own}
     named = {name: value for name, value in _named(found).items() if isinstance(value, str) or name in older}
     special = {text for text in map(_content, (*named.values(), *_extra(found))) if text is not None}
@@ -100,7 +104,9 @@ def _listed(decoder: Any) -> dict[int, AddedToken]:
     found = {}
     for key, value in decoder.items():
         if not key.isdecimal() or not isinstance(value, Mapping) or _content(value) is None:
-            raise TokenizerFileError(f"{where} has {key!r:.40}: {value!r:.80}, which is not the id of a token")
+            raise TokenizerFileError(
+                f"{where} has {key!r:.40}: {value!r:.80}, which is not the id of a token"
+            )
         found[int(key)] = _added(value)
     return found
 

@@ -63,8 +63,14 @@ def _ends(model: ServedModel) -> str:
     found, tokenizer = sorted(model.engine.info.eos_token_ids), model.renderer.tokenizer
     if not found:
         return "no token ends an answer: neither a config, nor the tokenizer, nor the chat template names one"
-    shown = [f"{tokenizer.token_text(end) if end < len(tokenizer.table) else ''} ({end})" for end in found[:_ENDS]]
-    return ", ".join(shown) + (f" and {len(found) - _ENDS} more" if len(found) > _ENDS else "") + " end an answer"
+    shown = [
+        f"{tokenizer.token_text(end) if end < len(tokenizer.table) else ''} ({end})" for end in found[:_ENDS]
+    ]
+    return (
+        ", ".join(shown)
+        + (f" and {len(found) - _ENDS} more" if len(found) > _ENDS else "")
+        + " end an answer"
+    )
 
 
 def _memory(weight_bytes: int, info: EngineInfo) -> str:

@@ -70,16 +70,25 @@ def test_what_a_model_does_without_is_named_in_one_line(folder: Path, caplog: py
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma", "gemma3_text", "cohere", "granite", "olmo2"])
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen2", "qwen3", "gemma", "gemma3_text", "cohere", "granite", "olmo2"]
+)
 @pytest.mark.parametrize("has", ["none", "copy", "own", "head"])
 def test_the_output_layer_of_a_checkpoint_wins_over_its_config(family: str, has: str, tmp_path: Path):
     """A config that ties it may be wrong, a copy of the embedding is no other layer, and either name may be kept."""
-    config = Case(family, {"tie_word_embeddings": True, **({"head_dim": 12} if "gemma" in family else {})}).config()
+    config = Case(
+        family, {"tie_word_embeddings": True, **({"head_dim": 12} if "gemma" in family else {})}
+    ).config()
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     embedding = load_file(tmp_path / "model.safetensors")[EMBEDDING]
     own = torch.randn_like(embedding)
-    changes = {"none": {}, "copy": {HEAD: embedding.clone()}, "own": {HEAD: own}, "head": {HEAD: embedding.clone()}}
+    changes = {
+        "none": {},
+        "copy": {HEAD: embedding.clone()},
+        "own": {HEAD: own},
+        "head": {HEAD: embedding.clone()},
+    }
     rewrite(tmp_path, lambda tensors: tensors.update(changes[has]))
     if has == "head":
         rewrite(tmp_path, lambda tensors: tensors.pop(EMBEDDING))

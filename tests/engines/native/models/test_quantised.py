@@ -135,7 +135,11 @@ MIDDLE = r"zero points of 9 throughout.*checkpoint_format to 'gptq_v2'"
         (3, {"sym": False}, None),
         (3, {}, None),
         (7, {"sym": "yes"}, r"quantization_config\.sym 'yes' is not supported"),
-        (7, {"desc_act": False}, r"g_idx has inputs out of order, and quantization_config\.desc_act is false"),
+        (
+            7,
+            {"desc_act": False},
+            r"g_idx has inputs out of order, and quantization_config\.desc_act is false",
+        ),
         (7, {"desc_act": True}, None),
     ],
 )

@@ -30,7 +30,15 @@ _OF_GGUF = {
 """The fields of requests by the names of llama.cpp."""
 _OF_CONFIG = {
     name: name
-    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "typical_p", "max_new_tokens")
+    for name in (
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "typical_p",
+        "max_new_tokens",
+    )
 } | {"max_new_tokens": "max_tokens"}
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (-math.inf, 1e6),
@@ -78,7 +86,9 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     def set_values(self) -> dict[str, Any]:
         """The values that are not OpenAI's, by the names of the fields."""
         neutral = Defaults()
-        found = {name: getattr(self, name) for name in _USUAL if getattr(self, name) != getattr(neutral, name)}
+        found = {
+            name: getattr(self, name) for name in _USUAL if getattr(self, name) != getattr(neutral, name)
+        }
         return {**found, **self.samplers}
 
 
@@ -92,7 +102,9 @@ def defaults_of_config(config: Mapping[str, Any], vocab_size: int) -> Defaults:
     if config.get("do_sample") is False:
         given = {name: given[name] for name in ("repetition_penalty", "max_tokens") if name in given}
         given["temperature"] = 0.0
-    return _defaults(given, vocab_size, {name: name for name in _OF_CONFIG.values()} | {"max_tokens": "max_new_tokens"})
+    return _defaults(
+        given, vocab_size, {name: name for name in _OF_CONFIG.values()} | {"max_tokens": "max_new_tokens"}
+    )
 
 
 def defaults_of_gguf(metadata: Mapping[str, Any], vocab_size: int) -> Defaults:
@@ -101,7 +113,9 @@ def defaults_of_gguf(metadata: Mapping[str, Any], vocab_size: int) -> Defaults:
     >>> defaults_of_gguf({"general.sampling.temp": 0.5, "general.sampling.xtc_probability": 0.1}, 300).set_values
     {'temperature': 0.5, 'xtc_probability': 0.1}
     """
-    values = {key.removeprefix(GGUF_KEYS): value for key, value in metadata.items() if key.startswith(GGUF_KEYS)}
+    values = {
+        key.removeprefix(GGUF_KEYS): value for key, value in metadata.items() if key.startswith(GGUF_KEYS)
+    }
     order = values.pop("sequence", None)
     unknown = tuple(f"{GGUF_KEYS}{name} is not known" for name in sorted(values.keys() - _OF_GGUF.keys())[:8])
     given = {_OF_GGUF[name]: _as_written(value) for name, value in values.items() if name in _OF_GGUF}
@@ -119,7 +133,8 @@ def defaults_of_gguf(metadata: Mapping[str, Any], vocab_size: int) -> Defaults:
 
 def _defaults(given: Mapping[str, Any], vocab_size: int, keys: Mapping[str, str]) -> Defaults:
     """Check values by the names of fields; `keys` are their names in the file."""
-    found, ignored = {}, []
+    found: dict[str, Any] = {}
+    ignored: list[str] = []
     for name, value in given.items():
         if value is None:
             continue
@@ -130,7 +145,9 @@ def _defaults(given: Mapping[str, Any], vocab_size: int, keys: Mapping[str, str]
             found[name] = checked
     usual = {name: value for name, value in found.items() if name in _USUAL}
     neutral = {"repeat_last_n": -1, "typical_p": 1.0, "xtc_probability": 0.0, "mirostat": 0}
-    samplers = {name: value for name, value in found.items() if name not in _USUAL and neutral.get(name) != value}
+    samplers = {
+        name: value for name, value in found.items() if name not in _USUAL and neutral.get(name) != value
+    }
     if usual.get("max_tokens", 1) <= 0:
         del usual["max_tokens"]
     return Defaults(**usual, samplers=samplers, vocab_size=vocab_size, ignored=tuple(ignored))

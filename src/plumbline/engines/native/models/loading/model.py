@@ -99,7 +99,8 @@ def _with_head(description: ModelDescription, checkpoint: Checkpoint) -> ModelDe
     tied = checkpoint.head_of(names.head, names.embedding) != "own"
     if description.tied and not tied and not description.is_text_of_more:
         _log.warning(
-            "tie_word_embeddings is true, but the checkpoint has %s, which is not the embedding: it is used", names.head
+            "tie_word_embeddings is true, but the checkpoint has %s, which is not the embedding: it is used",
+            names.head,
         )
     return replace(description, tied=tied)
 
