@@ -27,7 +27,8 @@ _INNER = ("text_config", "llm_config", "language_config", "thinker_config", "gen
 """Objects in a config that may have ends of their own."""
 _WORDS = frozenset({
     "assistantend", "end", "endassistant", "endofassistant", "endofmessage", "endofmsg", "endofsentence", "endoftext",
-    "endofturn", "endofturntoken", "endofutterance", "eom", "eomid", "eos", "eot", "eotid", "imend", "roleend", "seedeos",
+    "endofturn", "endofturntoken", "endofutterance", "eom", "eomid", "eos", "eot", "eotid", "imend", "roleend",
+    "seedeos",
 })  # fmt: skip
 """The letters of texts that end a turn, such as `<|im_end|>`, `[|endofturn|]` and `<｜end▁of▁sentence｜>`."""
 _OTHERS = frozenset({"</s>", "<turn|>", "[e~[", "<|tool_response>"})

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import shutil
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
@@ -30,6 +33,7 @@ from plumbline.engines.port import (
 )
 from plumbline.engines.threaded import engine as threaded
 from plumbline.engines.transformers.engine import TransformersEngine
+from plumbline.engines.transformers.loading import TransformersError
 
 VOCAB, EOS, LIMIT = 120, 3, 96
 torch.set_num_threads(1)
@@ -94,6 +98,29 @@ def play(folder: Path) -> Callable[..., None]:
         asyncio.run(main())
 
     return run
+
+
+def test_tensors_that_fit_no_model_are_named(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A weight that is missing would be random, and one that is not used would be dropped in silence."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, "extra": torch.ones(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    TransformersEngine.from_folder(tmp_path, model="tiny")
+    assert "tensors of the checkpoint that are not used: extra" in caplog.messages
+    del weights["model.norm.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(TransformersError, match=r"lack tensors of this model: model\.norm\.weight"):
+        TransformersEngine.from_folder(tmp_path, model="tiny")
+
+
+def test_the_ends_are_those_of_all_files(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    added = [{"id": 7, "content": "<|im_end|>"}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}), "utf-8")
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}<|im_end|>", "utf-8")
+    assert TransformersEngine.from_folder(tmp_path, model="tiny").info.eos_token_ids == {EOS, 7}
 
 
 PROMPTS = {"a": [5, 9, 77, 4], "b": [1], "c": [8, 8, 8, 20, 31, 40, 41]}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +13,8 @@ import torch
 from plumbline.engines.transformers.vision import load_processor
 
 __all__ = ["LoadedModel", "TransformersError", "load_hf_model"]
+
+_log = logging.getLogger("plumbline.engines")
 
 _QUANTISERS = {
     "aqlm": "aqlm[gpu,cpu]",
@@ -33,6 +37,10 @@ _QUANTISERS = {
     "vptq": "vptq",
 }
 """The packages that transformers needs for checkpoints of a quantiser."""
+
+
+_SHOWN = 8
+"""Names of tensors in a message."""
 
 
 class TransformersError(ValueError):
@@ -71,15 +79,40 @@ def load_hf_model(
         if quantiser is not None:
             options["device_map"] = {"": device}  # Quantised weights cannot be moved later.
         auto = AutoModelForImageTextToText if reads_images else AutoModelForCausalLM
-        hf_model = auto.from_pretrained(folder, dtype=dtype if dtype is not None else "auto", **options)
+        hf_model, found = auto.from_pretrained(
+            folder, dtype=dtype if dtype is not None else "auto", output_loading_info=True, **options
+        )
         if quantiser is None:
             hf_model = hf_model.to(device)
     except (ImportError, ValueError, OSError, RuntimeError) as error:
         raise _explained(folder, error, trust_remote_code) from error
+    _check_tensors(folder, found, quantiser is not None)
     processor = None
     if reads_images:
         processor = load_processor(folder, config, trust_remote_code=trust_remote_code)
     return LoadedModel(hf_model, processor)
+
+
+def _check_tensors(folder: Path, found: Mapping[str, Any], is_quantised: bool) -> None:
+    """Name the tensors that nothing uses, and refuse a model without some of its weights, which would be random.
+
+    Quantisers of some formats list what they compute themselves as missing, so there it is only named.
+
+    Raises:
+        TransformersError: see above.
+    """
+    missing, unused = (_some(found.get(name) or ()) for name in ("missing_keys", "unexpected_keys"))
+    if unused:
+        _log.warning("tensors of the checkpoint that are not used: %s", unused)
+    if missing and not is_quantised:
+        raise TransformersError(f"the weights in {folder} lack tensors of this model: {missing}")
+    if missing:
+        _log.warning("tensors that the checkpoint lacks: %s", missing)
+
+
+def _some(names: Collection[str]) -> str:
+    shown = ", ".join(f"{name:.120}" for name in sorted(names)[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def _reads_images(config: Any) -> bool:
