@@ -133,11 +133,9 @@ class _Facts:
             for number, special in sorted(self._added().items())
             if ids.get(self._tokens[number]) == number
         ]
-        bos = self._text("bos_token_id")
-        if bos is not None and self._adds_bos():
-            definition["post_processor"] = _begins_with(bos, int(self._get("bos_token_id", 0)))
-        else:
-            definition["post_processor"] = None
+        before = ["bos"] if self._adds_bos() else []
+        after = ["eos"] if self._get("add_eos_token", False) else []
+        definition["post_processor"] = self._sets_around(before, after)
         if (
             self._model == "llama"
             and self._get("add_space_prefix", True)
@@ -172,6 +170,31 @@ class _Facts:
         """Return the text of a token by the key of its id."""
         number = self._get(name, None)
         return self._tokens[number] if isinstance(number, int) and 0 <= number < len(self._tokens) else None
+
+    def _sets_around(self, before: list[str], after: list[str]) -> dict[str, Any] | None:
+        """Return the post-processor that sets the tokens of these keys before and after each text."""
+        texts = {name: self._text(f"{name}_token_id") for name in (*before, *after)}
+        numbers = {
+            text: int(self._get(f"{name}_token_id", 0)) for name, text in texts.items() if text is not None
+        }
+        first, last = (
+            [
+                {"SpecialToken": {"id": text, "type_id": 0}}
+                for name in names
+                if (text := texts[name]) is not None
+            ]
+            for names in (before, after)
+        )
+        a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+        special = {text: {"id": text, "ids": [number], "tokens": [text]} for text, number in numbers.items()}
+        if not special:
+            return None
+        return {
+            "type": "TemplateProcessing",
+            "single": [*first, a, *last],
+            "pair": [*first, a, *last, *first, b, *last],
+            "special_tokens": special,
+        }
 
     def _adds_bos(self) -> bool:
         default = self._model == "llama" or self._get("pre", "") in _STARTED
@@ -222,18 +245,6 @@ class _Facts:
 def _ids(vocab: Any) -> dict[str, int]:
     """Return the ids of a vocabulary, which is a mapping or, in Unigram models, a list."""
     return vocab if isinstance(vocab, dict) else {entry[0]: number for number, entry in enumerate(vocab)}
-
-
-def _begins_with(text: str, number: int) -> dict[str, Any]:
-    """Return the post-processor that begins each text with a token."""
-    start = {"SpecialToken": {"id": text, "type_id": 0}}
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    return {
-        "type": "TemplateProcessing",
-        "single": [start, first],
-        "pair": [start, first, start, second],
-        "special_tokens": {text: {"id": text, "ids": [number], "tokens": [text]}},
-    }
 
 
 def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

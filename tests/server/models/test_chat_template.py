@@ -29,6 +29,7 @@ from plumbline.cli import main
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model import ServedModel, load
+from plumbline.server.loading.templates import given_ends
 from plumbline.server.settings import OptionError, Settings
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate, TemplateError
@@ -285,3 +286,15 @@ def test_a_variable_may_be_that_of_the_template_for_tools(folder: Path) -> None:
 
     model = loaded(folder, default_chat_template_kwargs='{"mood": "calm"}')
     assert [prompt(model, tools) for tools in ((), (Tool(name="f"),))] == ["plain", "calm"]
+
+
+def test_the_ends_that_the_given_template_writes_end_answers(tmp_path: Path) -> None:
+    """A base model with a template of chats: neither its configs nor its own template name the end of a turn."""
+    tokens = {"<|im_start|>": 1, "<|im_end|>": 2, "<|eot_id|>": 3}
+    given = written(tmp_path / "t.jinja", SAYS + "<|im_end|>")
+    assert given_ends(Settings(chat_template=given), tokens) == {2}
+    assert (
+        given_ends(Settings(), tokens)
+        == given_ends(Settings(chat_template="tool_use"), tokens)
+        == frozenset()
+    )

@@ -30,6 +30,7 @@ class LlamaCppEngine(ThreadedEngine):
         cache_bytes: keys and values.
         shares_prefixes: whether requests share what others have computed.
         options: `KEY=VALUE` texts, parameters of llama.cpp.
+        more_ends: tokens that end an answer besides those that the file names.
         grammars: makes the grammar compiler for the facts of the engine.
         stuck_after: see `ThreadedEngine`.
 
@@ -50,6 +51,7 @@ class LlamaCppEngine(ThreadedEngine):
         cache_bytes: int = 1 << 30,
         shares_prefixes: bool = True,
         options: Sequence[str] = (),
+        more_ends: frozenset[int] = frozenset(),
         grammars: Callable[[EngineInfo], GrammarCompiler | None] | None = None,
         stuck_after: float = 120.0,
     ) -> None:
@@ -61,6 +63,7 @@ class LlamaCppEngine(ThreadedEngine):
             cache_bytes=cache_bytes,
             options=read_options(options),
         )
+        self._library.eos_token_ids |= more_ends
         info = EngineInfo(
             name="llama.cpp",
             model=model,

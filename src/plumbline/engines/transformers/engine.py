@@ -85,6 +85,7 @@ class TransformersEngine(ThreadedEngine):
         dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
         trust_remote_code: bool = False,
+        more_ends: frozenset[int] = frozenset(),
         max_model_len: int | None = None,
         max_num_running: int = 8,
         max_num_waiting: int = 256,
@@ -95,6 +96,8 @@ class TransformersEngine(ThreadedEngine):
     ) -> TransformersEngine:
         """Load a model folder; `dtype` None takes the type of its config, `grammars` makes the grammar compiler.
 
+        `more_ends` are tokens that end an answer besides those that the files of the model name.
+
         Raises:
             TransformersError: transformers cannot load the model.
         """
@@ -102,7 +105,7 @@ class TransformersEngine(ThreadedEngine):
         return cls(
             loaded.hf_model,
             processor=loaded.processor,
-            eos_token_ids=folder_ends(folder),
+            eos_token_ids=folder_ends(folder) | more_ends,
             model=model,
             max_model_len=max_model_len,
             max_num_running=max_num_running,

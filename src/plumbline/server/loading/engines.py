@@ -28,6 +28,7 @@ from plumbline.server.loading.native.model import (
     device_of,
     native_dtype,
 )
+from plumbline.server.loading.templates import given_ends
 from plumbline.server.settings import OPTIONS, OptionError, Settings
 from plumbline.text.gguf import disagreement, uncompared
 from plumbline.text.tokenizer import TextTokenizer, UnsupportedTokenizerError
@@ -222,7 +223,13 @@ def _built(
     if gguf is not None:
         _check_tokenizer(tokenizer, gguf)
     return build_native(
-        settings, name, folder, gguf, partial(_compiler, tokenizer), tokenizer.encode_rendered
+        settings,
+        name,
+        folder,
+        gguf,
+        partial(_compiler, tokenizer),
+        tokenizer.encode_rendered,
+        given_ends(settings, tokenizer.added),
     )
 
 
@@ -237,6 +244,7 @@ def _transformers(
         dtype=DTYPES.get(settings.dtype),
         device=device,
         trust_remote_code=settings.trust_remote_code,
+        more_ends=given_ends(settings, tokenizer.added),
         max_model_len=settings.max_model_len,
         max_num_running=settings.max_num_seqs,
         max_num_waiting=settings.max_num_waiting,
@@ -262,7 +270,7 @@ def _vllm(settings: Settings, name: str, tokenizer: TextTokenizer, folder: Path)
     return VllmEngine(
         folder,
         model=name,
-        eos_token_ids=folder_ends(folder),
+        eos_token_ids=folder_ends(folder) | given_ends(settings, tokenizer.added),
         vocabulary="plumbline.server.loading.engines:folder_vocabulary",
         max_num_waiting=settings.max_num_waiting,
         max_seqs_per_client=settings.client_limit,
@@ -296,6 +304,7 @@ def _llama_cpp(settings: Settings, name: str, tokenizer: TextTokenizer, gguf: Pa
         cache_bytes=cache_bytes(settings, "llama_cpp", gguf),
         shares_prefixes=settings.enable_prefix_caching,
         options=[*_LLAMA_CPP_DTYPES[settings.dtype], *_offload(settings.device), *settings.engine_args],
+        more_ends=given_ends(settings, tokenizer.added),
         grammars=grammars,
         stuck_after=settings.stuck_after,
     )

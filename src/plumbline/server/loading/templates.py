@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from plumbline.end_tokens import ends_in_template
 from plumbline.pocket import MODEL_DIR
 from plumbline.protocols.common.fields import SERVER_VARIABLES
 from plumbline.server.settings import OptionError, Settings
@@ -26,7 +27,7 @@ from plumbline.text.templates.template import (
 )
 from plumbline.text.tokenizer import TextTokenizer
 
-__all__ = ["load_template", "template_defaults"]
+__all__ = ["given_ends", "load_template", "template_defaults"]
 
 _FORMATS: Mapping[str, ContentFormat] = MappingProxyType({"string": "string", "openai": "parts"})
 """The formats of message content by `--chat-template-content-format`."""
@@ -78,6 +79,17 @@ def load_template(
             "needs a chat template, and this model has none: leave it out, or give one with --chat-template",
         )
     return template
+
+
+def given_ends(settings: Settings, tokens: Mapping[str, int]) -> frozenset[int]:
+    """Return the ends of a turn that the file of `--chat-template` writes; those of the model's own are found with it.
+
+    Args:
+        settings: with `chat_template`.
+        tokens: the ids of the model's added tokens by their text.
+    """
+    path = os.path.expanduser(settings.chat_template)
+    return ends_in_template(_read(path), tokens) if path and os.path.isfile(path) else frozenset()
 
 
 def template_defaults(settings: Settings, prompt_format: PromptFormat | None) -> dict[str, Any]:

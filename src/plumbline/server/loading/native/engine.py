@@ -62,6 +62,7 @@ def build_native(
     gguf: Path | None,
     compiler: Callable[[frozenset[int], int], LarkCompiler | None],
     encode: Callable[[str], list[int]],
+    more_ends: frozenset[int] = frozenset(),
 ) -> NativeEngine:
     """Load the model into our engine; the caller starts it.
 
@@ -72,6 +73,7 @@ def build_native(
         gguf: the model's file, if it is one.
         compiler: makes the grammar compiler for the ends of answers and the size of the vocabulary.
         encode: encodes a text, in which special tokens are themselves.
+        more_ends: tokens that end an answer besides those that the model names.
 
     Raises:
         OptionError: the settings and the model do not fit.
@@ -128,7 +130,7 @@ def build_native(
     _record(runner)
     # After the places of adapters: the first step records which operations there are.
     means = _share(settings, runner, loaded.library) if loaded.library is not None else ""
-    ends = described.eos_token_ids
+    ends = described.eos_token_ids | more_ends
     return NativeEngine(
         config,
         runner,
