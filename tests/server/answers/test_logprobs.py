@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import models
 from support.judges import (
     check_text_logprobs,
@@ -22,6 +24,8 @@ from support.servers.api_calls import GREEDY, SEEDED, Json, chat, complete, nati
 from support.servers.asgi import serving
 
 from plumbline.engines.port import TokenLogprob
+from plumbline.events import Logprob
+from plumbline.protocols.completions.writer import _alternatives
 from plumbline.text.render import Renderer
 from plumbline.text.tokenizer import TextTokenizer
 
@@ -67,7 +71,7 @@ async def test_an_impossible_token_has_the_services_sentinel(monkeypatch: pytest
         legacy = (await complete(server, logprobs=1))["choices"][0]["logprobs"]
 
         assert entry["logprob"] == -9999.0
-        assert legacy["token_logprobs"] == [-9999.0]
+        assert legacy["token_logprobs"] == [-9999.0, -9999.0], "of the token and of the end"
 
 
 async def test_an_echo_has_the_prompt_with_its_logprobs() -> None:
@@ -121,7 +125,7 @@ async def test_an_echo_does_not_show_the_sequence_start(logprobs: Json) -> None:
         assert whole["usage"]["prompt_tokens"] == 1 + len(TOKENIZER.encode_text("a €"))
         if logprobs:
             check_text_logprobs(choice["text"], choice["logprobs"])
-            assert len(choice["logprobs"]["tokens"]) == whole["usage"]["prompt_tokens"] + 1
+            assert len(choice["logprobs"]["tokens"]) == whole["usage"]["total_tokens"]
         # Alone it is enough of a prompt, and where the client writes it, it is the client's.
         assert (await complete(server, prompt="", echo=True))["choices"][0]["text"] == "!"
         written = await complete(server, prompt="<|endoftext|>a", echo=True, **logprobs)
@@ -135,6 +139,31 @@ async def test_a_character_over_several_tokens_comes_with_its_last_token() -> No
         (choice,) = (await complete(server, logprobs=1))["choices"]
 
         assert choice["text"] == "€�"
-        assert choice["logprobs"]["tokens"] == ["", "", "€", "", "�"]
-        assert choice["logprobs"]["text_offset"] == [0, 0, 0, 1, 1]
+        assert choice["logprobs"]["tokens"] == ["", "", "€", "", "�", ""], "the last one is the end"
+        assert choice["logprobs"]["text_offset"] == [0, 0, 0, 1, 1, 2]
         check_text_logprobs(choice["text"], choice["logprobs"])
+
+
+RAWS = st.sampled_from(
+    [b"", b"a", b"\xe2", b"\x82", b"\xe2\x82", "€".encode(), "\ufffd".encode(), b"bytes:\\x82"]
+)
+
+
+@given(
+    raws=st.lists(RAWS, min_size=1, max_size=12),
+    drawn=st.integers(0, 11),
+    name=st.sampled_from(["", "a", "€"]),
+)
+def test_no_alternative_of_a_completion_is_lost(raws: list[bytes], drawn: int, name: str) -> None:
+    """CMP-05: in a map by text, parts of characters, equal texts and tokens without text have names of their own."""
+    top = tuple((i, raw.decode("utf-8", "replace"), raw, -1.0 - i) for i, raw in enumerate(raws))
+    entry = Logprob(token="", token_id=drawn, raw=b"", text=name, logprob=-1.0 - drawn, top=top)
+    found = _alternatives(entry, name)
+
+    assert found[name] == -1.0 - drawn
+    assert sorted(found.values()) == sorted({-1.0 - drawn, *(value for *_, value in top)})
+    for place, (_, text, raw, value) in enumerate(top):
+        if raw and text.encode() != raw and place != drawn and raws.count(raw) == 1:
+            assert found[
+                "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+            ] == value or b"bytes:" in b"".join(raws)
