@@ -33,8 +33,12 @@ _WORDS = frozenset({
 """The letters of texts that end a turn, such as `<|im_end|>`, `[|endofturn|]` and `<｜end▁of▁sentence｜>`."""
 _OTHERS = frozenset({"</s>", "<turn|>", "[e~[", "<|tool_response>"})
 """Ends whose letters do not show it."""
-_OF_CHANNELS = (frozenset({"<|return|>", "<|call|>"}), frozenset({"<|flush|>", "<|calls|>"}))
-"""The ends of families in which `<|end|>` ends a message of a turn, and not the turn."""
+_HEADED = frozenset({"<|message|>", "<|content|>"})
+"""What ends the header of a message in families whose turns have several, such as gpt-oss, Muse and Solar Open."""
+_OF_MESSAGES = frozenset({"<|end|>", "<|eom|>"})
+"""What ends such a message there, and a turn in other families."""
+_OF_TURNS = (frozenset({"<|return|>", "<|call|>"}), frozenset({"<|flush|>", "<|calls|>"}))
+"""What ends a turn there."""
 _OF_GAPS = frozenset({
     "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<|file_sep|>",
 })  # fmt: skip
@@ -160,9 +164,11 @@ def file_ends(metadata: Mapping[str, Any]) -> frozenset[int]:
 def _known(texts: Collection[str]) -> set[str]:
     """Return those of the texts that end a turn wherever they are control tokens."""
     found = {text for text in texts if text in _OTHERS or _letters(text) in _WORDS}
-    for ends in _OF_CHANNELS:
+    if any(text in texts for text in _HEADED):
+        found -= _OF_MESSAGES
+    for ends in _OF_TURNS:
         if all(text in texts for text in ends):
-            found = found - {"<|end|>"} | ends
+            found = found - _OF_MESSAGES | ends
     return found
 
 

@@ -129,12 +129,18 @@ def test_a_file_names_ends_by_keys_types_and_texts(
     assert found == by_text | ({named} if named < len(TEXTS) else set())
 
 
-@pytest.mark.parametrize("ends", [("<|return|>", "<|call|>"), ("<|flush|>", "<|calls|>")])
-def test_the_end_of_a_message_is_no_end_of_a_turn_with_channels(
-    ends: tuple[str, str], tmp_path: Path
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        ("<|start|>", "<|end|>", "<|return|>", "<|call|>"),  # gpt-oss
+        ("<|begin|>", "<|end|>", "<|flush|>", "<|calls|>"),  # Solar Open
+        ("<|message|>", "<|eom|>", "<|eot|>", "<|end_of_text|>"),  # Muse
+    ],
+)
+def test_the_end_of_a_message_is_no_end_of_a_turn_with_several(
+    tokens: tuple[str, ...], tmp_path: Path
 ) -> None:
-    tokens = ["<|start|>", "<|end|>", *ends]
-    metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [CONTROL] * 4}
+    metadata = {"tokenizer.ggml.tokens": list(tokens), "tokenizer.ggml.token_type": [CONTROL] * 4}
     assert file_ends(metadata) == {2, 3}
     added = [{"id": number, "content": text} for number, text in enumerate(tokens)]
     (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}), "utf-8")
