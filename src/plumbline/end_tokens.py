@@ -202,7 +202,7 @@ def _tokens(
             found[text] = int(number)
     entries = definition.get("added_tokens")
     for entry in entries if isinstance(entries, list) else ():
-        text = _text(entry)
+        text = _text(entry) if isinstance(entry, Mapping) else None
         if text is not None and isinstance(entry.get("id"), int):
             found[text] = entry["id"]
     return found

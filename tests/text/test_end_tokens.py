@@ -12,6 +12,7 @@ The laws:
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,36 @@ def test_every_place_of_a_folder_adds_its_ends(
 
 def test_an_empty_folder_names_no_end(tmp_path: Path) -> None:
     assert folder_ends(tmp_path) == frozenset()
+
+
+WRONG = st.recursive(
+    st.sampled_from([None, True, 1, -1, 1.5, "a", "<|im_end|>"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(
+            st.sampled_from([
+                "added_tokens", "added_tokens_decoder", "chat_template", "content", "eos_token", "eos_token_id",
+                "extra_special_tokens", "id", "model", "name", "template", "text_config", "vocab", "1",
+            ]),
+            inner,
+            max_size=3,
+        ),
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(
+    name=st.sampled_from(["config.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json"]),
+    content=WRONG,
+)
+def test_whatever_a_file_has_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, name: str, content: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / name).write_text(json.dumps(content), "utf-8")
+    with contextlib.suppress(EndTokenError):
+        assert all(end >= 0 for end in folder_ends(folder))
 
 
 @pytest.mark.parametrize("value", ["2", [1, "2"], {}, 1.5, True])
