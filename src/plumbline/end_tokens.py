@@ -183,17 +183,7 @@ def _tokens(
     definition: Mapping[str, Any], config: Mapping[str, Any], added: Mapping[str, Any]
 ) -> dict[str, int]:
     """Return the ids of a folder's tokens by their text; the added ones win over those of the vocabulary."""
-    model = definition.get("model")
-    vocab = model.get("vocab") if isinstance(model, Mapping) else None
-    found: dict[str, int] = {}
-    if isinstance(vocab, Mapping):
-        found = {text: number for text, number in vocab.items() if isinstance(number, int)}
-    elif isinstance(vocab, list):
-        found = {
-            entry[0]: number
-            for number, entry in enumerate(vocab)
-            if isinstance(entry, list) and entry and isinstance(entry[0], str)
-        }
+    found = _vocabulary(definition.get("model"))
     found |= {text: number for text, number in added.items() if isinstance(number, int)}
     decoder = config.get("added_tokens_decoder")
     for number, entry in (decoder if isinstance(decoder, Mapping) else {}).items():
@@ -206,6 +196,16 @@ def _tokens(
         if text is not None and isinstance(entry.get("id"), int):
             found[text] = entry["id"]
     return found
+
+
+def _vocabulary(model: Any) -> dict[str, int]:
+    """Return the ids of a vocabulary, which is a mapping or, in Unigram models, a list."""
+    vocab = model.get("vocab") if isinstance(model, Mapping) else None
+    if isinstance(vocab, Mapping):
+        return {text: number for text, number in vocab.items() if isinstance(number, int)}
+    entries = enumerate(vocab if isinstance(vocab, list) else ())
+    pairs = ((entry[0], number) for number, entry in entries if isinstance(entry, list) and entry)
+    return {text: number for text, number in pairs if isinstance(text, str)}
 
 
 def _text(value: Any) -> str | None:
