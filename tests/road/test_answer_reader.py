@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.laws import EXAMPLES
 from support.models import EOS, TOKENIZER
@@ -140,17 +140,39 @@ def test_the_reason_follows_from_the_end_and_the_calls(text: str, ending: str, s
 
 @laws
 @given(before=outputs, after=outputs, sizes=cuttings)
-def test_a_stop_string_ends_what_stands_before_it(before: str, after: str, sizes: list[int]) -> None:
-    """CS-15: the tokens behind it are neither read nor counted."""
-    if "STOP" in before:
+@example(before="<think>\nSTOP\n</think>\n\n4", after="", sizes=[5])
+@example(before="<think>ST</think>", after="", sizes=[1])
+def test_a_stop_string_ends_the_answer_and_no_thinking(before: str, after: str, sizes: list[int]) -> None:
+    """CHAT-23; and CS-15: the tokens behind it are neither read nor counted."""
+    whole = f"{before}STOP{after}"
+    free, free_finish = Answer(whole, "eos").read([1])
+    message, finish = Answer(whole, "eos", stop=("STOP",)).read(sizes)
+    if finish.stop_match is None:
+        assert "STOP" not in free.content
+        assert (message, finish) == (free, free_finish)
         return
-    whole = Answer(f"{before}STOP{after}", "eos", stop=("STOP",))
-    message, finish = whole.read(sizes)
     assert finish.stop_match == "STOP"
     assert finish.reason != "length"
-    assert finish.usage.completion_tokens == len(TOKENIZER.encode_rendered(f"{before}STOP"))
+    assert message.reasoning == free.reasoning[: len(message.reasoning)]
     assert "STOP" not in message.content
-    assert (message, finish) == Answer(f"{before}STOP", "eos", stop=("STOP",)).read([1])
+    assert free.content.startswith(message.content.rstrip())
+    least = min(at for at in range(len(whole)) if whole.startswith("STOP", at)) + len("STOP")
+    ends = [at + 4 for at in range(least - 4, len(whole)) if whole.startswith("STOP", at)]
+    counts = [len(TOKENIZER.encode_rendered(whole[:end])) for end in ends]
+    assert finish.usage.completion_tokens in counts
+    if "STOP" in free.content:
+        kept = Answer(whole, "eos", stop=("STOP",), include_stop=True).read(sizes)[0]
+        assert kept.content.endswith("STOP") or kept.calls
+
+
+@laws
+@given(text=outputs, stop=st.sampled_from(("\n", "\n\n", "think", "</think>", "Hm", "So", "<")))
+def test_no_stop_string_takes_the_answer_away(text: str, stop: str) -> None:
+    """CHAT-23: neither thinking nor the markup and white space after it are searched."""
+    thought = "<think>\nSo.\n\nHm < 3\n</think>\n\n"
+    message, _ = Answer(f"{thought}4{text.replace('<think>', '')}", "eos", stop=(stop,)).read([1])
+    assert message.content[:1] == "4"
+    assert message.reasoning == "So.\n\nHm < 3"
 
 
 @laws

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from plumbline.dialects.parsers.answer_regions import answer_regions
 from plumbline.dialects.parsers.custom_tools import CustomCalls
 from plumbline.engines.port import TokenChunk
 from plumbline.events import (
@@ -56,6 +57,8 @@ class AnswerReader:
         self._assembler = TextAssembler(
             tokenizer,
             stop=turn.stop,
+            # CHAT-23: a second parser, because the first must not read beyond a stop string.
+            regions=answer_regions(prepared.parser()) if turn.stop else None,
             include_stop=turn.include_stop,
             skip_special_tokens=turn.skip_special_tokens,
             # An end-of-sequence token ends the answer and is not part of its text, even if special tokens are shown.
@@ -127,8 +130,8 @@ class AnswerReader:
         """Read what is left, after the last chunk or once `is_done`. The last event is the `Finish`."""
         events: list[OutputEvent] = [self._progress()] if self._reports else []
         events += self._before
-        stop_string = self._assembler.stop_match
         rest = self._assembler.finish()
+        stop_string = self._assembler.stop_match
         if rest is not None:
             events += self._parsed(rest)
         # A stop string cuts markup as the token limit does: nothing of a call that it cuts is text.

@@ -11,7 +11,7 @@ import msgspec
 from plumbline.engines.port import TokenLogprob
 from plumbline.events import Logprob, TextDelta
 from plumbline.text.detokenize import Detokenizer
-from plumbline.text.stop import StopChecker
+from plumbline.text.stop import AnswerRegions, AnswerStopChecker, StopChecker
 from plumbline.text.tokenizer import TextTokenizer
 
 __all__ = ["TextAssembler"]
@@ -41,6 +41,7 @@ class TextAssembler:
     Args:
         tokenizer: the model's tokenizer.
         stop: stop strings.
+        regions: where in the output stop strings count; None for everywhere.
         include_stop: keep the stop string or stop token that ended the answer in its text.
         skip_special_tokens: leave control tokens out of the text.
         hidden_ids: further ids to leave out.
@@ -77,6 +78,7 @@ class TextAssembler:
         tokenizer: TextTokenizer,
         *,
         stop: tuple[str, ...] = (),
+        regions: AnswerRegions | None = None,
         include_stop: bool = False,
         skip_special_tokens: bool = True,
         hidden_ids: frozenset[int] = frozenset(),
@@ -97,6 +99,8 @@ class TextAssembler:
         self._decode = self._detokenizer.push
         self._include_stop = include_stop
         self._stop = StopChecker(stop, include=include_stop)
+        if stop and regions is not None:
+            self._stop = AnswerStopChecker(stop, regions, include=include_stop)
         self._min_tokens = min_tokens if stop else 0
         self._wants_logprobs = logprobs
         self._every_token = every_token
@@ -169,7 +173,16 @@ class TextAssembler:
                 self.token_ends.append(self._num_chars)
             if piece:
                 text += self._stop.push(piece, armed=self.num_tokens > self._min_tokens)
+        if self._stop.num_late:
+            self._forget_tokens(self._stop.num_late)
         return self._delta(text)
+
+    def _forget_tokens(self, number: int) -> None:
+        """Do not count the tokens that came before it was known that an earlier one completed a stop string."""
+        self.num_tokens -= number
+        self._stop.num_late = 0
+        if self.token_ends is not None:
+            del self.token_ends[-number:]
 
     def finish(self) -> TextDelta | None:
         """Return the remaining text, once there are no more tokens."""

@@ -7,7 +7,28 @@ longest prefix that the text has matched, not with the length of the stop string
 
 from __future__ import annotations
 
-__all__ = ["StopChecker"]
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+__all__ = ["AnswerRegions", "AnswerStopChecker", "StopChecker"]
+
+
+class AnswerRegions(Protocol):
+    """Tell the text of an answer that the client asked for from thinking and from the markup around it."""
+
+    def push(self, text: str) -> Sequence[tuple[int, bool]]:
+        """Take more of the output.
+
+        Returns:
+            For the parts of the output that are decided now, in their order: how many characters, and whether they
+            belong to the answer.
+        """
+        ...
+
+    def close(self) -> Sequence[tuple[int, bool]]:
+        """End the output. Returns the parts that were undecided."""
+        ...
 
 
 class StopChecker:
@@ -22,9 +43,10 @@ class StopChecker:
 
     Attributes:
         matched: the stop string that was completed, or None.
+        num_late: how many pieces were pushed after the one that completed it.
     """
 
-    __slots__ = ("_first_chars", "_held", "_include", "_searches", "matched")
+    __slots__ = ("_first_chars", "_held", "_include", "_searches", "matched", "num_late")
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
         self._searches = [_PrefixSearch(stop) for stop in stops]
@@ -32,6 +54,7 @@ class StopChecker:
         self._include = include
         self._held = ""
         self.matched: str | None = None
+        self.num_late = 0
 
     def push(self, text: str, *, armed: bool = True) -> str:
         """Take the next piece of text and return what can be sent. After a match, further text is dropped.
@@ -65,7 +88,57 @@ class StopChecker:
     def flush(self) -> str:
         """Return the text held back, once no more text follows."""
         held, self._held = self._held, ""
+        for search in self._searches:
+            search.length = 0
         return held
+
+
+class AnswerStopChecker(StopChecker):
+    """Search only what belongs to the answer: a stop string ends no thinking (CHAT-23).
+
+    A character is held back until it is known whether it belongs to the answer, as parsers of answers do as well.
+
+    Args:
+        stops: see `StopChecker`.
+        regions: where the answer is.
+        include: see `StopChecker`.
+    """
+
+    __slots__ = ("_regions", "_undecided")
+
+    def __init__(self, stops: tuple[str, ...], regions: AnswerRegions, *, include: bool = False) -> None:
+        super().__init__(stops, include=include)
+        self._regions = regions
+        self._undecided: deque[tuple[str, bool]] = deque()
+        """The pieces that were not searched yet, and whether each is armed."""
+
+    def push(self, text: str, *, armed: bool = True) -> str:
+        """Take the next piece of the output; see `StopChecker.push`."""
+        if self.matched is not None:
+            return ""
+        self._undecided.append((text, armed))
+        return self._searched(self._regions.push(text))
+
+    def flush(self) -> str:
+        """Search what is left, and return it."""
+        text = self._searched(self._regions.close())
+        return text if self.matched is not None else text + super().flush()
+
+    def _searched(self, parts: Sequence[tuple[int, bool]]) -> str:
+        found: list[str] = []
+        for size, in_answer in parts:
+            if not in_answer:
+                found.append(super().flush())
+            while size and self.matched is None:
+                piece, armed = self._undecided.popleft()
+                if len(piece) > size:
+                    self._undecided.appendleft((piece[size:], armed))
+                    piece = piece[:size]
+                    self.num_late = -1  # The rest of this piece does not come after it.
+                size -= len(piece)
+                found.append(super().push(piece, armed=armed) if in_answer else piece)
+                self.num_late = len(self._undecided) + self.num_late if self.matched is not None else 0
+        return "".join(found)
 
 
 class _PrefixSearch:

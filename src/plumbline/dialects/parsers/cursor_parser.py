@@ -136,8 +136,9 @@ class CursorParser(EventSink, AnswerParser):
         self._content.drop()
         self._cursor.unmark()
         start, self._prose_offset = self._prose_offset, None
+        self._call_start = self._cursor.offset if start is None else start
         if self._thought_start is not None:
-            self._end_thought(self._cursor.offset if start is None else start)
+            self._end_thought(self._call_start)
         self._end_run()
         if call_id is None or call_id in self._ids or len(call_id) > _MAX_ID:
             call_id = self._new_id(name, self.num_calls + self._forgotten)

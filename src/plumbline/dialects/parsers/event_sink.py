@@ -36,6 +36,9 @@ class EventSink:
         """Text and thinking from before the output make no events."""
         self._open = False
         """A call has begun and not ended."""
+        self._regions_kept: list[tuple[int, int]] | None = None
+        """Where text and calls are in the output, for `take_regions`."""
+        self._call_start = 0
         self.num_calls = 0
         self.num_broken_calls = 0
 
@@ -44,6 +47,8 @@ class EventSink:
             text, offset = text[-offset:], 0
             if not text:
                 return
+        if self._regions_kept is not None:
+            self._regions_kept.append((offset, offset + len(text)))
         if (
             self._run_thought
         ):  # Not `_end_run`: it would take logprobs before these characters are noted as text.
@@ -78,6 +83,30 @@ class EventSink:
         out, self._out = self._out, []
         return out
 
+    def keep_regions(self) -> None:
+        """Note from here on where text and calls are in the output."""
+        self._regions_kept = []
+
+    def take_regions(self) -> tuple[list[tuple[int, int]], int]:
+        """Return where text and calls are in the output since the last time, in order, and what is decided.
+
+        Returns:
+            Pairs of the offsets of the first character and of the one after the last; and the offset of the first
+            character that may still become a part of a region.
+        """
+        found, self._regions_kept = self._regions_kept or [], []
+        decided = self._decided()
+        if self._open:
+            found.append((self._call_start, self._cursor.offset))
+        elif (space := self._content.after_text()) is not None:
+            found.append((space, self._cursor.offset if self._prose_offset is None else self._prose_offset))
+        return found, decided
+
+    def _note_call(self) -> None:
+        """Note that the output has been a call, with the markup around it, up to here."""
+        if self._regions_kept is not None:
+            self._regions_kept.append((self._call_start, self._cursor.offset))
+
     def _decided(self) -> int:
         """Return the offset up to which it is certain which characters are text."""
         read = self._cursor.offset if self._prose_offset is None else self._prose_offset
@@ -93,4 +122,5 @@ class EventSink:
         self._end_arguments()
         self.num_broken_calls += not complete
         self._open = False
+        self._note_call()
         self._out.append(ToolCallEnd(complete))

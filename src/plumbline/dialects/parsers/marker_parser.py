@@ -234,6 +234,7 @@ class MarkerParser(CursorParser):
             self._begin_markup()
             if not (yield from self._another(section)):
                 raw, _ = self._end_markup()
+                self._note_call()
                 # White space that no markup follows may belong to text.
                 if space := raw[len(raw.rstrip(SPACE)) :]:
                     prose.wait(space, cursor.offset - len(space))

@@ -68,6 +68,10 @@ class WhitespaceBuffer:
                 self._emit(held, at)
         self._held = []
 
+    def after_text(self) -> int | None:
+        """Return the offset of white space that is held back and follows text; None if there is none."""
+        return self._held[0][1] if self._held and self._written and not self._skip else None
+
     def undecided_from(self, default: int) -> int:
         """Return the offset of the first character that is held back, or the default."""
         return self._held[0][1] if self._held else default
