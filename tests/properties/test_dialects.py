@@ -118,7 +118,8 @@ def test_nothing_inside_of_thinking_gets_into_the_answer(
         written = dialect.write(call)
         inside = written[: int(place * len(written))] + "".join(soup(dialect, number) for number in atoms)
         thought = f"{inside} so.{closing}"
-        if any(end in thought.removesuffix(closing) for end in (closing, *others)):
+        begun = Markers(dialect.tool, dialect.reasoning).follows
+        if any(end in thought.removesuffix(closing) for end in (closing, *others, *begun)):
             continue
         folded, _ = dialect.read([f"{opening}{thought}{answer}"])
         assert folded.content in ("", answer), (dialect, inside)
@@ -335,8 +336,12 @@ def test_no_nesting_is_too_deep_for_a_reader() -> None:
                 assert dialect.read([said], reason="length") == dialect.read(cut(said, [7]), reason="length")
 
 
+LOOK_AHEAD = 320
+"""Characters after a quote that may be looked at."""
+
+
 def test_unread_text_stays_short() -> None:
-    """The text that is scanned again with each piece is no longer than the longest marker."""
+    """The text that is scanned again with each piece is no longer than the longest marker, or what follows a quote."""
     long = "word " * 150
     call = Call("f", json.dumps({"city": long, "tags": [long], "count": 10**100}))
     for dialect in DIALECTS:
@@ -345,7 +350,7 @@ def test_unread_text_stays_short() -> None:
         written = dialect.write(Utterance((*parts, long.strip()), reasoning))
         for text in (written, *(marker[:-1] * 100 for marker in dialect.markers)):
             parser = dialect.parser()
-            longest = max(map(len, dialect.markers), default=0)
+            longest = max(max(map(len, dialect.markers), default=0), 8 if dialect.tool is None else LOOK_AHEAD)
             for piece in cut(text, [3]):
                 parser.push(TextDelta(piece))
                 unparsed = len(parser._cursor.text) - parser._cursor.pos

@@ -106,6 +106,20 @@ def test_calls_and_outputs_that_do_not_fit_are_refused(given: list[dict[str, Any
     assert (error.message, error.param, error.code) == (text, "input", None)
 
 
+@pytest.mark.parametrize("arguments", ["", '{"a', '{"a": "x'])
+@pytest.mark.parametrize("status", [{}, {"status": "incomplete"}])
+def test_a_call_that_a_limit_cut_needs_no_output(arguments: str, status: dict[str, str]) -> None:
+    """CHAT-24, in chat completions and Responses: no client can carry it out."""
+    call = {**FUNCTION_CALL, **status, "arguments": arguments}
+    for given in ([call, USER], [call, OUTPUT, USER]):
+        assert ToolCall("c1", "f", arguments) in items(*given)[0].tool_calls
+    function = {"name": "f", "arguments": arguments}
+    cut = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+    for answer in ([], [{"role": "tool", "tool_call_id": "c1", "content": "r"}]):
+        found = read("chat", messages=[USER, cut, *answer, USER]).prompt.messages
+        assert found[1].tool_calls == (ToolCall("c1", "f", arguments),)
+
+
 def test_hosted_tools_are_accepted_and_not_shown() -> None:
     """TOOL-15: coding agents always send hosted tools; the model does not see them."""
     tools = [FLAT_TOOL, {"type": "web_search", "external_web_access": False}]

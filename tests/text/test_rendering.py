@@ -111,7 +111,7 @@ def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
     calls = (ToolCall("c", "f", arguments),)
     text = RENDERER.text(ChatPrompt(messages=(Message(role="assistant", tool_calls=calls),)))
 
-    shown = "{}" if arguments in ("", "{}") else arguments
+    shown = {"": "{}", '{"a": "\\ud800"}': '{"a": "\ufffd"}'}.get(arguments, arguments)
     assert f'"arguments": {shown}}}</tool_call>' in text
 
 

@@ -146,7 +146,9 @@ def _rest(section: Section, text: str) -> int | None:
     """Return how many characters of text follow the example in this section; None if the text begins otherwise."""
     text = text[:_LONGEST]
     alone = Markers(ToolDialect(name="", sections=(section,)), None)
-    parser = MarkerParser(alone, {EXAMPLE.name: SCHEMA}, inside=False, new_id=lambda name, number: name)
+    parser = MarkerParser(
+        alone, {EXAMPLE.name: SCHEMA}, inside=False, new_id=lambda name, number: name, exact=True
+    )
     events = [*parser.push(TextDelta(text)), *parser.finish("stop")]
     if not events or not isinstance(events[0], ToolCallStart):
         return None

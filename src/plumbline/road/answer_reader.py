@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from plumbline.dialects.parsers.answer_regions import answer_regions
+from plumbline.dialects.answer_regions import answer_regions
 from plumbline.dialects.parsers.custom_tools import CustomCalls
 from plumbline.engines.port import TokenChunk
 from plumbline.events import (

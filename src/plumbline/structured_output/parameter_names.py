@@ -13,6 +13,7 @@ from typing import Any
 
 from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat
 from plumbline.dialects.streams.cursor import Cursor, MalformedError
+from plumbline.dialects.streams.json_quotes import NO_MARKERS
 from plumbline.structured_output.grammar.errors import ConstraintError
 
 __all__ = ["MARKUP_NAME", "with_readable_names"]
@@ -87,6 +88,9 @@ def _reads(call_format: CallFormat, name: str) -> bool:
 
 class _Sink:
     """Collect the arguments of the parsed call."""
+
+    ends = NO_MARKERS
+    marked = True
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         self.schemas = schemas

@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from plumbline.text.guard import Guard, Markers, UnguardableTextError
+from plumbline.dialects.streams.json_stream import readable_object
+from plumbline.text.guard import Guard, UnguardableTextError
 from plumbline.text.prompts.encoders import PromptFormat
 from plumbline.text.templates.content_format import ContentFormat
 from plumbline.text.templates.template import ChatTemplate, TemplateError, TemplateSpec
@@ -324,15 +325,29 @@ def _message(message: Message, content_format: ContentFormat) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Arguments | str:
-    """Return the arguments for templates, usable as an object and as its JSON; other text stays text."""
+    """Return the arguments for templates, usable as an object and as its JSON; text that is no object stays text.
+
+    Of an object that breaks off, they have what can be read (CHAT-24): a client sends back what it got of an answer
+    that a limit cut, and templates that loop over the members take no text.
+    """
+    if not text.strip():
+        return Arguments({}, "{}")
     try:
-        value = json.loads(text) if text.strip() else {}
-        json.dumps(
-            value, ensure_ascii=False
-        ).encode()  # Half a surrogate pair can be escaped in JSON, but not encoded as UTF-8.
+        value = json.loads(text)
     except (ValueError, RecursionError):
+        read = readable_object(text)
+        return _arguments(read) if read and read != text else text
+    try:
+        encoded = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
         return text
-    return Arguments(value, text if text.strip() else "{}") if isinstance(value, dict) else text
+    try:
+        encoded.encode()
+    except UnicodeEncodeError:  # Half a surrogate pair can be escaped in JSON, but not encoded as UTF-8.
+        value = json.loads(encoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return (
+        Arguments(value, text) if isinstance(value, dict) else Arguments({}, "{}") if value is None else text
+    )
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

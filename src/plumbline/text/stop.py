@@ -124,12 +124,16 @@ class AnswerStopChecker(StopChecker):
         text = self._searched(self._regions.close())
         return text if self.matched is not None else text + super().flush()
 
+    @property
+    def _is_matched(self) -> bool:
+        return self.matched is not None
+
     def _searched(self, parts: Sequence[tuple[int, bool]]) -> str:
         found: list[str] = []
         for size, in_answer in parts:
             if not in_answer:
                 found.append(super().flush())
-            while size and self.matched is None:
+            while size:
                 piece, armed = self._undecided.popleft()
                 if len(piece) > size:
                     self._undecided.appendleft((piece[size:], armed))
@@ -137,7 +141,10 @@ class AnswerStopChecker(StopChecker):
                     self.num_late = -1  # The rest of this piece does not come after it.
                 size -= len(piece)
                 found.append(super().push(piece, armed=armed) if in_answer else piece)
-                self.num_late = len(self._undecided) + self.num_late if self.matched is not None else 0
+                if self._is_matched:
+                    self.num_late += len(self._undecided)
+                    return "".join(found)
+                self.num_late = 0
         return "".join(found)
 
 

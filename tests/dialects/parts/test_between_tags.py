@@ -106,27 +106,31 @@ def test_a_python_list_is_an_array(value: str, meant: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told", "rest"),
+    ("value", "meant"),
     [
-        ('["a", 1, "b" 2]', '["a", 1, "b" ', "2]"),
-        ('[{"a": 1}]]', '[{"a": 1}]', "]"),
-        ('["a", seven]', '["a", ', "seven]"),
-        ("[1 2]", "[1 ", "2]"),
-        ('["a"', '["a"', ""),
-        ('["a", 1', '["a", ', "1"),
-        ("[1, 'a']", "[1, ", "'a']"),
-        ('["a\nb', '["a\\nb', ""),
+        ('["a", 1, "b" 2]', ["a", 1, "b", 2]),
+        ('[{"a": 1}]]', [{"a": 1}]),
+        ('["a", seven]', ["a", "seven"]),
+        ("[1 2]", [1, 2]),
+        ('["a"', ["a"]),
+        ('["a", 1', ["a", 1]),
+        ("[1, 'a']", [1, "a"]),
+        ('["a",]', ["a"]),
     ],
 )
-def test_what_stops_being_json_breaks_off_the_call(value: str, told: str, rest: str) -> None:
-    """What was passed on is never taken back; the rest of the markup is text."""
-    message = read("glm47", glm(("list", value), ("b", "t")))
+def test_what_is_nearly_json_is_read_as_it_is_meant(value: str, meant: list[Any]) -> None:
+    (call,) = read("glm47", glm(("list", value), ("b", "t"))).calls
+
+    assert (call.complete, json.loads(call.arguments)) == (True, {"list": meant, "b": "t"})
+
+
+def test_a_string_without_its_end_breaks_off_the_call() -> None:
+    """What was passed on is never taken back, and the rest of the markup is no text."""
+    message = read("glm47", f"{glm(('list', chr(91) + chr(34) + 'a' + chr(10) + 'b'), ('b', 't'))}Done.")
     (call,) = message.calls
 
-    assert (call.complete, call.arguments) == (False, '{"list": ' + told)
-    assert message.content == rest + glm(("list", ""), ("b", "t")).partition("<arg_value>")[2].removesuffix(
-        "</tool_call>"
-    )
+    assert (call.complete, call.arguments) == (False, '{"list": ["a\\nb')
+    assert message.content == "Done."
 
 
 def test_words_of_python_and_line_feeds_are_corrected() -> None:
@@ -152,7 +156,7 @@ def test_the_end_of_an_element_ends_what_is_open_in_it() -> None:
     (call,) = message.calls
 
     assert (call.complete, call.arguments) == (False, '{"o": {"k": "x')
-    assert message.content == m3(f"{TAG}</o>").partition('"f">')[2].rpartition("\n")[0]
+    assert message.content == ""
 
 
 @pytest.mark.parametrize(

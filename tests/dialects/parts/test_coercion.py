@@ -21,7 +21,7 @@ from plumbline.dialects.streams.coercion import (
     part_schema,
     resolved,
 )
-from plumbline.dialects.streams.json_stream import quoted
+from plumbline.dialects.streams.json_text import quoted
 from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, unwrapped
 from plumbline.events import TextDelta
 
@@ -49,7 +49,12 @@ _schemas = st.dictionaries(st.sampled_from(_WORDS), _json, max_size=4)
         ("1e999", ["integer"], '"1e999"'),
         ("seven", ["integer"], '"seven"'),
         (" True ", ["boolean"], "true"),
-        ("false", ["string", "boolean"], '"false"'),
+        ("false", ["string", "boolean"], "false"),
+        ("42", ["string", "integer"], "42"),
+        ("4.5", ["string", "number"], "4.5"),
+        ("4.5", ["string", "integer"], '"4.5"'),
+        ("02134", ["string", "integer"], '"02134"'),
+        ('"42"', ["string", "integer"], '"\\"42\\""'),
         ("null", ["string", "null"], "null"),
         ('{"a": 1}', ["string", "object"], '{"a": 1}'),
         ("[1", ["array"], '"[1"'),

@@ -142,6 +142,8 @@ class Dialect:
         for part in plan.parts:
             if isinstance(part, str):
                 text = self.fill_text(part)
+                if parts and isinstance(parts[-1], Call):  # After a call these are slips of the model.
+                    text = text.lstrip("}]),;{[ \n")
                 if text and (not parts or isinstance(parts[-1], Call)):
                     parts.append(text)
             elif self.tool is not None:

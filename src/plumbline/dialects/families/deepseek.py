@@ -48,7 +48,12 @@ def _tagged(
         before_close="\n",
         between="\n",
     )
-    return (section,)
+    # Models leave the wrapper out.
+    bare = msgspec.structs.replace(call_format, open="", name_ends=(call_format.key, call_format.close))
+    alone = msgspec.structs.replace(
+        section, call_format=bare, open=(call_format.open,), single=True, at_line=True
+    )
+    return section, alone
 
 
 TOOLS = (

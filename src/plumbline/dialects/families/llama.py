@@ -13,8 +13,6 @@ from plumbline.dialects.spec.dialect import Section, ToolDialect
 __all__ = ["REASONING", "TOOLS"]
 
 _JSON = JsonCall(arguments_key="parameters")
-_UNESCAPED = PythonCall(unescaped=True)
-"""For families with templates that write strings without escapes."""
 _PART = ">>>"
 _RECIPIENT = NamedJson(separator="\n")
 _CALLS = Section(call_format=JsonCall(), open=('{"tool_calls": ',), close=("}",), array=True)
@@ -60,9 +58,9 @@ TOOLS = (
     ToolDialect(
         name="llama4_pythonic",
         sections=(
-            Section(call_format=_UNESCAPED, array=True, starts="["),
+            Section(call_format=PythonCall(), array=True, starts="["),
             Section(
-                call_format=_UNESCAPED,
+                call_format=PythonCall(),
                 array=True,
                 open=("<|python_start|>",),
                 close=("<|python_end|>",),
@@ -82,7 +80,7 @@ TOOLS = (
         name="lfm2",
         sections=(
             Section(
-                call_format=_UNESCAPED,
+                call_format=PythonCall(),
                 array=True,
                 open=("<|tool_call_start|>",),
                 close=("<|tool_call_end|>",),

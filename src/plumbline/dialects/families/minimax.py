@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from plumbline.dialects.formats.elements import ElementCall
 from plumbline.dialects.formats.json_calls import JsonCall
-from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.formats.tagged import TAGS
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.spec.thinking_control import ThinkingControl
 
 __all__ = ["REASONING", "TOOLS"]
 
 _NAMESPACE = "]<]minimax[>["
-_INVOKE = TaggedCall(
-    open='<invoke name="',
-    opened='">',
-    key='<parameter name="',
-    key_end='">',
-    end="</parameter>",
-    close="</invoke>",
-    newline="\n",
-)
+_INVOKE = TAGS["<invoke"]
+
+_BARE = msgspec.structs.replace(_INVOKE, open="", name_ends=(_INVOKE.key, _INVOKE.close))
+
+
+def _alone(close: str) -> Section:
+    """Return the section of a call without its wrapper, which models leave out."""
+    return Section(
+        call_format=_BARE,
+        open=(_INVOKE.open,),
+        close=(close,),
+        after_open="\n",
+        before_close="\n",
+        between="\n",
+        single=True,
+        at_line=True,
+    )
+
 
 TOOLS = (
     ToolDialect(
@@ -34,23 +45,27 @@ TOOLS = (
                 before_close="\n",
                 between="\n",
             ),
+            _alone("</minimax:tool_call>"),
         ),
         content_gap="\n",
         detect=(r"<minimax:tool_call>",),
     ),
     ToolDialect(
         name="dots",
-        sections=tuple(
-            Section(
-                call_format=call_format,
-                open=("<dots_function_call>",),
-                close=("</dots_function_call>",),
-                after_open="\n",
-                before_close="\n",
-                between="\n",
-                starts=starts,
-            )
-            for call_format, starts in ((_INVOKE, "<"), (JsonCall(), "{"))
+        sections=(
+            *(
+                Section(
+                    call_format=call_format,
+                    open=("<dots_function_call>",),
+                    close=("</dots_function_call>",),
+                    after_open="\n",
+                    before_close="\n",
+                    between="\n",
+                    starts=starts,
+                )
+                for call_format, starts in ((_INVOKE, "<"), (JsonCall(), "{"))
+            ),
+            _alone("</dots_function_call>"),
         ),
         content_gap="\n",
         detect=(r"<dots_function_call>",),

@@ -12,7 +12,14 @@ _START = "<|start|>assistant"
 _MESSAGE = "<|message|>"
 _END = "<|eom|>"
 # An answer to the user has its own header here, so that an answer that begins with tags is not read as a call.
-_SILENT = (f"to=user{_MESSAGE}", f"to=commentary{_MESSAGE}", _START, _MESSAGE, _END, "<|eot|>")
+_SILENT = (
+    *(f"{role}to={name}{_MESSAGE}" for role in ("", "assistant ") for name in ("user", "commentary")),
+    f"assistant{_MESSAGE}",
+    _START,
+    _MESSAGE,
+    _END,
+    "<|eot|>",
+)
 _CALLS = "<atem:function_calls>"
 
 TOOLS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from plumbline.dialects.formats.json_calls import JsonCall
-from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.formats.tagged import TAGS, TaggedCall
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.spec.thinking_control import ThinkingControl
 
@@ -22,17 +22,7 @@ _JSON = Section(
     between="\n",
     single=True,
 )
-_CODER = TaggedCall(
-    open="<function=",
-    opened=">",
-    key="<parameter=",
-    key_end=">",
-    end="</parameter>",
-    close="</function>",
-    newline="\n",
-    wrapped=True,
-    unended=True,
-)
+_CODER = TAGS["<function"]
 
 
 def _coder(call_format: TaggedCall) -> tuple[Section, ...]:

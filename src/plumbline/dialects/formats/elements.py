@@ -16,7 +16,7 @@ from plumbline.dialects.formats.grammar_parts import with_definitions
 from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import allowed_types, coerce, part_schema, resolved
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
-from plumbline.dialects.streams.json_stream import quoted
+from plumbline.dialects.streams.json_text import quoted
 from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json_between
 
 __all__ = ["ElementCall"]
@@ -53,6 +53,11 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     def markers(self) -> tuple[str, ...]:
         """Texts inside a call that may be control tokens."""
         return (self.tag,)
+
+    @property
+    def begins(self) -> str:
+        """What every call begins with."""
+        return f"{self.tag}<invoke"
 
     @property
     def forbidden(self) -> tuple[str, ...]:

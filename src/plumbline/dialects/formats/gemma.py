@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from plumbline.dialects.formats.brace_reader import BraceReader
 from plumbline.dialects.formats.grammar_parts import separated, with_definitions
 from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
-from plumbline.dialects.streams.coercion import allowed_types, coerce, part_schema, resolved
-from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
-from plumbline.dialects.streams.json_stream import quoted, quoted_text
+from plumbline.dialects.streams.coercion import allowed_types, resolved
+from plumbline.dialects.streams.cursor import Cursor, Steps
 
 __all__ = ["BracedCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;:]+")
-_BARE = re.compile(r"[^,{}\[\]<\n]+")
-_SHORT_KEY = re.compile(r"([A-Za-z_][A-Za-z_0-9]{0,47})(:?)")
-_SHORT_VALUE = re.compile(r"([-+.0-9A-Za-z_]{1,48})(?=[,}\]])")
-"""Most keys and values. They are taken as they stand once they are complete, which costs less."""
-_STRING = frozenset(("string",))
-_MAX_DEPTH = 32
 _GRAMMAR_DEPTH = 3
 """Levels of nesting in a grammar where the schema does not give types."""
-
-Write = Callable[[str], None]
 
 
 class BracedCall(CallFormat, frozen=True, kw_only=True):
     """`call:NAME{KEY:VALUE,…}` with bare keys and strings between special quotes.
 
-    Such a string has no escapes, so it cannot contain the quote. Objects and arrays are written in the same way.
+    Such a string has no escapes. Objects and arrays are written in the same way. The quotes of JSON are read, too; see
+    `BraceReader`.
     """
 
     quote: str
@@ -48,13 +41,19 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
         return (self.quote,)
 
     @property
+    def begins(self) -> str:
+        """What every call begins with."""
+        return self.prefix
+
+    @property
     def forbidden(self) -> tuple[str, ...]:
         """Texts that a string argument cannot contain."""
         return (self.quote,)
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call."""
-        yield from cursor.expect(self.prefix)
+        if not (yield from cursor.take(self.prefix)):
+            yield from cursor.take(":")  # Some models leave the word out.
         if cursor.has_space():
             yield from cursor.space()
         name = yield from cursor.run(_NAME, 256)
@@ -64,7 +63,7 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
             cursor.fail("expected the name of a tool and '{'")
         call.begin(name)
         root = call.schemas.get(name, {})
-        yield from self._object(cursor, call.arguments, root, root, 0)
+        yield from BraceReader(self.quote, cursor, call, root).read()
 
     def write(self, call: Call) -> str:
         """Write the call."""
@@ -74,122 +73,6 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
         """Return a call of this tool, with its parameters in the order of the schema, each under its schema."""
         before = grammar.literal(f"{self.prefix}{name}")
         return grammar.sequence([before, self._object_grammar(grammar, schema, schema, 0)])
-
-    # Reading
-
-    def _value(
-        self, cursor: Cursor, write: Write, schema: Any, root: Mapping[str, Any], depth: int
-    ) -> Steps[None]:
-        if depth > _MAX_DEPTH:
-            raise MalformedError("the value is nested too deeply")
-        types = allowed_types(schema, root)
-        char = cursor.text[cursor.pos] if cursor.pos < len(cursor.text) else (yield from cursor.peek())
-        if char == "{":
-            yield from self._object(cursor, write, schema, root, depth)
-        elif char == "[":
-            yield from self._array(cursor, write, schema, root, depth)
-        elif char == self.quote[0] and (yield from cursor.take(self.quote)):
-            if types and "string" not in types:
-                text, _ = yield from cursor.collect(finder(self.quote))
-                write(coerce(text, types))
-            else:
-                yield from self._string(cursor, write)
-        else:
-            match = _SHORT_VALUE.match(cursor.text, cursor.pos)
-            if match is not None:
-                cursor.pos = match.end()
-                text = match.group()
-            else:
-                text = yield from cursor.run(_BARE, 4096)
-            if not text or cursor.pos >= len(cursor.text):  # `run` has waited for what follows.
-                cursor.fail("expected a value")
-            # Strings have quotes, so a bare value is one only where no other type is allowed or fits.
-            write(coerce(text.strip(), types - _STRING or types))
-
-    def _string(self, cursor: Cursor, write: Write) -> Steps[None]:
-        """Read the rest of a string, and pass it on while it comes."""
-
-        def write_text(piece: str, _: int) -> None:
-            write(quoted_text(piece))
-
-        write('"')
-        if (yield from cursor.until(finder(self.quote), write_text)) is None:
-            raise EndOfOutputError("expected the end of a string")
-        write('"')
-
-    def _object(
-        self, cursor: Cursor, write: Write, schema: Any, root: Mapping[str, Any], depth: int
-    ) -> Steps[None]:
-        cursor.pos += 1
-        write("{")
-        comma = ""
-        keys: set[str] = set()
-        while True:
-            if cursor.has_space():
-                yield from cursor.space()
-            if cursor.skip("}"):
-                break
-            key = yield from self._key(cursor)
-            if cursor.has_space():
-                yield from cursor.space()
-            into = write
-            if key in keys:  # The first one counts.
-                into = _ignore
-            else:
-                keys.add(key)
-                write(f"{comma}{quoted(key)}: ")
-                comma = ", "
-            yield from self._value(cursor, into, part_schema(schema, root, key), root, depth + 1)
-            if cursor.has_space():
-                yield from cursor.space()
-            if not cursor.skip(","):
-                yield from cursor.expect("}")
-                break
-        write("}")
-
-    def _key(self, cursor: Cursor) -> Steps[str]:
-        """Read a key and the colon after it."""
-        while (match := _SHORT_KEY.match(cursor.text, cursor.pos)) is not None:
-            if match[2]:
-                cursor.pos = match.end()
-                return match[1]
-            if cursor.closed or match.end() < len(cursor.text):
-                break
-            yield
-        if (yield from cursor.take(self.quote)):
-            key, _ = yield from cursor.collect(finder(self.quote))
-            if cursor.has_space():
-                yield from cursor.space()
-            yield from cursor.expect(":")
-        else:
-            key, _ = yield from cursor.collect(finder(":", "{", "}", ",", self.quote))
-            if cursor.text[cursor.pos - 1] != ":":
-                raise MalformedError("expected a key and ':'")
-        return key.strip()
-
-    def _array(
-        self, cursor: Cursor, write: Write, schema: Any, root: Mapping[str, Any], depth: int
-    ) -> Steps[None]:
-        cursor.pos += 1
-        write("[")
-        comma = ""
-        items = part_schema(schema, root, None)
-        while True:
-            if cursor.has_space():
-                yield from cursor.space()
-            if cursor.skip("]"):
-                break
-            write(comma)
-            comma = ", "
-            yield from self._value(cursor, write, items, root, depth + 1)
-            if cursor.has_space():
-                yield from cursor.space()
-            if not cursor.skip(","):
-                yield from cursor.expect("]")
-                break
-        write("]")
-
-    # Writing
 
     def _encoded(self, value: Any) -> str:
         if isinstance(value, str):
@@ -259,7 +142,3 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
             some = grammar.sequence([item, rest])
             parts.append(some if least else grammar.optional(some))
         return grammar.sequence([*parts, grammar.literal("]")])
-
-
-def _ignore(_: str) -> None:
-    """Drop a piece."""

@@ -71,7 +71,7 @@ def read_arguments(cursor: Cursor, write: Callable[[str], None], *, cut: Callabl
     yield from cursor.space()
     char = yield from cursor.peek()
     if char == "{":
-        yield from json_value(cursor, write)
+        yield from json_value(cursor, write, markers=_IN_BODY)
         return
     ended = (yield from cursor.look_for(_IN_BODY)) is not None
     if not ended and (char or cut()):

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumbline.dialects.spec.call_format import Call, CallFormat, CallSink, Grammar
-from plumbline.dialects.streams.cursor import Cursor, MalformedError, Steps
-from plumbline.dialects.streams.json_stream import json_string, json_value
+from plumbline.dialects.streams.cursor import Cursor, Finder, MalformedError, Steps, finder
+from plumbline.dialects.streams.json_quotes import CLOSING
+from plumbline.dialects.streams.json_stream import json_string, json_value, readable_object
 
 __all__ = ["JsonCall", "KeyedJson", "NamedJson", "numbered"]
 
-_FURTHER_KEYS = ("type", "id", "index")
+_FURTHER_KEYS = ("type", "id", "index", "call_id")
+_WRAPPERS = ("function", "function_call", "tool_call", "tool")
+"""Keys of an object with the name and the arguments, or of the name."""
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
 
 
@@ -29,39 +32,22 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
     arguments_key: str = "arguments"
     id_key: str | None = None
     """A key for the call's number in the answer, as a string. It is written first."""
-    other_name_keys: tuple[str, ...] = ()
-    other_arguments_keys: tuple[str, ...] = ("arguments", "parameters")
+    other_name_keys: tuple[str, ...] = ("name", "tool_name")
+    other_arguments_keys: tuple[str, ...] = ("arguments", "parameters", "args", "input")
+
+    @property
+    def is_object(self) -> bool:
+        """Whether a call is a JSON object."""
+        return True
+
+    @property
+    def begins(self) -> str:
+        """What every call begins with."""
+        return "{"
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the object."""
-        found = _CallMembers(self, call)
-        depth = 0
-        yield from cursor.expect("{")
-        try:
-            while True:
-                if cursor.has_space():
-                    yield from cursor.space()
-                if cursor.skip("}"):
-                    depth -= 1
-                    if depth < 0:
-                        break
-                else:
-                    key = yield from _key(cursor)
-                    char = yield from cursor.peek()
-                    if key == "function" and char == "{" and found.name is None and key not in found.keys:
-                        cursor.pos += 1
-                        depth += 1
-                        continue
-                    yield from found.member(cursor, key, char)
-                if cursor.has_space():
-                    yield from cursor.space()
-                if not cursor.skip(",") and (yield from cursor.peek()) != "}":
-                    cursor.fail("expected ',' or '}'")
-        except MalformedError:
-            if not found.complete:
-                raise
-            return  # Only braces are missing after complete arguments, so the call is whole.
-        found.end()
+        yield from _members(cursor, _CallMembers(self, call), call.ends)
 
     def write(self, call: Call) -> str:
         """Write the object with the spaces of Python's JSON, as most templates do."""
@@ -80,8 +66,52 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
         return grammar.sequence([*start, grammar.json(schema), grammar.literal(after)])
 
 
+def _members(cursor: Cursor, found: _CallMembers, ends: Finder) -> Steps[None]:
+    """Read the object of a call. Commas and braces too many are skipped, and braces may be missing after arguments."""
+    depth = 0
+    yield from cursor.expect("{")
+    while True:
+        char = yield from _next_key(cursor)
+        if not char or (char in ends.starts and (yield from cursor.look_for(ends)) is not None):
+            if not found.complete:
+                cursor.fail("expected a key or '}'")
+            return
+        if char == "}":
+            cursor.pos += 1
+            depth -= 1
+            if depth < 0:
+                break
+        elif found.complete and (char in "[{]" or char not in CLOSING):
+            return  # Only braces are missing after complete arguments.
+        elif char in "{[]()":
+            cursor.pos += 1
+        else:
+            key = yield from _key(cursor)
+            char = yield from cursor.peek()
+            if key in _WRAPPERS and char == "{" and found.name is None and key not in found.keys:
+                cursor.pos += 1
+                depth += 1
+            else:
+                yield from found.member(cursor, key, char)
+    found.end()
+
+
+def _next_key(cursor: Cursor) -> Steps[str]:
+    """Skip white space and commas. Returns the next character."""
+    while True:
+        if cursor.has_space():
+            yield from cursor.space()
+        if not cursor.skip(","):
+            return (yield from cursor.peek())
+
+
 class _CallMembers:
     """The members of a call's object so far. Arguments before the name are held back.
+
+    Args:
+        keys: the keys of names and arguments.
+        call: takes the call.
+        keyed: the name of the tool is the key of the arguments. It may be in any case, if the request has that tool.
 
     Attributes:
         name: the name of the tool, once it has come.
@@ -95,6 +125,7 @@ class _CallMembers:
         "_call",
         "_held",
         "_ignored",
+        "_keyed",
         "_names",
         "_other",
         "complete",
@@ -102,8 +133,9 @@ class _CallMembers:
         "name",
     )
 
-    def __init__(self, keys: JsonCall, call: CallSink) -> None:
+    def __init__(self, keys: JsonCall, call: CallSink, *, keyed: bool = False) -> None:
         self._call = call
+        self._keyed = keyed
         self._names = (keys.name_key, *keys.other_name_keys)
         self._arguments = (keys.arguments_key, *keys.other_arguments_keys)
         self.keys = (*self._names, *self._arguments)
@@ -121,25 +153,31 @@ class _CallMembers:
         Raises:
             MalformedError: the object is not a call.
         """
-        if key in self._names and self.name is None:
+        if not char:
+            cursor.fail("expected a value")
+        is_text = char in CLOSING or char.isalpha()
+        if self.name is None and is_text and char != "n" and (key in self._names or key in _WRAPPERS):
             self.name = yield from json_string(cursor)
             self._announce_held()
         elif key in self._arguments and self._held is None and not self._begun:
             yield from self._read_arguments(cursor, char)
         elif self.name is None and self._held is None and key not in self._ignored:
-            raise MalformedError(f"a call cannot have the key {key[:40]!r}")
+            if char != "{" or not (self._keyed or key in self._call.schemas):
+                raise MalformedError(f"a call cannot have the key {key[:40]!r}")
+            self.name = key
+            yield from self._read_arguments(cursor, char)
         else:
             if key not in self._ignored and key not in self.keys:
                 self._other = key
-            yield from json_value(cursor, _ignore)
+            yield from json_value(cursor, _ignore, markers=self._call.ends, nested=True)
 
     def _read_arguments(self, cursor: Cursor, char: str) -> Steps[None]:
         if self.name is not None and char == "{":
             self._begin(self.name)
-            yield from json_value(cursor, self._call.arguments)
+            yield from json_value(cursor, self._call.arguments, markers=self._call.ends, nested=True)
             self.complete = True
             return
-        self._held = yield from _buffered_arguments(cursor)
+        self._held = yield from _buffered_arguments(cursor, self._call.ends, nested=True)
         self._announce_held()
 
     def _announce_held(self) -> None:
@@ -174,8 +212,8 @@ def _key(cursor: Cursor) -> Steps[str]:
     key = yield from json_string(cursor)
     if cursor.has_space():
         yield from cursor.space()
-    if not cursor.skip(":"):
-        yield from cursor.expect(":")
+    if not cursor.skip(":") and not cursor.skip("="):
+        cursor.fail("expected ':'")
     if cursor.has_space():
         yield from cursor.space()
     return key
@@ -184,19 +222,19 @@ def _key(cursor: Cursor) -> Steps[str]:
 class KeyedJson(CallFormat, frozen=True):
     """An object with one key, the name of the tool: `{"f": {…}}`."""
 
+    @property
+    def is_object(self) -> bool:
+        """Whether a call is a JSON object."""
+        return True
+
+    @property
+    def begins(self) -> str:
+        """What every call begins with."""
+        return "{"
+
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the object."""
-        yield from cursor.expect("{")
-        if cursor.has_space():
-            yield from cursor.space()
-        name = yield from _key(cursor)
-        if (yield from cursor.peek()) != "{":
-            cursor.fail("expected '{'")
-        call.begin(name)
-        yield from json_value(cursor, call.arguments)
-        if cursor.has_space():
-            yield from cursor.space()
-        yield from cursor.take("}")
+        yield from _members(cursor, _CallMembers(JsonCall(), call, keyed=True), call.ends)
 
     def write(self, call: Call) -> str:
         """Write the object."""
@@ -222,6 +260,11 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
     """This text and an id may stand between the name and the separator."""
     after_id: str = ""
     """An id of ten letters and digits stands before the name, and this text between them. Both may be missing."""
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """What ends a call."""
+        return (self.suffix.strip(),) if self.suffix else ()
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -254,14 +297,36 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
         if separator:
             yield from cursor.take(separator)  # Some models leave it out.
             yield from cursor.space()
-        if (yield from cursor.peek()) != "{":
-            cursor.fail("expected '{'")
-        call.begin(name, call_id or None)
-        yield from json_value(cursor, call.arguments)
+        char = yield from cursor.peek()
+        if char == "{":
+            call.begin(name, call_id or None)
+            yield from json_value(cursor, call.arguments, markers=self._ends(call))
+        elif char in CLOSING:
+            held = yield from _buffered_arguments(cursor, self._ends(call))
+            call.begin(name, call_id or None)
+            call.arguments(held)
+        else:
+            yield from self._without(cursor, call)
+            call.begin(name, call_id or None)
+            call.arguments("{}")
         if self.suffix:
             if cursor.has_space():
                 yield from cursor.space()
             yield from cursor.take(self.suffix.strip())
+
+    def _ends(self, call: CallSink) -> Finder:
+        """Return what may follow the arguments."""
+        return finder(*call.ends.markers, self.suffix.strip()) if self.suffix else call.ends
+
+    def _without(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Check that a call without arguments ends here: at the end of the answer, or with a marker.
+
+        Raises:
+            MalformedError: other text follows the name.
+        """
+        ended = not (yield from cursor.peek()) and not cursor.cut
+        if not call.marked or not (ended or (yield from cursor.look_for(self._ends(call))) is not None):
+            cursor.fail("expected '{'")
 
     def write(self, call: Call) -> str:
         """Write the call."""
@@ -297,24 +362,26 @@ def _ignore(_: str) -> None:
     """Drop a piece."""
 
 
-def _buffered_arguments(cursor: Cursor) -> Steps[str]:
+def _buffered_arguments(cursor: Cursor, ends: Finder, *, nested: bool = False) -> Steps[str]:
     """Read arguments that cannot be passed on yet. Some models write JSON in a string, or null for no arguments.
 
     Raises:
         MalformedError: the arguments are not an object.
     """
     parts: list[str] = []
-    yield from json_value(cursor, parts.append)
+    yield from json_value(cursor, parts.append, markers=ends, nested=nested)
     text = "".join(parts)
     value = json.loads(text)
+    if isinstance(value, list) and len(value) <= 1:
+        value = value[0] if value else None
+        text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, str):
-        text = value.strip() or "{}"
-        try:
-            value = json.loads(text)
-        except ValueError as error:
-            raise MalformedError("the arguments are not a JSON object") from error
+        text = readable_object(value) if value.strip() else "{}"
+        if not text:
+            raise MalformedError("the arguments are not a JSON object")
+        return text
     if value is None:
-        text, value = "{}", {}
+        return "{}"
     if not isinstance(value, dict):
         raise MalformedError("the arguments are not a JSON object")
     return text

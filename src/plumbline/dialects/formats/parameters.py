@@ -37,4 +37,7 @@ class Parameters:
         name, found, _ = rest.partition(end)
         if found:
             return True, name if name in self._short and name not in self.come else None
-        return len(rest) == _LONGEST + len(end) or not _IN_TAGS.isdisjoint(rest.removesuffix(end[:-1])), None
+        if len(rest) == _LONGEST + len(end):
+            return True, None
+        begun = next((size for size in range(len(end) - 1, 0, -1) if rest.endswith(end[:size])), 0)
+        return not _IN_TAGS.isdisjoint(rest[: len(rest) - begun]), None

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from plumbline.dialects.formats.grammar_parts import separated, with_definitions
 from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import admitted, allowed_types
 from plumbline.dialects.streams.cursor import Cursor, Steps
-from plumbline.dialects.streams.json_stream import quoted
+from plumbline.dialects.streams.json_text import quoted
 from plumbline.dialects.streams.python_stream import Follows, python_value
 
 __all__ = ["PythonCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>\"'=,;]+")
-_FOLLOWS = Follows(
-    re.compile(
-        r"\s{0,8}(?:,\s{0,8}(?:[-.\w]{1,64}\s{0,8}=|\))"
-        r"|\)\s{0,8}(?:\]|<\||,\s{0,8}(?:\]|[-.\w]{1,64}\s{0,8}\()))"
-    ),
-    re.compile(r"\s{0,8}(?:,\s{0,8}[-.\w]{0,64}\s{0,8}|\)\s{0,8}(?:<|,\s{0,8}[-.\w]{0,64}\s{0,8})?)?\Z"),
+_POSITIONAL = frozenset("\"'[(-0123456789")
+_AFTER_CALL = (
+    r"\)\s{0,64}(?:\]|<|,\s{0,64}(?:\]|[-.\w]{1,64}\s{0,8}\()|[-.\w]{1,64}\s{0,8}\(|\s{64})|\]\s{0,64}<|<[|/]"
 )
-"""What follows an argument: another one, or the end of the call and then another call or the end of all calls."""
+_BEGUN = re.compile(
+    r"\s{0,63}(?:<|\]\s{0,63}|,\s{0,64}[-.\w]{0,64}\s{0,8}"
+    r"|\)\s{0,63}(?:<|,\s{0,64}[-.\w]{0,64}\s{0,8}|[-.\w]{0,64}\s{0,8})?)?\Z"
+)
 _WORDS = {True: "True", False: "False", None: "None"}
 
 
@@ -32,11 +33,11 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
     """A call with keyword arguments that are Python literals.
 
     Values are written in JSON, which is Python except for three words. At the top level these are Python's.
-    """
 
-    unescaped: bool = False
-    """Models do not escape quotes inside a string argument. So a quote ends it only where the call goes on as it does
-    after an argument."""
+    Models do not always escape quotes inside a string argument. So a quote ends it only where the call goes on as it
+    does after an argument: with another parameter of the tool, or with the end of the call. An argument without a name
+    is that of the next parameter.
+    """
 
     @property
     def argument_syntax(self) -> ArgumentSyntax:
@@ -52,38 +53,59 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
             yield from cursor.expect("(")
         if cursor.has_space():
             yield from cursor.space()
-        comma = ""
-        follows = _FOLLOWS if self.unescaped else None
+        properties = call.schemas.get(name, {}).get("properties")
+        names = tuple(properties) if isinstance(properties, Mapping) else ()
         keys: set[str] = set()
         while not cursor.skip(")"):
-            key = yield from cursor.run(_NAME, 256)
-            if not key:
-                cursor.fail("expected the name of a parameter")
-            if cursor.has_space():
+            if cursor.skip(","):
                 yield from cursor.space()
-            if not cursor.skip("="):
-                yield from cursor.expect("=")
+                continue
+            key = yield from self._key(cursor, [one for one in names if one not in keys])
             if not keys:
                 call.begin(name)
-            if cursor.has_space():
-                yield from cursor.space()
+            follows = _follows(
+                tuple(one for one in names if one not in keys and one != key) if names else None
+            )
             if key in keys:  # The first one counts; Python would refuse the second.
                 yield from python_value(cursor, lambda _: None, follows=follows)
             else:
-                call.arguments(f"{comma or '{'}{quoted(key)}: ")
-                comma = ", "
+                call.arguments(f"{', ' if keys else '{'}{quoted(key)}: ")
                 keys.add(key)
                 yield from python_value(cursor, call.arguments, follows=follows)
-            if cursor.has_space():
-                yield from cursor.space()
-            if not cursor.skip(","):
-                yield from cursor.expect(")")
+            if (yield from self._ended(cursor, call)):
                 break
-            if cursor.has_space():
-                yield from cursor.space()
         if not keys:
             call.begin(name)
         call.arguments("}" if keys else "{}")
+
+    def _ended(self, cursor: Cursor, call: CallSink) -> Steps[bool]:
+        """Read what stands after an argument. Returns whether the call ends, with its parenthesis or without."""
+        if cursor.has_space():
+            yield from cursor.space()
+        if cursor.skip(","):
+            if cursor.has_space():
+                yield from cursor.space()
+            return False
+        char = yield from cursor.peek()
+        if (char or cursor.cut) and char != "]" and (yield from cursor.look_for(call.ends)) is None:
+            yield from cursor.expect(")")
+        return True
+
+    def _key(self, cursor: Cursor, names: Sequence[str]) -> Steps[str]:
+        """Read the name of a parameter and its equals sign; for an argument without a name, return the next one."""
+        char = yield from cursor.peek()
+        if char and char in _POSITIONAL and names:
+            return names[0]
+        key = yield from cursor.run(_NAME, 256)
+        if not key:
+            cursor.fail("expected the name of a parameter")
+        if cursor.has_space():
+            yield from cursor.space()
+        if not cursor.skip("="):
+            yield from cursor.expect("=")
+        if cursor.has_space():
+            yield from cursor.space()
+        return key
 
     def write(self, call: Call) -> str:
         """Write the call."""
@@ -104,6 +126,14 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
         ]
         inside = separated(grammar, items, ", ")
         return grammar.sequence([opening, *([inside] if inside else []), grammar.literal(")")])
+
+
+@lru_cache(maxsize=256)
+def _follows(names: tuple[str, ...] | None) -> Follows:
+    """Return what follows an argument: one of these parameters, or any if they are unknown, or the end of the call."""
+    name = r"[-.\w]{1,64}" if names is None else "|".join(map(re.escape, names))
+    another = rf"(?:{name})\s{{0,8}}=|" if names is None or names else ""
+    return Follows(re.compile(rf"\s{{0,64}}(?:,\s{{0,64}}(?:{another}\))|{_AFTER_CALL}|\s{{64}})"), _BEGUN)
 
 
 def _literal(value: Any) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from plumbline.dialects.parsers.logprob_slices import LogprobSlices
-from plumbline.dialects.parsers.whitespace import WhitespaceBuffer
 from plumbline.dialects.streams.cursor import Cursor
+from plumbline.dialects.streams.whitespace import WhitespaceBuffer
 from plumbline.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallEnd
 
 __all__ = ["EventSink"]

@@ -38,13 +38,17 @@ from plumbline.dialects.streams.cursor import EndOfOutputError, Finder, Malforme
 
 __all__ = ["HarmonyParser", "is_inside", "write_harmony"]
 
-_IN_BODY = Finder((*HEADERS, *ENDS))
+_BARE_CHANNEL = f"assistant{CHANNEL}"
+"""The beginning of a header whose first marker is missing."""
+_IN_BODY = Finder((*HEADERS, *ENDS, _BARE_CHANNEL))
 _FIRST = Finder((START, CHANNEL, MESSAGE, "to="))
 _IN_HEADER = Finder((CHANNEL, CONSTRAIN, MESSAGE, "to="))
-_WORD = re.compile(r"[\w./+\u2013-]+")
-_WORDS = {CHANNEL: re.compile(r"\w+"), "to=": re.compile(r"[\w.-]+")}
+_WORD = re.compile(r"[\w./+?!*:\u2013-]+")
+_WORDS = {CHANNEL: re.compile(r"[\w?]+"), "to=": re.compile(r"[\w.-]+")}
+_AFTER_HEADER = Finder(ENDS)
 _ROLES = ("assistant", "user", "system", "developer", "tool", "functions.")
 _CHANNELS = ("analysis", "commentary", "final")
+_WORDS_OF_HEADERS = (*_ROLES, *_CHANNELS, "json", "code")
 _CALL = "to=functions."
 _BEGINNINGS = (*MARKERS, _CALL)
 _MAX_WORD = 256
@@ -81,6 +85,9 @@ class HarmonyParser(CursorParser):
 
     def _answer(self) -> Steps[None]:
         self._header_start = 0
+        self._words: list[str] = []
+        self._new_line = False
+        """A new line follows the last end of a message."""
         # The prompt may have opened a message of analysis already.
         header = Header("analysis", None) if self._starts_inside else (yield from self._first())
         while header is not None:
@@ -112,8 +119,10 @@ class HarmonyParser(CursorParser):
             cursor.mark(marker)
             self._prose_offset = start = cursor.offset - len(marker)
             try:
-                header = yield from self._after(marker)
+                header = yield from self._after(CHANNEL if marker == _BARE_CHANNEL else marker)
             except MalformedError as error:
+                if self._ends_thinking(marker, error, start):
+                    return Header("final", None)
                 if self._kept_as_text(error, start, prose):
                     continue
                 header = None
@@ -122,6 +131,21 @@ class HarmonyParser(CursorParser):
             return header
         self._end_thought(cursor.offset)
         return None
+
+    def _ends_thinking(self, marker: str, error: MalformedError, start: int) -> bool:
+        """End thinking at its end marker also where text follows without a header. Returns whether that is so."""
+        cut = isinstance(error, EndOfOutputError) and self._reason == "length"
+        if marker not in ENDS or self._thought_start is None or cut:
+            return False
+        if not self._new_line:  # The model writes about the marker.
+            return False
+        text = self._unmark().removeprefix(marker)
+        end = start + len(marker) + len(text)
+        self._end_thought(start + len(marker))
+        self._warn("a message has no header")
+        text = text.lstrip()
+        self._content.write(text, end - len(text))
+        return True
 
     def _after(self, marker: str) -> Steps[Header | None]:
         """Read the header that this marker begins, or that follows it; None at the end of the output.
@@ -134,6 +158,7 @@ class HarmonyParser(CursorParser):
         cursor = self._cursor
         part: str | None = marker
         while part in ENDS:
+            self._new_line = (yield from cursor.peek()) == "\n"
             yield from cursor.space()
             if not (yield from cursor.peek()):
                 return None
@@ -142,7 +167,8 @@ class HarmonyParser(CursorParser):
         try:
             return (yield from self._header(part))
         except EndOfOutputError:
-            if marker in ENDS and part is not None:
+            known = all(any(name.startswith(word) for name in _WORDS_OF_HEADERS) for word in self._words)
+            if known or (marker in ENDS and part is not None):
                 self._warn("the output ended inside a header")
                 return None
             raise
@@ -155,16 +181,18 @@ class HarmonyParser(CursorParser):
         """
         cursor = self._cursor
         channel = recipient = None
-        first, words = part, []
+        first, words = part, list[str]()
+        self._words = words
+        while part == START and (yield from cursor.take(START)):
+            continue
         for _ in range(_MAX_PARTS):
-            if part == MESSAGE:
+            if part == MESSAGE or (part is None and (yield from self._ends_early(first, channel))):
                 break
             yield from cursor.space()
             word = yield from cursor.run(_WORDS.get(part or "", _WORD), _MAX_WORD)
-            if part == START and not word.startswith(_ROLES):
-                cursor.fail("expected a role")
-            if not word and part not in (CHANNEL, CONSTRAIN):
-                cursor.fail("expected a word of a header")
+            if part == CHANNEL and not (yield from cursor.peek()):
+                words.append(word)
+            self._check_word(part, word)
             if part == CHANNEL:
                 channel = word
             elif part == "to=":
@@ -179,6 +207,27 @@ class HarmonyParser(CursorParser):
         if first is None and channel is recipient is None and not named and words != ["assistant"]:
             raise MalformedError("expected the header of a message")
         return Header(channel or "".join(named[:1]) or "final", recipient)
+
+    def _check_word(self, part: str | None, word: str) -> None:
+        """Check what follows a part of a header.
+
+        Raises:
+            MalformedError: no header has it.
+        """
+        if part == START and not word.startswith(_ROLES):
+            self._cursor.fail("expected a role")
+        if not word and part not in (CHANNEL, CONSTRAIN):
+            self._cursor.fail("expected a word of a header")
+
+    def _ends_early(self, first: str | None, channel: str | None) -> Steps[bool]:
+        """Return whether a header ends without `<|message|>`: at the end of its message, or where an answer begins."""
+        cursor = self._cursor
+        if first not in HEADERS or channel is None:
+            return False
+        if (yield from cursor.look_for(_AFTER_HEADER)) is not None:
+            return True
+        char = yield from cursor.peek()
+        return channel == "final" and char not in ("", "<") and not (yield from cursor.take_ahead("json"))
 
     def _kept_as_text(self, error: MalformedError, start: int, prose: Write) -> bool:
         """Pass on what looked like markup as text, unless the token limit cut it. Returns whether it is text."""

@@ -14,10 +14,10 @@ from plumbline.dialects.formats.harmony import Header
 from plumbline.dialects.parsers.harmony import HarmonyParser
 from plumbline.dialects.parsers.marker_parser import MarkerParser
 from plumbline.dialects.parsers.render import openings
-from plumbline.dialects.parsers.whitespace import SPACE
 from plumbline.dialects.spec.dialect import NewId
 from plumbline.dialects.spec.markers import Markers
 from plumbline.dialects.streams.cursor import Cursor, Finder, Steps, Write
+from plumbline.dialects.streams.whitespace import SPACE
 
 __all__ = ["StructuredHarmonyParser", "StructuredTextParser"]
 

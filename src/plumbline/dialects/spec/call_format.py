@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from plumbline.dialects.streams.cursor import Cursor, Steps
+from plumbline.dialects.streams.cursor import Cursor, Finder, Steps
 
 __all__ = ["ArgumentSyntax", "Call", "CallFormat", "CallSink", "Grammar"]
 
@@ -43,6 +43,16 @@ class CallSink(Protocol):
     @property
     def schemas(self) -> Mapping[str, Mapping[str, Any]]:
         """The parameters of each tool that may be called, by name."""
+        ...
+
+    @property
+    def ends(self) -> Finder:
+        """The markers of the dialect that end arguments where they come outside strings."""
+        ...
+
+    @property
+    def marked(self) -> bool:
+        """Whether a marker of the dialect stands before the call."""
         ...
 
     def begin(self, name: str, call_id: str | None = None) -> None:
@@ -132,6 +142,26 @@ class CallFormat(msgspec.Struct, frozen=True):
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts inside a call that may be control tokens."""
+        return ()
+
+    @property
+    def is_object(self) -> bool:
+        """Whether a call is a JSON object."""
+        return False
+
+    @property
+    def is_element(self) -> bool:
+        """Whether a call is written in tags."""
+        return self.begins.startswith("<")
+
+    @property
+    def begins(self) -> str:
+        """What every call begins with; empty if that is its name."""
+        return ""
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """What ends a call or a part of one. It means nothing where no call is open."""
         return ()
 
     @property

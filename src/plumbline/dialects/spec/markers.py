@@ -8,7 +8,7 @@ from itertools import chain
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.streams.cursor import Finder
 
-__all__ = ["Markers"]
+__all__ = ["Markers", "is_control", "is_markup"]
 
 _NO_CALLS = ToolDialect(name="", sections=())
 _NO_THINKING = ReasoningDialect(name="", open=(), close=())
@@ -62,10 +62,11 @@ class Markers:
         self.opening = Finder(self.opens)
         self.reopening = Finder(self.opens if thinking.anywhere else ())
         calls = tuple(marker for marker in self.sections if marker not in self.at_line)
-        inside = calls if thinking.calls_inside else ()
-        self.in_thought = Finder(
-            (*self.closes, *inside, *self.reopening.markers, thinking.next_message), least=2
-        )
+        # No model writes control tokens in prose: what they begin ends thinking without an end.
+        inside = calls if thinking.calls_inside else tuple(filter(is_control, calls))
+        self.follows = frozenset(text for text in thinking.silent if text[0] == "<" or is_control(text))
+        found = (*self.closes, *inside, *self.reopening.markers, thinking.next_message, *self.follows)
+        self.in_thought = Finder((*found, self.header), least=2) if self.closes else Finder(())
 
     def _find_around_answers(self, calls: ToolDialect, thinking: ReasoningDialect) -> None:
         """Find what may come in text, and what may come only where an answer or a part of it begins."""
@@ -86,6 +87,21 @@ class Markers:
             id(section): Finder((*section.close, section.item_close, *self.sections))
             for section in calls.sections
         }
+        self.json_ends = {
+            key: Finder(marker for marker in ends.markers if len(marker) > 1 and marker[0] != "{")
+            for key, ends in self.after_broken.items()
+        }
+        self.stray: dict[int, Finder] = {}
+        self.owed_in_text: dict[int, Finder] = {}
+        self.owed_in_thought: dict[int, Finder] = {}
+        for section in calls.sections:
+            key, call_format = id(section), section.call_format
+            self.stray[key] = Finder((section.item_close, *call_format.ends, "```" if section.close else ""))
+            closers = tuple(filter(is_markup, section.close))
+            self.owed_in_text[key] = Finder((*self.in_text.markers, *closers), least=2)
+            self.owed_in_thought[key] = Finder((*self.in_thought.markers, *closers), least=2)
+        ends = _flat((*s.close, s.item_close, *s.call_format.ends) for s in calls.sections)
+        self.after_call = Finder((*self.at_boundary.markers, *filter(is_markup, ends)))
         # Texts around answers that begin like what stands between two calls (functionary: `>>>all` and `>>>`).
         self.headers: dict[int, Finder] = {}
         for section in calls.sections:
@@ -93,6 +109,16 @@ class Markers:
             headers = [text for text in self.silent if text.startswith(between) and text != between]
             if between and headers:
                 self.headers[id(section)] = Finder(headers)
+
+
+def is_control(text: str) -> bool:
+    """Whether a text is a control token, or ends with one, by the bars that families write these with."""
+    return "|" in text or "\uff5c" in text
+
+
+def is_markup(text: str) -> bool:
+    """Whether a text is the end of markup that no prose has, unlike a bracket or a fence."""
+    return len(text) > 2 and text[0] in "<[]◁"
 
 
 def _flat(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:

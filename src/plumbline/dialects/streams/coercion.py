@@ -6,7 +6,7 @@ The types that the parameter's schema allows decide, wherever `$ref`, `allOf`, `
 |---|---|
 | only strings | a string |
 | no strings | the JSON that the text is, or the Python list, set or dict, if its type is allowed; else a string |
-| strings and other types | null, an object or an array, if the text is one and the type is allowed; else a string |
+| strings and other types | the JSON that the text is, if its type is allowed; else a string |
 | unknown types | the JSON that the text is; else a string |
 
 Some clients send type names of Python; each counts as the type of JSON Schema (`float` as `number`). A type with any
@@ -14,7 +14,7 @@ other name is unknown.
 
 An empty text is null where null is allowed and strings are not.
 
-So "02134" stays a string everywhere, and `7` is a number only where no string is allowed or nothing is known.
+So "02134" stays a string everywhere, and `7` is a number where one is allowed or nothing is known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from plumbline.dialects.streams.cursor import Cursor, MalformedError
-from plumbline.dialects.streams.json_stream import quoted
+from plumbline.dialects.streams.json_text import quoted
 from plumbline.dialects.streams.python_stream import python_value
 
 __all__ = [
@@ -65,6 +65,7 @@ _ALIASES = {
     "set": "array",
     "none": "null",
 }
+_NUMBERS = frozenset(("integer", "number"))
 _TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 
 
@@ -142,7 +143,7 @@ def coerce(text: str, types: frozenset[str]) -> str:
     fits = kind in types or (kind == "integer" and "number" in types)
     if kind == "number" and "integer" in types and value - value == 0 and value == int(value):
         fits = True  # `3.0` is an integer; a number that overflows a float is not.
-    if "string" in types and kind not in ("null", "object", "array"):
+    if kind == "string":
         fits = False
     return bare if fits else quoted(text)
 
@@ -187,8 +188,10 @@ def is_text(begun: str, types: frozenset[str]) -> bool:
         return bool(types) and ("object" if begun[0] == "{" else "array") not in types
     words: tuple[str, ...] = ("null", "None", "true", "false", "True", "False")
     if types:
-        words = ("null", "None") if "null" in types else ()
-    elif begun[0] == '"' or _NUMBER_BEGUN.fullmatch(begun):
+        words = (words[:2] if "null" in types else ()) + (words[2:] if "boolean" in types else ())
+    elif begun[0] == '"':
+        return False
+    if (not types or types & _NUMBERS) and _NUMBER_BEGUN.fullmatch(begun):
         return False
     return not any(word.startswith(begun) or begun.rstrip() == word for word in words)
 

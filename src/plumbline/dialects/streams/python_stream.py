@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
-from plumbline.dialects.streams.json_stream import quoted_text
+from plumbline.dialects.streams.json_text import quoted, quoted_text
 
 __all__ = ["Follows", "python_value"]
 
@@ -52,6 +52,10 @@ class Follows(NamedTuple):
     """Matches the beginning of that text. A match has a bounded length."""
     begun: re.Pattern[str]
     """Matches a text that ends inside such a match."""
+
+
+_NESTED = Follows(re.compile(r"\s{0,64}[,\])}:]|\s{64}"), re.compile(r"\s{0,63}\Z"))
+"""What follows a string in a list, tuple, set or dict."""
 
 
 def python_value(
@@ -106,13 +110,15 @@ def _braces(cursor: Cursor, write: Write, depth: int) -> Steps[None]:
     first: list[str] = []
     keyed = char == "}"
     if not keyed:
-        yield from python_value(cursor, first.append, depth + 1)
+        yield from python_value(cursor, first.append, depth + 1, follows=_NESTED)
         if cursor.has_space():
             yield from cursor.space()
         after = yield from cursor.peek()
         keyed = after == ":"
-        if not after or (keyed and char not in ("'", '"')):
+        if not after:
             cursor.fail("expected ',' or '}'")
+        if keyed and char not in ("'", '"'):
+            first = [quoted("".join(first))]
     if marked:
         cursor.unmark()
     write("{" if keyed else "[")
@@ -141,9 +147,12 @@ def _items(
             if cursor.skip(close):
                 break
             write(comma)
-            if keyed and (yield from cursor.peek()) not in ("'", '"'):
-                cursor.fail("expected a key")
-            yield from python_value(cursor, write, depth + 1)
+            if keyed and (yield from cursor.peek()) not in ("'", '"'):  # JSON has no other keys.
+                key: list[str] = []
+                yield from python_value(cursor, key.append, depth + 1)
+                write(quoted("".join(key)))
+            else:
+                yield from python_value(cursor, write, depth + 1, follows=_NESTED)
             if cursor.has_space():
                 yield from cursor.space()
         begun, comma = False, ", "
@@ -152,7 +161,7 @@ def _items(
             write(": ")
             if cursor.has_space():
                 yield from cursor.space()
-            yield from python_value(cursor, write, depth + 1)
+            yield from python_value(cursor, write, depth + 1, follows=_NESTED)
             if cursor.has_space():
                 yield from cursor.space()
         if not cursor.skip(","):

@@ -11,13 +11,20 @@ from collections.abc import Callable
 
 from plumbline.dialects.streams.coercion import LOOK_AHEAD, coerce, is_text
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, Finder, MalformedError, Steps
-from plumbline.dialects.streams.json_stream import JsonScanner, quoted_text
+from plumbline.dialects.streams.json_scanner import JsonScanner
+from plumbline.dialects.streams.json_text import quoted_text
 
 __all__ = ["JsonWriter", "StringWriter", "json_between", "unwrapped"]
 
 _SHOWN = re.compile(r"[\[{ \t\r\n]*(?:[^-\[{ \t\r\n+.0-9A-Za-z_]|[-+.0-9A-Za-z_]+[^-+.0-9A-Za-z_])")
 """The beginning of an object or array through its first token that is not an opening bracket, and one more character
 if that token is a number or word."""
+_TOKEN = re.compile(
+    r"""["']|-?[0-9][-+.0-9eE]*(?:[ \t\r\n,\]]|\Z)|(?:true|false|null|True|False|None)[ \t\r\n,\]]|\Z""",
+    re.DOTALL,
+)
+_MEMBER = re.compile(r"""["'}]|[A-Za-z_$][\w$]*:|\Z""")
+"""The first token of an array and of an object that show that it is one."""
 _MAX_DEPTH = 512
 _MAX_ATOM = 4300
 """Nearly the limits of Python's `json`, which refuses more nesting and longer integers."""
@@ -86,16 +93,12 @@ class StringWriter:
 
 
 class JsonWriter:
-    """Check one object or array between tags, and pass it on.
+    """Read one object or array between tags, and pass it on.
 
     The value is passed on as soon as its beginning is certain to be JSON: after its first string, number, word or
-    closing bracket, with only opening brackets before it. A value that is something else by then, such as Python's
-    `[{'a': 1}]`, is held back up to its end, and is converted as a whole. A value that stops being JSON later is
-    malformed, as in dialects with whole calls in JSON. So a model that writes another language than JSON still
-    gives a whole call, with a Python literal as JSON and other text as a string; a missing bracket or quote gives a
-    call that broke off.
-
-    `True`, `None` and raw line feeds in strings are corrected, as in those dialects.
+    closing bracket, with only opening brackets before it. From there on it is read as in dialects with whole calls in
+    JSON, with the same corrections (`json_scanner`). A value that is something else by then is held back up to its end,
+    and is converted as a whole: a Python set becomes an array, other text a string.
 
     Args:
         put: takes the JSON text of the value, piece by piece; None to hold the value back in any case.
@@ -103,7 +106,6 @@ class JsonWriter:
 
     Attributes:
         begun: the value is being passed on.
-        unread: how many characters of the last piece were not read, if `write` raised.
     """
 
     __slots__ = (
@@ -114,9 +116,9 @@ class JsonWriter:
         "_scanner",
         "_seen",
         "_types",
+        "_unread",
         "_whole",
         "begun",
-        "unparsed",
     )
 
     def __init__(self, put: Callable[[str], None] | None, types: frozenset[str]) -> None:
@@ -132,30 +134,33 @@ class JsonWriter:
         self._plain = False
         """The value is not a JSON object or array, so nothing in it is a JSON string."""
         self.begun = False
-        self.unparsed = 0
+        self._unread = ""
+        """Characters at the end of the text so far that more text decides."""
 
     def write(self, piece: str, _: int = 0) -> None:
-        """Take the next piece of the text.
+        """Take the next piece of the text. What follows the value is dropped.
 
         Raises:
-            MalformedError: a value that has been passed on in part does not go on as JSON.
+            MalformedError: a value that has been passed on in part is nested too deeply.
         """
         if not self.begun:
             self._buffer(piece)
             return
-        scanner = self._scanner
-        out: list[str] = []
+        self._feed(piece)
+
+    def _feed(self, piece: str, *, closed: bool = False) -> None:
+        text, out = self._unread + piece, list[str]()
         try:
-            pos = scanner.feed(piece, 0, out)
-        except MalformedError:
-            self.unparsed = len(piece) - scanner.stopped
-            raise
+            pos = self._scanner.feed(text, 0, out, closed=closed)
         finally:
-            if text := "".join(out):
-                self._put(text)
-        if pos < len(piece) and (rest := piece[pos:].lstrip()):
-            self.unparsed = len(rest)
-            raise MalformedError("the JSON of a value has ended, and something follows")
+            if (written := "".join(out)) and self.begun:
+                self._put(written)
+        self._unread = "" if self._scanner.done else text[pos:]
+
+    def settle(self) -> None:
+        """Decide what the last characters are, because a marker follows them."""
+        if self._unread:
+            self._feed("", closed=True)
 
     @property
     def in_string(self) -> bool:
@@ -177,9 +182,14 @@ class JsonWriter:
             MalformedError: a value that was passed on is not complete.
         """
         if self.begun and not self._scanner.done:
-            raise MalformedError(
-                f"the JSON of a value is not complete before {marker}", self._scanner.atom + marker
-            )
+            out: list[str] = []
+            try:
+                self._scanner.close(out)
+            except EndOfOutputError as error:
+                raise MalformedError(
+                    f"the JSON of a value is not complete before {marker}", marker
+                ) from error
+            self._put("".join(out))
 
     def _buffer(self, piece: str) -> None:
         self._held.append(piece)
@@ -202,21 +212,16 @@ class JsonWriter:
         shown = _SHOWN.match(begun, 0, LOOK_AHEAD)
         if shown is None and len(begun) < LOOK_AHEAD:
             return
-        # Exactly this much is checked at once, so that the result does not depend on how the value was cut.
         end = LOOK_AHEAD if shown is None else shown.end()
-        out: list[str] = []
-        try:
-            self._scanner.feed(begun[:end], 0, out)
-        except MalformedError:
+        if not _is_json(begun[:end]):
             self._plain = True
             return
         self.begun = True
-        self._put("".join(out))
-        self.write(begun[end:])
+        self.write(begun)
 
     def _check(self, piece: str) -> None:
         try:
-            self._scanner.feed(piece, 0, [])
+            self._feed(piece)
         except MalformedError:
             self._plain, self._whole = True, False
 
@@ -239,13 +244,13 @@ def json_between(cursor: Cursor, out: JsonWriter, ends: Finder, follows: Finder 
         EndOfOutputError: the output ended before the marker.
     """
     while True:
-        try:
-            marker = yield from cursor.until(ends, out.write)
-        except MalformedError:
-            cursor.pos -= out.unparsed
-            raise
-        if marker is None:
+        marker = yield from cursor.until(ends, out.write)
+        if marker is None and cursor.cut:
             raise EndOfOutputError(f"expected {ends.markers[0]!r}")
+        out.settle()
+        if marker is None:
+            marker = ""  # The end of the answer is the end of its last value.
+            break
         if not out.in_string:
             break
         following = yield from cursor.peek()
@@ -262,6 +267,15 @@ def unwrapped(text: str, *, end: bool = True) -> str:
     """Remove one line feed from the beginning of a text, and from its end."""
     text = text.removeprefix("\n")
     return text.removesuffix("\n") if end else text
+
+
+def _is_json(begun: str) -> bool:
+    """Return whether a text that begins with brackets is JSON for all that its first token shows."""
+    token = begun.lstrip("[{ \t\r\n")
+    brackets = begun[: len(begun) - len(token)].rstrip()
+    if token[:1] == "]":
+        return brackets.endswith("[")
+    return (_MEMBER if brackets.endswith("{") else _TOKEN).match(token) is not None
 
 
 def _ignore(_: str) -> None:

@@ -44,6 +44,7 @@ from plumbline.protocols.common.tool_choice import (
     check_parameters,
     custom_arguments,
     custom_tool,
+    is_cut,
     named_choice,
     plain_choice,
     wants_parallel,
@@ -262,11 +263,18 @@ def _name(message: Any) -> str | None:
 
 
 def _check_pairing(messages: Sequence[Message]) -> None:
-    """Check that tool messages answer all calls of the assistant message before them, and only those (CHAT-14)."""
+    """Check that tool messages answer all calls of the assistant message before them, and only those (CHAT-14).
+
+    A call that a limit cut needs no answer, because no client can carry it out (CHAT-24).
+    """
     open_calls: list[str] = []
+    cut: list[str] = []
     caller = 0
     for index, message in enumerate(messages):
         if message.role == "tool":
+            if message.tool_call_id in cut:
+                cut.remove(message.tool_call_id)
+                continue
             if message.tool_call_id not in open_calls:
                 raise invalid_request(
                     "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'.",
@@ -276,7 +284,8 @@ def _check_pairing(messages: Sequence[Message]) -> None:
             continue
         if open_calls:
             raise _unanswered(open_calls, f"messages[{index}].role")
-        open_calls = [call.id for call in message.tool_calls]
+        cut = [call.id for call in message.tool_calls if is_cut(call.arguments)]
+        open_calls = [call.id for call in message.tool_calls if call.id not in cut]
         caller = index
     if open_calls:
         raise _unanswered(open_calls, f"messages[{caller}].tool_calls")

@@ -19,6 +19,7 @@ __all__ = [
     "check_parameters",
     "custom_arguments",
     "custom_tool",
+    "is_cut",
     "named_choice",
     "plain_choice",
     "wants_parallel",
@@ -54,6 +55,14 @@ def custom_tool(name: str, description: str | None, syntax: str | None, definiti
         custom=True,
         input_format=input_format,
     )
+
+
+def is_cut(arguments: str) -> bool:
+    """Return whether the arguments of an earlier call are no JSON object, because a limit cut the answer."""
+    try:
+        return not isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return True
 
 
 def custom_arguments(text: str) -> str:

@@ -27,7 +27,7 @@ from plumbline._generated.items import (
 from plumbline.protocols.common.fields import or_default, tag_of
 from plumbline.protocols.common.media import image_reference, joined_text, unread_part
 from plumbline.protocols.common.sealing import Sealer, UnsealError
-from plumbline.protocols.common.tool_choice import custom_arguments
+from plumbline.protocols.common.tool_choice import custom_arguments, is_cut
 from plumbline.protocols.responses.client_tools.history import (
     ClientCall,
     ClientOutput,
@@ -260,16 +260,26 @@ def _image(part: InputImageContent, where: str) -> MediaReference:
 
 
 def _check_pairing(items: Sequence[InputItem]) -> None:
-    """Check that outputs and calls pair up by `call_id`, with any items between them (TOOL-11, TOOL-12)."""
-    calls: dict[str, None] = {}
+    """Check that outputs and calls pair up by `call_id`, with any items between them (TOOL-11, TOOL-12).
+
+    A call that a limit cut needs no output, because no client can carry it out (CHAT-24).
+    """
+    calls: dict[str, bool] = {}
     for item in items:
         if isinstance(item, _CALL):
-            calls[str(item.call_id)] = None
+            calls[str(item.call_id)] = _is_cut(item)
         elif isinstance(item, _OUTPUT):
             if item.call_id not in calls:
                 raise invalid_request(
                     f"No tool call found for function call output with call_id {item.call_id}.", "input"
                 )
             del calls[str(item.call_id)]
-    if calls:
-        raise invalid_request(f"No tool output found for function call {next(iter(calls))}.", "input")
+    missing = next((call_id for call_id, cut in calls.items() if not cut), None)
+    if missing is not None:
+        raise invalid_request(f"No tool output found for function call {missing}.", "input")
+
+
+def _is_cut(call: Any) -> bool:
+    return getattr(call, "status", None) == "incomplete" or (
+        isinstance(call, FunctionToolCall) and is_cut(call.arguments)
+    )

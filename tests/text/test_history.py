@@ -1,0 +1,68 @@
+"""Law: a call that a limit cut can be sent back, and every template shows what can be read of it (CHAT-24)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.about import about
+from support.models import byte_level
+
+from plumbline.dialects.streams.json_stream import readable_object
+from plumbline.text.render import Renderer
+from plumbline.text.templates.template import ChatTemplate, TemplateError
+from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
+
+TOKENIZER = byte_level()
+TEMPLATES = sorted((Path(__file__).parent / "templates").glob("*.jinja"))
+WHOLE = '{"city": "Zurich", "days": [1, {"a": "b"}]}'
+TOOL = Tool(name="get_weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
+
+
+def rendered(template: ChatTemplate, arguments: str) -> str:
+    messages = (
+        Message(role="user", content="Hi"),
+        Message(role="assistant", content="", tool_calls=(ToolCall("abcdefghi", "get_weather", arguments),)),
+        Message(role="tool", content="cut", tool_call_id="abcdefghi", name="get_weather"),
+        Message(role="user", content="Go on."),
+    )
+    return Renderer(TOKENIZER, template).text(ChatPrompt(messages=messages, tools=(TOOL,)))
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=[path.stem for path in TEMPLATES])
+def test_every_template_shows_what_can_be_read_of_a_cut_call(path: Path) -> None:
+    template = ChatTemplate(path.read_text("utf-8"))
+    try:
+        whole = rendered(template, WHOLE)
+    except TemplateError:
+        return  # It has no calls, or other conversations.
+    for size in (4, 18, 34):
+        with about(WHOLE[:size]):
+            shown = rendered(template, WHOLE[:size])
+            for text in ("city", "Zur", "Zurich", "days"):
+                assert text not in WHOLE[:size] or text not in whole or text in shown
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(arguments=st.dictionaries(st.text(max_size=4), _values, max_size=3), place=st.floats(0, 1))
+def test_what_can_be_read_of_cut_arguments_is_an_object_with_the_members_before_the_cut(
+    arguments: dict[str, object], place: float
+) -> None:
+    text = json.dumps(arguments)
+    cut = text[: 1 + int(place * (len(text) - 1))]
+    found = json.loads(readable_object(cut))
+    assert [*found] == [*arguments][: len(found)] or (
+        len(found) and [*found][:-1] == [*arguments][: len(found) - 1]
+    )
+    for name in [*found][:-1]:
+        assert found[name] == arguments[name]
+    assert json.loads(readable_object(text)) == arguments
