@@ -57,7 +57,7 @@ DIALECTS = [tool for tool in dict.fromkeys(TOOL_DIALECTS.values()) if not tool.m
 def read(tool: ToolDialect, text: str, reason: FinishReason = "stop") -> Folded:
     """The message, which does not depend on how the text was cut."""
     found = []
-    for sizes in ([len(text)], [1], [3, 7, 2], [16]):
+    for sizes in ([len(text)], [1], [3, 7]):
         parser = Dialect(tool, None).parser(tools=TOOLS)
         events = [event for piece in cut(text, sizes) for event in parser.push(TextDelta(piece))]
         found.append(fold([*events, *parser.finish(reason)]))
@@ -208,6 +208,11 @@ def tags(tool: ToolDialect) -> Defects:
                 yield shape, text.replace(f"{written}{key}", written + shape.format(key)), meant(PARIS)
             named = text.replace(f"{written}{key}>", f'{written[:-1]} name="{key}">')
             yield "an attribute", named, meant(PARIS)
+    if tag.value_open:
+        yield "no beginning of a value", text.replace(tag.value_open, "", 1), meant(PARIS)
+    if not tag.open and not tag.opened:
+        yield "no beginning of a name", text.replace(tag.newline + tag.key, "", 1), meant(PARIS)
+        yield "a space for it", text.replace(tag.newline + tag.key, " ", 1), meant(PARIS)
     begun = tag.write(Call("get", "{}")).removesuffix(tag.close)
     yield "JSON for the parameters", around(section, f"{begun}{PARIS.arguments}{tag.close}"), meant(PARIS)
 
@@ -255,6 +260,8 @@ def braces(tool: ToolDialect) -> Defects:
         yield inside, around(section, f"call:get{{{inside}}}"), [("get", value)]
     for start in ("get", ":get", "call: get", "call:get "):
         yield start, around(section, f"{start}{{days:3}}"), [("get", {"days": 3})]
+    yield "no comma", around(section, f"call:get{{city:{q}Paris{q}days:3}}"), meant(PARIS)
+    yield "a namespace", around(section, "call:ns:get{days:3}"), [("get", {"days": 3})]
     yield "no brace", around(section, "call:get{days:3"), [("get", {"days": 3})]
 
 
@@ -282,6 +289,10 @@ def test_a_call_that_is_nearly_right_is_read_as_it_is_meant(tool: ToolDialect) -
         ("deepseek_v4", '<｜DSML｜invoke name="ping">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'),
         ("minimax_m2", '<invoke name="ping">\n</invoke>'),
         ("gemma4", "<|tool_call>ping{}<tool_call|>"),
+        (
+            "kimi_k2",
+            "<|tool_call_begin|>functions_ping_1<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        ),
         ("kimi_k2", "<|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}<|tool_call_end|>"),
     ],
 )
@@ -305,7 +316,7 @@ def test_of_a_call_that_the_limit_cuts_nothing_is_text(tool: ToolDialect) -> Non
     text = render_calls(
         [Call("get", '{"city": "Par\\"is", "tags": ["a", "b"], "days": 3}')], tool.sections[0]
     )
-    for size in range(len(text) - 1, len(text) // 3, -3):
+    for size in range(len(text) - 1, len(text) // 3, -13):
         with about(text[:size]):
             message = read(tool, text[:size], "length")
             assert tool.sections[0].starts or not message.content or tool.name == "generic_json"

@@ -185,8 +185,8 @@ class BraceReader:
                 depth -= 1
                 pos += 1
                 continue
-            if char != ",":
-                return False
+            if char != ",":  # A comma may be missing before a parameter of the tool.
+                return depth == len(stack) and bool(names) and _key_follows(text, pos, end, names)
             pos = _skipped(text, pos + 1, end)
             if pos >= end:
                 return None
@@ -294,6 +294,8 @@ class BraceReader:
             return False
         char = yield from cursor.peek()
         missing = not cursor.cut if not char else (yield from cursor.look_for(ends)) is not None
+        if bracket == "}" and (char.isalpha() or char == "_"):
+            return False  # A comma is missing.
         if not missing:
             yield from cursor.expect(bracket)
         return True

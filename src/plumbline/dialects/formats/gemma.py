@@ -57,6 +57,9 @@ class BracedCall(CallFormat, frozen=True, kw_only=True):
         if cursor.has_space():
             yield from cursor.space()
         name = yield from cursor.run(_NAME, 256)
+        while (yield from cursor.take(":")):  # A namespace before the name.
+            rest = yield from cursor.run(_NAME, 256)
+            name = rest if rest in call.schemas else f"{name}:{rest}"
         if cursor.has_space():
             yield from cursor.space()
         if not name or (yield from cursor.peek()) != "{":

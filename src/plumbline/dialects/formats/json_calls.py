@@ -15,6 +15,7 @@ from plumbline.dialects.streams.json_stream import json_string, json_value, read
 __all__ = ["JsonCall", "KeyedJson", "NamedJson", "numbered"]
 
 _FURTHER_KEYS = ("type", "id", "index", "call_id")
+_OTHER_ID = re.compile(r"functions[._](.+)[_:][0-9]+")
 _WRAPPERS = ("function", "function_call", "tool_call", "tool")
 """Keys of an object with the name and the arguments, or of the name."""
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
@@ -286,7 +287,10 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
         if not name:
             cursor.fail("expected the name of a tool")
         if self.numbered:
+            other = _OTHER_ID.fullmatch(name)  # As clients hand ids back that they clean up.
             name = re.sub(r"^functions\.|:[0-9]+$", "", name)
+            if other is not None and name not in call.schemas and other[1] in call.schemas:
+                name = other[1]
         if cursor.has_space():
             yield from cursor.space()
         if self.id_marker is not None and (yield from cursor.take(self.id_marker)):

@@ -62,6 +62,8 @@ class TagReader:
         self._elements = NO_MARKERS
         """Elements with the names of parameters, which some models write in the place of parameters."""
         self._element_end = ""
+        self._first = ""
+        """The name of the first parameter, if it came without its opening tag."""
 
     def read(self) -> Steps[None]:
         """Read the call."""
@@ -128,12 +130,37 @@ class TagReader:
                 cursor.fail(f"expected {tags.opened!r}")
         if tags.name_ends:
             yield from cursor.space()
+            glued = yield from self._glued(name)
+            if glued:
+                return glued
             if (yield from cursor.look_for(finder(*tags.name_ends, "{", _element(tags.key)))) is None:
                 cursor.fail(f"expected {tags.key!r}")
         if tags.doubled and name not in self._call.schemas:
             namespace, _, rest = name.partition(".")
             name = rest if rest == namespace else name
         return name
+
+    def _glued(self, name: str) -> Steps[str]:
+        """Return the tool of a name that the first parameter's name follows without its opening tag, else nothing."""
+        tags, cursor = self._tags, self._cursor
+        word = "" if tags.open else (yield from cursor.run(_NAME, 256))
+        if (tags.open or tags.key_end in tags.name_ends) or (
+            yield from cursor.look_for(finder(tags.key_end))
+        ) is None:
+            return self._failed_word(word)
+        for tool, schema in self._call.schemas.items():
+            rest = word or name.removeprefix(tool)
+            known = schema.get("properties")
+            if name in (tool, tool + rest) and isinstance(known, Mapping) and rest in known:
+                self._first = rest
+                return tool
+        return self._failed_word(word)
+
+    def _failed_word(self, word: str) -> str:
+        """Check that no word follows the name."""
+        if word:
+            self._cursor.fail("expected a parameter")
+        return ""
 
     def _skip_ends(self) -> Steps[None]:
         """Skip white space, and ends of values where no value is."""
@@ -167,7 +194,11 @@ class TagReader:
         """Read the name of a parameter, and the type that the model writes for it; None if no parameter comes."""
         tags, cursor = self._tags, self._cursor
         text, valued = "", False
-        if (yield from cursor.take(tags.key)) or (
+        first, self._first = self._first, ""
+        if first:  # Its opening tag is missing.
+            yield from cursor.expect(tags.key_end)
+            text, quotes = first, False
+        elif (yield from cursor.take(tags.key)) or (
             tags.other_key and (yield from cursor.take(tags.other_key))
         ):
             yield from cursor.space()
@@ -195,7 +226,7 @@ class TagReader:
                 kind, _ = yield from cursor.collect(finder(tags.type_close))
         if tags.value_open and not valued:
             yield from cursor.space()
-            yield from cursor.expect(tags.value_open)
+            yield from cursor.take(tags.value_open)  # Some models leave it out.
         key, _, attribute = text.partition('"') if quotes else (text.strip().strip("\"'"), "", "")
         if tags.typed and attribute.strip('" '):
             yes = "true" if tags.typed == "string" else "string"
@@ -333,7 +364,7 @@ class TagReader:
         yield from cursor.collect(finder(tags.key_end.lstrip('"')))
         if tags.value_open:
             yield from cursor.space()
-            yield from cursor.expect(tags.value_open)
+            yield from cursor.take(tags.value_open)
         if tags.wrapped:
             write("\n", cursor.offset)
         return name
