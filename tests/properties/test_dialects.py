@@ -350,7 +350,9 @@ def test_unread_text_stays_short() -> None:
         written = dialect.write(Utterance((*parts, long.strip()), reasoning))
         for text in (written, *(marker[:-1] * 100 for marker in dialect.markers)):
             parser = dialect.parser()
-            longest = max(max(map(len, dialect.markers), default=0), 8 if dialect.tool is None else LOOK_AHEAD)
+            longest = max(
+                max(map(len, dialect.markers), default=0), 8 if dialect.tool is None else LOOK_AHEAD
+            )
             for piece in cut(text, [3]):
                 parser.push(TextDelta(piece))
                 unparsed = len(parser._cursor.text) - parser._cursor.pos

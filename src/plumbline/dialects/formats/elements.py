@@ -21,7 +21,8 @@ from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json
 
 __all__ = ["ElementCall"]
 
-_NAME = re.compile(r"[^\s<>\"']+")
+_NAME = re.compile(r"[^\s<>\"'\u201c\u201d]+")
+_QUOTES = re.compile(r"[\"'\u201c\u201d]*")
 _TAG = re.compile(r"[^\s<>/]+")
 _NESTING = frozenset(("array", "object"))
 _PLAIN = ("integer", "number", "boolean", "null")
@@ -43,6 +44,8 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
 
     tag: str
     """The marker before each tag. No text can contain it."""
+    begun: bool = False
+    """The marker of the section is the beginning of the call."""
 
     @property
     def argument_syntax(self) -> ArgumentSyntax:
@@ -56,8 +59,8 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
 
     @property
     def begins(self) -> str:
-        """What every call begins with."""
-        return f"{self.tag}<invoke"
+        """What every call begins with; empty if the marker of the section is that."""
+        return "" if self.begun else f"{self.tag}<invoke"
 
     @property
     def forbidden(self) -> tuple[str, ...]:
@@ -66,9 +69,14 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call."""
-        yield from cursor.expect(f'{self.tag}<invoke name="')
+        if not self.begun:
+            yield from cursor.expect(f"{self.tag}<invoke")
+        yield from cursor.space()
+        yield from cursor.expect("name=")
+        yield from cursor.run(_QUOTES, 1)
         name = yield from cursor.run(_NAME, 256)
-        yield from cursor.expect('">')
+        yield from cursor.run(_QUOTES, 1)
+        yield from cursor.expect(">")
         call.begin(name)
         root = call.schemas.get(name, {})
         keys: set[str] = set()
@@ -89,14 +97,14 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
 
     def write(self, call: Call) -> str:
         """Write the call."""
-        lines = [f'{self.tag}<invoke name="{call.name}">']
+        lines = [f'{self.begins} name="{call.name}">']
         lines += [self._encoded(key, value) for key, value in json.loads(call.arguments).items()]
         return "\n".join([*lines, f"{self.tag}</invoke>"])
 
     def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
         """Return a call of this tool, with its parameters in the order of the schema, each under its schema."""
         required = schema.get("required") or ()
-        parts = [grammar.literal(f'{self.tag}<invoke name="{name}">\n')]
+        parts = [grammar.literal(f'{self.begins} name="{name}">\n')]
         for key, value in (schema.get("properties") or {}).items():
             one = grammar.sequence([self._one(grammar, key, value, schema, 1), grammar.literal("\n")])
             parts.append(one if key in required else grammar.optional(one))

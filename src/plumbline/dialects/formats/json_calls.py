@@ -280,17 +280,7 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
             yield from cursor.expect(self.prefix)
             if cursor.has_space():
                 yield from cursor.space()
-        name = yield from cursor.run(_NAME, 512)
-        call_id: str | None = None
-        if self.after_id and (yield from cursor.take(self.after_id)):
-            call_id, name = name, (yield from cursor.run(_NAME, 512))
-        if not name:
-            cursor.fail("expected the name of a tool")
-        if self.numbered:
-            other = _OTHER_ID.fullmatch(name)  # As clients hand ids back that they clean up.
-            name = re.sub(r"^functions\.|:[0-9]+$", "", name)
-            if other is not None and name not in call.schemas and other[1] in call.schemas:
-                name = other[1]
+        name, call_id = yield from self._name(cursor, call)
         if cursor.has_space():
             yield from cursor.space()
         if self.id_marker is not None and (yield from cursor.take(self.id_marker)):
@@ -317,6 +307,21 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
             if cursor.has_space():
                 yield from cursor.space()
             yield from cursor.take(self.suffix.strip())
+
+    def _name(self, cursor: Cursor, call: CallSink) -> Steps[tuple[str, str | None]]:
+        """Read the name of the tool, and the id before it, if there is one."""
+        name = yield from cursor.run(_NAME, 512)
+        call_id: str | None = None
+        if self.after_id and (yield from cursor.take(self.after_id)):
+            call_id, name = name, (yield from cursor.run(_NAME, 512))
+        if not name:
+            cursor.fail("expected the name of a tool")
+        if self.numbered:
+            other = _OTHER_ID.fullmatch(name)  # As clients hand ids back that they clean up.
+            name = re.sub(r"^functions\.|:[0-9]+$", "", name)
+            if other is not None and name not in call.schemas and other[1] in call.schemas:
+                name = other[1]
+        return name, call_id
 
     def _ends(self, call: CallSink) -> Finder:
         """Return what may follow the arguments."""

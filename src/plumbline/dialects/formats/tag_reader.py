@@ -56,7 +56,9 @@ class TagReader:
         self._after_call = finder(*call.ends.markers, *((close,) if close else ()))
         self._after_value = finder(*self._parts.markers, *self._after_call.markers)
         cut_end = tag.end[:-1] if tag.end.endswith(">") and len(tag.end) > 4 else ""
-        self._ends = finder(tag.end, cut_end, close, *call.ends.markers)
+        early = (close, *call.ends.markers)
+        lines = (f"\n{marker}" for marker in early if marker and tag.newline and not tag.wrapped)
+        self._ends = finder(tag.end, cut_end, *early, *lines)
         self._cut_end = cut_end
         self._parameters = Parameters(())
         self._elements = NO_MARKERS
@@ -290,7 +292,7 @@ class TagReader:
         if marker in (tags.end, self._cut_end):
             ended = yield from self._goes_on(len(marker), self._after_value)
             read = ended
-        elif marker == tags.close:
+        elif marker.lstrip() == tags.close:
             ended = yield from self._goes_on(len(marker), self._call.ends)
             read = False
         else:  # The end of the section, where the call has none of its own.
