@@ -73,8 +73,10 @@ def call(name: str, value: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {{"a": {value}}}}}\n</tool_call>'
 
 
-@pytest.mark.parametrize("unsupported", [UNHELD, UNREAD])
-def test_a_tool_is_relaxed_alone_with_a_warning(unsupported: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("unsupported", "left_out"), [(UNHELD, "bad#/properties/a/not"), (UNREAD, "bad#")]
+)
+def test_a_tool_is_relaxed_alone_and_named(unsupported: dict[str, Any], left_out: str) -> None:
     """What one tool asks for and cannot have takes nothing from the others, whichever stands first."""
     tools = (Tool(name="good", parameters=HELD), Tool(name="bad", parameters=unsupported), Tool(name="free"))
     for order in itertools.permutations(tools):
@@ -84,8 +86,10 @@ def test_a_tool_is_relaxed_alone_with_a_warning(unsupported: dict[str, Any]) -> 
         assert not accepts(constraint.grammar, call("good", "4"))
         assert accepts(constraint.grammar, call("bad", "4"))
         assert not accepts(constraint.grammar, call("bad", '"x"'))
-        assert len(constraint.warnings) == 1
-        assert constraint.warnings[0].startswith("only the names and types of the parameters of bad ")
+        assert constraint.unenforced == (left_out,)
+        assert len(constraint.warnings) == (left_out == "bad#")
+        for warning in constraint.warnings:
+            assert warning.startswith("only the names and types of the parameters of bad ")
 
 
 def test_an_enforced_schema_gives_no_warning() -> None:
@@ -195,7 +199,7 @@ def test_a_listed_text_inside_json_is_enforced() -> None:
 def test_the_search_for_unsupported_tools_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request with many tools that compile slowly costs a bounded time; those not tried give way."""
     monkeypatch.setattr("plumbline.structured_output.constraints._SEARCH_TIME", -1.0)
-    constraint = compiled_constraint(Tool(name="good", parameters=HELD), Tool(name="bad", parameters=UNHELD))
+    constraint = compiled_constraint(Tool(name="good", parameters=HELD), Tool(name="bad", parameters=UNREAD))
     assert constraint.grammar is not None
     assert accepts(constraint.grammar, call("bad", "4"))
     assert not accepts(constraint.grammar, call("bad", '"x"'))
@@ -203,15 +207,33 @@ def test_the_search_for_unsupported_tools_ends(monkeypatch: pytest.MonkeyPatch) 
     assert all("no time" in warning for warning in constraint.warnings)
 
 
-def test_strict_tools_and_text_constraints_are_never_relaxed() -> None:
+def test_what_is_strict_is_never_relaxed() -> None:
     strict = Tool(name="bad", parameters=UNHELD, strict=True)
     for tools in ((strict,), (Tool(name="other", parameters=UNHELD), strict)):
         with pytest.raises(ConstraintError) as caught:
             compiled_constraint(*tools)
         assert caught.value.tool == "bad"
     with pytest.raises(ConstraintError) as caught:
-        compiled_constraint(Tool(name="good", parameters=HELD), form=JsonFormat(UNHELD))
+        compiled_constraint(Tool(name="good", parameters=HELD), form=JsonFormat(UNHELD, strict=True))
     assert caught.value.tool is None
+    constraint = compiled_constraint(Tool(name="good", parameters=HELD), form=JsonFormat(UNHELD))
+    assert constraint.unenforced == ("#/properties/a/not",)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_branches_that_may_overlap_are_alternatives_unless_strict(strict: bool) -> None:
+    """Only the engine finds out whether branches overlap, so the grammar is composed a second time."""
+    schema = {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer", "maximum": 5}]}
+    if strict:
+        with pytest.raises(ConstraintError, match="'oneOf'"):
+            compiled_constraint(form=JsonFormat(schema, strict=True))
+        return
+    constraint = compiled_constraint(form=JsonFormat(schema))
+    assert constraint.grammar is not None
+    assert constraint.unenforced == ("#/oneOf",)
+    assert accepts(constraint.grammar, "7")
+    apart = compiled_constraint(form=JsonFormat({"oneOf": [{"type": "integer"}, {"type": "string"}]}))
+    assert apart.unenforced == ()
 
 
 def test_an_engine_without_grammars_is_not_asked_to_compile() -> None:

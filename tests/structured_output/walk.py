@@ -82,13 +82,19 @@ def matcher(grammar: str) -> Matcher:
 
 def grammar_of(schema: Any) -> str | None:
     """The grammar of a schema; None if it is refused, by us or by the grammar engine."""
+    return grammar_and_notes(schema)[0]
+
+
+def grammar_and_notes(schema: Any, *, relaxed: bool = False) -> tuple[str | None, list[str]]:
+    """The grammar of a schema, or None, and the places of keywords that it does not enforce."""
     built = builder()
     try:
-        grammar = built.build(built.json(schema))
+        with built.relaxing(relaxed):
+            grammar = built.build(built.json(schema))
         matcher(grammar)
     except (ConstraintError, GrammarError):
-        return None
-    return grammar
+        return None, []
+    return grammar, list(built.notes)
 
 
 def accepts(grammar: str, text: str, *, cut: int = 0) -> bool:

@@ -241,9 +241,10 @@ def _constrained_text(builder: GrammarBuilder, output_format: OutputFormat, begu
         ConstraintError: the constraint cannot be enforced, or a choice begins like a call.
     """
     match output_format:
-        case JsonFormat(schema=schema):
+        case JsonFormat(schema=schema, strict=strict):
             # `json_object` requires an object with any members (SO-02).
-            return builder.json({"type": "object"} if schema is None else schema)
+            with builder.relaxing(not strict):  # SO-01 is about strict schemas.
+                return builder.json({"type": "object"} if schema is None else schema)
         case RegexFormat(pattern=pattern):
             return builder.regex(pattern, begun)
         case ChoiceFormat(choices=choices):

@@ -39,6 +39,9 @@ class Constraint(msgspec.Struct, frozen=True):
     """The part of an answer that is constrained text and is not parsed for markup."""
     warnings: tuple[str, ...] = ()
     """Log lines about tools without `strict` whose schema is not fully enforced, with the reason."""
+    unenforced: tuple[str, ...] = ()
+    """The places of keywords that are not enforced, such as `#/properties/a/format` of the text's schema or
+    `get_weather#/properties/day/format` of a tool's; `get_weather#` means that only its names and types are."""
 
 
 class ConstraintCompiler:
@@ -77,11 +80,15 @@ class ConstraintCompiler:
                 "cannot be constrained. Turn thinking off, or serve the model with a parser that separates it."
             )
         relaxed: dict[str, str] = {}
+        overlapping = False
         deadline = time.monotonic() + _SEARCH_TIME
         while True:
             try:
-                grammar = await self._compiled(turn, syntax, frame, relaxed)
+                grammar, notes = await self._compiled(turn, syntax, frame, relaxed, overlapping=overlapping)
             except ConstraintError as error:
+                if "'oneOf'" in str(error) and not overlapping:
+                    overlapping = True  # Once more, with what may be relaxed.
+                    continue
                 unsupported = await self._unsupported(turn, syntax, relaxed, deadline)
                 if not unsupported:
                     raise ConstraintError(
@@ -93,33 +100,44 @@ class ConstraintCompiler:
                     turn.output_format, _tools(turn), turn.tool_choice, syntax, frame.thinking
                 )
                 warnings = [_warning(name, reason) for name, reason in relaxed.items()]
+                unenforced = [*(f"{name}#" for name in relaxed), *notes]
                 if grammar is not None:
-                    warnings += await asyncio.to_thread(self._left_out, turn, syntax, relaxed)
-                return Constraint(grammar, unparsed, tuple(warnings))
+                    left_out = await asyncio.to_thread(self._left_out, turn, syntax, relaxed)
+                    warnings += left_out.values()
+                    unenforced += [f"{name}#" for name in left_out]
+                return Constraint(grammar, unparsed, tuple(warnings), tuple(unenforced))
 
-    def _left_out(self, turn: Turn, syntax: AnswerSyntax, relaxed: Collection[str]) -> list[str]:
-        """Return warnings about what the call format cannot enforce for tools without `strict`."""
+    def _left_out(self, turn: Turn, syntax: AnswerSyntax, relaxed: Collection[str]) -> dict[str, str]:
+        """Return warnings about what the call format cannot enforce, by the names of tools without `strict`."""
         if syntax.calls is None:
-            return []
+            return {}
         call_format = syntax.calls.sections[0].call_format
-        found: list[str] = []
+        found: dict[str, str] = {}
         for tool in _may_be_relaxed(turn, relaxed):
             reason = unsupported_reason(call_format, tool.parameters or {})
             if reason is not None:
-                found.append(f"the parameters of {tool.name} are not fully enforced: {reason}")
+                found[tool.name] = f"the parameters of {tool.name} are not fully enforced: {reason}"
         return found
 
     async def _compiled(
-        self, turn: Turn, syntax: AnswerSyntax, frame: AnswerFrame, relaxed: Collection[str]
-    ) -> str | None:
-        """Return the grammar of the answer after the engine has compiled it.
+        self,
+        turn: Turn,
+        syntax: AnswerSyntax,
+        frame: AnswerFrame,
+        relaxed: Collection[str],
+        *,
+        overlapping: bool,
+    ) -> tuple[str | None, Collection[str]]:
+        """Return the grammar of the answer after the engine has compiled it, and what it does not enforce.
 
         Raises:
             ConstraintError: the grammar cannot be enforced.
         """
+        builder = self._builder()
+        builder.overlapping = overlapping
         grammar = await asyncio.to_thread(
             compose,
-            GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids),
+            builder,
             output_format=turn.output_format,
             tools=_tools(turn),
             choice=turn.tool_choice,
@@ -128,17 +146,20 @@ class ConstraintCompiler:
             relaxed=relaxed,
         )
         if grammar is None or (is_best_effort(turn) and turn.sampling.allowed_token_ids is not None):
-            return None  # Engines accept no grammar with allowed_token_ids, which the client has requested.
+            return None, ()  # Engines accept no grammar with allowed_token_ids, which the client has requested.
         info = self._engine.info
         reason: str | None = f"The engine of this server ({info.name}) does not support structured output."
         if "grammar" in info.features:
             reason = await self._refusal(grammar)
         if reason is not None and is_best_effort(turn):
-            return None
+            return None, ()
         if reason is not None:
             raise ConstraintError(reason)
         await self._check_reachable(turn, syntax)
-        return grammar
+        return grammar, builder.notes
+
+    def _builder(self) -> GrammarBuilder:
+        return GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids)
 
     async def _check_reachable(self, turn: Turn, syntax: AnswerSyntax) -> None:
         """Check that a text constraint combined with tools allows a text that does not begin like a call.
@@ -146,7 +167,7 @@ class ConstraintCompiler:
         Raises:
             ConstraintError: it allows no such text, so only calls would be possible.
         """
-        builder = GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids)
+        builder = self._builder()
         text = text_besides_calls(builder, turn.output_format, _tools(turn), turn.tool_choice, syntax)
         if text is not None and await self._refusal(text) is not None:
             raise ConstraintError(
@@ -185,9 +206,11 @@ class ConstraintCompiler:
     async def _alone(self, tool: Tool, syntax: AnswerSyntax) -> str | None:
         """Return the reason why calls of this tool alone cannot be enforced; None if they can."""
         try:
+            builder = self._builder()
+            builder.overlapping = True
             grammar = await asyncio.to_thread(
                 compose,
-                GrammarBuilder(self._tokenizer.added, self._tokenizer.special_ids),
+                builder,
                 tools=(tool,),
                 choice=ToolChoice(mode="required", parallel=False),
                 syntax=syntax,

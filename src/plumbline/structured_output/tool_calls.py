@@ -7,12 +7,14 @@ from typing import Any, Literal
 
 from plumbline.dialects.parsers.render import section_opening
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
-from plumbline.dialects.spec.call_format import CallFormat
+from plumbline.dialects.spec.call_format import ArgumentSyntax, CallFormat
 from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.structured_output.grammar.builder import GrammarBuilder
+from plumbline.structured_output.grammar.ecma_regex import TEXT_FORMATS
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.json_schema import check_shape
 from plumbline.structured_output.grammar.raw_string import INPUT_CONSTRAINT
+from plumbline.structured_output.grammar.references import subschemas
 from plumbline.structured_output.markup_schema import check_listed_texts, markup_schema
 from plumbline.structured_output.parameter_names import with_readable_names
 from plumbline.turn import Tool
@@ -158,12 +160,17 @@ def _call(
         try:
             full = tool.strict is True or tool.name not in relaxed
             schema = _schema(tool, relaxed=not full)
+            strict = tool.strict is True
+            as_markup = section.call_format.argument_syntax is not ArgumentSyntax.JSON
             if full and tool.parameters and not tool.custom:
-                check_shape(tool.parameters)
-                schema = _matchable(section.call_format, schema, strict=tool.strict is True)
+                schema = {**check_shape(tool.parameters), "type": "object"}
+                if as_markup:
+                    builder.notes |= dict.fromkeys(f"{tool.name}{place}" for place in _annotations(schema))
+                schema = _matchable(section.call_format, schema, strict=strict)
             elif not tool.custom:
                 schema = with_readable_names(section.call_format, schema)
-            with builder.literals(before=before, as_json=as_json):
+            of = None if as_markup or not full else tool.name
+            with builder.literals(before=before, as_json=as_json), builder.relaxing(not strict, of):
                 found.append(section.call_format.grammar(builder, tool.name, schema))
         except ConstraintError as error:
             raise ConstraintError(str(error), tool=tool.name) from error
@@ -175,6 +182,19 @@ def _call(
             )
             raise ConstraintError(reason, tool=tool.name) from None
     return builder.choice(found)
+
+
+def _annotations(schema: Mapping[str, Any]) -> list[str]:
+    """Return the places of the formats in parameters that are not enforced in unquoted texts."""
+    found: list[str] = []
+    left: list[tuple[str, Any]] = [("#", schema)]
+    while left:
+        where, part = left.pop()
+        if isinstance(part, Mapping):
+            if "format" in part and part["format"] not in TEXT_FORMATS:
+                found.append(f"{where}/format")
+            left.extend((f"{where}/{step}", one) for step, one in subschemas(part))
+    return sorted(found)
 
 
 def _matchable(call_format: CallFormat, schema: Mapping[str, Any], *, strict: bool) -> Mapping[str, Any]:

@@ -295,6 +295,8 @@ def _sentence(error: str) -> str:
     if error.startswith("panic"):
         _log.error("the grammar engine failed: %s", error)
         return "It could not be compiled."
+    if "oneOf constraints are not supported" in error:
+        return "The branches of a 'oneOf' may overlap, which cannot be enforced; use 'anyOf'."
     shown = error.split("\n   1 | ")[0].split("\n<")[0]
     reason = _REGEX_REASON.search(shown)
     pattern = _REGEX_PATTERN.search(shown)

@@ -48,6 +48,32 @@ class GrammarBuilder:
         self._sequences = 0
         self._before = ""
         self._as_json = False
+        self._relaxed: bool | None = None
+        self._of: str | None = ""
+        self.overlapping = False
+        """Enforce `oneOf` of relaxed schemas as `anyOf`, because the engine cannot tell the branches apart."""
+        self.notes: dict[str, None] = {}
+        """The places of keywords that are not enforced, such as `#/properties/a/format`; those of the parameters of a
+        tool begin with its name."""
+
+    @contextmanager
+    def relaxing(self, relaxed: bool, of: str | None = "") -> Iterator[None]:
+        """Set whether the JSON Schemas of a `with` block may be enforced in part.
+
+        Args:
+            relaxed: leave out the keywords that cannot be enforced, and note it.
+            of: what the notes begin with; None for schemas that are parts of another, whose places say nothing.
+        """
+        self._relaxed, self._of = relaxed, of
+        try:
+            yield
+        finally:
+            self._relaxed, self._of = None, ""
+
+    def note(self, place: str) -> None:
+        """Note that a keyword of the schemas of this block is not enforced."""
+        if self._of is not None:
+            self.notes[f"{self._of}{place}"] = None
 
     def literal(self, text: str) -> str:
         """Match exactly this text; control tokens in it match as tokens."""
@@ -87,7 +113,11 @@ class GrammarBuilder:
                 if constraint is not None:  # The arguments of a custom tool.
                     before = self._rule("BEFORE", '/\\{"input": ?/')
                     return self.sequence([before, self._quoted_input(constraint), '"}"'])
-        return self._rule("json", f"%json {json.dumps(checked(schema))}")
+        relaxed, notes = self._relaxed is True, list[str]()
+        found = checked(schema, relaxed=relaxed, overlapping=relaxed and self.overlapping, notes=notes)
+        for place in notes:
+            self.note(place)
+        return self._rule("json", f"%json {json.dumps(found)}")
 
     def raw_string(
         self,

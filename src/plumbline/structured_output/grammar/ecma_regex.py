@@ -10,7 +10,16 @@ import re
 
 from plumbline.structured_output.grammar.errors import ConstraintError
 
-__all__ = ["FORMATS", "LENGTHS", "NOTED_FORMATS", "check_repetitions", "match_whole", "to_rust_regex"]
+__all__ = [
+    "ENGINE_FORMATS",
+    "FORMATS",
+    "LENGTHS",
+    "TEXT_FORMATS",
+    "assertions",
+    "check_repetitions",
+    "match_whole",
+    "to_rust_regex",
+]
 
 _SPACES = r"\t\n\x0B\x0C\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}"
 _OUTSIDE = {
@@ -99,6 +108,58 @@ def _branches(pattern: str) -> list[str]:
     return found
 
 
+def assertions(pattern: str) -> list[str]:
+    """Split a regex into several that must all match, so that none begins with a look-ahead.
+
+    Passwords (`^(?=.*[0-9])(?=.*[a-z]).{8,}$`) and pydantic's decimals (`^(?!^[-+.]*$)…`) begin with some. A negative one
+    is rewritten if it excludes the texts of one class of characters: then another character must occur.
+
+    >>> assertions("^(?=.*[0-9]).{8,}$")
+    ['^.{8,}$', '^(?:.*[0-9])']
+    """
+    if not pattern.startswith(("^(?=", "^(?!", "(?=", "(?!")) or len(_branches(pattern)) > 1:
+        return [pattern]
+    anchored = pattern.startswith("^")
+    rest, found = pattern.removeprefix("^"), []
+    while anchored and rest.startswith(("(?=", "(?!")):
+        end = _closing(rest)
+        inner = rest[3:end]
+        if rest.startswith("(?="):
+            found.append(f"^(?:{inner.removeprefix('^')})")
+        elif (excluded := _ONE_CLASS.fullmatch(inner)) is not None:
+            found.append(_complement(excluded[1]))
+        else:
+            break
+        rest = rest[end + 1 :]
+    return [f"^{rest}", *found] if found else [pattern]
+
+
+_ONE_CLASS = re.compile(r"\^?((?:\[(?!\^)(?:[^\\\]]|\\.)+\]|\\[sdw])\*|)\$")
+
+
+def _complement(repeated: str) -> str:
+    if not repeated:
+        return r"^(?:.|[\n\r\u2028\u2029])"
+    one = repeated.removesuffix("*")
+    return f"[^{one[1:-1]}]" if one.startswith("[") else f"[^{one}]"
+
+
+def _closing(text: str) -> int:
+    """Return where the group ends that a text begins with; its length if it does not end."""
+    depth, inside = 0, False
+    for match in _PIECE.finditer(text):
+        piece = match.group()
+        if inside:
+            inside = piece != "]"
+        elif piece in ("[", "[^"):
+            inside = True
+        elif piece in ("(", ")"):
+            depth += 1 if piece == "(" else -1
+            if not depth:
+                return match.start()
+    return len(text)
+
+
 def check_repetitions(pattern: str) -> None:
     """Check the bounds of counted repetitions, which are unfolded when masks are computed.
 
@@ -115,8 +176,6 @@ def _outside(piece: str, pattern: str) -> str:
 
 
 def _in_class(piece: str, pattern: str) -> str:
-    if piece in (r"\S", r"\D", r"\W"):
-        raise ConstraintError(f"The pattern {pattern[:80]!r} has {piece} inside a class.")
     if piece != r"\b":
         _check_escape(piece, pattern)
     # Inside a class, `[^` is two characters.
@@ -153,5 +212,14 @@ LENGTHS = {
 """Regexes for lengths of formats that the grammar engine does not bound: 64 characters before the `@`, 63 of a label,
 253 of a name (RFC 5321 section 4.5.3.1, RFC 1035 section 2.3.4)."""
 
-NOTED_FORMATS = frozenset(("binary", "directory-path", "file-path", "password", "path"))
-"""Formats of pydantic and OpenAPI that JSON Schema does not define. They do not restrict the characters of a text."""
+ENGINE_FORMATS = frozenset((*LENGTHS, "duration", "ipv4", "ipv6", "uri", "uuid"))
+"""Formats that the grammar engine enforces; `LENGTHS` adds to two of them."""
+
+_HEX = "[0-9a-fA-F]"
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+TEXT_FORMATS = {
+    **FORMATS,
+    "uuid": f"^{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
+    "ipv4": rf"^{_BYTE}(?:\.{_BYTE}){{3}}$",
+}
+"""Regexes of formats for unquoted texts and names, which the engine's formats do not apply to."""

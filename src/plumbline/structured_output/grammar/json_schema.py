@@ -12,13 +12,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import jsonschema_rs
 
-from plumbline.structured_output.grammar.ecma_regex import FORMATS, LENGTHS, NOTED_FORMATS, to_rust_regex
+from plumbline.structured_output.grammar.ecma_regex import to_rust_regex
 from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.keywords import Keywords
 from plumbline.structured_output.grammar.numbers import exact_numbers
+from plumbline.structured_output.grammar.references import LISTS, MAPS, SCHEMAS, pointed, with_pointers
 from plumbline.workers.panics import panics
 
 __all__ = ["MAX_DEPTH", "MAX_MEMBERS", "MAX_SIZE", "MAX_TEXT", "checked"]
@@ -35,6 +37,9 @@ MAX_MEMBERS = 500
 MAX_TEXT = 16 * 1024
 """Characters of one literal text: compile time grows with the square of its length."""
 
+_MOST_SCHEMAS = 20_000
+"""Schemas inside a schema, also after keywords are rewritten: `propertyNames` may repeat one for each name."""
+
 _LAYOUT = {
     "item_separator": ", ?",
     "key_separator": ": ?",
@@ -45,8 +50,20 @@ _LAYOUT = {
 }
 
 
-def checked(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
+def checked(
+    schema: Mapping[str, Any] | bool,
+    *,
+    relaxed: bool = False,
+    overlapping: bool = False,
+    notes: list[str] | None = None,
+) -> dict[str, Any]:
     """Return the schema for the grammar engine.
+
+    Args:
+        schema: the schema.
+        relaxed: leave out keywords that cannot be enforced instead of refusing them.
+        overlapping: enforce `oneOf` as `anyOf`.
+        notes: gets the JSON pointers of keywords that are not enforced: those that are left out, and formats.
 
     Raises:
         ConstraintError: the schema is invalid or too large, refers to another document, or cannot be enforced fully.
@@ -55,31 +72,62 @@ def checked(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
         raise ConstraintError("The schema is false: nothing satisfies it.")
     if schema is True:
         return {"x-guidance": _LAYOUT}
-    check_shape(schema)
-    walk = _Walk()
+    found_notes: list[str] = []
+    schema = check_shape(schema, found_notes)
+    walk = _Walk(schema, relaxed=relaxed, overlapping=overlapping, notes=found_notes)
     found = walk.schema(schema, "#")
     walk.check_references()
-    return {**exact_numbers(found), "x-guidance": _LAYOUT}
+    if notes is not None:
+        notes += [note for note in found_notes if note not in notes]
+    if found is False:
+        raise ConstraintError("The schema is false: nothing satisfies it.")
+    # The engine would read older drafts by their rules; they are translated.
+    found = {name: value for name, value in found.items() if name != "$schema"}
+    return {**exact_numbers(found), "x-guidance": {**_LAYOUT, **({"coerce_one_of": True} if overlapping else {})}}
 
 
-def check_shape(schema: Mapping[str, Any]) -> None:
+def check_shape(schema: Mapping[str, Any], notes: list[str] | None = None) -> Mapping[str, Any]:
     """Check the size of a schema and the values of its keywords.
 
+    Args:
+        schema: the schema.
+        notes: gets the pointer of an unknown `$schema`, which is read as the newest draft.
+
+    Returns:
+        The schema with its references as JSON pointers, and without identifiers.
+
     Raises:
-        ConstraintError: the schema is too large or invalid; the text names the place.
+        ConstraintError: the schema is too large or invalid, or a reference leads out of it; the text names the place.
     """
     _check_size(schema)
-    dialect = schema.get("$schema", _DIALECTS[0])
-    if not isinstance(dialect, str) or dialect.rstrip("#") not in _DIALECTS:
-        raise ConstraintError(
-            f"'#/$schema' is {str(dialect)[:80]!r}, which is not a draft of JSON Schema from 4 to 2020-12."
-        )
-    try:
-        with panics(ConstraintError, "The schema cannot be checked"):
-            jsonschema_rs.meta.validate(dict(schema))
-    except jsonschema_rs.ValidationError as error:
-        where = "/".join(("#", *map(str, error.instance_path)))
-        raise ConstraintError(f"'{where}' is not valid JSON Schema: {error.message[:200]}") from None
+    resolved = with_pointers(schema)
+    if resolved is not schema:
+        _check_size(resolved)
+    schema = resolved
+    named = schema.get("$schema")
+    dialect = _dialect(named)
+    if named is not None and dialect is None and notes is not None:
+        notes.append("#/$schema")
+    # Generators that leave `$schema` out write older drafts as well.
+    tried = _DIALECTS if named is None else (dialect or _DIALECTS[0],)
+    reason: ConstraintError | None = None
+    for one in tried:
+        try:
+            with panics(ConstraintError, "The schema cannot be checked"):
+                jsonschema_rs.meta.validate({**schema, "$schema": one})
+        except jsonschema_rs.ValidationError as error:
+            where = "/".join(("#", *map(str, error.instance_path)))
+            reason = reason or ConstraintError(f"'{where}' is not valid JSON Schema: {error.message[:200]}")
+        else:
+            return schema
+    assert reason is not None
+    raise reason from None
+
+
+def _dialect(named: Any) -> str | None:
+    """Return the draft of JSON Schema that `$schema` names; None if it names another language."""
+    text = str(named).rstrip("#").partition("://")[2].removesuffix("/")
+    return next((one for one in _DIALECTS if one.partition("://")[2] == text), None)
 
 
 def _check_size(schema: Any) -> None:
@@ -113,33 +161,42 @@ def _check_size(schema: Any) -> None:
 
 
 class _Walk:
-    """Check every subschema and translate its regexes.
+    """Rewrite every subschema for the engine, and translate its regexes.
 
     Only places where the standard allows schemas are visited: the same keywords in an `enum` or as property names are
     data. A reference to any other place is refused, because the schema there has not been checked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: Mapping[str, Any], *, relaxed: bool, overlapping: bool, notes: list[str]) -> None:
+        self._overlapping, self._notes = overlapping, notes
+        self._keywords = Keywords(root, relaxed=relaxed, notes=notes)
+        self._count = 0
         self._seen: set[str] = set()
         self._references: dict[str, str] = {}
 
     def schema(self, schema: Any, where: str) -> Any:
         """Return the translated subschema at this JSON pointer."""
+        self._count += 1
+        if self._count > _MOST_SCHEMAS:
+            raise ConstraintError(f"The schema contains more than {_MOST_SCHEMAS} schemas.")
         self._seen.add(where)
         if not isinstance(schema, Mapping):
             return schema
-        found = dict(schema)
-        for name, value in schema.items():
-            at = f"{where}/{_pointed(name)}"
-            if name in _SCHEMAS:
-                found[name] = self._listed(value, at) if isinstance(value, list) else self.schema(value, at)
-            elif name in _LISTS:
-                found[name] = self._listed(value, at)
-            elif name in _MAPS:
-                found[name] = {key: self.schema(item, f"{at}/{_pointed(key)}") for key, item in value.items()}
-            elif name in ("enum", "const"):
-                _check_writable(value, at)
-        self._check_keywords(found, where)
+        found = self._keywords.rewritten(dict(schema), where)
+        if isinstance(found, bool):
+            return found
+        self._check_values(found, where)
+        if self._overlapping and "oneOf" in found:
+            self._notes.append(f"{where}/oneOf")
+        for name, value in found.items():
+            at = f"{where}/{name}"
+            if name in LISTS:
+                found[name] = [self.schema(item, f"{at}/{index}") for index, item in enumerate(value)]
+            elif name in SCHEMAS:
+                found[name] = self.schema(value, at)
+            elif name in MAPS:
+                found[name] = {key: self.schema(item, f"{at}/{pointed(key)}") for key, item in value.items()}
+        _translate(found)
         return found
 
     def check_references(self) -> None:
@@ -150,49 +207,26 @@ class _Walk:
                     f"'{where}/$ref' does not point to a schema in this document ({reference[:80]})."
                 )
 
-    def _listed(self, schemas: list[Any], where: str) -> list[Any]:
-        return [self.schema(item, f"{where}/{index}") for index, item in enumerate(schemas)]
-
-    def _check_keywords(self, schema: dict[str, Any], where: str) -> None:
-        if where != "#" and any(name in schema for name in ("$id", "id", "$anchor")):
-            raise ConstraintError(
-                f"'{where}' has an identifier; only references by JSON pointer ('#/…') are supported."
-            )
+    def _check_values(self, schema: dict[str, Any], where: str) -> None:
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            if reference != "#" and not reference.startswith("#/"):
-                raise ConstraintError(
-                    f"'{where}/$ref' ({reference[:80]}) is not a JSON pointer into this document ('#/…')."
-                )
             self._references[where] = reference
+            schema["$ref"] = quote(unquote(reference), safe="#/~$!&'()*+,;=:@?-._")
+        for name in ("enum", "const"):
+            if name in schema:
+                _check_writable(schema[name], f"{where}/{name}")
         for name in ("properties", "required"):
             _check_writable(list(schema.get(name, ())), f"{where}/{name}")
-        _check_min_properties(where, schema)
-        if "pattern" in schema:
-            schema["pattern"] = to_rust_regex(schema["pattern"])
-        if "patternProperties" in schema:
-            schema["patternProperties"] = {
-                to_rust_regex(key): item for key, item in schema["patternProperties"].items()
-            }
-        if schema.get("uniqueItems") is False:
-            del schema["uniqueItems"]  # It constrains nothing.
-        if schema.get("format") in NOTED_FORMATS:
-            del schema["format"]
-        lengths = LENGTHS.get(str(schema.get("format")), ())
-        if lengths:
-            schema["allOf"] = [*schema.get("allOf", ()), *({"pattern": one} for one in lengths)]
-        known = FORMATS.get(str(schema.get("format")))
-        if known is not None:
-            del schema["format"]
-            if "pattern" in schema:
-                schema["allOf"] = [*schema.get("allOf", ()), {"pattern": known}]
-            else:
-                schema["pattern"] = known
 
 
-def _pointed(name: str) -> str:
-    """Escape a name for a JSON pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
+def _translate(schema: dict[str, Any]) -> None:
+    """Translate the regexes of a schema."""
+    if "pattern" in schema:
+        schema["pattern"] = to_rust_regex(schema["pattern"])
+    if "patternProperties" in schema:
+        schema["patternProperties"] = {
+            to_rust_regex(key): item for key, item in schema["patternProperties"].items()
+        }
 
 
 def _check_writable(value: Any, where: str) -> None:
@@ -211,13 +245,6 @@ def _check_writable(value: Any, where: str) -> None:
             _check_writable(item, where)
 
 
-def _check_min_properties(where: str, schema: Mapping[str, Any]) -> None:
-    """Refuse `minProperties` beyond the required members: the grammar does not count additional ones."""
-    least = schema.get("minProperties", 0)
-    if least > 1 and least > len(set(schema.get("required", ()))):
-        raise ConstraintError(f"'{where}/minProperties' cannot be enforced; list the members as 'required'.")
-
-
 _DIALECTS = (
     "https://json-schema.org/draft/2020-12/schema",
     "https://json-schema.org/draft/2019-09/schema",
@@ -225,10 +252,4 @@ _DIALECTS = (
     "http://json-schema.org/draft-06/schema",
     "http://json-schema.org/draft-04/schema",
 )
-_SCHEMAS = frozenset(
-    {"items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else"}
-)
-_SCHEMAS |= {"propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema"}
-_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _UNWRITABLE = (frozenset(map(chr, range(0x20))) - frozenset("\n\r\b\t\f")) | {"\x7f"}

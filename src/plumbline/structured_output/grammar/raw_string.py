@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumbline.structured_output.grammar.custom_input import one_line
-from plumbline.structured_output.grammar.ecma_regex import FORMATS, NOTED_FORMATS, match_whole, to_rust_regex
+from plumbline.structured_output.grammar.ecma_regex import TEXT_FORMATS, match_whole, to_rust_regex
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.rust_regex import pieces
 from plumbline.turn import LarkFormat, RegexFormat
@@ -38,12 +38,8 @@ def text_conditions(schema: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     if "pattern" in schema:
         found.append(_matching(match_whole(to_rust_regex(str(schema["pattern"])))))
-    if "format" in schema and schema["format"] not in NOTED_FORMATS:
-        known = _FORMATS.get(str(schema["format"]))
-        if known is None:
-            raise ConstraintError(
-                f"The format {str(schema['format'])[:40]!r} cannot be enforced in unquoted text."
-            )
+    known = TEXT_FORMATS.get(str(schema.get("format")))
+    if known is not None:  # Others are annotations.
         found.append(_matching(match_whole(known)))
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     if least or most is not None:
@@ -58,12 +54,3 @@ def text_conditions(schema: Mapping[str, Any]) -> list[str]:
 def _matching(pattern: str) -> str:
     read = "".join(piece if isinstance(piece, str) else f"[{piece.inside}]" for piece in pieces(pattern))
     return f"/{one_line(read)}/"
-
-
-_HEX = "[0-9a-fA-F]"
-_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_FORMATS = {
-    **FORMATS,
-    "uuid": f"^{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
-    "ipv4": rf"^{_BYTE}(?:\.{_BYTE}){{3}}$",
-}

@@ -1,0 +1,417 @@
+"""Rewrite keywords of JSON Schema that the grammar engine lacks to keywords that it has.
+
+Most rewrites are exact. What no grammar can express is refused, or left out and noted if the client did not ask for
+`strict`: then an answer may violate it, and the response names the keyword and its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NoReturn
+
+from plumbline.structured_output.grammar.ecma_regex import (
+    ENGINE_FORMATS,
+    FORMATS,
+    LENGTHS,
+    TEXT_FORMATS,
+    assertions,
+    to_rust_regex,
+)
+from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.references import MAPS, pointed
+
+__all__ = ["Keywords"]
+
+_NOTES = frozenset(
+    ("$comment", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly")
+)
+_TYPES = ("array", "boolean", "null", "number", "object", "string")
+_STRING_FORMATS = ENGINE_FORMATS | FORMATS.keys()
+_CONTENT = ("contentEncoding", "contentMediaType", "contentSchema")
+_APPLICATORS = frozenset(
+    ("$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas", "dependentRequired")
+)
+_MOST_BRANCHES = 4
+"""Dependencies of one schema: each doubles its alternatives."""
+_MOST_NAMES = 200
+"""Names that `propertyNames` may list."""
+
+
+class Keywords:
+    """Rewrite the keywords of each schema of one document.
+
+    Args:
+        root: the document, for references.
+        relaxed: leave out what cannot be enforced instead of refusing it.
+        notes: collects the JSON pointers of the keywords that are not enforced.
+    """
+
+    def __init__(self, root: Mapping[str, Any], *, relaxed: bool, notes: list[str]) -> None:
+        self._root = root
+        self._relaxed = relaxed
+        self._notes = notes
+
+    def rewritten(self, schema: dict[str, Any], where: str) -> dict[str, Any] | bool:
+        """Return an equivalent schema for the engine; its subschemas are not rewritten yet.
+
+        Raises:
+            ConstraintError: a keyword cannot be enforced, and the schema may not be relaxed.
+        """
+        for name, rewrite in _REWRITES.items():
+            if name in schema and rewrite(self, schema, where) is False:
+                return False
+        return schema
+
+    def note(self, where: str) -> None:
+        """Note that a keyword is not enforced, which the standard allows."""
+        self._notes.append(where)
+
+    def leave_out(self, schema: dict[str, Any], names: Collection[str], where: str, reason: str) -> None:
+        """Leave out keywords, and note it.
+
+        Raises:
+            ConstraintError: the schema may not be relaxed.
+        """
+        present = [name for name in schema if name in names]
+        if not self._relaxed:
+            self._refuse(f"{where}/{present[0]}", reason)
+        for name in present:
+            del schema[name]
+            self.note(f"{where}/{name}")
+
+    def _refuse(self, where: str, reason: str) -> NoReturn:
+        raise ConstraintError(f"'{where}' cannot be enforced{reason}; leave it out, or send it without 'strict'.")
+
+    # Texts
+
+    def _format(self, schema: dict[str, Any], where: str) -> None:
+        """Enforce the formats that are defined exactly; others are annotations (Validation, section 7.2.3)."""
+        name = str(schema["format"])
+        kinds = schema.get("type", "string")
+        if name not in _STRING_FORMATS or (kinds != "string" and "string" not in kinds):
+            del schema["format"]
+            self.note(f"{where}/format")
+            return
+        if name in FORMATS:
+            del schema["format"]
+            _also(schema, {"pattern": FORMATS[name]})
+        for pattern in LENGTHS.get(name, ()):
+            _also(schema, {"pattern": pattern})
+
+    def _pattern(self, schema: dict[str, Any], where: str) -> None:
+        try:
+            found = assertions(schema["pattern"])
+            for pattern in found:
+                to_rust_regex(pattern)
+        except ConstraintError as error:
+            if not self._relaxed:
+                raise
+            del schema["pattern"]
+            self.note(f"{where}/pattern")
+            return
+        schema["pattern"] = found[0]
+        for pattern in found[1:]:
+            _also(schema, {"pattern": pattern})
+
+    def _content(self, schema: dict[str, Any], where: str) -> None:
+        for name in _CONTENT:
+            if name in schema:
+                del schema[name]
+                self.note(f"{where}/{name}")
+
+    # Types and values
+
+    def _nullable(self, schema: dict[str, Any], where: str) -> None:
+        """Translate OpenAPI 3.0's `nullable`, which has an effect beside a `type` only."""
+        if schema["nullable"] is True and "type" in schema and "const" not in schema:
+            schema["type"] = _joined(schema["type"], "null")
+        del schema["nullable"]
+
+    def _not(self, schema: dict[str, Any], where: str) -> bool | None:
+        no = schema["not"]
+        said = no if isinstance(no, bool) else not (no.keys() - _NOTES)
+        if said is True:
+            return False  # Generators write `{"not": {}}` for a value that cannot be.
+        if no is False:
+            del schema["not"]
+            return None
+        keys = no.keys() - _NOTES if isinstance(no, Mapping) else set()
+        if keys == {"type"} and (left := _without_types(schema.get("type"), no["type"])) is not None:
+            if not left:
+                return False
+            del schema["not"]
+            schema["type"] = left
+        elif keys in ({"const"}, {"enum"}) and isinstance(schema.get("enum"), list):
+            values = no["enum"] if "enum" in no else [no["const"]]
+            left = [value for value in schema["enum"] if not any(_equal(value, one) for one in values)]
+            if not left:
+                return False
+            del schema["not"]
+            schema["enum"] = left
+        elif keys == {"required"} and len(no["required"]) == 1 and schema.get("type") == "object":
+            del schema["not"]
+            _also(schema, {"properties": {no["required"][0]: False}})
+        else:
+            self.leave_out(schema, ("not",), where, "")
+        return None
+
+    def _if(self, schema: dict[str, Any], where: str) -> None:
+        if "if" not in schema or not {"then", "else"} & schema.keys():
+            for name in ("if", "then", "else"):
+                schema.pop(name, None)
+            return
+        condition = schema["if"]
+        if isinstance(condition, bool):
+            held = schema.get("then" if condition else "else", True)
+            for name in ("if", "then", "else"):
+                schema.pop(name, None)
+            _also(schema, held)
+            return
+        opposite = _opposite(condition, schema)
+        if opposite is None:
+            self.leave_out(schema, ("if", "then", "else"), where, "")
+            return
+        then, otherwise = schema.pop("then", True), schema.pop("else", True)
+        del schema["if"]
+        _also(schema, {"anyOf": [{"allOf": [condition, then]}, {"allOf": [opposite, otherwise]}]})
+
+    # Arrays
+
+    def _items(self, schema: dict[str, Any], where: str) -> None:
+        """Translate the lists of drafts before 2020-12."""
+        if isinstance(schema["items"], list):
+            listed = schema.pop("items")
+            rest = schema.pop("additionalItems", None)
+            if listed:
+                schema["prefixItems"] = listed
+            if rest is not None:
+                schema["items"] = rest
+
+    def _additional_items(self, schema: dict[str, Any], where: str) -> None:
+        del schema["additionalItems"]  # It has no effect without a list of items.
+
+    def _unique(self, schema: dict[str, Any], where: str) -> None:
+        if schema["uniqueItems"] is False or schema.get("maxItems", 2) <= 1:
+            del schema["uniqueItems"]
+        else:
+            self.leave_out(schema, ("uniqueItems",), where, "")
+
+    def _contains(self, schema: dict[str, Any], where: str) -> None:
+        for name in ("minContains", "maxContains"):
+            if "contains" not in schema:
+                schema.pop(name, None)
+        if "contains" not in schema:
+            return
+        if schema.get("minContains") == 0 and "maxContains" not in schema and "unevaluatedItems" not in schema:
+            del schema["contains"], schema["minContains"]
+        else:
+            self.leave_out(schema, ("contains", "minContains", "maxContains"), where, "")
+
+    # Objects
+
+    def _dependencies(self, schema: dict[str, Any], where: str) -> None:
+        """Translate the keyword of drafts before 2019-09."""
+        for name, value in schema.pop("dependencies").items():
+            key = "dependentRequired" if isinstance(value, list) else "dependentSchemas"
+            schema[key] = {**schema.get(key, {}), name: value}
+
+    def _dependent(self, schema: dict[str, Any], where: str) -> None:
+        required, schemas = schema.get("dependentRequired", {}), schema.get("dependentSchemas", {})
+        if len(required) + len(schemas) > _MOST_BRANCHES:
+            self.leave_out(schema, ("dependentRequired", "dependentSchemas"), where, " beyond four names")
+            return
+        schema.pop("dependentRequired", None)
+        schema.pop("dependentSchemas", None)
+        for name, names in required.items():
+            if names:
+                absent = {"properties": {name: False}}
+                _also(schema, {"anyOf": [absent, {"required": list(dict.fromkeys([name, *names]))}]})
+        for name, one in schemas.items():
+            _also(schema, {"anyOf": [{"properties": {name: False}}, {"allOf": [{"required": [name]}, one]}]})
+
+    def _property_names(self, schema: dict[str, Any], where: str) -> None:
+        names = self._referred(schema["propertyNames"])
+        keys = names.keys() - _NOTES if isinstance(names, Mapping) else set()
+        if names is True or (isinstance(names, Mapping) and keys <= {"type"} and "string" in names.get("type", "string")):
+            del schema["propertyNames"]
+            return
+        rest = schema.get("additionalProperties", True)
+        if names is False:
+            del schema["propertyNames"]
+            _also(schema, {"maxProperties": 0})
+            return
+        listed = _listed_names(names, keys)
+        if listed is not None and "patternProperties" not in schema and len(listed) <= _MOST_NAMES:
+            known = schema.get("properties", {})
+            del schema["propertyNames"]
+            schema["properties"] = {
+                **{name: one if name in listed else False for name, one in known.items()},
+                **{name: rest for name in listed if name not in known},
+            }
+            schema["additionalProperties"] = False
+            return
+        pattern = _name_pattern(names, keys)
+        if pattern is not None and not {"patternProperties", "properties"} & schema.keys():
+            del schema["propertyNames"]
+            schema["patternProperties"] = {pattern: rest}
+            schema["additionalProperties"] = False
+            return
+        self.leave_out(schema, ("propertyNames",), where, "")
+
+    def _pattern_properties(self, schema: dict[str, Any], where: str) -> None:
+        for pattern in list(schema["patternProperties"]):
+            try:
+                to_rust_regex(pattern)
+            except ConstraintError:
+                if not self._relaxed:
+                    raise
+                del schema["patternProperties"][pattern]
+                # The names that it matches are allowed, but the engine cannot recognise them.
+                for name in ("additionalProperties", "unevaluatedProperties"):
+                    if name in schema:
+                        del schema[name]
+                        self.note(f"{where}/{name}")
+                self.note(f"{where}/patternProperties/{pointed(pattern)}")
+
+    def _unevaluated_properties(self, schema: dict[str, Any], where: str) -> None:
+        rest = schema["unevaluatedProperties"]
+        if rest is True or rest == {} or "additionalProperties" in schema:
+            del schema["unevaluatedProperties"]  # Nothing is left to evaluate.
+        elif _APPLICATORS & schema.keys():
+            self.leave_out(schema, ("unevaluatedProperties",), where, " beside other schemas")
+        else:
+            schema["additionalProperties"] = schema.pop("unevaluatedProperties")
+
+    def _unevaluated_items(self, schema: dict[str, Any], where: str) -> None:
+        rest = schema["unevaluatedItems"]
+        if rest is True or rest == {} or "items" in schema:
+            del schema["unevaluatedItems"]
+        elif (_APPLICATORS | {"contains"}) & schema.keys():
+            self.leave_out(schema, ("unevaluatedItems",), where, " beside other schemas")
+        else:
+            schema["items"] = schema.pop("unevaluatedItems")
+
+    def _min_properties(self, schema: dict[str, Any], where: str) -> None:
+        """Keep what the grammar counts: required members, and whether there is one."""
+        least = schema["minProperties"]
+        if least > 1 and least > len(set(schema.get("required", ()))):
+            self.leave_out(schema, ("minProperties",), where, " above the number of 'required' names")
+
+    def _referred(self, schema: Any) -> Any:
+        """Return the target of a schema that is a reference to `$defs` and nothing else."""
+        for _ in range(8):
+            if not isinstance(schema, Mapping) or schema.keys() - _NOTES != {"$ref"}:
+                return schema
+            steps = str(schema["$ref"]).split("/")
+            if len(steps) != 3 or steps[1] not in MAPS:
+                return schema
+            schema = self._root.get(steps[1], {}).get(steps[2].replace("~1", "/").replace("~0", "~"))
+        return schema
+
+
+_REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
+    "nullable": Keywords._nullable,
+    "not": Keywords._not,
+    "if": Keywords._if,
+    "then": Keywords._if,
+    "else": Keywords._if,
+    "dependencies": Keywords._dependencies,
+    "propertyNames": Keywords._property_names,
+    "patternProperties": Keywords._pattern_properties,
+    "contains": Keywords._contains,
+    "minContains": Keywords._contains,
+    "maxContains": Keywords._contains,
+    "uniqueItems": Keywords._unique,
+    "items": Keywords._items,
+    "additionalItems": Keywords._additional_items,
+    "unevaluatedItems": Keywords._unevaluated_items,
+    "unevaluatedProperties": Keywords._unevaluated_properties,
+    "minProperties": Keywords._min_properties,
+    "dependentRequired": Keywords._dependent,
+    "dependentSchemas": Keywords._dependent,
+    **dict.fromkeys(_CONTENT, Keywords._content),
+    "pattern": Keywords._pattern,
+    "format": Keywords._format,
+}
+"""In this order: an earlier rewrite may add the keyword of a later one."""
+
+
+def _also(schema: dict[str, Any], other: Any) -> None:
+    """Add a schema that must hold, too."""
+    if isinstance(other, Mapping) and len(other) == 1:
+        (name, value), = other.items()
+        if name not in schema and name != "properties":
+            schema[name] = value
+            return
+    schema["allOf"] = [*schema.get("allOf", ()), other]
+
+
+def _joined(kinds: Any, kind: str) -> Any:
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    return kinds if kind in listed else [*listed, kind]
+
+
+def _without_types(kinds: Any, excluded: Any) -> list[str] | None:
+    """Return the types that are left; None if they have no names, as fractions have not."""
+    out = {excluded} if isinstance(excluded, str) else set(excluded)
+    listed = list(_TYPES) if kinds is None else kinds if isinstance(kinds, list) else [kinds]
+    if "integer" in out and "number" not in out and "number" in listed:
+        return None
+    if "number" in out:
+        out.add("integer")
+    return [kind for kind in listed if kind not in out]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _opposite(condition: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the negation of a condition on the value of one member; None if there is no simple one.
+
+    The member's own schema must list its values, so that the other values can be listed.
+    """
+    if schema.get("type") != "object" or condition.keys() - _NOTES - {"type"} - {"properties", "required"}:
+        return None
+    members, required = condition.get("properties", {}), condition.get("required", [])
+    if len(members) != 1 or condition.get("type", "object") != "object":
+        return None
+    (name, wanted), = members.items()
+    own = schema.get("properties", {}).get(name)
+    if set(required) - {name} or not isinstance(own, Mapping) or not isinstance(wanted, Mapping):
+        return None
+    if wanted.keys() - _NOTES - {"type"} not in ({"const"}, {"enum"}):
+        return None
+    listed = own["enum"] if "enum" in own else [True, False] if own.get("type") == "boolean" else None
+    if listed is None:
+        return None
+    values = wanted["enum"] if "enum" in wanted else [wanted["const"]]
+    left = [value for value in listed if not any(_equal(value, one) for one in values)]
+    other: dict[str, Any] = {"properties": {name: {"enum": left} if left else False}}
+    return other if required else {**other, "required": [name]}
+
+
+def _listed_names(names: Any, keys: Collection[str]) -> list[str] | None:
+    if not isinstance(names, Mapping) or set(keys) - {"type"} not in ({"enum"}, {"const"}):
+        return None
+    values = names["enum"] if "enum" in names else [names["const"]]
+    return [value for value in values if isinstance(value, str)]
+
+
+_ANY = r"(?:.|\n|\r|\u2028|\u2029)"
+
+
+def _name_pattern(names: Any, keys: Collection[str]) -> str | None:
+    """Return one regex for names; None if several conditions would have to hold."""
+    if not isinstance(names, Mapping):
+        return None
+    conditions = set(keys) - {"type"}
+    if conditions == {"pattern"}:
+        found = assertions(names["pattern"])
+        return found[0] if len(found) == 1 else None
+    if conditions == {"format"}:
+        return TEXT_FORMATS.get(str(names["format"]))
+    if conditions and conditions <= {"minLength", "maxLength"}:
+        least, most = names.get("minLength", 0), names.get("maxLength", "")
+        return f"^{_ANY}{{{least},{most}}}$"
+    return None
