@@ -40,7 +40,7 @@ from plumbline.text.render import TooManyTokensError
 from plumbline.text.templates.template import TemplateError
 from plumbline.text.templates.workers import TemplateWorkers
 from plumbline.turn import ChatPrompt, TextPrompt, Turn
-from plumbline.wire.call import Call
+from plumbline.wire.call import UNENFORCED, Call, place_list
 from plumbline.wire.errors import (
     context_length_exceeded,
     invalid_request,
@@ -102,7 +102,11 @@ class Generation:
         if full is not None:
             raise as_api_error(full)
         with self.model.engine.arriving(client):
-            return await until_disconnect(call, self.prepared(request, turns, param, client))
+            found = await until_disconnect(call, self.prepared(request, turns, param, client))
+        unenforced = dict.fromkeys(place for one in found for place in one.constraint.unenforced)
+        if unenforced:
+            call.facts[UNENFORCED] = place_list(unenforced)
+        return found
 
     async def prepared(
         self, request: FormatRequest, turns: Sequence[Turn], param: str, client: str

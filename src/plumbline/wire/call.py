@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from litestar import Request
 
@@ -19,11 +20,14 @@ __all__ = [
     "ERROR",
     "FACTS",
     "TRACE",
+    "SKIPPED_TOOLS",
+    "UNENFORCED",
     "Call",
     "Trace",
     "authorization",
     "new_request_id",
     "note_error",
+    "place_list",
 ]
 
 CLIENT_NAMED = "client_named"
@@ -32,6 +36,10 @@ FACTS = "facts"
 """Key of the request's state: see `Call.facts`."""
 ERROR = "error"
 """The fact that is the code of the answer's error."""
+UNENFORCED = "unenforced"
+"""The fact that is the value of the header `x-plumbline-unenforced`."""
+SKIPPED_TOOLS = "skipped_tools"
+"""The fact that is the value of the header `x-plumbline-skipped-tools`."""
 TRACE = "trace"
 """Key of the request's state: see `Call.trace`."""
 
@@ -100,6 +108,25 @@ def authorization(headers: Mapping[str, str], path: str) -> str | None:
 def note_error(state: MutableMapping[str, Any], error: ApiError) -> None:
     """Note the code of an error that is the answer in the state of the request, for logs and counts."""
     state.setdefault(FACTS, {})[ERROR] = error.code or error.type
+
+
+_MOST_PLACES = 16
+"""Places in a header; the rest is counted, because proxies limit the size of headers."""
+_LONGEST_PLACE = 120
+
+
+def place_list(places: Collection[str]) -> str:
+    """Return places of a schema, or names, as the value of a header or of a log line.
+
+    Each is percent-encoded, as JSON pointers are in URIs (RFC 6901, section 6), and cut to 120 characters.
+
+    >>> place_list(["#/properties/a, b/format", "get_weather#"])
+    '#/properties/a%2C%20b/format, get_weather#'
+    """
+    shown = [quote(place, safe="#/~$!&'()*+;=:@?-._[]")[:_LONGEST_PLACE] for place in list(places)[:_MOST_PLACES]]
+    if len(places) > _MOST_PLACES:
+        shown.append(f"and {len(places) - _MOST_PLACES} more")
+    return ", ".join(shown)
 
 
 _names: list[str] = []

@@ -23,6 +23,8 @@ _EXPOSED = [
     "retry-after",
     "x-plumbline-ignored",
     "x-plumbline-lenient",
+    "x-plumbline-skipped-tools",
+    "x-plumbline-unenforced",
     "x-request-id",
 ]
 """Headers of answers that scripts may read, in addition to those that every browser shows."""

@@ -26,8 +26,17 @@ from plumbline.server.observe.metrics import Metrics
 from plumbline.server.observe.recent import RecentRequest, RecentRequests
 from plumbline.server.observe.routes import OTHER, route_of
 from plumbline.server.streams import closing_streams
-from plumbline.wire.call import CLIENT_NAMED, ERROR, FACTS, authorization, new_request_id, note_error
-from plumbline.wire.error_forms import ANTHROPIC_VERSION, error_answer, is_messages, is_model_list
+from plumbline.wire.call import (
+    CLIENT_NAMED,
+    ERROR,
+    FACTS,
+    SKIPPED_TOOLS,
+    UNENFORCED,
+    authorization,
+    new_request_id,
+    note_error,
+)
+from plumbline.wire.error_forms import error_answer, is_messages
 from plumbline.wire.errors import ApiError, from_status, invalid_api_key
 from plumbline.wire.incoming import FORMS, HELD_FOR, IGNORED
 
@@ -132,6 +141,13 @@ class Front:
                 for key, name in ((IGNORED, b"x-plumbline-ignored"), (FORMS, b"x-plumbline-lenient")):
                     if key in state:
                         message["headers"].append((name, state[key].encode()))
+                facts = state.get(FACTS, {})
+                for key, name in (
+                    (UNENFORCED, b"x-plumbline-unenforced"),
+                    (SKIPPED_TOOLS, b"x-plumbline-skipped-tools"),
+                ):
+                    if key in facts:
+                        message["headers"].append((name, facts[key].encode()))
             elif is_head:
                 message = {**message, "body": b""}
             if seen is not None:

@@ -18,6 +18,7 @@ from plumbline.structured_output.grammar.ecma_regex import (
     to_rust_regex,
 )
 from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.finite_regex import listed_texts
 from plumbline.structured_output.grammar.references import MAPS, pointed
 
 __all__ = ["Keywords"]
@@ -259,19 +260,29 @@ class Keywords:
         self.leave_out(schema, ("propertyNames",), where, "")
 
     def _pattern_properties(self, schema: dict[str, Any], where: str) -> None:
-        for pattern in list(schema["patternProperties"]):
+        schema["patternProperties"] = patterns = dict(schema["patternProperties"])
+        for pattern, one in [*patterns.items()]:
+            names = listed_texts(pattern, len(schema.get("properties", ())))
+            if names is not None and set(names) <= schema.get("properties", {}).keys():
+                # The engine would allow a comma before a further name, of which there is none.
+                del patterns[pattern]
+                known = schema["properties"]
+                schema["properties"] = {**known, **{name: _both(known[name], one) for name in names}}
+                continue
             try:
                 to_rust_regex(pattern)
             except ConstraintError:
                 if not self._relaxed:
                     raise
-                del schema["patternProperties"][pattern]
+                del patterns[pattern]
                 # The names that it matches are allowed, but the engine cannot recognise them.
                 for name in ("additionalProperties", "unevaluatedProperties"):
                     if name in schema:
                         del schema[name]
                         self.note(f"{where}/{name}")
                 self.note(f"{where}/patternProperties/{pointed(pattern)}")
+        if not patterns:
+            del schema["patternProperties"]
 
     def _unevaluated_properties(self, schema: dict[str, Any], where: str) -> None:
         rest = schema["unevaluatedProperties"]
@@ -344,6 +355,12 @@ def _also(schema: dict[str, Any], other: Any) -> None:
             schema[name] = value
             return
     schema["allOf"] = [*schema.get("allOf", ()), other]
+
+
+def _both(one: Any, other: Any) -> Any:
+    if one is False or other is False:
+        return False
+    return other if one is True else one if other is True else {"allOf": [one, other]}
 
 
 def _joined(kinds: Any, kind: str) -> Any:
