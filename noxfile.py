@@ -164,6 +164,12 @@ def vectors(session: nox.Session) -> None:
     environment.run("plumbline", "vectors", "--run", "node conformance/vectors/example/runner.mjs", *ids)
 
 
+@nox.session(name="schema-suite", venv_backend="none")
+def schema_suite(session: nox.Session) -> None:
+    """Try the JSON Schema Test Suite (needs pypi.org), or `-- --folder FOLDER`; `-- --write` writes its page."""
+    Environment(session, DEV).run("python", "tests/structured_output/suite.py", *session.posargs)
+
+
 @nox.session(venv_backend="none")
 def templates(session: nox.Session) -> None:
     """Report how real chat templates are detected and read back: `-- FOLDER…`, with `--all` in full."""

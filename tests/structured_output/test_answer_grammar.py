@@ -23,7 +23,7 @@ from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.tool_calls import calls
 from plumbline.turn import ChoiceFormat, JsonFormat, LarkFormat, RegexFormat, Tool, ToolChoice
 
-from .walk import accepts, builder, frame, matcher, model_dialect, sampled, thinking
+from .walk import accepts, builder, frame, model_dialect, sampled, thinking
 
 WEATHER = Tool(
     name="get_weather",
@@ -318,7 +318,11 @@ def test_the_input_of_a_custom_tool_is_constrained() -> None:
 
 
 def test_tools_that_are_not_strict_give_way_and_strict_ones_do_not() -> None:
-    unheld = {"type": "object", "properties": {"a": {"type": "integer", "not": {"minimum": 9}}}, "required": ["a"]}
+    unheld = {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "not": {"minimum": 9}}},
+        "required": ["a"],
+    }
     syntax = model_dialect(TOOL_DIALECTS["hermes"]).syntax
     required = ToolChoice(mode="required")
     tools = (Tool(name="f", parameters=unheld),)

@@ -73,9 +73,7 @@ def call(name: str, value: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {{"a": {value}}}}}\n</tool_call>'
 
 
-@pytest.mark.parametrize(
-    ("unsupported", "left_out"), [(UNHELD, "bad#/properties/a/not"), (UNREAD, "bad#")]
-)
+@pytest.mark.parametrize(("unsupported", "left_out"), [(UNHELD, "bad#/properties/a/not"), (UNREAD, "bad#")])
 def test_a_tool_is_relaxed_alone_and_named(unsupported: dict[str, Any], left_out: str) -> None:
     """What one tool asks for and cannot have takes nothing from the others, whichever stands first."""
     tools = (Tool(name="good", parameters=HELD), Tool(name="bad", parameters=unsupported), Tool(name="free"))

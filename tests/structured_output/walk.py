@@ -20,6 +20,7 @@ from plumbline.dialects.spec.dialect import ReasoningDialect, ToolDialect
 from plumbline.engines.constraints.grammar import GrammarError, LarkCompiler, Matcher, num_words
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.engines import vocabulary
+from plumbline.structured_output.constraints import refused_keyword
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.tokenizer import TextTokenizer
@@ -87,14 +88,25 @@ def grammar_of(schema: Any) -> str | None:
 
 def grammar_and_notes(schema: Any, *, relaxed: bool = False) -> tuple[str | None, list[str]]:
     """The grammar of a schema, or None, and the places of keywords that it does not enforce."""
+    return grammar_notes_and_reason(schema, relaxed=relaxed)[:2]
+
+
+def grammar_notes_and_reason(
+    schema: Any, *, relaxed: bool = False, given_up: Sequence[str] = ()
+) -> tuple[str | None, list[str], str]:
+    """The grammar of a schema and the places that it does not enforce, or None and the reason of the refusal."""
     built = builder()
+    built.given_up = given_up
     try:
         with built.relaxing(relaxed):
             grammar = built.build(built.json(schema))
         matcher(grammar)
-    except (ConstraintError, GrammarError):
-        return None, []
-    return grammar, list(built.notes)
+    except (ConstraintError, GrammarError) as error:
+        refused = refused_keyword(str(error))
+        if relaxed and refused and refused not in given_up:
+            return grammar_notes_and_reason(schema, relaxed=True, given_up=[*given_up, refused])
+        return None, [], str(error)
+    return grammar, list(built.notes), ""
 
 
 def accepts(grammar: str, text: str, *, cut: int = 0) -> bool:

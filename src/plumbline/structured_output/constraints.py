@@ -24,7 +24,7 @@ from plumbline.structured_output.markup_schema import unsupported_reason
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 
-__all__ = ["Constraint", "ConstraintCompiler", "is_best_effort"]
+__all__ = ["OVERLAPPING", "Constraint", "ConstraintCompiler", "is_best_effort", "refused_keyword"]
 
 _SEARCH_TIME = 5.0
 """Seconds for finding out which tools of a request cannot be enforced."""
@@ -80,14 +80,14 @@ class ConstraintCompiler:
                 "cannot be constrained. Turn thinking off, or serve the model with a parser that separates it."
             )
         relaxed: dict[str, str] = {}
-        overlapping = False
+        given_up = [""]
         deadline = time.monotonic() + _SEARCH_TIME
         while True:
             try:
-                grammar, notes = await self._compiled(turn, syntax, frame, relaxed, overlapping=overlapping)
+                grammar, notes = await self._compiled(turn, syntax, frame, relaxed, given_up=given_up)
             except ConstraintError as error:
-                if "'oneOf'" in str(error) and not overlapping:
-                    overlapping = True  # Once more, with what may be relaxed.
+                if (refused := refused_keyword(str(error))) not in given_up:
+                    given_up.append(refused)  # Once more, with what may be relaxed.
                     continue
                 unsupported = await self._unsupported(turn, syntax, relaxed, deadline)
                 if not unsupported:
@@ -126,7 +126,7 @@ class ConstraintCompiler:
         frame: AnswerFrame,
         relaxed: Collection[str],
         *,
-        overlapping: bool,
+        given_up: Collection[str],
     ) -> tuple[str | None, Collection[str]]:
         """Return the grammar of the answer after the engine has compiled it, and what it does not enforce.
 
@@ -134,7 +134,7 @@ class ConstraintCompiler:
             ConstraintError: the grammar cannot be enforced.
         """
         builder = self._builder()
-        builder.overlapping = overlapping
+        builder.given_up = given_up
         grammar = await asyncio.to_thread(
             compose,
             builder,
@@ -146,7 +146,10 @@ class ConstraintCompiler:
             relaxed=relaxed,
         )
         if grammar is None or (is_best_effort(turn) and turn.sampling.allowed_token_ids is not None):
-            return None, ()  # Engines accept no grammar with allowed_token_ids, which the client has requested.
+            return (
+                None,
+                (),
+            )  # Engines accept no grammar with allowed_token_ids, which the client has requested.
         info = self._engine.info
         reason: str | None = f"The engine of this server ({info.name}) does not support structured output."
         if "grammar" in info.features:
@@ -207,7 +210,7 @@ class ConstraintCompiler:
         """Return the reason why calls of this tool alone cannot be enforced; None if they can."""
         try:
             builder = self._builder()
-            builder.overlapping = True
+            builder.given_up = OVERLAPPING
             grammar = await asyncio.to_thread(
                 compose,
                 builder,
@@ -231,6 +234,15 @@ class ConstraintCompiler:
                 if await self._refusal(grammar) is not None:
                     return tool.name
         return None
+
+
+OVERLAPPING = ("oneOf", "patternProperties")
+"""Keywords that only the engine can refuse: it compares what their parts allow."""
+
+
+def refused_keyword(reason: str) -> str:
+    """Return which of `OVERLAPPING` an engine refuses with this reason; empty for none."""
+    return next((name for name in OVERLAPPING if f"'{name}'" in reason), "")
 
 
 def is_best_effort(turn: Turn) -> bool:

@@ -19,8 +19,8 @@ __all__ = [
     "CLIENT_NAMED",
     "ERROR",
     "FACTS",
-    "TRACE",
     "SKIPPED_TOOLS",
+    "TRACE",
     "UNENFORCED",
     "Call",
     "Trace",
@@ -123,7 +123,9 @@ def place_list(places: Collection[str]) -> str:
     >>> place_list(["#/properties/a, b/format", "get_weather#"])
     '#/properties/a%2C%20b/format, get_weather#'
     """
-    shown = [quote(place, safe="#/~$!&'()*+;=:@?-._[]")[:_LONGEST_PLACE] for place in list(places)[:_MOST_PLACES]]
+    shown = [
+        quote(place, safe="#/~$!&'()*+;=:@?-._[]")[:_LONGEST_PLACE] for place in list(places)[:_MOST_PLACES]
+    ]
     if len(places) > _MOST_PLACES:
         shown.append(f"and {len(places) - _MOST_PLACES} more")
     return ", ".join(shown)

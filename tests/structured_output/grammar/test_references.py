@@ -28,7 +28,10 @@ NAMED: list[tuple[dict[str, Any], str]] = [
     ({"$id": "item.json", "$anchor": "x"}, "item.json#x"),
     ({"$id": "/schemas/item"}, "/schemas/item"),
     ({"$id": "https://example.org/other#"}, "https://example.org/other"),
-    ({"$id": "urn:uuid:deadbeef-1234-00ff-ff00-4321feebdaed"}, "urn:uuid:deadbeef-1234-00ff-ff00-4321feebdaed"),
+    (
+        {"$id": "urn:uuid:deadbeef-1234-00ff-ff00-4321feebdaed"},
+        "urn:uuid:deadbeef-1234-00ff-ff00-4321feebdaed",
+    ),
     ({"$anchor": "x"}, "#x"),
     ({"$dynamicAnchor": "x"}, "#x"),
 ]
@@ -178,9 +181,10 @@ def test_many_identifiers_and_references_end_quickly() -> None:
         deep = {"$id": f"{'a/' * 60}{number}/", "items": deep}
     with pytest.raises(ConstraintError):
         checked(deep)
-    with pytest.raises(ConstraintError):  # Each path into an unknown keyword moves what is below it once more.
-        inner: Any = {"type": "string"}
-        for _ in range(50):
-            inner = {"x": inner, "pad": "y" * 4000}
-        paths = ["/x" * count for count in range(1, 50)]
-        checked({"root": inner, "anyOf": [{"$ref": f"#/root{path}"} for path in paths]})
+    inner: Any = {"type": "string"}
+    for _ in range(50):
+        inner = {"x": inner, "pad": "y" * 4000}
+    # Each path into an unknown keyword moves what is below it once more.
+    paths = [f"#/root{'/x' * count}" for count in range(1, 50)]
+    with pytest.raises(ConstraintError):
+        checked({"root": inner, "anyOf": [{"$ref": path} for path in paths]})

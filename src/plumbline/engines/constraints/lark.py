@@ -297,6 +297,8 @@ def _sentence(error: str) -> str:
         return "It could not be compiled."
     if "oneOf constraints are not supported" in error:
         return "The branches of a 'oneOf' may overlap, which cannot be enforced; use 'anyOf'."
+    if "are not disjoint" in error and "patternProperty" in error:
+        return "Regexes of 'patternProperties' may match the same name, which cannot be enforced."
     shown = error.split("\n   1 | ")[0].split("\n<")[0]
     reason = _REGEX_REASON.search(shown)
     pattern = _REGEX_PATTERN.search(shown)

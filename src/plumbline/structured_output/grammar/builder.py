@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,8 +50,8 @@ class GrammarBuilder:
         self._as_json = False
         self._relaxed: bool | None = None
         self._of: str | None = ""
-        self.overlapping = False
-        """Enforce `oneOf` of relaxed schemas as `anyOf`, because the engine cannot tell the branches apart."""
+        self.given_up: Collection[str] = ()
+        """Keywords of relaxed schemas that are not enforced because the engine has refused them; see `checked`."""
         self.notes: dict[str, None] = {}
         """The places of keywords that are not enforced, such as `#/properties/a/format`; those of the parameters of a
         tool begin with its name."""
@@ -114,7 +114,7 @@ class GrammarBuilder:
                     before = self._rule("BEFORE", '/\\{"input": ?/')
                     return self.sequence([before, self._quoted_input(constraint), '"}"'])
         relaxed, notes = self._relaxed is True, list[str]()
-        found = checked(schema, relaxed=relaxed, overlapping=relaxed and self.overlapping, notes=notes)
+        found = checked(schema, relaxed=relaxed, given_up=self.given_up if relaxed else (), notes=notes)
         for place in notes:
             self.note(place)
         return self._rule("json", f"%json {json.dumps(found)}")

@@ -111,8 +111,8 @@ def _branches(pattern: str) -> list[str]:
 def assertions(pattern: str) -> list[str]:
     """Split a regex into several that must all match, so that none begins with a look-ahead.
 
-    Passwords (`^(?=.*[0-9])(?=.*[a-z]).{8,}$`) and pydantic's decimals (`^(?!^[-+.]*$)…`) begin with some. A negative one
-    is rewritten if it excludes the texts of one class of characters: then another character must occur.
+    Passwords (`^(?=.*[0-9])(?=.*[a-z]).{8,}$`) and pydantic's decimals (`^(?!^[-+.]*$)…`) begin with some. A negative
+    one is rewritten if it excludes the texts of one class of characters: then another character must occur.
 
     >>> assertions("^(?=.*[0-9]).{8,}$")
     ['^.{8,}$', '^(?:.*[0-9])']

@@ -15,7 +15,7 @@ _MOST_WORK = 20_000
 """Texts that are put together for one regex."""
 
 
-class _Other(Exception):
+class _OtherError(Exception):
     """The regex matches many texts, or has syntax that is not read here."""
 
 
@@ -30,7 +30,7 @@ def listed_texts(pattern: str, most: int) -> list[str] | None:
     reader = _Reader(_TOKEN.findall(pattern[1:-1]), most)
     try:
         found = reader.alternatives(0)
-    except _Other:
+    except _OtherError:
         return None
     # An alternative at the top would be anchored at one end only: `^a|b$`.
     return found if reader.at_end and not reader.has_branches else None
@@ -52,7 +52,7 @@ class _Reader:
     def alternatives(self, depth: int) -> list[str]:
         """Read alternatives up to a closing bracket or the end."""
         if depth > _MAX_DEPTH:
-            raise _Other
+            raise _OtherError
         found = self._sequence(depth)
         while self._peek() == "|":
             self._position += 1
@@ -75,7 +75,7 @@ class _Reader:
     def _joined(self, before: list[str], after: list[str]) -> list[str]:
         self._work += len(before) * len(after)
         if self._work > _MOST_WORK:
-            raise _Other
+            raise _OtherError
         return self._few([one + other for one in before for other in after])
 
     def _atom(self, depth: int) -> list[str]:
@@ -84,24 +84,24 @@ class _Reader:
         if token in ("(", "(?:"):
             found = self.alternatives(depth + 1)
             if self._peek() != ")":
-                raise _Other
+                raise _OtherError
             self._position += 1
             return found
         if token.startswith("[") and len(token) > 1:
             return self._class(token[1:-1])
         if token in ".*+?^$[]{}()|" or token.startswith("{"):
-            raise _Other
+            raise _OtherError
         return [_character(token)]
 
     def _class(self, inside: str) -> list[str]:
         if inside.startswith("^") or not inside:
-            raise _Other
+            raise _OtherError
         found: list[str] = []
         for low, high in _RANGE.findall(inside):
             first = _character(low)
             last = _character(high) if high else first
             if ord(last) - ord(first) > self._most:
-                raise _Other
+                raise _OtherError
             found += map(chr, range(ord(first), ord(last) + 1))
         return self._few(found)
 
@@ -114,16 +114,16 @@ class _Reader:
             self._position += 1
             least, comma, most = token[1:-1].partition(",")
             if (comma and not most) or int(most or least) > 8:
-                raise _Other
+                raise _OtherError
             return int(least), int(most or least)
         if token in ("*", "+"):
-            raise _Other
+            raise _OtherError
         return 1, 1
 
     def _few(self, texts: list[str]) -> list[str]:
         found = list(dict.fromkeys(texts))
         if len(found) > self._most:
-            raise _Other
+            raise _OtherError
         return found
 
     def _peek(self) -> str:
@@ -136,5 +136,5 @@ def _character(token: str) -> str:
     if token[1] in "ux" and len(token) > 2:
         return chr(int(token[2:], 16))
     if token[1].isalnum():
-        raise _Other  # A class such as `\\d`, or a reference.
+        raise _OtherError  # A class such as `\\d`, or a reference.
     return token[1]

@@ -10,7 +10,7 @@ not allowed, because some models write white space until their token limit (SO-0
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -54,7 +54,7 @@ def checked(
     schema: Mapping[str, Any] | bool,
     *,
     relaxed: bool = False,
-    overlapping: bool = False,
+    given_up: Collection[str] = (),
     notes: list[str] | None = None,
 ) -> dict[str, Any]:
     """Return the schema for the grammar engine.
@@ -62,7 +62,8 @@ def checked(
     Args:
         schema: the schema.
         relaxed: leave out keywords that cannot be enforced instead of refusing them.
-        overlapping: enforce `oneOf` as `anyOf`.
+        given_up: keywords of a relaxed schema that the engine has refused: `oneOf` is enforced as `anyOf`, and
+            `patternProperties` is left out.
         notes: gets the JSON pointers of keywords that are not enforced: those that are left out, and formats.
 
     Raises:
@@ -74,7 +75,7 @@ def checked(
         return {"x-guidance": _LAYOUT}
     found_notes: list[str] = []
     schema = check_shape(schema, found_notes)
-    walk = _Walk(schema, relaxed=relaxed, overlapping=overlapping, notes=found_notes)
+    walk = _Walk(schema, relaxed=relaxed, given_up=given_up, notes=found_notes)
     found = walk.schema(schema, "#")
     walk.check_references()
     if notes is not None:
@@ -83,7 +84,10 @@ def checked(
         raise ConstraintError("The schema is false: nothing satisfies it.")
     # The engine would read older drafts by their rules; they are translated.
     found = {name: value for name, value in found.items() if name != "$schema"}
-    return {**exact_numbers(found), "x-guidance": {**_LAYOUT, **({"coerce_one_of": True} if overlapping else {})}}
+    return {
+        **exact_numbers(found),
+        "x-guidance": {**_LAYOUT, **({"coerce_one_of": True} if "oneOf" in given_up else {})},
+    }
 
 
 def check_shape(schema: Mapping[str, Any], notes: list[str] | None = None) -> Mapping[str, Any]:
@@ -167,8 +171,10 @@ class _Walk:
     data. A reference to any other place is refused, because the schema there has not been checked.
     """
 
-    def __init__(self, root: Mapping[str, Any], *, relaxed: bool, overlapping: bool, notes: list[str]) -> None:
-        self._overlapping, self._notes = overlapping, notes
+    def __init__(
+        self, root: Mapping[str, Any], *, relaxed: bool, given_up: Collection[str], notes: list[str]
+    ) -> None:
+        self._given_up, self._notes = given_up, notes
         self._keywords = Keywords(root, relaxed=relaxed, notes=notes)
         self._count = 0
         self._seen: set[str] = set()
@@ -186,8 +192,12 @@ class _Walk:
         if isinstance(found, bool):
             return found
         self._check_values(found, where)
-        if self._overlapping and "oneOf" in found:
+        if "oneOf" in self._given_up and "oneOf" in found:
             self._notes.append(f"{where}/oneOf")
+        if "patternProperties" in self._given_up and "patternProperties" in found:
+            for name in {"patternProperties", "additionalProperties"} & found.keys():
+                del found[name]
+                self._notes.append(f"{where}/{name}")
         for name, value in found.items():
             at = f"{where}/{name}"
             if name in LISTS:
@@ -202,7 +212,8 @@ class _Walk:
     def check_references(self) -> None:
         """Check that every reference points to a visited schema."""
         for where, reference in self._references.items():
-            if unquote(reference).rstrip("/") not in self._seen:
+            pointer = unquote(reference)
+            if pointer not in self._seen and pointer.rstrip("/") not in self._seen:
                 raise ConstraintError(
                     f"'{where}/$ref' does not point to a schema in this document ({reference[:80]})."
                 )

@@ -81,7 +81,9 @@ class Keywords:
             self.note(f"{where}/{name}")
 
     def _refuse(self, where: str, reason: str) -> NoReturn:
-        raise ConstraintError(f"'{where}' cannot be enforced{reason}; leave it out, or send it without 'strict'.")
+        raise ConstraintError(
+            f"'{where}' cannot be enforced{reason}; leave it out, or send it without 'strict'."
+        )
 
     # Texts
 
@@ -104,7 +106,7 @@ class Keywords:
             found = assertions(schema["pattern"])
             for pattern in found:
                 to_rust_regex(pattern)
-        except ConstraintError as error:
+        except ConstraintError:
             if not self._relaxed:
                 raise
             del schema["pattern"]
@@ -203,7 +205,11 @@ class Keywords:
                 schema.pop(name, None)
         if "contains" not in schema:
             return
-        if schema.get("minContains") == 0 and "maxContains" not in schema and "unevaluatedItems" not in schema:
+        if (
+            schema.get("minContains") == 0
+            and "maxContains" not in schema
+            and "unevaluatedItems" not in schema
+        ):
             del schema["contains"], schema["minContains"]
         else:
             self.leave_out(schema, ("contains", "minContains", "maxContains"), where, "")
@@ -233,7 +239,9 @@ class Keywords:
     def _property_names(self, schema: dict[str, Any], where: str) -> None:
         names = self._referred(schema["propertyNames"])
         keys = names.keys() - _NOTES if isinstance(names, Mapping) else set()
-        if names is True or (isinstance(names, Mapping) and keys <= {"type"} and "string" in names.get("type", "string")):
+        if names is True or (
+            isinstance(names, Mapping) and keys <= {"type"} and "string" in names.get("type", "string")
+        ):
             del schema["propertyNames"]
             return
         rest = schema.get("additionalProperties", True)
@@ -321,6 +329,9 @@ class Keywords:
 
 
 _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
+    "items": Keywords._items,
+    "unevaluatedItems": Keywords._unevaluated_items,
+    "unevaluatedProperties": Keywords._unevaluated_properties,
     "nullable": Keywords._nullable,
     "not": Keywords._not,
     "if": Keywords._if,
@@ -333,10 +344,7 @@ _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
     "minContains": Keywords._contains,
     "maxContains": Keywords._contains,
     "uniqueItems": Keywords._unique,
-    "items": Keywords._items,
     "additionalItems": Keywords._additional_items,
-    "unevaluatedItems": Keywords._unevaluated_items,
-    "unevaluatedProperties": Keywords._unevaluated_properties,
     "minProperties": Keywords._min_properties,
     "dependentRequired": Keywords._dependent,
     "dependentSchemas": Keywords._dependent,
@@ -344,13 +352,13 @@ _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
     "pattern": Keywords._pattern,
     "format": Keywords._format,
 }
-"""In this order: an earlier rewrite may add the keyword of a later one."""
+"""In this order: an earlier rewrite may add the keyword of a later one, and what is unevaluated depends on others."""
 
 
 def _also(schema: dict[str, Any], other: Any) -> None:
     """Add a schema that must hold, too."""
     if isinstance(other, Mapping) and len(other) == 1:
-        (name, value), = other.items()
+        ((name, value),) = other.items()
         if name not in schema and name != "properties":
             schema[name] = value
             return
@@ -393,7 +401,7 @@ def _opposite(condition: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[s
     members, required = condition.get("properties", {}), condition.get("required", [])
     if len(members) != 1 or condition.get("type", "object") != "object":
         return None
-    (name, wanted), = members.items()
+    ((name, wanted),) = members.items()
     own = schema.get("properties", {}).get(name)
     if set(required) - {name} or not isinstance(own, Mapping) or not isinstance(wanted, Mapping):
         return None

@@ -40,7 +40,10 @@ _MOST_MULTIPLE = 1_000_000
 _MOST_MULTIPLES = 2**32
 """llguidance multiplies two of them in 32 bits where schemas are combined."""
 
-_COUNTS = {"minLength": "least", "minItems": "least", "maxLength": "most", "maxItems": "most"}
+_COUNTS = {
+    **dict.fromkeys(("minLength", "minItems", "minProperties"), "least"),
+    **dict.fromkeys(("maxLength", "maxItems", "maxProperties"), "most"),
+}
 _DATA = frozenset({"default", "examples"})
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref"})

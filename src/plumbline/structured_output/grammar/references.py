@@ -4,9 +4,9 @@ The grammar engine and the parsers of calls follow JSON pointers only. The stand
 `id` in draft 4) that change what references are relative to (RFC 3986, section 5), anchors, and dynamic references.
 Identifiers that nothing refers to have no effect and are left out.
 
-Only places where the standard allows schemas are searched: the same keywords in an `enum` or as property names are data.
-A reference may also point to a place that no keyword has, such as OpenAPI's `#/components/schemas/Pet`; the schema there
-is moved to `$defs`.
+Only places where the standard allows schemas are searched: the same keywords in an `enum` or as property names are
+data. A reference may also point to a place that no keyword has, such as OpenAPI's `#/components/schemas/Pet`; the
+schema there is moved to `$defs`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ MAPS = frozenset(
 
 _IDENTIFIERS = ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_REWRITTEN = frozenset(
+    (
+        *("if", "then", "else", "not", "contains", "propertyNames", "dependentSchemas", "dependencies"),
+        *("items", "additionalItems", "unevaluatedItems", "unevaluatedProperties", "contentSchema"),
+    )
+)
+"""Steps of pointers that `keywords` may move or leave out, so that references need a place of their own."""
 _DATA = frozenset(("enum", "const", "default", "examples", "example"))
 _MOST_SCHEMAS = 20_000
 _LONGEST = 4096
@@ -83,14 +90,18 @@ def _needs_resolving(schema: Mapping[str, Any]) -> bool:
         if "$dynamicRef" in value or "$recursiveRef" in value:
             return True
         reference = value.get("$ref", "#")
-        if isinstance(reference, str) and reference != "#" and not _USUAL.match(reference):
+        if isinstance(reference, str) and reference != "#" and not _is_usual(reference):
             return True
         left.extend(item for _, item in subschemas(value))
     return False
 
 
-_USUAL = re.compile(r"#/(?:\$defs|definitions|properties|items|anyOf|allOf|oneOf)/[^%]*\Z|#/items\Z")
-"""References that `_Document` would return as they are; that they lead somewhere is checked later."""
+def _is_usual(reference: str) -> bool:
+    """Return whether `_Document` would leave a reference as it is; that it leads somewhere is checked later."""
+    return _USUAL.match(reference) is not None and _REWRITTEN.isdisjoint(reference.split("/"))
+
+
+_USUAL = re.compile(r"#/(?:\$defs|definitions|properties|anyOf|allOf|oneOf)/[^%]*\Z")
 
 
 class _Place(NamedTuple):
@@ -119,7 +130,7 @@ class _Reference(NamedTuple):
 
 class _Document:
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._root = _copied(schema, 0)
+        self._root: dict[str, Any] = _copied(schema, 0)
         draft = str(schema.get("$schema", ""))
         self._draft_4 = "draft-04" in draft
         self._old = any(name in draft for name in ("draft-04", "draft-06", "draft-07"))
@@ -233,9 +244,13 @@ class _Document:
         """Return the pointer of the place that a fragment names in a resource; None if there is no schema."""
         if fragment and not fragment.startswith("/"):
             return self._anchors.get((base, fragment))
-        pointer = resource + fragment.rstrip("/")
+        pointer = resource + fragment
+        if pointer not in self._places and pointer.endswith("/"):
+            pointer = pointer.rstrip("/")
         if pointer not in self._places:
             self._move(pointer)
+        elif not _REWRITTEN.isdisjoint(pointer.split("/")):
+            self._add(pointer, self._places[pointer])
         return pointer if pointer in self._places else None
 
     def _move(self, pointer: str) -> None:
@@ -257,9 +272,16 @@ class _Document:
             else:
                 value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, Mapping | bool) and value is not self._root:
-            name = f"moved_{len(self._moved)}"
-            self._moved[name] = value
-            self._search(above._replace(schema=value, pointer=pointer, written=f"#/$defs/{name}"))
+            self._search(self._add(pointer, above._replace(schema=value)))
+
+    def _add(self, pointer: str, place: _Place) -> _Place:
+        """Write a schema to `$defs`, too."""
+        if place.pointer == pointer and place.written.startswith("#/$defs/moved_"):
+            return place
+        name = f"moved_{len(self._moved)}"
+        self._moved[name] = place.schema
+        self._places[pointer] = found = place._replace(pointer=pointer, written=f"#/$defs/{name}")
+        return found
 
     def _outermost(self, reference: _Reference, found: str, anchor: str) -> str:
         """Return where a dynamic reference leads that names the schema `found`.
@@ -325,7 +347,8 @@ def _joined(base: str, reference: str, where: str) -> str:
     """Resolve a reference without a fragment (RFC 3986, section 5.2.2). `urljoin` leaves out URNs."""
     found = _URI.match(reference)
     above = _URI.match(base)
-    assert found is not None and above is not None, "the expression matches every text"
+    assert found is not None, "the expression matches every text"
+    assert above is not None, "the expression matches every text"
     scheme, authority, path, query = found.groups()
     if scheme is None:
         scheme = above[1]
