@@ -139,7 +139,8 @@ def page(found: list[Result], version: str) -> str:
 _HEAD = """# JSON Schema Test Suite
 
 The required files of draft 2020-12, as in the source archive of `jsonschema` {version}: {schemas} schemas with
-{instances} instances. `nox -s schema-suite` writes this page: it compiles each schema as `strict`, or else without, and gives the
+{instances} instances. `nox -s schema-suite` writes this page: it
+compiles each schema as `strict`, or else without, and gives the
 text of every instance to the grammar. A schema is *enforced* if nothing of it is left out; then the grammar allows no
 instance that is invalid. What of a schema is an *annotation* is named in the header `x-plumbline-unenforced`.
 Instances are tried with their members in every order, because a grammar has one order of the listed names.

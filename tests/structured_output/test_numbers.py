@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from support.laws import EXPLORED
 
 from plumbline.engines.constraints.grammar import GrammarError
+from plumbline.exact_number import exact_number
 from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.numbers.ranges import Bound, _at_least, _at_most
 
 from .walk import accepts, builder, matcher
 
@@ -40,7 +42,7 @@ FLOATS = st.one_of(
 )
 NUMBERS = st.one_of(INTEGERS, FLOATS)
 MULTIPLES = st.one_of(
-    st.sampled_from([2**31, 2**32, 10**12, 0.01, 0.07, 1e-9, 1e-300, 0.5, 60, 1000, 86_400]),
+    st.sampled_from([2**31, 2**32, 10**12, 0.01, 0.07, 0.53, 0.0003, 1e-9, 1e-300, 0.5, 60, 1000, 86_400]),
     st.integers(1, 200),
 )
 BOUNDED = st.fixed_dictionaries(
@@ -163,10 +165,17 @@ def test_a_grammar_allows_the_numbers_that_are_valid(schema: Any, in_lark: bool)
 @pytest.mark.parametrize(
     ("schema", "place"),
     [
-        ({"const": -(2**63)}, "#/const"),
-        ({"properties": {"a": {"enum": [1, {"b": [2**53 + 1]}]}}}, "#/properties/a/enum/1/b/0"),
+        ({"minProperties": 0, "const": -(2**63)}, "#/const"),
+        (
+            {"$defs": {"x": {"type": "integer", "minimum": 10**30}}, "contains": {"$ref": "#/$defs/x"}},
+            "#/contains",
+        ),
+        (
+            {"properties": {"a": {"enum": [1, {"b": [2**53 + 1]}]}}, "maxProperties": 3},
+            "#/properties/a/enum/1/b/0",
+        ),
         ({"type": "integer", "multipleOf": 2147483648}, "#/multipleOf"),
-        ({"$defs": {"x": {"type": "integer", "minimum": 10**30}}, "$ref": "#/$defs/x"}, "#/$defs/x/minimum"),
+        ({"multipleOf": 5, "minimum": 10**30, "type": "integer"}, "#/minimum"),
         ({"type": "array", "minItems": 10**10}, "#/minItems"),
         ({"minimum": float("inf")}, "not finite"),  # Schemas may come as text.
         ({"const": float("nan")}, "not finite"),
@@ -198,10 +207,115 @@ def test_what_generators_write_for_no_limit_is_taken(schema: Any) -> None:
 @given(st.text(alphabet='%json {}":/#\\n\n1-', max_size=60))
 def test_other_text_of_a_lark_grammar_is_left_alone(text: str) -> None:
     """Strings, regexes and comments may have what looks like a schema."""
-    from plumbline.structured_output.grammar.numbers import lark_with_exact_numbers
+    from plumbline.structured_output.grammar.numbers.exact import lark_with_exact_numbers
 
     grammar = f"start: /a/\n{text}"
     if not re.search(r"%json\s*[{\[tf]", grammar):
         assert lark_with_exact_numbers(grammar) == grammar
     for quoted in ('"%json {\\"const\\": -9223372036854775808}"', "/%json {-9223372036854775808}/"):
         assert lark_with_exact_numbers(f"start: {quoted}") == f"start: {quoted}"
+
+
+# Numbers that llguidance does not keep
+
+LITERALS = st.one_of(
+    st.sampled_from(
+        ["9007199254740993", "-9223372036854775808", "18446744073709551615", "1e400", "-1E-400", "1" * 60]
+        + ["9007199254740993.0", "0.1000000000000000055511151231257827", "123456789012345678.5", "0.1", "7"]
+    ),
+    st.builds(lambda whole, part: f"{whole}.{part}", st.integers(-(2**70), 2**70), st.integers(1, 10**25)),
+    st.integers(-(2**80), 2**80).map(str),
+)
+
+
+def value_of(literal: str) -> Any:
+    return exact_number(literal) if set(literal) & set(".eE") else int(literal)
+
+
+def canonical(literal: str) -> str:
+    """An integer has one spelling."""
+    exact = Fraction(literal)
+    return str(exact.numerator) if exact.denominator == 1 and abs(exact) < 10**40 else literal
+
+
+PLACES: list[tuple[str, Any, str]] = [
+    ("alone", lambda one: one, "{}"),
+    (
+        "property",
+        lambda one: {
+            "type": "object",
+            "properties": {"a": one},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+        '{{"a":{}}}',
+    ),
+    (
+        "optional",
+        lambda one: {"type": "object", "properties": {"b": {"type": "null"}, "a": one}},
+        '{{"a":{}, "c":[1]}}',
+    ),
+    ("item", lambda one: {"type": "array", "items": one}, "[{0},{0}]"),
+    (
+        "reference",
+        lambda one: {"$defs": {"d": one}, "anyOf": [{"$ref": "#/$defs/d"}, {"type": "string"}]},
+        "{}",
+    ),
+]
+
+
+@settings(max_examples=EXPLORED or 25, deadline=None)
+@given(LITERALS, LITERALS, st.sampled_from(PLACES), st.sampled_from(["const", "enum", "nested"]))
+def test_a_literal_of_any_size_is_the_one_that_is_allowed(
+    literal: str, other: str, place: tuple[str, Any, str], keyword: str
+) -> None:
+    _, within, shape = place
+    listed = {
+        "const": {"const": value_of(literal)},
+        "enum": {"enum": [value_of(literal), "x"]},
+        "nested": {"const": {"k": [value_of(literal), None]}},
+    }[keyword]
+    texts = [
+        f'{{"k":[{canonical(one)},null]}}' if keyword == "nested" else canonical(one)
+        for one in (literal, other)
+    ]
+    grammar, reason = grammar_or_reason(within(listed), in_lark=False)
+    assert grammar is not None, reason
+    assert accepts(grammar, shape.format(texts[0]))
+    assert accepts(grammar, shape.format(texts[1])) == (
+        Fraction(literal) == Fraction(other) and texts[0] == texts[1]
+    )
+
+
+@settings(max_examples=EXPLORED or 25, deadline=None)
+@given(st.integers(-(2**70), 2**70), st.integers(0, 2**66), st.sampled_from(PLACES), st.data())
+def test_bounds_of_any_size_are_exact(
+    least: int, width: int, place: tuple[str, Any, str], data: st.DataObject
+) -> None:
+    schema = {"type": "integer", "minimum": least, "maximum": least + width}
+    if least + width <= 2**63 - 1 and least >= -(2**63) + 1024:
+        return  # Within what llguidance has; the laws above are about these.
+    grammar, reason = grammar_or_reason(place[1](schema), in_lark=False)
+    assert grammar is not None, reason
+    value = data.draw(
+        st.one_of(st.integers(least - 5, least + 5), st.integers(least + width - 5, least + width + 5))
+    )
+    fits = accepts(grammar, place[2].format(value))
+    if fits:
+        assert least <= value <= least + width
+    elif least <= value <= least + width:
+        # Bounds below 64 bits that end within them are moved by up to 1,023, so that the engine can have them.
+        assert value < 1024 - 2**63
+
+
+@given(st.fractions(-(10**6), 10**6, max_denominator=1000), st.booleans(), st.booleans(), st.data())
+def test_one_side_of_a_range_is_exact(
+    value: Fraction, exclusive: bool, up: bool, data: st.DataObject
+) -> None:
+    bound = Fraction(round(value * 1000), 1000)
+    near = bound + Fraction(data.draw(st.integers(-2000, 2000)), 1000)
+    number = Decimal(near.numerator) / Decimal(near.denominator)
+    text = f"{number:f}" + data.draw(st.sampled_from(["", "0", "000"])) * ("." in f"{number:f}")
+    pattern = (_at_least if up else _at_most)(Bound(bound, exclusive))
+    inside = near == bound and not exclusive if near == bound else (near > bound) == up
+    assert (re.fullmatch(pattern, text) is not None) == inside

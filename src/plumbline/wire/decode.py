@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from plumbline.exact_number import ExactNumber, exact_number
+
 from .errors import ApiError, unparsable_body
 from .explain import explain
 from .misplaced import check_places
@@ -27,8 +29,20 @@ T = TypeVar("T")
 
 BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_encoder = msgspec.json.Encoder()
-_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+def _literal(value: Any) -> msgspec.Raw:
+    """Write a number as the client wrote it."""
+    if not isinstance(value, ExactNumber):
+        raise TypeError(f"a value of type {type(value).__name__} is not JSON")
+    return msgspec.Raw(value.text.encode())
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_literal)
+_decoders: dict[tuple[Any, bool], msgspec.json.Decoder[Any]] = {}
+_LONG_FRACTION = re.compile(rb"\.(?:[0-9]{13}|(?<=[0-9]{13}\.)[0-9])")
+"""Begins the digits after a point of a number that a double may not keep. A literal at the start is found quickly."""
+_TOO_LARGE = "Number out of range"
+"""msgspec's error for a number that is no finite double."""
 _making = threading.Lock()
 
 
@@ -51,7 +65,7 @@ def decode(root: type[T], body: bytes) -> T:
     try:
         if not body.isascii():
             body.decode()  # msgspec does not check UTF-8 in fields that it skips
-        request: T = (_decoders.get(root) or _decoder(root)).decode(body)
+        request = _first_try(root, body)
         check_places(root, body)
         with_one_spelling(request)
         return request
@@ -68,10 +82,28 @@ def decode(root: type[T], body: bytes) -> T:
         raise _unparsable(error) from None
 
 
-def _decoder(root: type[T]) -> msgspec.json.Decoder[T]:
+def _first_try(root: type[T], body: bytes) -> T:
+    """Decode to the type; the numbers of schemas and arguments stay exact (`ExactNumber`)."""
+    exact = _LONG_FRACTION.search(body) is not None
+    try:
+        return _decoder(root, exact=exact).decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        if exact or not str(error).startswith(_TOO_LARGE):
+            raise
+    return _decoder(root, exact=True).decode(body)
+
+
+def _decoder(root: type[T], *, exact: bool) -> msgspec.json.Decoder[T]:
     """Return the decoder of a type, made once. msgspec crashes when two threads build decoders of a type at once."""
+    found = _decoders.get((root, exact))
+    if found is not None:
+        return found
+    # The hook is for values without a type only, such as schemas.
     with _making:
-        return _decoders.get(root) or _decoders.setdefault(root, msgspec.json.Decoder(root))
+        made = msgspec.json.Decoder(root, float_hook=exact_number if exact else None)
+        return _decoders.setdefault((root, exact), made)
 
 
 def _second_try(root: type[T], body: bytes) -> T:

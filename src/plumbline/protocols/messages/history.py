@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -21,6 +20,7 @@ from plumbline._generated.messages import (
     URLImageSource,
     UserMessageParam,
 )
+from plumbline.exact_number import dumps
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.media import image_reference, joined_text, unread_part
 from plumbline.protocols.common.sealing import Sealer, UnsealError
@@ -183,7 +183,7 @@ def _assistant(blocks: Sequence[_Block], sealer: Sealer) -> Message:
             case RedactedThinkingBlockParam(data=data):
                 found.thinking.append(_opened("", data, f"{where}.data", sealer))
             case ToolUseBlockParam():
-                arguments = json.dumps(block.input, ensure_ascii=False)
+                arguments = dumps(block.input)
                 found.calls.append(ToolCall(block.id, block.name, arguments))
     text = "".join(found.text)
     return Message(

@@ -16,7 +16,7 @@ from plumbline.structured_output.grammar.custom_input import InputWriter, one_li
 from plumbline.structured_output.grammar.ecma_regex import check_repetitions
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.json_schema import checked
-from plumbline.structured_output.grammar.numbers import UNREACHABLE, lark_with_exact_numbers
+from plumbline.structured_output.grammar.numbers.exact import UNREACHABLE, lark_with_exact_numbers
 from plumbline.structured_output.grammar.raw_string import input_constraint, text_conditions
 from plumbline.turn import LarkFormat, RegexFormat
 
@@ -114,9 +114,17 @@ class GrammarBuilder:
                     before = self._rule("BEFORE", '/\\{"input": ?/')
                     return self.sequence([before, self._quoted_input(constraint), '"}"'])
         relaxed, notes = self._relaxed is True, list[str]()
-        found = checked(schema, relaxed=relaxed, given_up=self.given_up if relaxed else (), notes=notes)
+        found = checked(
+            schema,
+            relaxed=relaxed,
+            given_up=self.given_up if relaxed else (),
+            notes=notes,
+            compose=(lambda kind, body: self._rule(kind, f" {body}"), self._named.__setitem__),
+        )
         for place in notes:
             self.note(place)
+        if isinstance(found, str):
+            return found
         return self._rule("json", f"%json {json.dumps(found)}")
 
     def raw_string(

@@ -10,16 +10,19 @@ not allowed, because some models write white space until their token limit (SO-0
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
 import jsonschema_rs
 
+from plumbline.exact_number import ExactNumber
 from plumbline.structured_output.grammar.ecma_regex import to_rust_regex
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.structured_output.grammar.keywords import Keywords
-from plumbline.structured_output.grammar.numbers import exact_numbers
+from plumbline.structured_output.grammar.numbers.composed import JsonComposer, has_inexact_numbers
+from plumbline.structured_output.grammar.numbers.exact import exact_numbers
 from plumbline.structured_output.grammar.references import LISTS, MAPS, SCHEMAS, pointed, with_pointers
 from plumbline.workers.panics import panics
 
@@ -50,14 +53,19 @@ _LAYOUT = {
 }
 
 
+Composing = tuple[Callable[[str, str], str], Callable[[str, str], object]]
+"""Returns the name of a rule with a kind and a body, and gives a rule a name."""
+
+
 def checked(
     schema: Mapping[str, Any] | bool,
     *,
     relaxed: bool = False,
     given_up: Collection[str] = (),
     notes: list[str] | None = None,
-) -> dict[str, Any]:
-    """Return the schema for the grammar engine.
+    compose: Composing | None = None,
+) -> dict[str, Any] | str:
+    """Return the schema for the grammar engine, or the expression of a grammar that is composed of several.
 
     Args:
         schema: the schema.
@@ -65,6 +73,7 @@ def checked(
         given_up: keywords of a relaxed schema that the engine has refused: `oneOf` is enforced as `anyOf`, and
             `patternProperties` is left out.
         notes: gets the JSON pointers of keywords that are not enforced: those that are left out, and formats.
+        compose: adds rules, and names them, for schemas with numbers that the engine does not keep.
 
     Raises:
         ConstraintError: the schema is invalid or too large, refers to another document, or cannot be enforced fully.
@@ -78,16 +87,29 @@ def checked(
     walk = _Walk(schema, relaxed=relaxed, given_up=given_up, notes=found_notes)
     found = walk.schema(schema, "#")
     walk.check_references()
-    if notes is not None:
-        notes += [note for note in found_notes if note not in notes]
     if found is False:
         raise ConstraintError("The schema is false: nothing satisfies it.")
     # The engine would read older drafts by their rules; they are translated.
     found = {name: value for name, value in found.items() if name != "$schema"}
-    return {
-        **exact_numbers(found),
-        "x-guidance": {**_LAYOUT, **({"coerce_one_of": True} if "oneOf" in given_up else {})},
+    layout = {**_LAYOUT, **({"coerce_one_of": True} if "oneOf" in given_up else {})}
+    composed = (
+        None if compose is None or not has_inexact_numbers(found) else _composed(found, layout, compose)
+    )
+    result = composed or {
+        **exact_numbers(found, notes=found_notes if relaxed else None),
+        "x-guidance": layout,
     }
+    if notes is not None:
+        notes += dict.fromkeys(found_notes)
+    return result
+
+
+def _composed(schema: Mapping[str, Any], layout: Mapping[str, Any], compose: Composing) -> str | None:
+    """Return the expression of a schema with numbers that the engine does not keep; None if it cannot be composed."""
+    try:
+        return JsonComposer(schema, *compose, layout).grammar()
+    except ConstraintError:
+        return None  # What the engine does not keep is refused by its place.
 
 
 def check_shape(schema: Mapping[str, Any], notes: list[str] | None = None) -> Mapping[str, Any]:
@@ -103,11 +125,12 @@ def check_shape(schema: Mapping[str, Any], notes: list[str] | None = None) -> Ma
     Raises:
         ConstraintError: the schema is too large or invalid, or a reference leads out of it; the text names the place.
     """
-    _check_size(schema)
+    has_exact = _check_size(schema)
     resolved = with_pointers(schema)
     if resolved is not schema:
         _check_size(resolved)
     schema = resolved
+    shown = _rounded(schema) if has_exact else schema
     named = schema.get("$schema")
     dialect = _dialect(named)
     if named is not None and dialect is None and notes is not None:
@@ -118,7 +141,7 @@ def check_shape(schema: Mapping[str, Any], notes: list[str] | None = None) -> Ma
     for one in tried:
         try:
             with panics(ConstraintError, "The schema cannot be checked"):
-                jsonschema_rs.meta.validate({**schema, "$schema": one})
+                jsonschema_rs.meta.validate({**shown, "$schema": one})
         except jsonschema_rs.ValidationError as error:
             where = "/".join(("#", *map(str, error.instance_path)))
             reason = reason or ConstraintError(f"'{where}' is not valid JSON Schema: {error.message[:200]}")
@@ -134,8 +157,9 @@ def _dialect(named: Any) -> str | None:
     return next((one for one in _DIALECTS if one.partition("://")[2] == text), None)
 
 
-def _check_size(schema: Any) -> None:
-    """Check the size without recursion; later steps recurse."""
+def _check_size(schema: Any) -> bool:
+    """Check the size without recursion; later steps recurse. Return whether the schema has an `ExactNumber`."""
+    has_exact = False
     left: list[tuple[int, Any]] = [(0, schema)]
     while left:
         depth, value = left.pop()
@@ -151,17 +175,29 @@ def _check_size(schema: Any) -> None:
             )
         elif isinstance(value, list):
             left.extend((depth + 1, item) for item in value)
+        elif isinstance(value, float):
+            if not math.isfinite(value) and not isinstance(value, ExactNumber):
+                raise ConstraintError("The schema has a number that is not finite.")
+            has_exact = has_exact or isinstance(value, ExactNumber)
         elif isinstance(value, str) and len(value) > MAX_TEXT:
             raise ConstraintError(f"The schema has a text of more than {MAX_TEXT} characters.")
     try:
-        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(schema, ensure_ascii=False)
         text.encode()
     except UnicodeEncodeError:
         raise ConstraintError("The schema has half of a surrogate pair, which is no character.") from None
-    except ValueError:
-        raise ConstraintError("The schema has a number that is not finite.") from None
     if len(text) > MAX_SIZE:
         raise ConstraintError(f"The schema has more than {MAX_SIZE} characters.")
+    return has_exact
+
+
+def _rounded(value: Any) -> Any:
+    """Return a value with ordinary numbers, for a library that knows no others."""
+    if isinstance(value, ExactNumber):
+        return float(value) if math.isfinite(value) else math.copysign(1e308, value)
+    if isinstance(value, Mapping):
+        return {name: _rounded(item) for name, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
 class _Walk:

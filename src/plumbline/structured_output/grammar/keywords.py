@@ -58,6 +58,8 @@ class Keywords:
         Raises:
             ConstraintError: a keyword cannot be enforced, and the schema may not be relaxed.
         """
+        for name in ("default", "examples"):
+            schema.pop(name, None)  # Their numbers may be ones that the engine cannot read.
         for name, rewrite in _REWRITES.items():
             if name in schema and rewrite(self, schema, where) is False:
                 return False

@@ -15,7 +15,6 @@ Source: DeepSeek's encoding programs, as published with the weights.
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -25,6 +24,7 @@ import msgspec
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.registry import TOOL_DIALECTS
 from plumbline.dialects.spec.call_format import Call
+from plumbline.exact_number import dumps
 from plumbline.text.prompts.encoders import Conversation, PromptEncoder
 from plumbline.text.templates.template import TemplateError
 
@@ -165,7 +165,7 @@ class DeepSeekEncoder(PromptEncoder):
                 "This model folder has no encoding/encoding_*.py, so its instructions about tools are not known; "
                 "it cannot be used with tools."
             )
-        schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+        schemas = "\n".join(dumps(tool["function"]) for tool in tools)
         return self._texts.tools.replace("{tool_schemas}", schemas)
 
     def _assistant_turn(self, message: Mapping[str, Any], thinks: bool) -> str:
@@ -217,4 +217,4 @@ def _json(arguments: Any) -> str:
     """Return arguments for the tags, which can only hold an object."""
     if isinstance(arguments, str):
         raise TemplateError("The arguments of an earlier call are not a JSON object.")
-    return json.dumps(arguments, ensure_ascii=False)
+    return dumps(arguments)

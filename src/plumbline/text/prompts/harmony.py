@@ -11,11 +11,11 @@ Thinking of turns before the last final answer is left out. Source: OpenAI's har
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from plumbline.exact_number import dumps
 from plumbline.text.prompts.encoders import Conversation, PromptEncoder
 from plumbline.text.templates.template import TemplateError
 
@@ -112,7 +112,7 @@ def _harmony_messages(message: Mapping[str, Any], names: dict[str, str], *, thin
                 function = call["function"]
                 names[str(call.get("id"))] = function["name"]
                 arguments = function["arguments"]
-                body = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+                body = arguments if isinstance(arguments, str) else dumps(arguments)
                 channel = f"commentary to=functions.{function['name']} <|constrain|>json"
                 parts.append(_message("assistant", body, channel, "<|call|>"))
             return parts
@@ -152,7 +152,7 @@ def typescript(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
     if options is not None:
         return " | ".join(dict.fromkeys(typescript(one, root, depth + 1) for one in options))
     if isinstance(schema.get("enum"), Sequence):
-        return " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+        return " | ".join(dumps(value) for value in schema["enum"])
     kind = schema.get("type")
     if isinstance(kind, Sequence) and not isinstance(kind, str):
         return " | ".join(typescript({**schema, "type": one}, root, depth + 1) for one in kind)
@@ -197,6 +197,6 @@ def _object(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> s
         line = f"{key}{'' if key in required else '?'}: {typescript(value, root, depth + 1)},"
         if isinstance(value, Mapping) and "default" in value:
             default = value["default"]
-            line += f" // default: {default if isinstance(default, str) else json.dumps(default, ensure_ascii=False)}"
+            line += f" // default: {default if isinstance(default, str) else dumps(default)}"
         lines.append(line)
     return "\n".join([*lines, "}"])

@@ -15,6 +15,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from plumbline.exact_number import dumps
 from plumbline.text.templates.values import NoContent
 
 __all__ = ["template_environment"]
@@ -93,7 +94,7 @@ def _tojson(
     encoder = json.JSONEncoder(
         ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_null
     )
-    return encoder.encode(value)
+    return dumps(value, encoder)
 
 
 def _null(value: Any) -> None:

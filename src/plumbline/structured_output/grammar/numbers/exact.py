@@ -17,9 +17,18 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeGuard
 
+from plumbline.exact_number import ExactNumber
 from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.numbers.ranges import Bound
 
-__all__ = ["UNREACHABLE", "exact_numbers", "lark_with_exact_numbers"]
+__all__ = [
+    "UNREACHABLE",
+    "bounds_of",
+    "exact_numbers",
+    "is_inexact",
+    "lark_with_exact_numbers",
+    "number_text",
+]
 
 UNREACHABLE = 2**31 - 1
 """A length or a number of items that no answer reaches. Generators of schemas write it for "no limit"."""
@@ -37,6 +46,8 @@ _MOST_PLACES = 22
 digits are an integer up to 2^53, and the power of ten is a double."""
 _MOST_MULTIPLE = 1_000_000
 """Remainders that llguidance counts; each is a state of an automaton of some hundred bytes."""
+_NEIGHBOURS = 8
+"""Doubles on each side of a multiple that are tried."""
 _MOST_MULTIPLES = 2**32
 """llguidance multiplies two of them in 32 bits where schemas are combined."""
 
@@ -51,16 +62,57 @@ _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 _MAX_DEPTH = 200
 
 
-def exact_numbers(schema: Any) -> Any:
+def exact_numbers(schema: Any, *, notes: list[str] | None = None) -> Any:
     """Return the schema with numbers that the grammar engine enforces exactly.
+
+    Args:
+        schema: the schema.
+        notes: gets the places of multiples that are left out because they cannot be enforced; None refuses them.
 
     Raises:
         ConstraintError: a number cannot be enforced; the text names the keyword and its place.
     """
-    walk = _Walk()
+    walk = _Walk(notes)
     found = walk.schema(schema, "#", 0)
     walk.check_multiples()
     return found
+
+
+def is_inexact(schema: Mapping[str, Any]) -> bool:
+    """Return whether the values or the bounds of a schema would not be enforced exactly, or only by a smaller range."""
+    try:
+        for name in ("const", "enum"):
+            if name in schema:
+                _exact_value(schema[name], name, 0)
+        bounds = [schema[name] for name in _BOUNDS if _is_number(schema.get(name))]
+        if all(isinstance(bound, int) and abs(bound) <= _EXACT for bound in bounds):
+            return False
+        _write_bounds(dict(schema), "")
+        most = _stricter(schema, "", "Maximum")
+    except ConstraintError:
+        return True
+    kinds = schema.get("type")
+    integers = "integer" in (kinds if isinstance(kinds, list) else [kinds])
+    return integers and most is not None and _MOST_INTEGER < most.value <= 2**64
+
+
+def bounds_of(schema: Mapping[str, Any]) -> tuple[Bound | None, Bound | None]:
+    """Return the bounds of a schema as the client wrote them."""
+    least, most = (_stricter(schema, "#", side) for side in ("Minimum", "Maximum"))
+    return (
+        None if least is None else Bound(least.value, least.is_exclusive),
+        None if most is None else Bound(most.value, most.is_exclusive),
+    )
+
+
+def number_text(value: float) -> str:
+    """Return the literal of a number: the client's where a double would change it, integers without a fraction."""
+    if isinstance(value, int):
+        return str(value)
+    exact = _fraction(value, "#")
+    if exact.denominator == 1 and abs(exact) < 10**40:
+        return str(exact.numerator)
+    return value.text if isinstance(value, ExactNumber) else repr(value)
 
 
 def lark_with_exact_numbers(grammar: str) -> str:
@@ -97,7 +149,8 @@ _JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 class _Walk:
-    def __init__(self) -> None:
+    def __init__(self, notes: list[str] | None) -> None:
+        self._notes = notes
         self._multiples: set[Fraction] = set()
         self._combines = False
 
@@ -126,7 +179,14 @@ class _Walk:
         _write_counts(found, where)
         _write_bounds(found, where)
         if _is_number(multiple := found.get("multipleOf")):
-            self._multiples.add(_multiple(multiple, f"{where}/multipleOf"))
+            try:
+                exact, found["multipleOf"] = _multiple(multiple, f"{where}/multipleOf")
+                self._multiples.add(exact)
+            except ConstraintError:
+                if self._notes is None:
+                    raise
+                del found["multipleOf"]
+                self._notes.append(f"{where}/multipleOf")
         return found
 
     def check_multiples(self) -> None:
@@ -259,6 +319,8 @@ def _fraction(value: float, where: str) -> Fraction:
     """Return the number that the client wrote, as far as a double keeps its digits."""
     if isinstance(value, int):
         return Fraction(value)
+    if isinstance(value, ExactNumber):
+        return Fraction(value.text)
     if not math.isfinite(value):
         raise _refused(where, value, "it is not a number of JSON")
     return Fraction(repr(value))
@@ -345,15 +407,28 @@ def _number(bound: _Bound) -> float:
 # Multiples
 
 
-def _multiple(value: float, where: str) -> Fraction:
-    """Return `multipleOf` if llguidance reads it exactly: it multiplies by ten until no fraction is left."""
+def _multiple(value: float, where: str) -> tuple[Fraction, float]:
+    """Return `multipleOf` exactly, and the double from which llguidance reads it.
+
+    llguidance multiplies a double by ten until no fraction is left. From 0.07 it gets 7.000000000000001; from a double
+    next to it 7, which is what counts. One in ten numbers with two decimals, such as 0.53, has no such neighbour.
+    """
     wanted = _fraction(value, where)
     if wanted > _MOST_MULTIPLE:
         raise _refused(where, value, f"multiples are of at most {_MOST_MULTIPLE}")
-    shifted, places = float(value), 0
-    while shifted % 1 and places < 10:
-        shifted *= 10.0
+    below = above = float(wanted)
+    for _ in range(_NEIGHBOURS):
+        for one in (below, above):
+            if _read_multiple(one) == wanted:
+                return wanted, int(one) if one.is_integer() else one
+        below, above = math.nextafter(below, 0), math.nextafter(above, math.inf)
+    raise _refused(where, value, "its digits are not kept by a double-precision number")
+
+
+def _read_multiple(value: float) -> Fraction | None:
+    """Return the multiple that llguidance reads from a double; None for one that has too many digits."""
+    places = 0
+    while value % 1 and places < 10:
+        value *= 10.0
         places += 1
-    if Fraction(shifted) / 10**places != wanted or places >= 10 or not 0 < shifted <= _MOST_MULTIPLE:
-        raise _refused(where, value, "its digits are not kept by a double-precision number")
-    return wanted
+    return Fraction(value) / 10**places if places < 10 and 0 < value <= _MOST_MULTIPLE else None

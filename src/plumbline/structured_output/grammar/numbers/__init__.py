@@ -1,0 +1,1 @@
+"""Numbers of JSON Schemas: exactly as the client wrote them, or refused."""
