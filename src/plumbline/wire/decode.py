@@ -39,8 +39,10 @@ def _literal(value: Any) -> msgspec.Raw:
 
 _encoder = msgspec.json.Encoder(enc_hook=_literal)
 _decoders: dict[tuple[Any, bool], msgspec.json.Decoder[Any]] = {}
-_LONG_FRACTION = re.compile(rb"\.(?:[0-9]{13}|(?<=[0-9]{13}\.)[0-9])")
+_LONG_FRACTION = re.compile(rb"\.(?:[0-9]{8}|(?<=[0-9]{8}\.)[0-9])")
 """Begins the digits after a point of a number that a double may not keep. A literal at the start is found quickly."""
+_TOO_LARGE_EXPONENT = re.compile(rb"[0-9][eE]\+?[0-9]{3}")
+_exact = msgspec.json.Decoder(float_hook=exact_number)
 _TOO_LARGE = "Number out of range"
 """msgspec's error for a number that is no finite double."""
 _making = threading.Lock()
@@ -87,8 +89,6 @@ def _first_try(root: type[T], body: bytes) -> T:
     exact = _LONG_FRACTION.search(body) is not None
     try:
         return _decoder(root, exact=exact).decode(body)
-    except msgspec.ValidationError:
-        raise
     except msgspec.DecodeError as error:
         if exact or not str(error).startswith(_TOO_LARGE):
             raise
@@ -108,7 +108,15 @@ def _decoder(root: type[T], *, exact: bool) -> msgspec.json.Decoder[T]:
 
 def _second_try(root: type[T], body: bytes) -> T:
     """Decode to plain values, change them to what msgspec accepts, and convert them to the type."""
-    raw = msgspec.json.decode(body)
+    exact = None
+    with contextlib.suppress(ApiError, msgspec.DecodeError):
+        # A long number of a field with a type is none that the field takes.
+        if _LONG_FRACTION.search(body) or _TOO_LARGE_EXPONENT.search(body):
+            exact = _converted(root, body, _exact.decode(body))
+    return _converted(root, body, msgspec.json.decode(body)) if exact is None else exact
+
+
+def _converted(root: type[T], body: bytes, raw: Any) -> T:
     if not isinstance(raw, dict):
         raise unparsable_body("it is another kind of value")
     lists = [name for name in ("input", "items") if name in raw]

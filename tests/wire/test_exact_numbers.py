@@ -1,0 +1,71 @@
+"""Law of number literals: those of schemas and arguments go through the server as the client wrote them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.messages import CreateMessageRequest
+from plumbline._generated.responses import CreateResponse
+from plumbline.exact_number import ExactNumber, dumps, exact_number
+from plumbline.wire.decode import decode, encode
+
+LITERALS = st.one_of(
+    st.sampled_from(
+        ["1e400", "-1E+400", "9007199254740993", "1" * 300, "123456789012345678.5", "0.10000000000000000001"]
+    ),
+    st.builds(lambda whole, part: f"{whole}.{part}", st.integers(-(2**70), 2**70), st.integers(1, 10**30)),
+    st.integers(-(2**200), 2**200).map(str),
+)
+USER = '"model": "m", "messages": [{"role": "user", "content": "x"}]'
+REQUESTS = [
+    (
+        CreateChatCompletionRequest,
+        f'{{{USER}, "response_format": {{"type": "json_schema", "json_schema": {{"name": "x", "schema": %s}}}}}}',
+    ),
+    (  # Another number is none of the type of its field, which takes a second try.
+        CreateChatCompletionRequest,
+        f'{{{USER}, "n": 1.0, "tools": [{{"type": "function", "function": {{"name": "f", "parameters": %s}}}}]}}',
+    ),
+    (
+        CreateResponse,
+        '{"model": "m", "input": "x", "text": {"format": {"type": "json_schema", "name": "x", "schema": %s}}}',
+    ),
+    (
+        CreateMessageRequest,
+        f'{{{USER}, "max_tokens": 9, "tools": [{{"name": "f", "input_schema": %s}}]}}',
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REQUESTS)))
+@given(literal=LITERALS)
+def test_a_literal_is_echoed_and_shown_as_it_came(number: int, literal: str) -> None:
+    root, text = REQUESTS[number]
+    schema = f'{{"type": "object", "default": {literal}}}'
+    request = decode(root, (text % schema).encode())
+    value = exact_number(literal) if set(literal) & set(".eE") else int(literal)
+    for shown in (encode(request).decode(), dumps(json.loads(schema, parse_float=exact_number))):
+        found = re.search(r'"default": ?([0-9.eE+-]+)', shown)
+        assert found is not None
+        if isinstance(value, int | ExactNumber):
+            assert found[1] == literal
+        else:  # A double has several spellings.
+            assert float(found[1]) == value
+
+
+def test_a_long_number_of_a_field_with_a_type_is_that_number() -> None:
+    body = f"{{{USER}, \"n\": 1.0, \"temperature\": 0.7000000000000000123456}}".encode()
+    assert decode(CreateChatCompletionRequest, body).temperature == pytest.approx(0.7)
+
+
+@given(LITERALS)
+def test_an_exact_number_survives_the_way_to_a_worker(literal: str) -> None:
+    value = exact_number(literal)
+    assert repr(pickle.loads(pickle.dumps(value))) == repr(value)
