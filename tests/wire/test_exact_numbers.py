@@ -61,7 +61,7 @@ def test_a_literal_is_echoed_and_shown_as_it_came(number: int, literal: str) -> 
 
 
 def test_a_long_number_of_a_field_with_a_type_is_that_number() -> None:
-    body = f"{{{USER}, \"n\": 1.0, \"temperature\": 0.7000000000000000123456}}".encode()
+    body = f'{{{USER}, "n": 1.0, "temperature": 0.7000000000000000123456}}'.encode()
     assert decode(CreateChatCompletionRequest, body).temperature == pytest.approx(0.7)
 
 

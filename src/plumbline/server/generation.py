@@ -16,6 +16,7 @@ from plumbline.engines.port import EngineClosedError, EngineFullError, RefusedRe
 from plumbline.events import ChoiceEvent, OutputEvent
 from plumbline.protocols.common.fields import given
 from plumbline.protocols.common.output_formats import FormatRequest, constraint_refused
+from plumbline.protocols.common.skipped_tools import skips, without_tool
 from plumbline.protocols.common.token_facts import PromptFacts
 from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
 from plumbline.road.merge import merge
@@ -40,7 +41,7 @@ from plumbline.text.render import TooManyTokensError
 from plumbline.text.templates.template import TemplateError
 from plumbline.text.templates.workers import TemplateWorkers
 from plumbline.turn import ChatPrompt, TextPrompt, Turn
-from plumbline.wire.call import UNENFORCED, Call, place_list
+from plumbline.wire.call import UNENFORCED, Call, note_skipped
 from plumbline.wire.errors import (
     context_length_exceeded,
     invalid_request,
@@ -53,6 +54,9 @@ __all__ = ["Generation"]
 _COUNTED = 131_072
 """Tokens that `/tokenize` and `/v1/responses/input_tokens` take at least, also where the model's context is shorter."""
 
+_MOST_SKIPPED = 16
+"""Tools of a request that are left out; for each the answer is prepared once more."""
+
 T = TypeVar("T")
 
 
@@ -61,6 +65,10 @@ def _limit_field(request: FormatRequest) -> str:
     if isinstance(request, CreateChatCompletionRequest) and given(request.max_completion_tokens):
         return "max_completion_tokens"
     return "max_output_tokens" if isinstance(request, CreateResponse) else "max_tokens"
+
+
+def _tool_names(turn: Turn) -> list[str]:
+    return [tool.name for tool in turn.prompt.tools] if isinstance(turn.prompt, ChatPrompt) else []
 
 
 class Generation:
@@ -105,7 +113,11 @@ class Generation:
             found = await until_disconnect(call, self.prepared(request, turns, param, client))
         unenforced = dict.fromkeys(place for one in found for place in one.constraint.unenforced)
         if unenforced:
-            call.facts[UNENFORCED] = place_list(unenforced)
+            call.facts[UNENFORCED] = list(unenforced)
+        for turn, one in zip(turns, found, strict=True):
+            for name in _tool_names(turn) if skips(request) else ():
+                if name not in _tool_names(one.turn):
+                    note_skipped(call.facts, name)
         return found
 
     async def prepared(
@@ -116,7 +128,7 @@ class Generation:
             loaded = await self.loaded(turns, client)
             adapter = self.admission.adapter(request.model)
             return [
-                await self.road.prepare(msgspec.structs.replace(turn, adapter=adapter), client)
+                await self._prepared(request, msgspec.structs.replace(turn, adapter=adapter), client)
                 for turn in loaded
             ]
         except PromptTooLongError as error:  # ERR-09
@@ -145,6 +157,18 @@ class Generation:
             raise as_api_error(error) from error
         except RefusedRequestError as error:
             raise invalid_request(str(error), error.param or param, error.code) from error
+
+    async def _prepared(self, request: FormatRequest, turn: Turn, client: str) -> PreparedTurn:
+        """Prepare a turn; if the request wants so, without the tools that cannot be enforced."""
+        for _ in range(_MOST_SKIPPED if skips(request) else 0):
+            try:
+                return await self.road.prepare(turn, client)
+            except ConstraintError as error:
+                left = None if error.tool is None else without_tool(turn, error.tool)
+                if left is None:
+                    raise
+                turn = left
+        return await self.road.prepare(turn, client)
 
     async def loaded(self, turns: Sequence[Turn], client: str) -> list[Turn]:
         """Return turns with the files that they name.

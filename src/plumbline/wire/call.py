@@ -27,6 +27,7 @@ __all__ = [
     "authorization",
     "new_request_id",
     "note_error",
+    "note_skipped",
     "place_list",
 ]
 
@@ -39,7 +40,7 @@ ERROR = "error"
 UNENFORCED = "unenforced"
 """The fact that is the value of the header `x-plumbline-unenforced`."""
 SKIPPED_TOOLS = "skipped_tools"
-"""The fact that is the value of the header `x-plumbline-skipped-tools`."""
+"""The fact that has the names of the header `x-plumbline-skipped-tools`."""
 TRACE = "trace"
 """Key of the request's state: see `Call.trace`."""
 
@@ -108,6 +109,21 @@ def authorization(headers: Mapping[str, str], path: str) -> str | None:
 def note_error(state: MutableMapping[str, Any], error: ApiError) -> None:
     """Note the code of an error that is the answer in the state of the request, for logs and counts."""
     state.setdefault(FACTS, {})[ERROR] = error.code or error.type
+
+
+_MOST_SKIPPED = 16
+"""Tools of a request that are left out; for each the request is read once more."""
+
+
+def note_skipped(facts: MutableMapping[str, Any], name: str) -> bool:
+    """Note the name of a tool that the request wants to be left out because it cannot be offered.
+
+    Returns:
+        Whether it may be left out; False if too many are already.
+    """
+    skipped: list[str] = facts.setdefault(SKIPPED_TOOLS, [])
+    skipped.append(name)
+    return len(skipped) <= _MOST_SKIPPED
 
 
 _MOST_PLACES = 16

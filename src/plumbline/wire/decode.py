@@ -41,6 +41,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_literal)
 _decoders: dict[tuple[Any, bool], msgspec.json.Decoder[Any]] = {}
 _LONG_FRACTION = re.compile(rb"\.(?:[0-9]{8}|(?<=[0-9]{8}\.)[0-9])")
 """Begins the digits after a point of a number that a double may not keep. A literal at the start is found quickly."""
+_SHORT = 1 << 16
 _TOO_LARGE_EXPONENT = re.compile(rb"[0-9][eE]\+?[0-9]{3}")
 _exact = msgspec.json.Decoder(float_hook=exact_number)
 _TOO_LARGE = "Number out of range"
@@ -84,9 +85,16 @@ def decode(root: type[T], body: bytes) -> T:
         raise _unparsable(error) from None
 
 
+def _may_need_exact(body: bytes) -> bool:
+    """Return whether a body may have a schema or arguments; finding a word is faster than looking at every point."""
+    return len(body) < _SHORT or any(
+        word in body for word in (b"schema", b"parameters", b"tool_use", b"_json")
+    )
+
+
 def _first_try(root: type[T], body: bytes) -> T:
     """Decode to the type; the numbers of schemas and arguments stay exact (`ExactNumber`)."""
-    exact = _LONG_FRACTION.search(body) is not None
+    exact = _may_need_exact(body) and _LONG_FRACTION.search(body) is not None
     try:
         return _decoder(root, exact=exact).decode(body)
     except msgspec.DecodeError as error:
@@ -111,7 +119,7 @@ def _second_try(root: type[T], body: bytes) -> T:
     exact = None
     with contextlib.suppress(ApiError, msgspec.DecodeError):
         # A long number of a field with a type is none that the field takes.
-        if _LONG_FRACTION.search(body) or _TOO_LARGE_EXPONENT.search(body):
+        if _may_need_exact(body) and (_LONG_FRACTION.search(body) or _TOO_LARGE_EXPONENT.search(body)):
             exact = _converted(root, body, _exact.decode(body))
     return _converted(root, body, msgspec.json.decode(body)) if exact is None else exact
 

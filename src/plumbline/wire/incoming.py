@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any, Generic, NamedTuple, TypeVar
+import re
+from typing import Any, TypeVar
 
 import msgspec
 from litestar import Request
 
-from .call import CLIENT_NAMED
+from .call import CLIENT_NAMED, FACTS, note_skipped
 from .decode import decode
 from .errors import ApiError, unknown_parameter
 from .large_bodies import LARGE_BODIES, LargeBodies
 from .lenient.stage import decode_leniently, with_hint
 from .unknown import header_value, nearest_field, unknown_fields
 
-__all__ = ["FORMS", "HELD_FOR", "IGNORED", "LENIENT", "STRICT", "hinted", "hinted_late", "read", "read_body"]
+__all__ = ["FORMS", "IGNORED", "LENIENT", "STRICT", "hinted", "read", "refused_tool"]
 
 IGNORED = "ignored_fields"
 """Key of the request's state: the value of the header `x-plumbline-ignored`."""
@@ -63,15 +64,18 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
         ApiError: 400 naming the field that is wrong or, if the server is strict, unknown.
     """
     state = request.scope["state"]
-    lenient = bool(request.app.state.get(LENIENT, False))
-    large: LargeBodies | None = request.app.state.get(LARGE_BODIES)
-    work = functools.partial(read_body, root, body, lenient=lenient)
-    found = work() if large is None else await large.run(state.get(HELD_FOR, ""), body, work)
-    decoded, forms, unknown = found
-    if forms:
-        state[FORMS] = ", ".join(forms)
-    if not lenient:
-        state[_READ] = root, body
+    while True:
+        try:
+            if request.app.state.get(LENIENT, False):
+                decoded, (body, forms) = decode_leniently(root, body)
+                if forms:
+                    state[FORMS] = ", ".join(forms)
+            else:
+                state[_READ] = root, body
+                decoded = decode(root, body)
+            break
+        except ApiError as error:
+            body = _without_tool(body, error, state.setdefault(FACTS, {}))
     name = _request_name(decoded)
     if name is not None and not state.get(CLIENT_NAMED):  # As in vLLM, the header wins.
         state["request_id"], state[CLIENT_NAMED] = name, True
@@ -83,25 +87,44 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
     return decoded
 
 
-def read_body(root: type[T], body: bytes, *, lenient: bool) -> _ReadBody[T]:
-    """Decode a body.
+def refused_tool(error: ApiError) -> int | None:
+    """Return the index of the tool that an error is about; None for other errors."""
+    found = _TOOL.match(error.param or "") if error.status == 400 else None
+    return None if found is None else int(found[1])
 
-    Args:
-        root: the generated Struct of the request.
-        body: JSON in UTF-8.
-        lenient: whether it may have the forms of other servers. If not, an error says where it might.
+
+def _without_tool(body: bytes, error: ApiError, facts: dict[str, Any]) -> bytes:
+    """Return a body without the tool that an error is about, if it wants invalid tools to be left out.
 
     Raises:
-        ApiError: 400 naming the field that is wrong.
+        ApiError: the error, if the body does not want that or the error is about something else.
     """
-    if lenient:
-        decoded, (body, forms) = decode_leniently(root, body)
-        return _ReadBody(decoded, forms, unknown_fields(decoded, body))
-    try:
-        decoded = decode(root, body)
-    except ApiError as error:
-        raise with_hint(error, root, body) from None
-    return _ReadBody(decoded, (), unknown_fields(decoded, body))
+    index = refused_tool(error)
+    if index is None or _SKIPPING not in body:
+        raise error
+    members = _members.decode(body)
+    tools = _tools.decode(members["tools"])
+    if bytes(members.get("x_skip_invalid_tools", b"")) != b"true" or index >= len(tools):
+        raise error
+    if not note_skipped(facts, _tool_name(msgspec.json.decode(tools.pop(index))) or f"tools[{index}]"):
+        raise error
+    members["tools"] = msgspec.Raw(msgspec.json.encode(tools))
+    if not tools:
+        del members["tools"]
+    return msgspec.json.encode(members)
+
+
+def _tool_name(tool: Any) -> str | None:
+    """Return the name of a tool of any API, valid or not."""
+    parts = [tool, tool.get("function"), tool.get("custom")] if isinstance(tool, dict) else []
+    names = [part.get("name") for part in parts if isinstance(part, dict)]
+    return next((name for name in names if isinstance(name, str)), None)
+
+
+_TOOL = re.compile(r"tools\[([0-9]{1,5})\]")
+_SKIPPING = b'"x_skip_invalid_tools"'
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_tools = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def hinted(error: ApiError, request: Request[Any, Any, Any]) -> ApiError:

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.engines.constraints.digit_runs import digit_tokens
 from plumbline.engines.constraints.lark import (
     CompiledGrammar,
     GrammarError,
@@ -150,6 +151,7 @@ class LarkCompiler:
             raise ValueError("a grammar needs an end of sequence")
         self.vocabulary = vocabulary
         self._tokenizer = lark_tokenizer(vocabulary)
+        self._digits = digit_tokens(vocabulary.tokens, num_words(len(vocabulary.tokens)))
         self._capacity = capacity
         self._patience = patience
         setup = TrialSetup(
@@ -203,7 +205,8 @@ class LarkCompiler:
             GrammarError: the grammar is wrong or unsupported.
         """
         with deep_stacks():
-            return self._threads.submit(compile_lark, self._tokenizer, grammar, is_small=False).result()
+            found = self._threads.submit(compile_lark, self._tokenizer, grammar, is_small=False).result()
+        return self._with_digits(found, grammar)
 
     async def close(self) -> None:
         """See `GrammarCompiler.close`."""
@@ -236,7 +239,10 @@ class LarkCompiler:
     async def _compile(self, grammar: str, *, is_small: bool) -> CompiledGrammar:
         with deep_stacks():
             future = self._threads.submit(compile_lark, self._tokenizer, grammar, is_small=is_small)
-        return await asyncio.wrap_future(future)
+        return self._with_digits(await asyncio.wrap_future(future), grammar)
+
+    def _with_digits(self, compiled: CompiledGrammar, grammar: str) -> CompiledGrammar:
+        return compiled._replace(digits=self._digits) if "%json" in grammar else compiled
 
     def _forget(self) -> None:
         """Drop the grammars that were used longest ago, as far as there are too many or they are too large."""

@@ -19,6 +19,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
+from plumbline.engines.constraints.digit_runs import DigitRunMatcher, DigitTokens
+
 __all__ = [
     "CompiledGrammar",
     "GrammarError",
@@ -76,12 +78,15 @@ class CompiledGrammar(NamedTuple):
     first_mask: NDArray[np.int32]
     is_small: bool
     """Whether it has so few symbols that no mask can take long."""
+    digits: DigitTokens | None = None
+    """The digits of the vocabulary, if the grammar has JSON, whose numbers must end."""
 
-    def matcher(self) -> LarkMatcher:
+    def matcher(self) -> LarkMatcher | DigitRunMatcher:
         """Return a new matcher at the start of the grammar."""
-        return LarkMatcher(
+        found = LarkMatcher(
             self.inner.deep_copy(), self.is_small, _Work(), len(self.first_mask), self.first_mask
         )
+        return found if self.digits is None else DigitRunMatcher(found, self.digits)
 
 
 def num_words(vocab_size: int) -> int:

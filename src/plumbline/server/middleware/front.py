@@ -35,6 +35,7 @@ from plumbline.wire.call import (
     authorization,
     new_request_id,
     note_error,
+    place_list,
 )
 from plumbline.wire.error_forms import error_answer, is_messages
 from plumbline.wire.errors import ApiError, from_status, invalid_api_key
@@ -147,7 +148,7 @@ class Front:
                     (SKIPPED_TOOLS, b"x-plumbline-skipped-tools"),
                 ):
                     if key in facts:
-                        message["headers"].append((name, facts[key].encode()))
+                        message["headers"].append((name, place_list(facts[key]).encode()))
             elif is_head:
                 message = {**message, "body": b""}
             if seen is not None:

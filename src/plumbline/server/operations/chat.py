@@ -8,6 +8,7 @@ from plumbline.protocols.chat.stored_messages import stored_messages
 from plumbline.protocols.chat.writer import ChatWriter
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.obfuscation import wants_obfuscation
+from plumbline.protocols.common.skipped_tools import read_skipping
 from plumbline.road.prepare import PreparedTurn
 from plumbline.server.failures import store_errors
 from plumbline.server.frames import chunk_frames
@@ -29,11 +30,15 @@ class ChatOperations(ModelOperations):
         self._admission.check_model(request.model)
         self._admission.check_template(request)
         request = with_defaults(request, self._settings)
-        turn = read_chat(
+        request, turn = read_skipping(
             request,
-            self._model.defaults,
-            stores=self._memory is not None,
-            modalities=self.generation.modalities,
+            call.facts,
+            lambda one: read_chat(
+                one,
+                self._model.defaults,
+                stores=self._memory is not None,
+                modalities=self.generation.modalities,
+            ),
         )
         turn = truncatable(turn, self._settings)
         self._admission.check_choices(turn.num_choices, "n")

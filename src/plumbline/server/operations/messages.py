@@ -11,6 +11,7 @@ from plumbline._generated.messages import (
     MessageTokensCount,
 )
 from plumbline.events import ChoiceEvent
+from plumbline.protocols.common.skipped_tools import read_skipping
 from plumbline.protocols.messages.reader import read_message, read_message_prompt
 from plumbline.protocols.messages.writer import MessageWriter
 from plumbline.server.frames import event_frames
@@ -31,12 +32,16 @@ class MessageOperations(ModelOperations):
     async def create_message(self, request: CreateMessageRequest, call: Call) -> Reply:
         """Answer a conversation."""
         self._admission.check_model(request.model)
-        turn = read_message(
+        request, turn = read_skipping(
             request,
-            self._model.defaults,
-            self._sealer,
-            thinks=self._model.dialect.thinking_markers is not None,
-            modalities=self.generation.modalities,
+            call.facts,
+            lambda one: read_message(
+                one,
+                self._model.defaults,
+                self._sealer,
+                thinks=self._model.dialect.thinking_markers is not None,
+                modalities=self.generation.modalities,
+            ),
         )
         (prepared,) = await self.generation.prepare(
             call, request, [truncatable(turn, self._settings)], "messages"

@@ -22,6 +22,7 @@ from plumbline.events import Finish, Usage
 from plumbline.protocols.common.fields import or_default
 from plumbline.protocols.common.ids import new_id, now
 from plumbline.protocols.common.obfuscation import wants_obfuscation
+from plumbline.protocols.common.skipped_tools import read_skipping
 from plumbline.protocols.responses.client_tools.namespaces import unavailable_tools
 from plumbline.protocols.responses.compaction import AnswerEvent, Compacted
 from plumbline.protocols.responses.event_log import EventLog
@@ -166,7 +167,7 @@ class ResponseOperations(ModelOperations):
             ApiError: for a request that cannot be answered.
         """
         self._admission.check_optional_model(request.model)
-        turn = self._read(request, context)
+        request, turn = read_skipping(request, call.facts, lambda one: self._read(one, context))
         if turn.remote is not None:
             self._remote.check(turn.remote)
         if request.background is True:
