@@ -99,6 +99,7 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
     # R-19, CHAT-15: for the service's own bookkeeping, or about how the answer is sent and not its text. The fields
     # about tools have no effect as long as there are no tools.
     "chat": {
+        "x_skip_invalid_tools",
         "model",
         "stream",
         "user",
@@ -118,6 +119,7 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
         "user",
         "request_id",
         "rid",
+        "x_skip_invalid_tools",
         *_CHAIN_SHAPES,
         "prompt_logprobs",
         "return_tokens_as_token_ids",
@@ -128,6 +130,7 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
         "user",
         "request_id",
         "rid",
+        "x_skip_invalid_tools",
         "max_tool_calls",
         "context_management",
         "prompt",

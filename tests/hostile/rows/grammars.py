@@ -10,6 +10,32 @@ __all__: list[str] = []
 
 # What is compiled
 
+
+def base_of(depth: int) -> dict[str, object]:
+    """Return schemas in each other, each with an identifier that is relative to the one around it."""
+    found: dict[str, object] = {"$ref": "x"}
+    for number in range(depth):
+        found = {"$id": "a/" * 100 + f"{number}/", "items": found}
+    return found
+
+
+def places_of(depth: int) -> dict[str, object]:
+    """Return references to every place of a chain that no keyword has: each holds all that is below it."""
+    inner: dict[str, object] = {"type": "string"}
+    for _ in range(depth):
+        inner = {"x": inner, "pad": "y" * 2_000}
+    return {"root": inner, "anyOf": [{"$ref": "#/root" + "/x" * n} for n in range(depth)]}
+
+
+def repeated(depth: int) -> dict[str, object]:
+    """Return objects in each other whose names are listed: each name gets the schema of the members."""
+    found: dict[str, object] = {"type": "integer"}
+    for _ in range(depth):
+        names = {"enum": [f"n{n}" for n in range(40)]}
+        found = {"type": "object", "propertyNames": names, "additionalProperties": found}
+    return found
+
+
 SCHEMAS = {
     "deep": lambda: deep(150),
     "wide": lambda: wide(4_000),
@@ -39,6 +65,28 @@ SCHEMAS = {
         "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{(n * m + 1) % 60}"} for m in range(1, 60)]}
                   for n in range(60)},
         "$ref": "#/$defs/d0",
+    },
+    "identifiers": lambda: {"$defs": {f"d{n}": {"$id": f"{n}/" * 300, "$anchor": f"a{n}"} for n in range(400)}},
+    "bases": lambda: base_of(60),
+    "references to identifiers": lambda: {
+        "$id": "http://a/" + "b/" * 2_000,
+        "anyOf": [{"$ref": "../" * (n % 1_000) + f"x{n}"} for n in range(3_000)],
+    },
+    "places without a keyword": lambda: places_of(48),
+    "names that repeat schemas": lambda: repeated(12),
+    "look-aheads": lambda: {"type": "string", "pattern": "^" + "(?=.*a)" * 2_000 + ".*$"},
+    "texts of a pattern": lambda: {
+        "properties": {f"p{n}": {} for n in range(500)},
+        "patternProperties": {"^" + "(a|b|c|d){8}" * n + "$": {} for n in range(1, 100)},
+    },
+    "numbers without an end": lambda: {"enum": [10**4_000 + n for n in range(60)]},
+    "bounds without an end": lambda: {
+        "type": "object",
+        "properties": {f"p{n}": {"type": "integer", "minimum": 10**900 + n} for n in range(200)},
+    },
+    "numbers everywhere": lambda: {
+        "type": "object",
+        "properties": {f"p{n}": {"const": 2**60 + 2 * n + 1} for n in range(500)},
     },
     "long alternatives": lambda: {"anyOf": [{"const": f"{n}" * 20} for n in range(9_000)]},
 }  # fmt: skip

@@ -172,6 +172,16 @@ def test_schemas_at_places_without_a_keyword_are_found() -> None:
     assert names[pet["properties"]["tag"]["$ref"].removeprefix("#/$defs/")]["pattern"] == "^[0-9]$"
 
 
+@pytest.mark.parametrize("reference", ["/$defs/t", "$defs/t", "#/$defs/t"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_frequent_mistakes_of_generators_are_understood(reference: str, nested: bool) -> None:
+    """A `#` is missing, or a schema with its own `$defs` was put into another one."""
+    inner = {"type": "object", "properties": {"v": {"$ref": reference}}, "$defs": {"t": TARGET}}
+    found = checked({"type": "array", "items": inner} if nested else inner)
+    where = "#/items/$defs/t" if nested else "#/$defs/t"
+    assert (found["items"] if nested else found)["properties"]["v"] == {"$ref": where}
+
+
 def test_many_identifiers_and_references_end_quickly() -> None:
     chain: dict[str, Any] = {f"s{n}": {"$id": f"s{n}", "$ref": f"s{n + 1}"} for n in range(400)}
     chain["s400"] = {"$id": "s400", "$ref": "s0"}

@@ -121,7 +121,7 @@ def assertions(pattern: str) -> list[str]:
         return [pattern]
     anchored = pattern.startswith("^")
     rest, found = pattern.removeprefix("^"), []
-    while anchored and rest.startswith(("(?=", "(?!")):
+    while anchored and rest.startswith(("(?=", "(?!")) and len(found) < _MOST_ASSERTIONS:
         end = _closing(rest)
         inner = rest[3:end]
         if rest.startswith("(?="):
@@ -134,6 +134,7 @@ def assertions(pattern: str) -> list[str]:
     return [f"^{rest}", *found] if found else [pattern]
 
 
+_MOST_ASSERTIONS = 16
 _ONE_CLASS = re.compile(r"\^?((?:\[(?!\^)(?:[^\\\]]|\\.)+\]|\\[sdw])\*|)\$")
 
 

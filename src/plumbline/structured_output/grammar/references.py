@@ -45,6 +45,7 @@ _REWRITTEN = frozenset(
 """Steps of pointers that `keywords` may move or leave out, so that references need a place of their own."""
 _DATA = frozenset(("enum", "const", "default", "examples", "example"))
 _MOST_SCHEMAS = 20_000
+_TO_DEFINITIONS = re.compile(r"#?/?((?:\$defs|definitions)/[^/]+)")
 _LONGEST = 4096
 """Characters of an identifier or a reference, also after it is resolved."""
 _MAX_DEPTH = 64
@@ -90,15 +91,20 @@ def _needs_resolving(schema: Mapping[str, Any]) -> bool:
         if "$dynamicRef" in value or "$recursiveRef" in value:
             return True
         reference = value.get("$ref", "#")
-        if isinstance(reference, str) and reference != "#" and not _is_usual(reference):
+        if isinstance(reference, str) and reference != "#" and not _is_usual(reference, schema):
             return True
         left.extend(item for _, item in subschemas(value))
     return False
 
 
-def _is_usual(reference: str) -> bool:
+def _is_usual(reference: str, root: Mapping[str, Any]) -> bool:
     """Return whether `_Document` would leave a reference as it is; that it leads somewhere is checked later."""
-    return _USUAL.match(reference) is not None and _REWRITTEN.isdisjoint(reference.split("/"))
+    if _USUAL.match(reference) is None:
+        return False
+    steps = reference.split("/")
+    known = root.get(steps[1])
+    key = steps[2].replace("~1", "/").replace("~0", "~")
+    return (key in known if isinstance(known, Mapping) else "Of" in steps[1]) and _REWRITTEN.isdisjoint(steps)
 
 
 _USUAL = re.compile(r"#/(?:\$defs|definitions|properties|anyOf|allOf|oneOf)/[^%]*\Z")
@@ -233,12 +239,26 @@ class _Document:
             # Below an identifier, pointers are relative to it. Tools that write identifiers often forget that.
             found = self._within("#", self._places["#"].base, fragment)
         if found is None:
-            found = self._weak.get(value)
+            found = self._weak.get(value) or self._nearby(reference, uri or f"#{fragment}")
         if found is None:
             raise _refused(reference, "does not point to a schema in this document")
         if keyword == "$dynamicRef":
             found = self._outermost(reference, found, fragment)
         return self._places[found].written
+
+    def _nearby(self, reference: _Reference, name: str) -> str | None:
+        """Return the place that a reference means which is wrong by the standard in one of two frequent ways.
+
+        `/$defs/Name` lacks its `#`, and a schema that was put into another one refers to its own `$defs` from the root.
+        """
+        found = _TO_DEFINITIONS.fullmatch(name)
+        if found is None:
+            return None
+        steps = reference.place.pointer.split("/")
+        around = ["/".join(steps[:count]) for count in range(len(steps), 0, -1)]
+        return next(
+            (f"{place}/{found[1]}" for place in around if f"{place}/{found[1]}" in self._places), None
+        )
 
     def _within(self, resource: str, base: str, fragment: str) -> str | None:
         """Return the pointer of the place that a fragment names in a resource; None if there is no schema."""

@@ -115,8 +115,10 @@ class JsonComposer:
         kinds = kinds if isinstance(kinds, list) else [kinds]
         if keys <= _BOUNDS and {"integer", "number"} & set(kinds):
             return self._numbers(schema, kinds)
-        if keys <= _OBJECT and kinds == ["object"]:
-            return self._object(schema, where)
+        if keys <= _OBJECT and kinds in (["object"], [None]):
+            found = self._object(schema, where)
+            others = {"type": ["array", "boolean", "null", "number", "string"]}
+            return found if kinds == ["object"] else self._choice([found, self._left_to_engine(others)])
         if keys <= _ARRAY and kinds == ["array"]:
             return self._array(schema, where)
         raise _refused(where)
