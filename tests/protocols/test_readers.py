@@ -119,7 +119,6 @@ WITHOUT_EFFECT: dict[str, set[str]] = {
         "user",
         "request_id",
         "rid",
-        "x_skip_invalid_tools",
         *_CHAIN_SHAPES,
         "prompt_logprobs",
         "return_tokens_as_token_ids",

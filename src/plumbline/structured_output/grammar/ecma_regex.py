@@ -126,8 +126,8 @@ def assertions(pattern: str) -> list[str]:
         inner = rest[3:end]
         if rest.startswith("(?="):
             found.append(f"^(?:{inner.removeprefix('^')})")
-        elif (excluded := _ONE_CLASS.fullmatch(inner)) is not None:
-            found.append(_complement(excluded[1]))
+        elif (complement := _complement(inner)) is not None:
+            found.append(complement)
         else:
             break
         rest = rest[end + 1 :]
@@ -135,14 +135,29 @@ def assertions(pattern: str) -> list[str]:
 
 
 _MOST_ASSERTIONS = 16
-_ONE_CLASS = re.compile(r"\^?((?:\[(?!\^)(?:[^\\\]]|\\.)+\]|\\[sdw])\*|)\$")
+_ONE = r"(\[(?!\^)(?:[^\\\]]|\\.)+\]|\\[sdw]|\\[^A-Za-z0-9]|[^\\\[\](){}.*+?^$|])"
+_ONLY = re.compile(rf"\^?(?:{_ONE}\*)?\$")
+_FIRST = re.compile(rf"\^?{_ONE}")
+_TWICE = re.compile(rf"\^?\.\*{_ONE}\1")
 
 
-def _complement(repeated: str) -> str:
-    if not repeated:
-        return r"^(?:.|[\n\r\u2028\u2029])"
-    one = repeated.removesuffix("*")
-    return f"[^{one[1:-1]}]" if one.startswith("[") else f"[^{one}]"
+def _complement(excluded: str) -> str | None:
+    """Return a regex for the texts that do not begin like another; None if that is not simple.
+
+    Dots of ECMA-262 stop at line ends; where `(?!.*--)` would allow a repetition in a later line, this does not.
+    """
+    if (only := _ONLY.fullmatch(excluded)) is not None:  # Texts of one class of characters.
+        return r"^(?:.|[\n\r\u2028\u2029])" if only[1] is None else f"[^{_inside(only[1])}]"
+    if (first := _FIRST.fullmatch(excluded)) is not None:
+        return f"^$|^[^{_inside(first[1])}]"
+    if (twice := _TWICE.fullmatch(excluded)) is not None and not twice[1].startswith("["):
+        one, other = twice[1], f"[^{_inside(twice[1])}]"
+        return f"^{one}?(?:{other}+{one})*{other}*$"
+    return None
+
+
+def _inside(one: str) -> str:
+    return one[1:-1] if one.startswith("[") else one
 
 
 def _closing(text: str) -> int:

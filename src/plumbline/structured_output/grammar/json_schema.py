@@ -154,6 +154,8 @@ def check_shape(schema: Mapping[str, Any], notes: list[str] | None = None) -> Ma
 def _dialect(named: Any) -> str | None:
     """Return the draft of JSON Schema that `$schema` names; None if it names another language."""
     text = str(named).rstrip("#").partition("://")[2].removesuffix("/")
+    if text.startswith("spec.openapis.org/oas/3."):
+        return _DIALECTS[0]  # OpenAPI's own keywords constrain nothing.
     return next((one for one in _DIALECTS if one.partition("://")[2] == text), None)
 
 

@@ -27,6 +27,7 @@ _NOTES = frozenset(
     ("$comment", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly")
 )
 _TYPES = ("array", "boolean", "null", "number", "object", "string")
+_TYPE_NAMES = {bool: "boolean", type(None): "null", str: "string", list: "array", dict: "object"}
 _STRING_FORMATS = ENGINE_FORMATS | FORMATS.keys()
 _CONTENT = ("contentEncoding", "contentMediaType", "contentSchema")
 _APPLICATORS = frozenset(
@@ -51,6 +52,8 @@ class Keywords:
         self._root = root
         self._relaxed = relaxed
         self._notes = notes
+        self._renamed: dict[str, str] = {}
+        """Where the client has keywords that were renamed."""
 
     def rewritten(self, schema: dict[str, Any], where: str) -> dict[str, Any] | bool:
         """Return an equivalent schema for the engine; its subschemas are not rewritten yet.
@@ -67,6 +70,9 @@ class Keywords:
 
     def note(self, where: str) -> None:
         """Note that a keyword is not enforced, which the standard allows."""
+        for written, renamed in self._renamed.items():
+            if where.startswith(written):
+                where = renamed + where[len(written) :]
         self._notes.append(where)
 
     def leave_out(self, schema: dict[str, Any], names: Collection[str], where: str, reason: str) -> None:
@@ -180,6 +186,35 @@ class Keywords:
         del schema["if"]
         _also(schema, {"anyOf": [{"allOf": [condition, then]}, {"allOf": [opposite, otherwise]}]})
 
+    def _one_of(self, schema: dict[str, Any], where: str) -> None:
+        """Write branches of different types as `anyOf`: the engine does not look behind references."""
+        seen: set[str] = set()
+        for branch in schema["oneOf"]:
+            kinds = self._types(branch)
+            if not kinds or kinds & seen:
+                return
+            seen |= kinds
+        if "anyOf" not in schema:
+            self._renamed[f"{where}/anyOf/"] = f"{where}/oneOf/"
+        _also(schema, {"anyOf": schema.pop("oneOf")})
+
+    def _types(self, schema: Any) -> set[str]:
+        """Return the types that a schema allows, as far as it says so itself; an integer is a number."""
+        target = self._referred(schema)
+        kinds = target.get("type") if isinstance(target, Mapping) else None
+        if kinds is None and isinstance(target, Mapping):
+            values = target["enum"] if "enum" in target else [target["const"]] if "const" in target else []
+            return {_TYPE_NAMES.get(type(value), "number") for value in values}
+        listed = {kinds} if isinstance(kinds, str) else set(kinds or ())
+        return {"number" if kind == "integer" else kind for kind in listed}
+
+    def _ref(self, schema: dict[str, Any], where: str) -> None:
+        """Drop a type beside a reference to a schema of that type, which the engine refuses in circles."""
+        if schema.keys() - _NOTES == {"$ref", "type"}:
+            target = self._root if schema["$ref"] == "#" else self._referred({"$ref": schema["$ref"]})
+            if isinstance(target, Mapping) and target.get("type") == schema["type"]:
+                del schema["type"]
+
     # Arrays
 
     def _items(self, schema: dict[str, Any], where: str) -> None:
@@ -189,6 +224,7 @@ class Keywords:
             rest = schema.pop("additionalItems", None)
             if listed:
                 schema["prefixItems"] = listed
+                self._renamed[f"{where}/prefixItems/"] = f"{where}/items/"
             if rest is not None:
                 schema["items"] = rest
 
@@ -335,6 +371,8 @@ _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
     "unevaluatedItems": Keywords._unevaluated_items,
     "unevaluatedProperties": Keywords._unevaluated_properties,
     "nullable": Keywords._nullable,
+    "$ref": Keywords._ref,
+    "oneOf": Keywords._one_of,
     "not": Keywords._not,
     "if": Keywords._if,
     "then": Keywords._if,

@@ -22,7 +22,17 @@ __all__ = ["LISTS", "MAPS", "SCHEMAS", "pointed", "subschemas", "with_pointers"]
 
 SCHEMAS = frozenset(
     (
-        *("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else"),
+        *(
+            "oneOf",
+            "items",
+            "additionalItems",
+            "additionalProperties",
+            "contains",
+            "not",
+            "if",
+            "then",
+            "else",
+        ),
         *("propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema"),
     )
 )
