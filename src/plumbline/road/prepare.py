@@ -13,6 +13,7 @@ import msgspec
 from plumbline.dialects.kinds.plain import PLAIN
 from plumbline.dialects.model_dialect import AnswerFrame, ModelDialect
 from plumbline.dialects.parsers.answer_parser import AnswerParser
+from plumbline.dialects.spec.call_format import ArgumentSyntax
 from plumbline.engines.port import Engine, MediaPrompt, RefusedRequestError, ThinkingBudget
 from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLongError
 from plumbline.road.prompt_tokens import PromptRenderer, PromptTokens, prompt_tokens
@@ -20,9 +21,10 @@ from plumbline.road.token_rules import TokenRules
 from plumbline.structured_output.answer_grammar import callable_tools
 from plumbline.structured_output.constraints import Constraint, ConstraintCompiler, is_best_effort
 from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.references import with_pointers
 from plumbline.text.render import TooManyTokensError
 from plumbline.text.shorten import droppable_ends, without_oldest
-from plumbline.turn import ChatPrompt, Prompt, TokenPrompt, Turn, begun_text
+from plumbline.turn import ChatPrompt, Prompt, TokenPrompt, Tool, Turn, begun_text
 
 __all__ = ["PreparedTurn", "TurnPreparer"]
 
@@ -58,7 +60,7 @@ class PreparedTurn:
         earlier_calls = 0
         if isinstance(prompt, ChatPrompt):
             callable_ = callable_tools(prompt.tools, self.turn.tool_choice)  # TOOL-06
-            tools = {tool.name: tool.parameters or {} for tool in callable_}
+            tools = {tool.name: self._parameters(tool) for tool in callable_}
             earlier_calls = sum(len(message.tool_calls) for message in prompt.messages)
         return self.dialect.parser(
             tools,
@@ -67,6 +69,16 @@ class PreparedTurn:
             logprobs=self.turn.sampling.logprobs is not None,
             unparsed=None if anywhere and tools else self.constraint.unparsed,
         )
+
+    def _parameters(self, tool: Tool) -> Mapping[str, Any]:
+        """Return the parameters of a tool for the parser, which follows JSON pointers only."""
+        calls, parameters = self.dialect.syntax.calls, tool.parameters or {}
+        if calls is None or calls.sections[0].call_format.argument_syntax is ArgumentSyntax.JSON:
+            return parameters  # The values have their types.
+        try:
+            return with_pointers(parameters)
+        except ConstraintError:
+            return parameters
 
 
 class TurnPreparer:

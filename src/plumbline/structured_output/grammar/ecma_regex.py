@@ -120,7 +120,8 @@ def assertions(pattern: str) -> list[str]:
     if not pattern.startswith(("^(?=", "^(?!", "(?=", "(?!")) or len(_branches(pattern)) > 1:
         return [pattern]
     anchored = pattern.startswith("^")
-    rest, found = pattern.removeprefix("^"), []
+    found: list[str] = []
+    rest = pattern.removeprefix("^")
     while anchored and rest.startswith(("(?=", "(?!")) and len(found) < _MOST_ASSERTIONS:
         end = _closing(rest)
         inner = rest[3:end]

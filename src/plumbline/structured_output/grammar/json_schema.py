@@ -265,7 +265,8 @@ class _Walk:
             if name in schema:
                 _check_writable(schema[name], f"{where}/{name}")
         for name in ("properties", "required"):
-            _check_writable(list(schema.get(name, ())), f"{where}/{name}")
+            if name in schema:
+                _check_writable(list(schema[name]), f"{where}/{name}")
 
 
 def _translate(schema: dict[str, Any]) -> None:

@@ -61,6 +61,8 @@ class Keywords:
         Raises:
             ConstraintError: a keyword cannot be enforced, and the schema may not be relaxed.
         """
+        if _REWRITTEN.isdisjoint(schema):
+            return schema
         for name in ("default", "examples"):
             schema.pop(name, None)  # Their numbers may be ones that the engine cannot read.
         for name, rewrite in _REWRITES.items():
@@ -393,6 +395,9 @@ _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
     "format": Keywords._format,
 }
 """In this order: an earlier rewrite may add the keyword of a later one, and what is unevaluated depends on others."""
+
+
+_REWRITTEN = frozenset((*_REWRITES, "default", "examples"))
 
 
 def _also(schema: dict[str, Any], other: Any) -> None:

@@ -45,6 +45,7 @@ MAPS = frozenset(
 """Keywords whose argument is an object of schemas."""
 
 _IDENTIFIERS = ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
+_RESOLVED = frozenset((*_IDENTIFIERS, "$dynamicRef", "$recursiveRef"))
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _REWRITTEN = frozenset(
     (
@@ -96,9 +97,9 @@ def _needs_resolving(schema: Mapping[str, Any]) -> bool:
         value = left.pop()
         if not isinstance(value, Mapping):
             continue
-        if any(isinstance(value.get(name), str | bool) for name in _IDENTIFIERS):
-            return True
-        if "$dynamicRef" in value or "$recursiveRef" in value:
+        if not _RESOLVED.isdisjoint(value) and any(
+            isinstance(value.get(name), str | bool) for name in _RESOLVED
+        ):
             return True
         reference = value.get("$ref", "#")
         if isinstance(reference, str) and reference != "#" and not _is_usual(reference, schema):

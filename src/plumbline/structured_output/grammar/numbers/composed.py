@@ -55,12 +55,12 @@ def has_inexact_numbers(schema: Any) -> bool:
         elif isinstance(value, Mapping):
             if is_inexact(value):
                 return True
-            left += [
-                one
-                for name, one in value.items()
-                if name not in ("const", "enum", *_NOTES - {"$defs", "definitions"})
-            ]
+            left += [one for name, one in value.items() if type(one) in _NESTED and name not in _VALUES]
     return False
+
+
+_NESTED = (dict, list)
+_VALUES = frozenset(("const", "enum", *_NOTES)) - {"$defs", "definitions"}
 
 
 class JsonComposer:

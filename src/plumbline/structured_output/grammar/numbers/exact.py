@@ -59,6 +59,8 @@ _DATA = frozenset({"default", "examples"})
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+_BOUND_NAMES = frozenset(_BOUNDS)
+_WITH_NUMBERS = frozenset((*_BOUNDS, "const", "enum"))
 _MAX_DEPTH = 200
 
 
@@ -80,6 +82,8 @@ def exact_numbers(schema: Any, *, notes: list[str] | None = None) -> Any:
 
 def is_inexact(schema: Mapping[str, Any]) -> bool:
     """Return whether the values or the bounds of a schema would not be enforced exactly, or only by a smaller range."""
+    if _WITH_NUMBERS.isdisjoint(schema):
+        return False
     try:
         for name in ("const", "enum"):
             if name in schema:
@@ -178,7 +182,7 @@ class _Walk:
                 found[name] = self.schema(value, at, depth + 1)
         _write_counts(found, where)
         _write_bounds(found, where)
-        if _is_number(multiple := found.get("multipleOf")):
+        if "multipleOf" in found and _is_number(multiple := found["multipleOf"]):
             try:
                 exact, found["multipleOf"] = _multiple(multiple, f"{where}/multipleOf")
                 self._multiples.add(exact)
@@ -250,6 +254,8 @@ def _check_double(whole: int, where: str, shown: Any) -> None:
 
 
 def _write_counts(schema: dict[str, Any], where: str) -> None:
+    if _COUNTS.keys().isdisjoint(schema):
+        return
     for name, side in _COUNTS.items():
         value = schema.get(name)
         if not _is_number(value) or value % 1 or value < 0:
@@ -274,7 +280,7 @@ class _Bound(NamedTuple):
 
 def _write_bounds(schema: dict[str, Any], where: str) -> None:
     """Replace the bounds of a schema by at most one of each side."""
-    if not any(name in schema for name in _BOUNDS):
+    if _BOUND_NAMES.isdisjoint(schema):
         return
     least, most = (_stricter(schema, where, side) for side in ("Minimum", "Maximum"))
     for name in _BOUNDS:
