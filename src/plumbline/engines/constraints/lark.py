@@ -32,6 +32,7 @@ __all__ = [
     "num_words",
 ]
 
+_EMPTY = "No text can satisfy it."
 _log = logging.getLogger("plumbline.engines")
 
 _STACK = 128 * 1024 * 1024
@@ -166,6 +167,8 @@ class LarkMatcher:
         self._failure: str | None = None
         """Why the next mask could not be computed."""
         self._was_slow = False
+        self._begun = False
+        """Whether a token has been taken."""
 
     @property
     def may_be_slow(self) -> bool:
@@ -195,6 +198,7 @@ class LarkMatcher:
     def accept(self, token_id: int) -> bool:
         """Advance by a token."""
         self._known = self._failure = None
+        self._begun = True
         began = time.thread_time()
         accepted = bool(self._inner.consume_token(token_id))
         self._was_slow = self._count(time.thread_time() - began)
@@ -209,6 +213,7 @@ class LarkMatcher:
         """Return a matcher in the same state; the automaton is shared, so that this takes some microseconds."""
         found = LarkMatcher(self._inner.deep_copy(), self._is_small, self._work, self._words, self._known)
         found._failure, found._was_slow = self._failure, self._was_slow
+        found._begun = self._begun
         return found
 
     @property
@@ -223,6 +228,12 @@ class LarkMatcher:
         began = time.thread_time()
         try:
             _mask_into(self._inner, row)
+        except GrammarError as error:
+            if not self._begun or str(error) != _EMPTY:
+                raise
+            raise GrammarError(
+                "Parts of it exclude each other, so that this text cannot be completed."
+            ) from None
         finally:
             self._was_slow = self._count(time.thread_time() - began) or self._was_slow
 
@@ -296,7 +307,7 @@ def _raise_if_failed(matcher: LLMatcher) -> None:
 def _sentence(error: str) -> str:
     """Return the part of llguidance's message that helps a client, without parser internals."""
     if error.startswith("NoExtension"):
-        return "No text can satisfy it."
+        return _EMPTY
     if error.startswith("panic"):
         _log.error("the grammar engine failed: %s", error)
         return "It could not be compiled."
