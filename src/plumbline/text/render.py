@@ -7,8 +7,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from plumbline.dialects.streams.json_stream import readable_object
 from plumbline.exact_number import exact_number
-from plumbline.text.guard import Guard, UnguardableTextError
+from plumbline.text.guard import Guard, Markers, UnguardableTextError
 from plumbline.text.prompts.encoders import PromptFormat
 from plumbline.text.templates.content_format import ContentFormat
 from plumbline.text.templates.template import ChatTemplate, TemplateError, TemplateSpec
@@ -333,10 +334,7 @@ def _arguments(text: str) -> Arguments | str:
     if not text.strip():
         return Arguments({}, "{}")
     try:
-        value = json.loads(text, parse_float=exact_number) if text.strip() else {}
-        json.dumps(
-            value, ensure_ascii=False
-        ).encode()  # Half a surrogate pair can be escaped in JSON, but not encoded as UTF-8.
+        value = json.loads(text, parse_float=exact_number)
     except (ValueError, RecursionError):
         read = readable_object(text)
         return _arguments(read) if read and read != text else text

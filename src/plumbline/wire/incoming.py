@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from litestar import Request
@@ -17,7 +17,18 @@ from .large_bodies import LARGE_BODIES, LargeBodies
 from .lenient.stage import decode_leniently, with_hint
 from .unknown import header_value, nearest_field, unknown_fields
 
-__all__ = ["FORMS", "IGNORED", "LENIENT", "STRICT", "hinted", "read", "refused_tool"]
+__all__ = [
+    "FORMS",
+    "HELD_FOR",
+    "IGNORED",
+    "LENIENT",
+    "STRICT",
+    "hinted",
+    "hinted_late",
+    "read",
+    "read_body",
+    "refused_tool",
+]
 
 IGNORED = "ignored_fields"
 """Key of the request's state: the value of the header `x-plumbline-ignored`."""
@@ -64,18 +75,20 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
         ApiError: 400 naming the field that is wrong or, if the server is strict, unknown.
     """
     state = request.scope["state"]
+    lenient = bool(request.app.state.get(LENIENT, False))
+    large: LargeBodies | None = request.app.state.get(LARGE_BODIES)
     while True:
+        work = functools.partial(read_body, root, body, lenient=lenient)
         try:
-            if request.app.state.get(LENIENT, False):
-                decoded, (body, forms) = decode_leniently(root, body)
-                if forms:
-                    state[FORMS] = ", ".join(forms)
-            else:
-                state[_READ] = root, body
-                decoded = decode(root, body)
+            found = work() if large is None else await large.run(state.get(HELD_FOR, ""), body, work)
             break
         except ApiError as error:
             body = _without_tool(body, error, state.setdefault(FACTS, {}))
+    decoded, forms, unknown = found
+    if forms:
+        state[FORMS] = ", ".join(forms)
+    if not lenient:
+        state[_READ] = root, body
     name = _request_name(decoded)
     if name is not None and not state.get(CLIENT_NAMED):  # As in vLLM, the header wins.
         state["request_id"], state[CLIENT_NAMED] = name, True
@@ -85,6 +98,27 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
         state[IGNORED] = header_value(root, unknown)
         _log.warning("request %s: ignored unknown fields: %s", state.get("request_id"), state[IGNORED])
     return decoded
+
+
+def read_body(root: type[T], body: bytes, *, lenient: bool) -> _ReadBody[T]:
+    """Decode a body.
+
+    Args:
+        root: the generated Struct of the request.
+        body: JSON in UTF-8.
+        lenient: whether it may have the forms of other servers. If not, an error says where it might.
+
+    Raises:
+        ApiError: 400 naming the field that is wrong.
+    """
+    if lenient:
+        decoded, (body, forms) = decode_leniently(root, body)
+        return _ReadBody(decoded, forms, unknown_fields(decoded, body))
+    try:
+        decoded = decode(root, body)
+    except ApiError as error:
+        raise with_hint(error, root, body) from None
+    return _ReadBody(decoded, (), unknown_fields(decoded, body))
 
 
 def refused_tool(error: ApiError) -> int | None:

@@ -37,7 +37,7 @@ from plumbline.wire.call import (
     note_error,
     place_list,
 )
-from plumbline.wire.error_forms import error_answer, is_messages
+from plumbline.wire.error_forms import ANTHROPIC_VERSION, error_answer, is_messages, is_model_list
 from plumbline.wire.errors import ApiError, from_status, invalid_api_key
 from plumbline.wire.incoming import FORMS, HELD_FOR, IGNORED
 

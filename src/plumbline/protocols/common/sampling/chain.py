@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import UNSET
 
 from plumbline.engines.port import SAMPLER_ORDER, Dry, Mirostat, SamplerChain
-from plumbline.protocols.common.fields import or_default
+from plumbline.protocols.common.fields import given, or_default
 from plumbline.wire.errors import invalid_request
 
 __all__ = ["read_breakers", "read_chain"]

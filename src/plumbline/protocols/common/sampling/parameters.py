@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from plumbline.engines.port import SamplingParams
 from plumbline.protocols.common.fields import given, or_default
-from plumbline.protocols.common.sampling.chain import read_chain, read_repetition
+from plumbline.protocols.common.sampling.chain import read_chain
 from plumbline.protocols.common.sampling.defaults import Defaults
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
@@ -73,7 +73,7 @@ def read_sampling(
         check_token_ids("allowed_token_ids", allowed, defaults.vocab_size)
     wanted = or_default(getattr(request, "logprob_token_ids", UNSET), [])
     check_token_ids("logprob_token_ids", wanted, defaults.vocab_size)
-    repetition = read_repetition(request, defaults.repetition_penalty)
+    repetition = or_default(request.repetition_penalty, defaults.repetition_penalty)
     return SamplingParams(
         temperature=or_default(request.temperature, defaults.temperature),
         top_p=or_default(request.top_p, defaults.top_p),
