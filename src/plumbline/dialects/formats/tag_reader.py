@@ -128,7 +128,10 @@ class TagReader:
             yield from cursor.collect(finder(tags.opened))
         elif tags.opened and not (yield from cursor.take(tags.opened)):
             rest = yield from cursor.run(_ATTRIBUTES, 256)
-            if not (yield from cursor.take(tags.opened.lstrip('"'))) and (rest.strip() or not tags.key):
+            if not (yield from cursor.take(tags.opened.lstrip('"'))) and (
+                # Where the output ends, the name may be the beginning of another one.
+                rest.strip() or not tags.key or not (yield from cursor.peek())
+            ):
                 cursor.fail(f"expected {tags.opened!r}")
         if tags.name_ends:
             yield from cursor.space()
