@@ -161,10 +161,12 @@ class Soak:
         if made.status_code != 200:
             return made.status_code
         name = made.json()["id"]
-        answer = await self._post("/v1/responses", self._body(conversation=name))
-        if answer.status_code == 200:
-            await self._delete(f"/v1/responses/{answer.json()['id']}")
-        await self._delete(f"/v1/conversations/{name}")
+        try:
+            answer = await self._post("/v1/responses", self._body(conversation=name))
+            if answer.status_code == 200:
+                await self._delete(f"/v1/responses/{answer.json()['id']}")
+        finally:  # Also after a request that was too slow for its client.
+            await self._delete(f"/v1/conversations/{name}")
         return answer.status_code
 
     async def _background(self) -> int:

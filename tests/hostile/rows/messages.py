@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .table import COUNT_TOKENS, LONG, MESSAGES, USER, add, nested, user, wide
+from .table import COUNT_TOKENS, LONG, MESSAGES, RESPONSES, USER, add, nested, user, wide
 
 __all__: list[str] = []
 
@@ -121,10 +121,39 @@ add(
     lambda: user([{"type": "document", "source": {"data": "x" * 9_000_000}}]),
 )
 add(
+    "messages: edits of the context",
+    MESSAGES,
+    lambda: {
+        "context_management": {
+            "edits": [{"type": "clear_thinking_20251015", "keep": {"x": "x" * 100_000}} for _ in range(64)]
+        }
+    },
+    "MessageContextManagement.edits",
+    "MessageContextEdit.keep",
+)
+add(
+    "responses: members that are refused",
+    RESPONSES,
+    lambda: {"image": {str(n): "x" * 100_000 for n in range(64)}},
+    "CreateResponse.access_programs",
+    "CreateResponse.background_options",
+    "CreateResponse.image",
+    "CreateResponse.multi_agent",
+)
+add(
     "messages: members that are refused or have no effect",
     MESSAGES,
     lambda: {"container": {str(n): "x" * 10_000 for n in range(64)}},
     "CreateMessageRequest.container",
+    "CreateMessageRequest.thread",
+    "CreateMessageRequest.compaction",
+    "CreateMessageRequest.fallbacks",
+    "CreateMessageRequest.fallback_credit_token",
+    "CreateMessageRequest.billing_policy",
+    "CreateMessageRequest.access_programs",
+    "CreateMessageRequest.background_options",
+    "CreateMessageRequest.image",
+    "Thinking*.block_binding",
     "CreateMessageRequest.diagnostics",
     "CreateMessageRequest.mcp_servers",
     "CreateMessageRequest.output_format",

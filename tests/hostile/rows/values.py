@@ -36,6 +36,18 @@ for path in (CHAT, COMPLETIONS, RESPONSES):
     add(f"stop ids: {path}", path, lambda: {"stop_token_ids": [1] * 1_024}, "*.stop_token_ids")
     add(f"allowed ids: {path}", path, lambda: {"allowed_token_ids": [1, 2] * 131_072}, "*.allowed_token_ids")
     add(
+        f"allowed ids, spelled otherwise: {path}",
+        path,
+        lambda: {"allowed_tokens": [1, 2] * 131_072},
+        "*.allowed_tokens",
+    )
+    add(
+        f"a regex, spelled otherwise: {path}",
+        path,
+        lambda: {"regex_pattern": "(a|b)?" * 10_922},
+        "*.regex_pattern",
+    )
+    add(
         f"bad words: {path}",
         path,
         lambda: {"bad_words": ["w" * 1_000 + str(n) for n in range(1_024)]},

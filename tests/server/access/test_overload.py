@@ -225,7 +225,7 @@ def test_a_refusal_has_the_headers_of_the_listener() -> None:
     with connected() as connection:
         connection.sendall(head(length=0))
         ((_, refused, _),) = read(connection, 1)
-        connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        connection.sendall(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n")
         ((_, answered, _),) = read(connection, 1)
     assert "date" in answered
     assert answered.keys() <= refused.keys()
