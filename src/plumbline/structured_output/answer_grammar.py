@@ -14,7 +14,7 @@ from plumbline.dialects.parsers.render import openings
 from plumbline.dialects.spec.answer_syntax import AnswerSyntax
 from plumbline.dialects.spec.dialect import ReasoningDialect, Unparsed
 from plumbline.structured_output.grammar.builder import GrammarBuilder
-from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.errors import ConstraintError, named_failures
 from plumbline.structured_output.grammar.gbnf import to_lark
 from plumbline.structured_output.grammar.json_schema import MAX_TEXT
 from plumbline.structured_output.tool_calls import calls, text_with_calls, text_without_calls
@@ -44,6 +44,7 @@ def callable_tools(tools: Sequence[Tool], choice: ToolChoice) -> list[Tool]:
     return [tool for tool in tools if choice.names is None or tool.name in choice.names]
 
 
+@named_failures()
 def compose(
     builder: GrammarBuilder,
     *,
@@ -136,6 +137,7 @@ def _with_calls(
     return builder.choice([called, text])
 
 
+@named_failures()
 def text_besides_calls(
     builder: GrammarBuilder,
     output_format: OutputFormat | None,

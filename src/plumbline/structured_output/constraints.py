@@ -19,7 +19,7 @@ from plumbline.structured_output.answer_grammar import (
     unparsed_part,
 )
 from plumbline.structured_output.grammar.builder import GrammarBuilder
-from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.errors import ConstraintError, named_failures
 from plumbline.structured_output.markup_schema import unsupported_reason
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
@@ -114,7 +114,11 @@ class ConstraintCompiler:
         call_format = syntax.calls.sections[0].call_format
         found: dict[str, str] = {}
         for tool in _may_be_relaxed(turn, relaxed):
-            reason = unsupported_reason(call_format, tool.parameters or {})
+            try:
+                with named_failures():
+                    reason = unsupported_reason(call_format, tool.parameters or {})
+            except ConstraintError as error:
+                reason = str(error)
             if reason is not None:
                 found[tool.name] = f"the parameters of {tool.name} are not fully enforced: {reason}"
         return found

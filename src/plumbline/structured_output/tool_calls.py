@@ -11,7 +11,7 @@ from plumbline.dialects.spec.call_format import ArgumentSyntax, CallFormat
 from plumbline.dialects.spec.dialect import Section, ToolDialect
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.ecma_regex import TEXT_FORMATS
-from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.errors import TOO_COMPLEX, UNNAMED, ConstraintError
 from plumbline.structured_output.grammar.json_schema import check_shape
 from plumbline.structured_output.grammar.raw_string import INPUT_CONSTRAINT
 from plumbline.structured_output.grammar.references import subschemas
@@ -181,6 +181,8 @@ def _call(
                 else "The parameters are recursive, which cannot be enforced in this model's call format."
             )
             raise ConstraintError(reason, tool=tool.name) from None
+        except UNNAMED as error:
+            raise ConstraintError(TOO_COMPLEX, tool=tool.name) from error
     return builder.choice(found)
 
 

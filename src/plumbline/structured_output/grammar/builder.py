@@ -14,7 +14,7 @@ from typing import Any
 
 from plumbline.structured_output.grammar.custom_input import InputWriter, one_line
 from plumbline.structured_output.grammar.ecma_regex import check_repetitions
-from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.errors import TOO_COMPLEX, ConstraintError
 from plumbline.structured_output.grammar.json_schema import checked
 from plumbline.structured_output.grammar.numbers.exact import UNREACHABLE, lark_with_exact_numbers
 from plumbline.structured_output.grammar.raw_string import input_constraint, text_conditions
@@ -23,6 +23,8 @@ from plumbline.turn import LarkFormat, RegexFormat
 __all__ = ["GrammarBuilder"]
 
 _MAX_SEQUENCES = 60_000
+_MAX_TEXT = 16 * 1024 * 1024
+"""Characters of all rules and sequences of a grammar."""
 _LARK_START = re.compile(r"(?m)^\s*\??start\b")
 _JSON_LEXEMES = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]|[,:] ?|[^"{}\[\],:]+|"')
 
@@ -46,6 +48,7 @@ class GrammarBuilder:
         self._named: dict[str, str] = {}
         self._nested: dict[str, str] = {}
         self._sequences = 0
+        self._length = 0
         self._before = ""
         self._as_json = False
         self._relaxed: bool | None = None
@@ -270,7 +273,15 @@ class GrammarBuilder:
             )
         if not found:
             return '""'
-        return found[0] if len(found) == 1 else f"({' '.join(found)})"
+        if len(found) == 1:
+            return found[0]
+        self._grow(sum(map(len, found)))
+        return f"({' '.join(found)})"
+
+    def _grow(self, count: int) -> None:
+        self._length += count
+        if self._length > _MAX_TEXT:
+            raise ConstraintError(TOO_COMPLEX)
 
     def one_of(self, texts: Iterable[str]) -> str:
         """Match exactly one of these texts; thousands are possible.
@@ -330,7 +341,11 @@ class GrammarBuilder:
 
     def _rule(self, kind: str, body: str, *, options: str = "") -> str:
         """Return the name of a rule with this body; equal bodies share a rule. An upper-case kind is one lexeme."""
-        return self._rules.setdefault(f"{options}: {body}", f"{kind}_{len(self._rules)}")
+        whole = f"{options}: {body}"
+        if whole not in self._rules:
+            self._grow(len(whole))
+            self._rules[whole] = f"{kind}_{len(self._rules)}"
+        return self._rules[whole]
 
     def _matchable(self, markers: Iterable[str]) -> list[str]:
         """Return the markers that text can contain, which are those without control tokens."""

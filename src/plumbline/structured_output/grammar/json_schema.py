@@ -19,7 +19,7 @@ import jsonschema_rs
 
 from plumbline.exact_number import ExactNumber
 from plumbline.structured_output.grammar.ecma_regex import to_rust_regex
-from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.errors import TOO_COMPLEX, ConstraintError, named_failures
 from plumbline.structured_output.grammar.keywords import Keywords
 from plumbline.structured_output.grammar.numbers.composed import JsonComposer, has_inexact_numbers
 from plumbline.structured_output.grammar.numbers.exact import exact_numbers
@@ -43,6 +43,12 @@ MAX_TEXT = 16 * 1024
 _MOST_SCHEMAS = 20_000
 """Schemas inside a schema, also after keywords are rewritten: `propertyNames` may repeat one for each name."""
 
+_MOST_WRITTEN = 4 * 1024 * 1024
+"""Characters of a schema after keywords are rewritten."""
+
+_MOST_PLACES = 32 * 1024 * 1024
+"""Characters of the pointers to all places of a schema together; long names above many places make it large."""
+
 _LAYOUT = {
     "item_separator": ", ?",
     "key_separator": ": ?",
@@ -57,6 +63,7 @@ Composing = tuple[Callable[[str, str], str], Callable[[str, str], object]]
 """Returns the name of a rule with a kind and a body, and gives a rule a name."""
 
 
+@named_failures()
 def checked(
     schema: Mapping[str, Any] | bool,
     *,
@@ -112,6 +119,7 @@ def _composed(schema: Mapping[str, Any], layout: Mapping[str, Any], compose: Com
         return None  # What the engine does not keep is refused by its place.
 
 
+@named_failures()
 def check_shape(schema: Mapping[str, Any], notes: list[str] | None = None) -> Mapping[str, Any]:
     """Check the size of a schema and the values of its keywords.
 
@@ -162,27 +170,36 @@ def _dialect(named: Any) -> str | None:
 def _check_size(schema: Any) -> bool:
     """Check the size without recursion; later steps recurse. Return whether the schema has an `ExactNumber`."""
     has_exact = False
-    left: list[tuple[int, Any]] = [(0, schema)]
+    left: list[tuple[int, int, Any]] = [(0, 0, schema)]
+    places = 0
     while left:
-        depth, value = left.pop()
+        depth, above, value = left.pop()
         if depth > MAX_DEPTH:
             raise ConstraintError(f"The schema is nested more than {MAX_DEPTH} deep.")
         if isinstance(value, Mapping):
             if len(value) > MAX_MEMBERS:
                 raise ConstraintError(f"The schema has an object of more than {MAX_MEMBERS} members.")
+            longest = max(map(len, value), default=0)
+            if longest > MAX_TEXT:
+                raise ConstraintError(f"The schema has a name of more than {MAX_TEXT} characters.")
+            above += longest + 1
+            places += above * len(value)
             left.extend(
-                (depth + 1, item)
+                (depth + 1, above, item)
                 for name, item in value.items()
                 if not (isinstance(item, str) and name in ("$comment", "description", "title"))
             )
         elif isinstance(value, list):
-            left.extend((depth + 1, item) for item in value)
+            left.extend((depth + 1, above, item) for item in value)
+            places += above * len(value)
         elif isinstance(value, float):
             if not math.isfinite(value) and not isinstance(value, ExactNumber):
                 raise ConstraintError("The schema has a number that is not finite.")
             has_exact = has_exact or isinstance(value, ExactNumber)
         elif isinstance(value, str) and len(value) > MAX_TEXT:
             raise ConstraintError(f"The schema has a text of more than {MAX_TEXT} characters.")
+        if places > _MOST_PLACES:
+            raise ConstraintError(TOO_COMPLEX)
     try:
         text = json.dumps(schema, ensure_ascii=False)
         text.encode()
@@ -215,17 +232,23 @@ class _Walk:
         self._given_up, self._notes = given_up, notes
         self._keywords = Keywords(root, relaxed=relaxed, notes=notes)
         self._count = 0
+        self._written = 0
+        self._places = 0
         self._seen: set[str] = set()
         self._references: dict[str, str] = {}
 
     def schema(self, schema: Any, where: str) -> Any:
         """Return the translated subschema at this JSON pointer."""
         self._count += 1
+        self._places += len(where)
         if self._count > _MOST_SCHEMAS:
             raise ConstraintError(f"The schema contains more than {_MOST_SCHEMAS} schemas.")
+        if self._places > _MOST_PLACES:
+            raise ConstraintError(TOO_COMPLEX)
         self._seen.add(where)
         if not isinstance(schema, Mapping):
             return schema
+        _check_forms(schema, where)
         found = self._keywords.rewritten(dict(schema), where)
         if isinstance(found, bool):
             return found
@@ -257,16 +280,23 @@ class _Walk:
                 )
 
     def _check_values(self, schema: dict[str, Any], where: str) -> None:
+        self._write(len(schema.get("description", "")) + len(schema.get("pattern", "")))
         reference = schema.get("$ref")
         if isinstance(reference, str):
             self._references[where] = reference
             schema["$ref"] = quote(unquote(reference), safe="#/~$!&'()*+,;=:@?-._")
         for name in ("enum", "const"):
             if name in schema:
-                _check_writable(schema[name], f"{where}/{name}")
+                self._write(_check_writable(schema[name], f"{where}/{name}"))
         for name in ("properties", "required"):
             if name in schema:
-                _check_writable(list(schema[name]), f"{where}/{name}")
+                self._write(_check_writable(list(schema[name]), f"{where}/{name}"))
+
+    def _write(self, count: int) -> None:
+        """Count the text that a schema has after its keywords are rewritten, which may repeat parts of it."""
+        self._written += count
+        if self._written > _MOST_WRITTEN:
+            raise ConstraintError(TOO_COMPLEX)
 
 
 def _translate(schema: dict[str, Any]) -> None:
@@ -279,20 +309,39 @@ def _translate(schema: dict[str, Any]) -> None:
         }
 
 
-def _check_writable(value: Any, where: str) -> None:
-    """Refuse control characters that JSON can only write as \\u escapes."""
+def _check_forms(schema: Mapping[str, Any], where: str) -> None:
+    """Refuse keywords that are valid only because the draft of the schema does not know them, such as `"$defs": []`."""
+    for name, value in schema.items():
+        if name not in _FORMED:
+            continue
+        if name in LISTS:
+            right = isinstance(value, list)
+        elif name == "dependentRequired":
+            right = isinstance(value, Mapping) and all(isinstance(one, list) for one in value.values())
+        elif name in MAPS:
+            right = isinstance(value, Mapping)
+        else:
+            right = isinstance(value, Mapping | bool) or (name == "items" and isinstance(value, list))
+        if not right:
+            raise ConstraintError(f"'{where[:200]}/{name}' has a value of a wrong type.")
+
+
+_FORMED = (LISTS | MAPS | SCHEMAS | {"dependentRequired"}) - {"contentSchema"}
+
+
+def _check_writable(value: Any, where: str) -> int:
+    """Refuse control characters that JSON can only write as \\u escapes; return about how long the value is."""
     if isinstance(value, str):
-        if any(char in _UNWRITABLE for char in value):
+        if not _UNWRITABLE.isdisjoint(value):
             raise ConstraintError(
                 f"'{where}' has a control character that can only be written as a \\u escape."
             )
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            _check_writable(name, where)
-            _check_writable(item, where)
-    elif isinstance(value, list):
-        for item in value:
-            _check_writable(item, where)
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(
+            _check_writable(name, where) + _check_writable(item, where) for name, item in value.items()
+        )
+    return sum(_check_writable(item, where) for item in value) if isinstance(value, list) else 8
 
 
 _DIALECTS = (
