@@ -161,6 +161,7 @@ class _Document:
         self._twice: set[str] = set()
         self._references: list[_Reference] = []
         self._moved: dict[str, Any] = {}
+        self._number = 0
 
     def resolved(self) -> Mapping[str, Any]:
         self._search(_Place(self._root, "#", "#", "", "#"))
@@ -177,8 +178,14 @@ class _Document:
                     if isinstance(place.schema.get(name), str | bool):
                         del place.schema[name]
         if self._moved:
-            self._root["$defs"] = {**self._root.get("$defs", {}), **self._moved}
+            self._root["$defs"] = {**self._own_definitions(), **self._moved}
         return self._root
+
+    def _own_definitions(self) -> Mapping[str, Any]:
+        found = self._root.get("$defs", {})
+        if not isinstance(found, Mapping):
+            raise ConstraintError("'#/$defs' must be an object of schemas.")
+        return found
 
     def _search(self, start: _Place) -> None:
         """Find the schemas, identifiers and references from this schema on."""
@@ -307,9 +314,12 @@ class _Document:
 
     def _add(self, pointer: str, place: _Place) -> _Place:
         """Write a schema to `$defs`, too."""
-        if place.pointer == pointer and place.written.startswith("#/$defs/moved_"):
+        if place.pointer == pointer and place.written.removeprefix("#/$defs/") in self._moved:
             return place
-        name = f"moved_{len(self._moved)}"
+        known = self._own_definitions()
+        while (name := f"moved_{self._number}") in known:  # The client's own name.
+            self._number += 1
+        self._number += 1
         self._moved[name] = place.schema
         self._places[pointer] = found = place._replace(pointer=pointer, written=f"#/$defs/{name}")
         return found
@@ -346,6 +356,8 @@ def _write(reference: _Reference, target: str) -> None:
         schema["$ref"] = written
     else:
         schema.pop(reference.keyword, None)
+        if not isinstance(schema.get("allOf", []), list):
+            raise ConstraintError(f"'{reference.place.pointer[:200]}/allOf' must be a list of schemas.")
         schema["allOf"] = [*schema.get("allOf", ()), {"$ref": written}]
 
 
