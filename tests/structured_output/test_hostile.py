@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from plumbline.engines.constraints.grammar import GrammarError
+from plumbline.exact_number import exact_number
+from plumbline.structured_output.grammar import json_schema
 from plumbline.structured_output.grammar.errors import ConstraintError
 
 from .walk import accepts, builder, grammar_of, matcher, sampled
@@ -117,3 +120,115 @@ def test_a_hostile_grammar_or_regex_is_refused_or_enforced(form: tuple[str, str]
     good = grammar_of({"type": "boolean"})
     assert good is not None
     assert accepts(good, "true")
+
+
+LARGE = {"const": 2**53 + 1}
+ENDLESS = exact_number("1e400")
+
+
+def arrays(depth: int) -> Any:
+    schema: Any = LARGE
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def lattice(depth: int) -> Any:
+    """Both definitions of a level use both of the next one, so that there are 2^depth ways."""
+    definitions: dict[str, Any] = {
+        f"{side}{n}": {"anyOf": [{"$ref": f"#/$defs/{other}{n + 1}"} for other in "ab"]}
+        for n in range(depth)
+        for side in "ab"
+    }
+    definitions |= {f"{side}{depth}": {"type": "string"} for side in "ab"}
+    return {
+        "$defs": definitions,
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/a0"}, "y": LARGE},
+    }
+
+
+def chain(length: int) -> Any:
+    definitions: dict[str, Any] = {f"c{n}": {"$ref": f"#/$defs/c{n + 1}"} for n in range(length)}
+    definitions[f"c{length}"] = LARGE
+    return {"$defs": definitions, "type": "array", "items": {"$ref": "#/$defs/c0"}}
+
+
+def copies(depth: int) -> Any:
+    """Each level repeats the next one for a hundred names."""
+    schema: Any = {}
+    for _ in range(depth):
+        names = {"enum": [f"n{n}" for n in range(100)]}
+        schema = {"propertyNames": names, "additionalProperties": schema}
+    return schema
+
+
+COSTLY: dict[str, tuple[Any, bool]] = {
+    "arrays": (arrays(25), True),
+    "a lattice of references": (lattice(40), True),
+    "a chain of references": (chain(250), True),
+    "copies": (copies(50), False),
+    "copies of a large schema": (
+        {
+            "propertyNames": {"enum": [f"n{n}" for n in range(200)]},
+            "additionalProperties": {"enum": ["x" * 100 + str(n) for n in range(1500)]},
+        },
+        False,
+    ),
+    "a long name": ({"properties": {"x" * 200_000: {"anyOf": [{}] * 4000}}}, False),
+    "long names above many": (
+        {"properties": {"x" * 16_000: {"anyOf": [{"type": "string"}] * 4000}}},
+        False,
+    ),
+    "bounds of thousands of digits": (
+        {"type": "integer", "minimum": int("1" * 4000), "maximum": int("2" * 4000)},
+        False,
+    ),
+    "an endless number of items": ({"type": "array", "items": LARGE, "maxItems": ENDLESS}, True),
+    "definitions that are none": (
+        {"properties": {"p": {"$ref": "#/c/a"}}, "$defs": True, "c": {"a": {}}},
+        False,
+    ),
+    "definitions of another draft": (
+        {"definitions": {"a": {}}, "$defs": [], "$ref": "#/definitions/a"},
+        False,
+    ),
+    "a number for a list": ({"allOf": 5, "$ref": "#/c/a", "$dynamicRef": "#/c/a", "c": {"a": {}}}, False),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_the_cost_of_a_schema_is_bounded_and_its_failure_is_named(name: str) -> None:
+    schema, is_accepted = COSTLY[name]
+    start = time.process_time()
+    built = builder()
+    if is_accepted:
+        grammar = built.build(built.json(schema))
+        assert len(grammar) < 100_000
+        matcher(grammar)
+    else:
+        with pytest.raises(ConstraintError):
+            built.json(schema)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("kind", [OverflowError, TypeError, AttributeError, KeyError, RecursionError])
+def test_an_unforeseen_failure_is_an_error_of_the_schema(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise kind
+
+    monkeypatch.setattr(json_schema, "with_pointers", fails)
+    with pytest.raises(ConstraintError, match="too complex"):
+        builder().json({"type": "string"})
+
+
+def test_two_schemas_with_large_numbers_keep_their_definitions() -> None:
+    built = builder()
+    schemas = [
+        {"$defs": {"n": {"const": 2**53 + n}}, "type": "array", "items": {"$ref": "#/$defs/n"}}
+        for n in (1, 3)
+    ]
+    grammar = built.build(built.choice(map(built.json, schemas)))
+    assert [accepts(grammar, f"[{2**53 + n}]") for n in (1, 3, 5)] == [True, True, False]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn
 
+from plumbline.exact_number import dumps
 from plumbline.structured_output.grammar.ecma_regex import (
     ENGINE_FORMATS,
     FORMATS,
@@ -17,8 +18,9 @@ from plumbline.structured_output.grammar.ecma_regex import (
     assertions,
     to_rust_regex,
 )
-from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.structured_output.grammar.errors import TOO_COMPLEX, ConstraintError
 from plumbline.structured_output.grammar.finite_regex import listed_texts
+from plumbline.structured_output.grammar.numbers.exact import UNREACHABLE, canonical_text
 from plumbline.structured_output.grammar.references import MAPS, pointed
 
 __all__ = ["Keywords"]
@@ -37,6 +39,8 @@ _MOST_BRANCHES = 4
 """Dependencies of one schema: each doubles its alternatives."""
 _MOST_NAMES = 200
 """Names that `propertyNames` may list."""
+_MOST_COPIED = 4 * 1024 * 1024
+"""Characters that rewrites of one document may repeat."""
 
 
 class Keywords:
@@ -52,6 +56,7 @@ class Keywords:
         self._root = root
         self._relaxed = relaxed
         self._notes = notes
+        self._copied = 0
         self._renamed: dict[str, str] = {}
         """Where the client has keywords that were renamed."""
 
@@ -155,8 +160,7 @@ class Keywords:
             del schema["not"]
             schema["type"] = left
         elif keys in ({"const"}, {"enum"}) and isinstance(schema.get("enum"), list):
-            values = no["enum"] if "enum" in no else [no["const"]]
-            left = [value for value in schema["enum"] if not any(_equal(value, one) for one in values)]
+            left = _without(schema["enum"], no)
             if not left:
                 return False
             del schema["not"]
@@ -260,7 +264,11 @@ class Keywords:
         """Translate the keyword of drafts before 2019-09."""
         for name, value in schema.pop("dependencies").items():
             key = "dependentRequired" if isinstance(value, list) else "dependentSchemas"
-            schema[key] = {**schema.get(key, {}), name: value}
+            known = schema.get(key, {})
+            if name in known:
+                both = list(dict.fromkeys([*known[name], *value])) if isinstance(value, list) else None
+                value = _both(known[name], value) if both is None else both
+            schema[key] = {**known, name: value}
 
     def _dependent(self, schema: dict[str, Any], where: str) -> None:
         required, schemas = schema.get("dependentRequired", {}), schema.get("dependentSchemas", {})
@@ -292,9 +300,11 @@ class Keywords:
         listed = _listed_names(names, keys)
         if listed is not None and "patternProperties" not in schema and len(listed) <= _MOST_NAMES:
             known = schema.get("properties", {})
+            self._copy(rest, len(listed))
             del schema["propertyNames"]
+            allowed = set(listed)
             schema["properties"] = {
-                **{name: one if name in listed else False for name, one in known.items()},
+                **{name: one if name in allowed else False for name, one in known.items()},
                 **{name: rest for name in listed if name not in known},
             }
             schema["additionalProperties"] = False
@@ -315,6 +325,7 @@ class Keywords:
                 # The engine would allow a comma before a further name, of which there is none.
                 del patterns[pattern]
                 known = schema["properties"]
+                self._copy(one, len(names))
                 schema["properties"] = {**known, **{name: _both(known[name], one) for name in names}}
                 continue
             try:
@@ -355,6 +366,17 @@ class Keywords:
         least = schema["minProperties"]
         if least > 1 and least > len(set(schema.get("required", ()))):
             self.leave_out(schema, ("minProperties",), where, " above the number of 'required' names")
+
+    def _copy(self, schema: Any, count: int) -> None:
+        """Count what a rewrite repeats; copies may be repeated again.
+
+        Raises:
+            ConstraintError: it is too much.
+        """
+        if count > 1 and schema not in (True, False):
+            self._copied += count * len(dumps(schema))
+            if self._copied > _MOST_COPIED:
+                raise ConstraintError(TOO_COMPLEX)
 
     def _referred(self, schema: Any) -> Any:
         """Return the target of a schema that is a reference to `$defs` and nothing else."""
@@ -432,8 +454,10 @@ def _without_types(kinds: Any, excluded: Any) -> list[str] | None:
     return [kind for kind in listed if kind not in out]
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def _without(values: list[Any], listed: Mapping[str, Any]) -> list[Any]:
+    """Return the values that a schema of `enum` or `const` does not list."""
+    excluded = set(map(canonical_text, listed["enum"] if "enum" in listed else [listed["const"]]))
+    return [value for value in values if canonical_text(value) not in excluded]
 
 
 def _opposite(condition: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -455,8 +479,7 @@ def _opposite(condition: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[s
     listed = own["enum"] if "enum" in own else [True, False] if own.get("type") == "boolean" else None
     if listed is None:
         return None
-    values = wanted["enum"] if "enum" in wanted else [wanted["const"]]
-    left = [value for value in listed if not any(_equal(value, one) for one in values)]
+    left = _without(listed, wanted)
     other: dict[str, Any] = {"properties": {name: {"enum": left} if left else False}}
     return other if required else {**other, "required": [name]}
 
@@ -482,6 +505,9 @@ def _name_pattern(names: Any, keys: Collection[str]) -> str | None:
     if conditions == {"format"}:
         return TEXT_FORMATS.get(str(names["format"]))
     if conditions and conditions <= {"minLength", "maxLength"}:
-        least, most = names.get("minLength", 0), names.get("maxLength", "")
+        least, most = names.get("minLength", 0), names.get("maxLength", UNREACHABLE)
+        if least >= UNREACHABLE:
+            return None
+        least, most = int(least), int(most) if most < UNREACHABLE else ""
         return f"^{_ANY}{{{least},{most}}}$"
     return None

@@ -7,19 +7,22 @@ such numbers below it is left to the engine. Objects, arrays, alternatives and r
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from plumbline.structured_output.grammar.errors import ConstraintError
+from plumbline.exact_number import dumps
+from plumbline.structured_output.grammar.errors import TOO_COMPLEX, ConstraintError
 from plumbline.structured_output.grammar.numbers.exact import (
+    UNREACHABLE,
     bounds_of,
     exact_numbers,
     is_inexact,
     number_text,
 )
-from plumbline.structured_output.grammar.numbers.ranges import range_lexeme
+from plumbline.structured_output.grammar.numbers.ranges import Bound, range_lexeme
 
 __all__ = ["JsonComposer", "has_inexact_numbers"]
 
@@ -42,6 +45,13 @@ _ARRAY = frozenset(("type", "items", "minItems", "maxItems"))
 _BOUNDS = frozenset(("type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 _TYPES = ("string", "boolean", "null", "array", "object")
 _COMMA = "/, ?/"
+_MOST_TEXT = 4 * 1024 * 1024
+"""Characters of the grammar of one schema."""
+_MOST_STEPS = 500_000
+_LONGEST_INLINE = 200
+"""Characters of an expression that is repeated where it is used; a longer one is a rule, so that text stays linear."""
+_MOST_BOUND = 10**360
+"""Bounds of doubles, and their fractions, have fewer digits; the regex of a range grows with their square."""
 _NAME = r'"(?:[^"\\\x00-\x1f\x7f]|\\[nrbtf\\"])*"'
 
 
@@ -86,7 +96,15 @@ class JsonComposer:
         self._define = define
         self._layout = layout
         self._definitions: dict[str, str] = {}
-        self._inexact: dict[str, bool] = {}
+        self._pending: list[tuple[str, str, str]] = []
+        self._engine_rules: dict[str, str] = {}
+        self._ranges: dict[tuple[Bound | None, Bound | None, bool], str] = {}
+        self._bodies: set[str] = set()
+        self._steps = 0
+        self._text = 0
+        self._inexact = self._leading_to_numbers()
+        # Other schemas of the same grammar have definitions, too.
+        self._prefix = f"composed_{hashlib.sha256(dumps(root).encode()).hexdigest()[:12]}"
 
     def grammar(self) -> str:
         """Return the expression of the whole document.
@@ -94,11 +112,33 @@ class JsonComposer:
         Raises:
             ConstraintError: a number stands where it cannot be composed.
         """
-        return self._value(self._root, "#")
+        found = self._value(self._root, "#")
+        while self._pending:  # Not by recursion: chains of references may be long.
+            name, reference, where = self._pending.pop()
+            target = self._target(reference)
+            if target is None:
+                raise _refused(where)
+            self._define(name, self._value(target, reference))
+        return found
+
+    def _spend(self, *, steps: int = 0, text: int = 0) -> None:
+        self._steps += steps
+        self._text += text
+        if self._steps > _MOST_STEPS or self._text > _MOST_TEXT:
+            raise ConstraintError(TOO_COMPLEX)
+
+    def _new_rule(self, kind: str, body: str) -> str:
+        if body not in self._bodies:  # Equal bodies share a rule.
+            self._bodies.add(body)
+            self._spend(text=len(body))
+        return self._rule(kind, body)
 
     def _value(self, schema: Any, where: str) -> str:
-        if not self._reaches(schema, frozenset()):
-            return self._left_to_engine(schema)
+        self._spend(steps=1)
+        found = self._expression(schema, where) if self._reaches(schema) else self._left_to_engine(schema)
+        return found if len(found) <= _LONGEST_INLINE else self._new_rule("part", found)
+
+    def _expression(self, schema: Mapping[str, Any], where: str) -> str:
         keys = schema.keys() - _IGNORED
         if keys == {"$ref"}:
             return self._definition(schema["$ref"], where)
@@ -114,7 +154,7 @@ class JsonComposer:
         kinds = schema.get("type")
         kinds = kinds if isinstance(kinds, list) else [kinds]
         if keys <= _BOUNDS and {"integer", "number"} & set(kinds):
-            return self._numbers(schema, kinds)
+            return self._numbers(schema, kinds, where)
         if keys <= _OBJECT and kinds in (["object"], [None]):
             found = self._object(schema, where)
             others = {"type": ["array", "boolean", "null", "number", "string"]}
@@ -123,25 +163,37 @@ class JsonComposer:
             return self._array(schema, where)
         raise _refused(where)
 
-    def _reaches(self, schema: Any, seen: frozenset[str]) -> bool:
+    def _reaches(self, schema: Any) -> bool:
         """Return whether a schema leads to a number that must be composed."""
         if not isinstance(schema, Mapping):
             return False
-        own = {name: one for name, one in schema.items() if name not in ("$defs", "definitions")}
-        if has_inexact_numbers(own):
-            return True
-        return any(self._refers(name, seen) for name in _references(own))
+        own = _without_definitions(schema)
+        return has_inexact_numbers(own) or not self._inexact.isdisjoint(_references(own))
 
-    def _refers(self, reference: str, seen: frozenset[str]) -> bool:
-        if reference not in self._inexact:
-            if reference in seen:
-                return False
+    def _leading_to_numbers(self) -> set[str]:
+        """Return the references that lead to a number that must be composed, directly or by others."""
+        left = list(_references(self._root))
+        users: dict[str, set[str]] = {}
+        seen = set(left)
+        found: list[str] = []
+        while left:
+            reference = left.pop()
             target = self._target(reference)
-            found = target is not None and self._reaches(target, seen | {reference})
-            if seen:
-                return found  # It may depend on where the search began.
-            self._inexact[reference] = found
-        return self._inexact[reference]
+            own = _without_definitions(target) if isinstance(target, Mapping) else {}
+            if has_inexact_numbers(own):
+                found.append(reference)
+            used = _references(own)
+            self._spend(steps=1 + len(used))
+            for other in used:
+                users.setdefault(other, set()).add(reference)
+            left += used - seen
+            seen |= used
+        leading = set(found)
+        while found:
+            further = users.get(found.pop(), set()) - leading
+            leading |= further
+            found += further
+        return leading
 
     def _target(self, reference: str) -> Any:
         value: Any = self._root
@@ -155,14 +207,19 @@ class JsonComposer:
             raise ConstraintError("The schema is false: nothing satisfies it.")
         if isinstance(schema, bool):
             schema = {}
-        own = {name: one for name, one in schema.items() if name not in ("$defs", "definitions")}
+        own = _without_definitions(schema)
+        key = dumps(own)
+        if key in self._engine_rules:
+            return self._engine_rules[key]
         needed: dict[str, Any] = {}
         left = list(_references(own))
         while left:
             reference = left.pop()
             if reference not in needed:
                 needed[reference] = target = self._target(reference)
-                left += _references(target)
+                used = _references(target)
+                self._spend(steps=1 + len(used))
+                left += used
         for reference, target in needed.items():
             steps = reference.split("/")
             if len(steps) != 3:
@@ -170,16 +227,15 @@ class JsonComposer:
                     f"A schema beside large numbers refers to {reference[:80]!r}, which cannot be enforced."
                 )
             own.setdefault(steps[1], {})[steps[2].replace("~1", "/").replace("~0", "~")] = target
-        return self._rule("json", f"%json {json.dumps({**exact_numbers(own), 'x-guidance': self._layout})}")
+        body = f"%json {json.dumps({**exact_numbers(own), 'x-guidance': self._layout})}"
+        self._engine_rules[key] = found = self._new_rule("json", body)
+        return found
 
     def _definition(self, reference: str, where: str) -> str:
         name = self._definitions.get(reference)
         if name is None:
-            name = self._definitions[reference] = f"composed_{len(self._definitions)}"
-            target = self._target(reference)
-            if target is None:
-                raise _refused(where)
-            self._define(name, self._value(target, reference))
+            name = self._definitions[reference] = f"{self._prefix}_{len(self._definitions)}"
+            self._pending.append((name, reference, where))
         return name
 
     def _choice(self, expressions: list[str]) -> str:
@@ -198,26 +254,35 @@ class JsonComposer:
                 texts |= dict.fromkeys((_text(value, ",", ":"), _text(value, ", ", ": ")))
         if not texts:
             raise ConstraintError(f"'{where}' lists no value of its type.")
-        return self._rule("LISTED", " | ".join(json.dumps(text, ensure_ascii=False) for text in texts))
+        return self._new_rule("LISTED", " | ".join(json.dumps(text, ensure_ascii=False) for text in texts))
 
-    def _numbers(self, schema: Mapping[str, Any], kinds: list[Any]) -> str:
+    def _numbers(self, schema: Mapping[str, Any], kinds: list[Any], where: str) -> str:
         least, most = bounds_of(schema)
-        lexeme = range_lexeme(least, most, integers="number" not in kinds)
-        found = [self._rule("NUMBER", lexeme)]
+        for bound in (least, most):
+            if bound is not None and max(abs(bound.value.numerator), bound.value.denominator) > _MOST_BOUND:
+                raise ConstraintError(f"'{where[:200]}' has a bound of too many digits.")
+        key = least, most, "number" not in kinds
+        if key not in self._ranges:
+            self._ranges[key] = self._new_rule("NUMBER", range_lexeme(least, most, integers=key[2]))
+        found = [self._ranges[key]]
         found += [self._left_to_engine({"type": kind}) for kind in kinds if kind in _TYPES]
         return self._choice(found)
 
     def _array(self, schema: Mapping[str, Any], where: str) -> str:
         item = self._value(schema.get("items", True), f"{where}/items")
-        least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
+        if not item.isidentifier():  # The item is written twice, and so would be each array inside it.
+            item = self._new_rule("item", item)
+        least, most = _count(schema.get("minItems", 0)), _count(schema.get("maxItems"))
+        if least is None:
+            raise ConstraintError(f"'{where[:200]}/minItems' cannot be enforced: no answer is so long.")
         if most is not None and (most < max(least, 1)):
             if most < least:
                 raise ConstraintError(f"'{where}' allows no number of items.")
-            return self._rule("EMPTY", '"[]"')
+            return self._new_rule("EMPTY", '"[]"')
         further = (
             "*"
             if most is None and least < 2
-            else f"{{{max(least - 1, 0)},{'' if most is None else int(most) - 1}}}"
+            else f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
         )
         items = f'"[" {item} ({_COMMA} {item}){further} "]"'
         return f"({items})" if least else f'({items} | "[]")'
@@ -233,7 +298,7 @@ class JsonComposer:
                 if name in required:
                     raise ConstraintError(f"'{where}/properties/{name[:64]}' is false and required.")
                 continue
-            key = self._rule(
+            key = self._new_rule(
                 "KEY", f"{json.dumps(json.dumps(name, ensure_ascii=False), ensure_ascii=False)} /: ?/"
             )
             members.append((f"{key} {self._value(one, f'{where}/properties/{name}')}", name in required))
@@ -241,12 +306,12 @@ class JsonComposer:
         further = f"({_COMMA} {tail})*" if tail else ""
         starts: list[str] = []
         # From the last member to the first: what may follow, and with what the object may begin.
-        closing = self._rule("rest", further) if further else ""
+        closing = self._new_rule("rest", further) if further else ""
         begins: list[str] = [f"{tail} {closing}".strip()] if tail else []
         for member, is_required in reversed(members):
             begins = [f"{member} {closing}".strip(), *([] if is_required else begins)]
             part = f"({_COMMA} {member})" + ("" if is_required else "?")
-            closing = self._rule("rest", f"{part} {closing}".strip())
+            closing = self._new_rule("rest", f"{part} {closing}".strip())
         starts = begins
         may_be_empty = not any(is_required for _, is_required in members)
         inside = [f'"{{" {one} "}}"' for one in starts] + (['"{}"'] if may_be_empty else [])
@@ -261,8 +326,17 @@ class JsonComposer:
             _escaped(json.dumps(name, ensure_ascii=False)) for name in schema.get("properties", ())
         )
         without = f" & ~/(?:{listed}): ?/" if listed else ""
-        name = self._rule("NAME", f"/{_NAME}: ?/{without}")
+        name = self._new_rule("NAME", f"/{_NAME}: ?/{without}")
         return f"{name} {self._value(rest, f'{where}/additionalProperties')}"
+
+
+def _without_definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in schema.items() if name not in ("$defs", "definitions")}
+
+
+def _count(value: Any) -> int | None:
+    """Return a number of items; None for one that no answer reaches, which is no limit."""
+    return None if value is None or value >= UNREACHABLE else int(value)
 
 
 def _references(value: Any) -> set[str]:

@@ -24,6 +24,7 @@ from plumbline.structured_output.grammar.numbers.ranges import Bound
 __all__ = [
     "UNREACHABLE",
     "bounds_of",
+    "canonical_text",
     "exact_numbers",
     "is_inexact",
     "lark_with_exact_numbers",
@@ -55,11 +56,11 @@ _COUNTS = {
     **dict.fromkeys(("minLength", "minItems", "minProperties"), "least"),
     **dict.fromkeys(("maxLength", "maxItems", "maxProperties"), "most"),
 }
-_DATA = frozenset({"default", "examples"})
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref"})
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 _BOUND_NAMES = frozenset(_BOUNDS)
+_NUMBERS = frozenset((*_BOUNDS, *_COUNTS, "multipleOf"))
 _WITH_NUMBERS = frozenset((*_BOUNDS, "const", "enum"))
 _MAX_DEPTH = 200
 
@@ -119,6 +120,25 @@ def number_text(value: float) -> str:
     return value.text if isinstance(value, ExactNumber) else repr(value)
 
 
+def canonical_text(value: Any) -> str:
+    """Return a text that only equal values of JSON have.
+
+    >>> canonical_text([1, {"b": 2.0, "a": True}]) == canonical_text([1.0, {"a": True, "b": 2}])
+    True
+    >>> canonical_text([1]) == canonical_text([True])
+    False
+    """
+    if isinstance(value, list):
+        return f"[{','.join(map(canonical_text, value))}]"
+    if isinstance(value, Mapping):
+        members = (f"{json.dumps(name)}:{canonical_text(value[name])}" for name in sorted(value))
+        return f"{{{','.join(members)}}}"
+    if not _is_number(value):
+        return json.dumps(value)
+    exact = _fraction(value, "#")
+    return f"{exact.numerator:x}/{exact.denominator:x}"  # Decimal digits would take quadratic time.
+
+
 def lark_with_exact_numbers(grammar: str) -> str:
     """Return a Lark grammar with the numbers of its schemas (`%json {…}`) written as `exact_numbers` does.
 
@@ -165,14 +185,16 @@ class _Walk:
         if isinstance(schema, list):
             return [self.schema(item, f"{where}/{index}", depth + 1) for index, item in enumerate(schema)]
         if not isinstance(schema, Mapping):
-            return schema
+            # In an annotation, whose numbers have no effect; JSON has none beyond doubles' range for the engine.
+            is_endless = isinstance(schema, float) and not math.isfinite(schema)
+            return math.copysign(1e308, schema) if is_endless else schema
         self._combines = self._combines or not _COMBINING.isdisjoint(schema)
         found: dict[str, Any] = {}
         for name, value in schema.items():
             at = f"{where}/{name}"
             if name in ("const", "enum"):
                 found[name] = _exact_value(value, at, depth)
-            elif name in _DATA:
+            elif name in _NUMBERS and _is_number(value):
                 found[name] = value
             elif name in _NAMED and isinstance(value, Mapping):
                 found[name] = {
@@ -258,10 +280,15 @@ def _write_counts(schema: dict[str, Any], where: str) -> None:
         return
     for name, side in _COUNTS.items():
         value = schema.get(name)
-        if not _is_number(value) or value % 1 or value < 0:
+        if not _is_number(value):
             continue
-        if value < UNREACHABLE:
-            schema[name] = int(value)
+        exact = _fraction(value, f"{where}/{name}")
+        if exact < 0 or exact.denominator > 1:
+            if isinstance(value, ExactNumber):
+                raise _refused(f"{where}/{name}", value, "it is no number of parts")
+            continue
+        if exact < UNREACHABLE:
+            schema[name] = int(exact)
         elif side == "most":
             del schema[name]
         else:
@@ -368,7 +395,7 @@ def _write_numbers(schema: dict[str, Any], least: _Bound | None, most: _Bound | 
         if least.value >= _MOST_NUMBER:
             raise _refused(least.name, least.shown, "numbers with bounds are below 10^18")
         name = "exclusiveMinimum" if least.is_exclusive else "minimum"
-        if least.value <= -_MOST_NUMBER:
+        if _is_beyond(-least.value, least):
             schema["minimum"] = -_MOST_NUMBER
         else:
             schema[name] = _number(least)
@@ -376,10 +403,15 @@ def _write_numbers(schema: dict[str, Any], least: _Bound | None, most: _Bound | 
         if most.value <= -_MOST_NUMBER:
             raise _refused(most.name, most.shown, "numbers with bounds are above -10^18")
         name = "exclusiveMaximum" if most.is_exclusive else "maximum"
-        if most.value >= _MOST_NUMBER:
+        if _is_beyond(most.value, most):
             schema["maximum"] = _MOST_NUMBER
         else:
             schema[name] = _number(most)
+
+
+def _is_beyond(distance: Fraction, bound: _Bound) -> bool:
+    """Return whether a bound allows the last number that can be written, 10^18 from zero; an exclusive one may not."""
+    return distance > _MOST_NUMBER or (distance == _MOST_NUMBER and not bound.is_exclusive)
 
 
 def _moved(bound: _Bound | None, sign: int) -> _Bound | None:
