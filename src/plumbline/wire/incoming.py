@@ -23,6 +23,7 @@ __all__ = [
     "IGNORED",
     "LENIENT",
     "STRICT",
+    "client_index",
     "hinted",
     "hinted_late",
     "read",
@@ -77,13 +78,14 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
     state = request.scope["state"]
     lenient = bool(request.app.state.get(LENIENT, False))
     large: LargeBodies | None = request.app.state.get(LARGE_BODIES)
+    removed: list[int] = []
     while True:
         work = functools.partial(read_body, root, body, lenient=lenient)
         try:
             found = work() if large is None else await large.run(state.get(HELD_FOR, ""), body, work)
             break
         except ApiError as error:
-            body = _without_tool(body, error, state.setdefault(FACTS, {}))
+            body = _without_tool(body, error, state.setdefault(FACTS, {}), removed)
     decoded, forms, unknown = found
     if forms:
         state[FORMS] = ", ".join(forms)
@@ -127,8 +129,21 @@ def refused_tool(error: ApiError) -> int | None:
     return None if found is None else int(found[1])
 
 
-def _without_tool(body: bytes, error: ApiError, facts: dict[str, Any]) -> bytes:
+def client_index(index: int, removed: list[int]) -> int:
+    """Return the index of a tool in the client's list; `removed` has those of the tools that are left out already.
+
+    >>> client_index(0, [0, 1]), client_index(1, [1]), client_index(0, [1])
+    (2, 2, 0)
+    """
+    for one in sorted(removed):
+        index += one <= index
+    return index
+
+
+def _without_tool(body: bytes, error: ApiError, facts: dict[str, Any], removed: list[int]) -> bytes:
     """Return a body without the tool that an error is about, if it wants invalid tools to be left out.
+
+    `removed` gets its index in the client's list, by which a tool without a name is noted.
 
     Raises:
         ApiError: the error, if the body does not want that or the error is about something else.
@@ -140,7 +155,9 @@ def _without_tool(body: bytes, error: ApiError, facts: dict[str, Any]) -> bytes:
     tools = _tools.decode(members["tools"])
     if bytes(members.get("x_skip_invalid_tools", b"")) != b"true" or index >= len(tools):
         raise error
-    if not note_skipped(facts, _tool_name(msgspec.json.decode(tools.pop(index))) or f"tools[{index}]"):
+    original = client_index(index, removed)
+    removed.append(original)
+    if not note_skipped(facts, _tool_name(msgspec.json.decode(tools.pop(index))) or f"tools[{original}]"):
         raise error
     members["tools"] = msgspec.Raw(msgspec.json.encode(tools))
     if not tools:

@@ -12,7 +12,7 @@ from plumbline.protocols.common.fields import or_default
 from plumbline.turn import ChatPrompt, ToolChoice, Turn
 from plumbline.wire.call import note_skipped
 from plumbline.wire.errors import ApiError
-from plumbline.wire.incoming import refused_tool
+from plumbline.wire.incoming import client_index, refused_tool
 
 __all__ = ["read_skipping", "skips", "without_tool"]
 
@@ -39,6 +39,7 @@ def read_skipping(request: R, facts: dict[str, Any], read: Callable[[R], T]) -> 
     Raises:
         ApiError: from `read`.
     """
+    removed: list[int] = []
     while True:
         try:
             return request, read(request)
@@ -47,7 +48,9 @@ def read_skipping(request: R, facts: dict[str, Any], read: Callable[[R], T]) -> 
             index = refused_tool(error)
             if not skips(request) or index is None or index >= len(tools):
                 raise
-            if not note_skipped(facts, _name(tools[index]) or f"tools[{index}]"):
+            original = client_index(index, removed)
+            removed.append(original)
+            if not note_skipped(facts, _name(tools[index]) or f"tools[{original}]"):
                 raise
             left = [*tools[:index], *tools[index + 1 :]]
             request = msgspec.structs.replace(request, tools=left or UNSET)
