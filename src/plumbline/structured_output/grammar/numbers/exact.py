@@ -219,10 +219,21 @@ class _Walk:
         """Check that multiples which may be combined have a common one that llguidance can hold."""
         if not self._combines or len(self._multiples) < 2:
             return
-        scale = math.lcm(*(each.denominator for each in self._multiples))
-        whole = [int(each * scale) for each in self._multiples]
-        if math.lcm(*whole) * max(whole) >= _MOST_MULTIPLES:
-            raise ConstraintError("The values of 'multipleOf' have no common multiple that can be enforced.")
+        most = max(self._multiples)
+        scale = common = 1
+        # Step by step: the common multiple of thousands of numbers has as many digits.
+        for each in self._multiples:
+            scale = math.lcm(scale, each.denominator)
+            if scale * most >= _MOST_MULTIPLES:
+                raise _without_common_multiple()
+        for each in self._multiples:
+            common = math.lcm(common, int(each * scale))
+            if common * int(most * scale) >= _MOST_MULTIPLES:
+                raise _without_common_multiple()
+
+
+def _without_common_multiple() -> ConstraintError:
+    return ConstraintError("The values of 'multipleOf' have no common multiple that can be enforced.")
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:
