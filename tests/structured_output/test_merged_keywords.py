@@ -70,6 +70,11 @@ CASES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         ['{"aa":null}'],
         ['{"a":null}'],
     ),
+    "names that are no strings": (
+        {"type": "object", "propertyNames": {"type": ["object", "array"], "enum": [-1, "b"]}},
+        ["{}"],
+        ['{"b":1}'],
+    ),
     "a boolean is no number inside a value": (
         {"enum": [[1], [True], {"a": 0}, [2]], "not": {"enum": [[True], {"a": False}, [2.0]]}},
         ["[1]", '{"a":0}'],

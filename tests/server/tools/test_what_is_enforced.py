@@ -136,6 +136,14 @@ def test_a_tool_that_cannot_be_offered_is_named_or_left_out(
     assert ask(client, api, tools=tools, x_skip_invalid_tools=True, tool_choice=forced).status_code == 400
 
 
+def test_tools_without_names_are_noted_by_their_places_in_the_request(client: httpx.Client) -> None:
+    bad = {"type": "function", "function": {"name": 5}}
+    tools = [tool_of("chat", "good", HELD), bad, tool_of("chat", "other", HELD), bad, bad]
+    answer = ask(client, "chat", tools=tools, x_skip_invalid_tools=True)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-plumbline-skipped-tools"] == "tools[1], tools[3], tools[4]"
+
+
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
 def test_many_invalid_tools_are_not_read_again_and_again(client: httpx.Client, api: str) -> None:
     tools = [tool_of(api, f"bad{number}", INVALID) for number in range(40)]

@@ -293,7 +293,7 @@ class Keywords:
             del schema["propertyNames"]
             return
         rest = schema.get("additionalProperties", True)
-        if names is False:
+        if names is False or (isinstance(names, Mapping) and "string" not in names.get("type", "string")):
             del schema["propertyNames"]
             _also(schema, {"maxProperties": 0})
             return
