@@ -27,6 +27,9 @@ _KEY_BEGUN = re.compile(
     r"""(?:<[^<>]{0,16}(?:>|\Z)|["'])?[^\s,:{}\[\]<>|"']{0,64}(?:<[^<>]{0,16}(?:>|\Z)|["'])?[ \t\r\n]{0,8}\Z"""
 )
 _VALUE_AFTER = re.compile(r"[\[{\-0-9]|[Tt]rue|[Ff]alse|null|None")
+_VALUE_BEGUN = re.compile(r"(?:[Tt](?:ru?)?|[Ff](?:a(?:ls?)?)?|n(?:ul?)?|N(?:on?)?)\Z")
+_ANY_KEY = re.compile(r"[^,:{}\[\]]{1,200}")
+"""A key of any characters. Whether a quote stands in it is looked at separately."""
 _STRING = frozenset(("string",))
 _MAX_DEPTH = 32
 _BOUND = 256
@@ -138,7 +141,7 @@ class BraceReader:
                 text(marker)
                 cursor.pos += len(marker)
                 continue
-            if (yield from self._ended(stack, names, odd)):
+            if (yield from self._ended(stack, names, odd, quote == self._quote and not odd)):
                 return
             odd = not odd
             text('"' if quote == self._quote else quote)
@@ -155,12 +158,19 @@ class BraceReader:
                 return True
             yield
 
-    def _ended(self, stack: str, names: Collection[str], odd: bool) -> Steps[bool]:
-        """Determine from what follows whether a quote that was read ends the string."""
+    def _ended(self, stack: str, names: Collection[str], odd: bool, own: bool) -> Steps[bool]:
+        """Determine from what follows whether a quote that was read ends the string.
+
+        Args:
+            stack: the brackets around the string.
+            names: the members that may come after it; empty if any may.
+            odd: an odd number of quotes inside the string came before.
+            own: it is the family's quote, and none inside the string is open. So whatever the format allows ends it.
+        """
         cursor = self._cursor
         while True:
             end = min(len(cursor.text), cursor.pos + _BOUND)
-            found = self._goes_on(cursor.text, cursor.pos, end, stack, names, odd)
+            found = self._goes_on(cursor.text, cursor.pos, end, stack, names, odd, own)
             if found is not None:
                 return found
             if cursor.closed or end - cursor.pos >= _BOUND:
@@ -168,7 +178,7 @@ class BraceReader:
             yield
 
     def _goes_on(
-        self, text: str, pos: int, end: int, stack: str, names: Collection[str], odd: bool
+        self, text: str, pos: int, end: int, stack: str, names: Collection[str], odd: bool, own: bool
     ) -> bool | None:
         depth = len(stack)
         while True:
@@ -178,7 +188,9 @@ class BraceReader:
             char = text[pos]
             if not depth or char in self._call.ends.starts:
                 certain, marker = self._call.ends.at(text, pos, False)
-                return (marker is not None or (not depth and char in "}])")) if certain else None
+                if certain:
+                    return marker is not None or (not depth and (own or char in "}])"))
+                return None
             if char in "}]":
                 if stack[depth - 1] != ("{" if char == "}" else "["):
                     return False
@@ -193,15 +205,43 @@ class BraceReader:
             if text[pos] in "}]":
                 continue
             if stack[depth - 1] == "{":
-                return _key_follows(text, pos, end, names if depth == len(stack) else ())
+                found = _key_follows(text, pos, end, names if depth == len(stack) else ())
+                return found or self._any_key_follows(text, pos, end) if own else found
             return self._element_follows(text, pos, end, odd)
+
+    def _any_key_follows(self, text: str, pos: int, end: int) -> bool | None:
+        """Return whether any key and the beginning of a value in the family's own format stand here."""
+        quote = self._quote
+        if text.startswith(quote, pos):
+            close = text.find(quote, pos + len(quote), end)
+            if close < 0:
+                return None
+            pos = _skipped(text, close + len(quote), end)
+        else:
+            match = _ANY_KEY.match(text, pos, end)
+            if match is None or quote in match.group():
+                return False
+            if match.end() >= end:
+                return None
+            pos = match.end()
+        if pos >= end:
+            return None
+        if text[pos] != ":":
+            return False
+        pos = _skipped(text, pos + 1, end)
+        if pos >= end or quote.startswith(text[pos:end]):
+            return None
+        if text.startswith(quote, pos) or _VALUE_AFTER.match(text, pos, end):
+            return True
+        return None if _VALUE_BEGUN.match(text, pos, end) else False
 
     def _element_follows(self, text: str, pos: int, end: int, odd: bool) -> bool | None:
         if _VALUE_AFTER.match(text, pos):
             return True
         quote = text[pos] if text[pos] in "\"'" else self._quote
         if not text.startswith(quote, pos):
-            return None if quote.startswith(text[pos:end]) else False
+            begun = quote.startswith(text[pos:end]) or _VALUE_BEGUN.match(text, pos, end)
+            return None if begun else False
         if not odd:
             return True
         close = text.find(quote, pos + len(quote), end)
