@@ -58,6 +58,20 @@ _NESTED = Follows(re.compile(r"\s{0,64}[,\])}:]|\s{64}"), re.compile(r"\s{0,63}\
 """What follows a string in a list, tuple, set or dict."""
 
 
+_KEYWORD = r"[^\W\d]\w{0,63}\s{0,8}="
+_CLEAN_END = re.compile(
+    rf"\s{{0,64}},\s{{0,64}}{_KEYWORD}\s{{0,8}}(?:[\"'\[({{\-0-9]|[Tt]rue|[Ff]alse|None|null)"
+    rf"|\s{{0,64}}\)\s{{0,64}};\s{{0,64}}[-.\w]{{1,64}}\s{{0,8}}\(\s{{0,8}}(?:\)|{_KEYWORD})"
+    r"|\s{0,8}\+\s{0,8}[\"']"
+)
+"""What ends a string without quotes inside in any case: another argument, another call, an expression."""
+_CLEAN_BEGUN = re.compile(
+    rf"\s{{0,64}},\s{{0,64}}{_KEYWORD}\s{{0,8}}(?:[Tt](?:ru?)?|[Ff](?:a(?:ls?)?)?|N(?:on?)?|n(?:ul?)?)?\Z"
+    r"|\s{0,64}\)\s{0,64}(?:;\s{0,64}[-.\w]{0,64}\s{0,8}(?:\(\s{0,8}\w{0,64}\s{0,8})?)?\Z"
+    r"|\s{0,8}(?:\+\s{0,8})?\Z"
+)
+
+
 def python_value(
     cursor: Cursor, write: Write, depth: int = 0, *, follows: Follows | None = None
 ) -> Steps[None]:
@@ -181,6 +195,7 @@ def _string(cursor: Cursor, write: Write, follows: Follows | None = None) -> Ste
         yield from cursor.expect(quote)
     write('"')
     ends = _STRING_ENDS[quote]
+    odd = False  # Whether a quote inside the string is open, so that the next one may belong to it.
 
     def write_text(piece: str, _: int) -> None:
         write(quoted_text(piece))
@@ -188,8 +203,9 @@ def _string(cursor: Cursor, write: Write, follows: Follows | None = None) -> Ste
     while True:
         marker = yield from cursor.until(ends, write_text)
         if marker == quote:
-            if follows is None or (yield from _ended(cursor, follows)):
+            if follows is None or (yield from _ended(cursor, follows, odd)):
                 break
+            odd = not odd
             write(quoted_text(quote))
             continue
         if marker is None:
@@ -198,10 +214,13 @@ def _string(cursor: Cursor, write: Write, follows: Follows | None = None) -> Ste
     write('"')
 
 
-def _ended(cursor: Cursor, follows: Follows) -> Steps[bool]:
+def _ended(cursor: Cursor, follows: Follows, odd: bool) -> Steps[bool]:
     """Determine from what follows whether a quote that was read ends the string."""
     while True:
-        if not follows.begun.match(cursor.text, cursor.pos):
+        if not odd and _CLEAN_END.match(cursor.text, cursor.pos):
+            return True
+        begun = follows.begun.match(cursor.text, cursor.pos)
+        if not begun and (odd or not _CLEAN_BEGUN.match(cursor.text, cursor.pos)):
             return follows.whole.match(cursor.text, cursor.pos) is not None
         if cursor.closed:
             if cursor.cut:
