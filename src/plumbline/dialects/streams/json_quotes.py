@@ -47,6 +47,8 @@ class Place(NamedTuple):
     """The JSON is part of other JSON, so a comma or a bracket follows it."""
     odd: bool
     """An odd number of quotes inside the string came before, so this one may belong to the last of them."""
+    clean: bool
+    """All before this quote is JSON as it should be. So where brackets complete that, it is complete."""
 
 
 def quote_ends(text: str, pos: int, place: Place, *, closed: bool) -> bool | None:
@@ -66,7 +68,7 @@ def quote_ends(text: str, pos: int, place: Place, *, closed: bool) -> bool | Non
 
 def _ends(text: str, pos: int, end: int, place: Place, last: bool) -> bool | None:
     stack, markers, start = place.stack, place.markers, pos
-    depth, stray = len(stack), False
+    depth, stray, exact = len(stack), False, place.clean
     while True:
         pos = _skipped(text, pos, end)
         if pos >= end:
@@ -77,10 +79,11 @@ def _ends(text: str, pos: int, end: int, place: Place, last: bool) -> bool | Non
                 return place.nested
             inner = _closed(char, stack, depth)
             stray = stray or inner is None
+            exact = exact and inner == depth - 1
             depth = depth if inner is None else inner
             pos += 1
             if not depth:
-                return _after_all(text, pos, end, place)
+                return exact or _after_all(text, pos, end, place)
             continue
         if char in markers.starts:
             certain, marker = markers.at(text, pos, False)

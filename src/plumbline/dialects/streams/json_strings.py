@@ -144,7 +144,8 @@ class StringScanner:
                 return pos + 1
         ends: bool | None = True
         if not self._key:
-            place = Place(self._stack, self._markers, self._bare_keys, self._nested, self._odd)
+            clean = not (self._raw or self._defects or self._bare_keys)
+            place = Place(self._stack, self._markers, self._bare_keys, self._nested, self._odd, clean)
             ends = quote_ends(text, pos + size, place, closed=closed)
         if ends is None:
             return pos
