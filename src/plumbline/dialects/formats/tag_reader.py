@@ -60,6 +60,8 @@ class TagReader:
         lines = (f"\n{marker}" for marker in early if marker and tag.newline and not tag.wrapped)
         self._ends = finder(tag.end, cut_end, *early, *lines)
         self._cut_end = cut_end
+        self._after_cut = finder(*(marker for marker in self._after_value.markers if marker != tag.end))
+        """What may follow an end tag that is cut; where the whole one follows, it belongs to the value."""
         self._parameters = Parameters(())
         self._elements = NO_MARKERS
         """Elements with the names of parameters, which some models write in the place of parameters."""
@@ -293,7 +295,8 @@ class TagReader:
             return ""
         cursor.pos -= len(marker)
         if marker in (tags.end, self._cut_end):
-            ended = yield from self._goes_on(len(marker), self._after_value)
+            after = self._after_value if marker == tags.end else self._after_cut
+            ended = yield from self._goes_on(len(marker), after)
             read = ended
         elif marker.lstrip() == tags.close:
             ended = yield from self._goes_on(len(marker), self._call.ends)
