@@ -129,6 +129,7 @@ class _CallMembers:
         "_keyed",
         "_names",
         "_other",
+        "_own",
         "complete",
         "keys",
         "name",
@@ -147,6 +148,8 @@ class _CallMembers:
         self.complete = False
         self._other: str | None = None
         """A key that no call has."""
+        self._own = False
+        """The name came with the key that the format writes."""
 
     def member(self, cursor: Cursor, key: str, char: str) -> Steps[None]:
         """Read the value of a key; `char` is its first character.
@@ -159,6 +162,7 @@ class _CallMembers:
         is_text = char in CLOSING or char.isalpha()
         if self.name is None and is_text and char != "n" and (key in self._names or key in _WRAPPERS):
             self.name = yield from json_string(cursor)
+            self._own = key == self._names[0]
             self._announce_held()
         elif key in self._arguments and self._held is None and not self._begun:
             yield from self._read_arguments(cursor, char)
@@ -202,6 +206,10 @@ class _CallMembers:
             raise MalformedError("a call without a name")
         if self._begun:
             return
+        if not (
+            self._own or self._call.marked
+        ):  # Any object may have such a key, so it takes arguments to be a call.
+            raise MalformedError("the call has neither arguments nor the key of a name")
         if self._other is not None:
             raise MalformedError(f"the call has no arguments, but the unknown key {self._other[:40]!r}")
         self._begin(self.name)

@@ -164,7 +164,7 @@ class MarkerParser(SectionReader):
         named = bool(name) and (headed or not self._tools or name in self._tools)
         ends = named and (yield from cursor.may_become(markers.headed))
         if headed and not ends and not (yield from cursor.peek()):
-            ends = True  # The output ends inside a header.
+            ends = cursor.cut  # The token limit has cut a header. A whole answer may well be about one.
         raw, start = self._end_markup()
         if ends:
             self._content.drop()

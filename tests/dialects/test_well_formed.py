@@ -1,0 +1,114 @@
+"""What a family's own format allows is read exactly as it stands: repairs come only where that reading has failed.
+
+Laws:
+    1. A string ends at its closing quote or tag, whatever keys, values or text follow.
+    2. Text that only looks a little like markup stays text.
+    3. Neither depends on how the output is cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.parsing.dialects import Dialect, cut, fold
+
+from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.events import TextDelta
+
+TEXT = {"type": "string"}
+TOOLS: dict[str, Any] = {
+    "get": {
+        "type": "object",
+        "properties": {
+            "city": TEXT,
+            "days": {"type": "integer"},
+            "opts": {"type": "object"},
+            "x": {},
+        },
+    },
+}
+
+
+def read(name: str, output: str) -> tuple[str, list[tuple[str, str, bool]]]:
+    """The text, and the calls with their names, their arguments and whether they are complete."""
+    found = []
+    for sizes in ([len(output)], [1], [3, 7]):
+        parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=TOOLS)
+        events = [event for piece in cut(output, sizes) for event in parser.push(TextDelta(piece))]
+        message = fold([*events, *parser.finish("stop")])
+        found.append(
+            (message.content, [(call.name, call.arguments, call.complete) for call in message.calls])
+        )
+    assert all(one == found[0] for one in found), found
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("inside", "arguments"),
+    [
+        ("x:[QaQ,true]", '{"x": ["a", true]}'),
+        ("x:[QaQ,null,QbQ],days:3", '{"x": ["a", null, "b"], "days": 3}'),
+        ("opts:{a:QxQ,First Name:QyQ},days:0", '{"opts": {"a": "x", "First Name": "y"}, "days": 0}'),
+        ("opts:{a:QxQ,姓 名:QyQ}", '{"opts": {"a": "x", "姓 名": "y"}}'),
+        ("opts:{a:QxQ,a/b (c):QyQ}", '{"opts": {"a": "x", "a/b (c)": "y"}}'),
+        ("opts:{a:QxQ,it's:true}", '{"opts": {"a": "x", "it\'s": true}}'),
+        (f"opts:{{a:QxQ,{'k' * 70}:1}}", f'{{"opts": {{"a": "x", "{"k" * 70}": 1}}}}'),
+        ("city:QaQ,zz:QbQ", '{"city": "a", "zz": "b"}'),
+        ("city:QaQ,city:QbQ", '{"city": "a"}'),
+    ],
+)
+def test_gemma(inside: str, arguments: str) -> None:
+    output = f"<|tool_call>call:get{{{inside}}}<tool_call|>".replace("Q", '<|"|>')
+    assert read("gemma4", output) == ("", [("get", arguments, True)])
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "calls"),
+    [
+        ("[get(city='a', zz='b')]", "", [("get", '{"city": "a", "zz": "b"}', True)]),
+        ("[get(city='a', zz=True)]", "", [("get", '{"city": "a", "zz": true}', True)]),
+        ("[get(city='a', city='b')]", "", [("get", '{"city": "a"}', True)]),
+        (
+            "[get(city='x'); get(city='y')]",
+            "; get(city='y')]",
+            [("get", '{"city": "x"}', True)],
+        ),
+        ("[get(city='a' + 'b')]", "", [("get", '{"city": "a"', False)]),
+    ],
+)
+def test_python(output: str, text: str, calls: list[tuple[str, str, bool]]) -> None:
+    assert read("pythonic", output) == (text, calls)
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "text"),
+    [
+        ("mistral", '[TOOL_CALLS]get{"city": "x"}Done.', "Done."),
+        ("mistral", '[TOOL_CALLS]get[ARGS]{"city": "x"}Some "a": "b"', 'Some "a": "b"'),
+        ("functionary_v32", '>>>get\n{"city": "x"}Done.', "Done."),
+    ],
+)
+def test_json_ends_with_its_last_bracket(name: str, output: str, text: str) -> None:
+    assert read(name, output) == (text, [("get", '{"city": "x"}', True)])
+
+
+@pytest.mark.parametrize("value", ["</parameter", "a</parameter", "x\\n</parameter\\n"])
+def test_a_value_that_ends_like_its_end_tag(value: str) -> None:
+    text = value.replace("\\n", "\n")
+    output = f"<tool_call>\n<function=get>\n<parameter=city>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    assert read("qwen3_coder", output) == ("", [("get", f'{{"city": "{value}"}}', True)])
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("llama3_json", '{"tool": "get"}'),
+        ("llama3_json", '{"function": "get"}'),
+        ("llama3_json", '{"tool_name": "get"}'),
+        ("muse", "to="),
+        ("muse", "to=functions.get"),
+    ],
+)
+def test_text(name: str, output: str) -> None:
+    assert read(name, output) == (output, [])
