@@ -106,6 +106,8 @@ def test_a_value_that_ends_like_its_end_tag(value: str) -> None:
         ("llama3_json", '{"tool": "get"}'),
         ("llama3_json", '{"function": "get"}'),
         ("llama3_json", '{"tool_name": "get"}'),
+        ("xlam", 'Write this:\n```json\n{"name": "get", "arguments": {"city": "x"}}\n```\nand so on'),
+        ("xlam", '```json\n{"name": "get", "arguments": {"city": "x"}}\n```\nis a call.'),
         ("muse", "to="),
         ("muse", "to=functions.get"),
     ],

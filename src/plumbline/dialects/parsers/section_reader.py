@@ -83,7 +83,7 @@ class SectionReader(CursorParser):
             call = _OpenCall(self, self._markers.json_ends[id(section)], marked=is_markup(marker))
             try:
                 if first:
-                    begun = yield from self._begun(section, marker)
+                    begun = yield from self._begun(section, marker, prose)
                     if begun is None:
                         return True
                     array = begun
@@ -102,7 +102,7 @@ class SectionReader(CursorParser):
                 self._leave(prose)
                 return True
 
-    def _begun(self, section: Section, marker: str) -> Steps[bool | None]:
+    def _begun(self, section: Section, marker: str, prose: WhitespaceBuffer) -> Steps[bool | None]:
         """Read the beginning of a section. Returns whether a list of calls begins; None if the section has no call."""
         cursor = self._cursor
         if cursor.has_space():
@@ -111,7 +111,7 @@ class SectionReader(CursorParser):
             return None
         if is_markup(marker) and cursor.may_take(_FENCES):
             yield from cursor.take_one(_FENCES)
-        return (yield from self._array_begins(section, marker))
+        return (yield from self._array_begins(section, marker, prose))
 
     def _item(self, section: Section) -> Steps[None]:
         """Read what stands before each call of a section."""
@@ -183,12 +183,31 @@ class SectionReader(CursorParser):
             if (yield from cursor.take_one(again)) is None:
                 return
 
-    def _array_begins(self, section: Section, marker: str) -> Steps[bool]:
+    def _is_whole_answer(self, prose: WhitespaceBuffer) -> Steps[bool]:
+        """Return whether the answer is nothing but the code fence that begins here: else it shows JSON in prose."""
+        cursor, seen = self._cursor, 0
+        if prose.begun or self.num_calls:
+            return False
+        while (end := cursor.text.find("```", cursor.pos + max(seen - 2, 0))) < 0:
+            if cursor.closed:
+                return True
+            seen = len(cursor.text) - cursor.pos
+            yield
+        size = end + 3 - cursor.pos
+        while not cursor.text[cursor.pos + size :].strip():
+            if cursor.closed:
+                return True
+            yield
+        return False
+
+    def _array_begins(self, section: Section, marker: str, prose: WhitespaceBuffer) -> Steps[bool]:
         """Read the bracket of an array of calls. After a marker, a list and its only call are read for one another."""
         cursor = self._cursor
         if cursor.has_space():
             yield from cursor.space()
         free = bool(marker) and not self._only_own
+        if free and marker in _FENCES.markers and (yield from cursor.peek()) == "{":
+            free = yield from self._is_whole_answer(prose)
         if (yield from cursor.peek()) != "[" or not (section.array or free):
             if section.array and not free:
                 cursor.fail("expected '['")

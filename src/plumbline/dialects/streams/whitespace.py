@@ -57,6 +57,11 @@ class WhitespaceBuffer:
         self._skip = True
 
     @property
+    def begun(self) -> bool:
+        """Whether there has been text."""
+        return self._written
+
+    @property
     def at_line(self) -> bool:
         """Whether a line begins here, or the text after markup."""
         return self._skip or not self._written or any("\n" in held for held, _ in self._held)
