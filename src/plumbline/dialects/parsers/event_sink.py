@@ -20,7 +20,7 @@ class EventSink:
 
     def __init__(self, *, logprobs: bool, hold: bool) -> None:
         self._cursor = Cursor()
-        self._content = WhitespaceBuffer(self._emit_text, hold=hold)
+        self._content = WhitespaceBuffer(self._emit_text, hold=hold, dropped=self._note_space)
         self._thought = WhitespaceBuffer(self._emit_thought, hold=True)
         self._slices = LogprobSlices() if logprobs else None
         self._out: list[OutputEvent] = []
@@ -101,6 +101,11 @@ class EventSink:
         elif (space := self._content.after_text()) is not None:
             found.append((space, self._cursor.offset if self._prose_offset is None else self._prose_offset))
         return found, decided
+
+    def _note_space(self, space: str, offset: int) -> None:
+        """Note white space between text and markup, which counts whether or not it came with the markup."""
+        if self._regions_kept is not None:
+            self._regions_kept.append((offset, offset + len(space)))
 
     def _note_call(self) -> None:
         """Note that the output has been a call, with the markup around it, up to here."""

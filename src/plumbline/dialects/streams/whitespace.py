@@ -17,12 +17,14 @@ class WhitespaceBuffer:
     Args:
         emit: takes a piece of text and its offset.
         hold: hold white space back; otherwise only after markup.
+        dropped: takes white space that followed text, and its offset, where markup follows it.
     """
 
-    __slots__ = ("_emit", "_held", "_hold", "_skip", "_written")
+    __slots__ = ("_dropped", "_emit", "_held", "_hold", "_skip", "_written")
 
-    def __init__(self, emit: Write, *, hold: bool) -> None:
+    def __init__(self, emit: Write, *, hold: bool, dropped: Write | None = None) -> None:
         self._emit = emit
+        self._dropped = dropped
         self._hold = hold
         self._held: list[tuple[str, int]] = []
         self._skip = False
@@ -53,6 +55,9 @@ class WhitespaceBuffer:
 
     def drop(self) -> None:
         """Note that markup stands here. The white space before and after it is not text."""
+        if self._dropped is not None and self.after_text() is not None:
+            for held, at in self._held:
+                self._dropped(held, at)
         self._held = []
         self._skip = True
 
