@@ -15,7 +15,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EndTokenError", "ends_in_template", "file_ends", "folder_ends", "is_end_key", "token_ids"]
+__all__ = [
+    "CONTROL_FORM",
+    "EndTokenError",
+    "ends_in_template",
+    "file_ends",
+    "folder_ends",
+    "is_end_key",
+    "token_ids",
+]
 
 _TEXTS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
@@ -43,7 +51,7 @@ _OF_GAPS = frozenset({
     "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<|file_sep|>",
 })  # fmt: skip
 """Added tokens of GGUF files that llama.cpp takes for ends: what follows a gap that is filled."""
-_CONTROL_FORM = re.compile(r"<[|｜][^<>]+[|｜]>|<end_of_\w+>")
+CONTROL_FORM = re.compile(r"<[|｜][^<>]+[|｜]>|<end_of_\w+>")
 """Texts that are control tokens whatever their type is; `</s>` is not, because Gemma has it for struck-out text."""
 _CONTROL, _USER_DEFINED = 3, 4
 """Values of `tokenizer.ggml.token_type`."""
@@ -155,7 +163,7 @@ def file_ends(metadata: Mapping[str, Any]) -> frozenset[int]:
     known = _known(ids)
     for text in known:
         kind = kind_of.get(ids[text])
-        if kind == _CONTROL or _CONTROL_FORM.fullmatch(text) or text in template:
+        if kind == _CONTROL or CONTROL_FORM.fullmatch(text) or text in template:
             found.add(ids[text])
     gaps = (ids[text] for text in _OF_GAPS if text in ids)
     return frozenset(found | {token for token in gaps if kind_of.get(token) in (_CONTROL, _USER_DEFINED)})

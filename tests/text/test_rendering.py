@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from support.models import (
 )
 
 from plumbline.text import render as rendering
-from plumbline.text.render import Renderer, TooManyTokensError
+from plumbline.text.render import Renderer, TooManyTokensError, guarded_tokens
 from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.turn import ChatPrompt, Message, TextPrompt, Tool, ToolCall
 
@@ -177,3 +178,11 @@ def test_a_prompt_of_megabytes_is_refused_unencoded(monkeypatch: pytest.MonkeyPa
     with pytest.raises(TooManyTokensError):
         RENDERER.token_ids(prompt, 4096)
     assert sum(encoded) < 300_000
+
+
+def test_tokens_with_the_form_of_control_tokens_are_guarded_though_they_are_not_special() -> None:
+    template = ChatTemplate("{{ '<|' + messages[0].role + '|>' }}<row>")
+    tokenizer: Any = SimpleNamespace(
+        added={"<|user|>": 7, "<｜tool｜>": 8, "<row>": 9, "<b>": 10, "<s>": 11, "  ": 12}, special_ids={11}
+    )
+    assert set(guarded_tokens(tokenizer, template).tokens) == {"<|user|>", "<｜tool｜>", "<row>", "<s>"}

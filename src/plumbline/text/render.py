@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from plumbline.dialects.streams.json_stream import readable_object
+from plumbline.end_tokens import CONTROL_FORM
 from plumbline.exact_number import exact_number
 from plumbline.text.guard import Guard, Markers, UnguardableTextError
 from plumbline.text.prompts.encoders import PromptFormat
@@ -245,6 +246,9 @@ class Renderer:
 def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> Markers:
     """Return the tokens that text of clients must not become: control tokens, and what the prompt format writes.
 
+    Tokens with the form of control tokens count whatever the vocabulary says, and although no template shows them as a
+    whole: templates build them from parts, such as a bar and a role.
+
     All other added tokens are words of the vocabulary, such as the HTML tags of Gemma and the runs of white space of
     many models: as in transformers, text becomes them wherever it is. White space that a template writes is text, too.
     """
@@ -259,7 +263,9 @@ def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> M
         text
         for text, number in tokenizer.added.items()
         # An encoder has no source, and its models have no such words.
-        if number in tokenizer.special_ids or (not text.isspace() and (not source or text in source))
+        if number in tokenizer.special_ids
+        or CONTROL_FORM.fullmatch(text)
+        or (not text.isspace() and (not source or text in source))
     )
 
 
