@@ -188,9 +188,8 @@ class BraceReader:
             char = text[pos]
             if not depth or char in self._call.ends.starts:
                 certain, marker = self._call.ends.at(text, pos, False)
-                if certain:
-                    return marker is not None or (not depth and (own or char in "}])"))
-                return None
+                complete = not depth and (own or char in "}])")
+                return (marker is not None or complete) if certain else None
             if char in "}]":
                 if stack[depth - 1] != ("{" if char == "}" else "["):
                     return False
@@ -205,9 +204,17 @@ class BraceReader:
             if text[pos] in "}]":
                 continue
             if stack[depth - 1] == "{":
-                found = _key_follows(text, pos, end, names if depth == len(stack) else ())
-                return found or self._any_key_follows(text, pos, end) if own else found
+                return self._member_follows(text, pos, end, names if depth == len(stack) else (), own)
             return self._element_follows(text, pos, end, odd)
+
+    def _member_follows(
+        self, text: str, pos: int, end: int, names: Collection[str], own: bool
+    ) -> bool | None:
+        found = _key_follows(text, pos, end, names)
+        if found or not own:
+            return found
+        other = self._any_key_follows(text, pos, end)
+        return None if found is None and not other else other
 
     def _any_key_follows(self, text: str, pos: int, end: int) -> bool | None:
         """Return whether any key and the beginning of a value in the family's own format stand here."""
