@@ -430,7 +430,8 @@ one, and the lease of 10 s of a response in the background whose process was kil
 The last soak of an hour (seed 0, 2026-11-29, at a load of 12 on two cores) sent 77,609 requests, 1,564 of them hostile,
 and caused 895 faults. The medians of memory in its six parts of ten minutes were 505, 670, 696, 684, 680 and 684 MB:
 every hostile row was sent once in the first eighteen minutes. Descriptors went from 39 to 77 and threads from 16 to 34,
-with the workers, and no block or request was left; one conversation was, whose client had given up.
+because workers start with their first use. No block and no request was left. One conversation was left in the store:
+the client that should have deleted it had reached its own time limit.
 """
 
 

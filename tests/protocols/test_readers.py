@@ -20,7 +20,7 @@ from plumbline.protocols.common.sampling.parameters import Defaults
 from plumbline.turn import ChatPrompt, Message, TextPrompt, TokenPrompt, ToolCall, Turn
 from plumbline.wire.decode import decode, encode
 from plumbline.wire.errors import ApiError
-from plumbline.wire.spellings import SPELLINGS
+from plumbline.wire.names.spellings import SPELLINGS
 
 from .minimal_requests import FLAT_TOOL, MINIMAL, ROOTS, TOOL, USER, read, refusal
 

@@ -55,7 +55,7 @@ from plumbline.wire.error_forms import ANTHROPIC_VERSION, error_answer
 from plumbline.wire.errors import ApiError, from_status, server_error, unparsable_body
 from plumbline.wire.incoming import LENIENT, STRICT, hinted
 from plumbline.wire.large_bodies import LARGE_BODIES, LargeBodies
-from plumbline.wire.unknown_paths import advice
+from plumbline.wire.names.unknown_paths import advice
 
 __all__ = ["Application", "create_app"]
 

@@ -3,7 +3,7 @@
 `decode` first tries msgspec's typed decoder. The contract allows two things that msgspec refuses: Responses input items
 without `type`, and integers written as `1.0`. They get a second, slower try. What still fails becomes an `ApiError` 400
 by `plumbline.wire.explain`. Of duplicate keys the last wins. Unknown fields are ignored (HTTP-09), except for fields of
-another API that would change the answer (`plumbline.wire.misplaced`).
+another API that would change the answer (`plumbline.wire.names.misplaced`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from plumbline.exact_number import ExactNumber, exact_number
 
 from .errors import ApiError, unparsable_body
 from .explain import explain
-from .misplaced import check_places
+from .names.misplaced import check_places
+from .names.spellings import with_one_spelling
 from .size import check_size
-from .spellings import with_one_spelling
 
 __all__ = ["decode", "encode"]
 

@@ -15,7 +15,7 @@ from .decode import decode
 from .errors import ApiError, unknown_parameter
 from .large_bodies import LARGE_BODIES, LargeBodies
 from .lenient.stage import decode_leniently, with_hint
-from .unknown import header_value, nearest_field, unknown_fields
+from .names.unknown import header_value, nearest_field, unknown_fields
 
 __all__ = [
     "FORMS",

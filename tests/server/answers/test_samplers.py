@@ -159,8 +159,12 @@ async def test_other_spellings_have_the_same_effect(api: str) -> None:
             body["max_length"] = body.pop("max_tokens")
             assert (await server.post(PATHS[api], body)).json["usage"]["completion_tokens"] <= 24
         if api == "chat":
-            body["reasoning_budget_tokens"] = 5
-            assert (await server.post(PATHS[api], body)).header("x-plumbline-ignored") is None
+            theirs, ours = [
+                await server.post(PATHS[api], {**body, name: 5})
+                for name in ("reasoning_budget_tokens", "thinking_token_budget")
+            ]
+            assert theirs.status == ours.status == 400
+            assert theirs.error == ours.error, "this model does not think"
 
 
 def _said(answer: Json) -> Any:

@@ -22,7 +22,7 @@ from support.servers.asgi import serving
 
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline.wire.decode import decode
-from plumbline.wire.unknown import header_value, unknown_fields
+from plumbline.wire.names.unknown import header_value, unknown_fields
 
 CHAT = "/v1/chat/completions"
 ADDED = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .errors import unsupported_parameter
+from plumbline.wire.errors import unsupported_parameter
 
 __all__ = ["check_places"]
 

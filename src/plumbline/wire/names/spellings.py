@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from .errors import invalid_request
+from plumbline.wire.errors import invalid_request
 
 __all__ = ["SPELLINGS", "with_one_spelling"]
 
