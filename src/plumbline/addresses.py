@@ -14,10 +14,37 @@ WEB_PORTS = {"http": 80, "https": 443}
 """The default ports of the schemes that URLs may have."""
 
 _MAX_RESOLVERS = 8
-_REFUSED_NETWORKS = tuple(
-    ipaddress.ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
-)
-"""IPv6 networks whose addresses contain an IPv4 address, which a gateway may connect to (NAT64, 6to4, Teredo)."""
+_SPECIAL = """
+0.0.0.0/8           this network
+10.0.0.0/8          private use
+100.64.0.0/10       shared by carriers; metadata of Alibaba Cloud
+127.0.0.0/8         loopback
+168.63.129.16/32    metadata of Azure
+169.254.0.0/16      link local; metadata of most clouds
+172.16.0.0/12       private use
+192.0.0.0/24        protocols of the IETF; metadata of Oracle Cloud
+192.0.2.0/24        documentation
+192.31.196.0/24     AS112
+192.52.193.0/24     automatic multicast tunnels
+192.88.99.0/24      relays of 6to4, withdrawn
+192.168.0.0/16      private use
+192.175.48.0/24     AS112
+198.18.0.0/15       benchmarks
+198.51.100.0/24     documentation
+203.0.113.0/24      documentation
+224.0.0.0/4         multicast
+240.0.0.0/4         reserved
+2001::/23           protocols of the IETF; Teredo, which contains addresses of IPv4
+2001:db8::/32       documentation
+2002::/16           6to4, which contains addresses of IPv4
+2620:4f:8000::/48   AS112
+3fff::/20           documentation
+"""
+"""Networks that no URL may lead to: the special-purpose registries of IANA (RFC 6890 and its updates), and what clouds
+answer their machines at. Python's own `is_global` differs from version to version."""
+_REFUSED = tuple(ipaddress.ip_network(line.split()[0]) for line in _SPECIAL.split("\n") if line)
+_UNICAST = ipaddress.ip_network("2000::/3")
+"""All of IPv6 that has been given to anybody."""
 
 
 class ForbiddenAddressError(Exception):
@@ -30,9 +57,9 @@ def is_public(address: str, port: int) -> bool:
     if isinstance(found, ipaddress.IPv6Address):
         if found.ipv4_mapped is not None:
             found = found.ipv4_mapped
-        elif any(found in network for network in _REFUSED_NETWORKS):
+        elif found not in _UNICAST:
             return False
-    return found.is_global and not found.is_multicast and not found.is_reserved and port in WEB_PORTS.values()
+    return port in WEB_PORTS.values() and not any(found in network for network in _REFUSED)
 
 
 class Resolver:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import ssl
 import stat
 import threading
@@ -29,7 +30,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from plumbline.server.loading.catalog import only
-from plumbline.server.settings import Settings, SettingsError
+from plumbline.server.settings import OptionError, Settings, SettingsError
 from plumbline.server.start.listener import listener
 from plumbline.server.start.sockets import bound
 
@@ -151,6 +152,25 @@ def test_only_the_owner_can_use_the_unix_socket_and_its_group_by_option(
         assert os.umask(umask) == umask
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_no_start_takes_the_unix_socket_of_another_server(tmp_path: Path, listens: bool) -> None:
+    """A server that is starting does not listen yet, and one of another kind keeps no lock."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(str(path))
+        if listens:
+            foreign.listen(1)
+            with pytest.raises(OptionError, match="another server uses it"), bound(Settings(uds=str(path))):
+                pass
+    for _ in range(2):  # A server that has ended leaves its socket.
+        with bound(Settings(uds=str(path))) as (own,):
+            before = path.stat().st_ino
+            with pytest.raises(OptionError, match="another server uses it"), bound(Settings(uds=str(path))):
+                pass
+            assert path.stat().st_ino == before
+            assert own.getsockname() == str(path)
 
 
 @pytest.mark.parametrize(

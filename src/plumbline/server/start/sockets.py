@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import socket
 import ssl
@@ -26,6 +28,7 @@ def bound(settings: Settings) -> Iterator[list[socket.socket]]:
     with ExitStack() as stack:
         try:
             if settings.uds:
+                stack.enter_context(_held(Path(settings.uds)))
                 found = [_unix_socket(Path(settings.uds), 0o660 if settings.uds_group else 0o600)]
             else:
                 found = [_tcp_socket(*address) for address in _addresses(settings)]
@@ -83,11 +86,42 @@ def _tcp_socket(family: socket.AddressFamily, address: Any) -> socket.socket:
     return one
 
 
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Hold the path of a Unix socket; a server that is starting has bound its own and does not answer yet.
+
+    Raises:
+        OSError: another server holds it, or answers there.
+    """
+    lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with contextlib.closing(os.fdopen(lock)):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError(errno.EADDRINUSE, "another server uses it") from error
+        if _answers(path):
+            raise OSError(errno.EADDRINUSE, "another server uses it")
+        yield
+
+
+def _answers(path: Path) -> bool:
+    """Return whether a server listens on a Unix socket, be it one that knows no locks."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # It does, and is busy.
+            return True
+        except OSError:
+            return False
+    return True
+
+
 def _unix_socket(path: Path, mode: int) -> socket.socket:
     """Bind a Unix socket that never has more permissions than `mode`, whatever the umask."""
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if path.is_socket():  # Of a server that has ended; a running one loses its clients to this one.
+        if path.is_socket():  # Of a server that has ended.
             path.unlink()
         umask = os.umask(0o177)
         try:

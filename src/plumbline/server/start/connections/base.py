@@ -8,6 +8,7 @@ from typing import ClassVar
 from weakref import WeakValueDictionary
 
 from plumbline.server.limits.held_bytes import ByteBudget, Reservation
+from plumbline.server.start.connections.loop_share import LoopShare
 from plumbline.server.start.connections.pace import FRAMES, Pace
 from plumbline.wire.errors import ApiError, envelope
 
@@ -24,6 +25,8 @@ class Connection(asyncio.Protocol):
     """Seconds in which a client must make room for more of its answer."""
     budget = ByteBudget()
     """The bytes that clients make this process hold; each configuration has its own."""
+    share = LoopShare()
+    """The time of the event loop; each configuration has its own."""
     paces: ClassVar[WeakValueDictionary[str, Pace]] = WeakValueDictionary()
     """By client, while it has a connection; each configuration has its own."""
     pieces = FRAMES

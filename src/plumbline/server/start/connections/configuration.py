@@ -17,6 +17,7 @@ from plumbline.server.limits.held_bytes import ByteBudget
 from plumbline.server.middleware.answers import Answer
 from plumbline.server.settings import Settings
 from plumbline.server.start.connections.http import HttpConnection
+from plumbline.server.start.connections.loop_share import LoopShare
 from plumbline.server.start.connections.pace import Pace
 from plumbline.server.start.connections.websocket import WebSocketConnection
 
@@ -62,6 +63,7 @@ def configuration(
         paces: ClassVar[WeakValueDictionary[str, Pace]] = WeakValueDictionary()
 
     Http.budget = Socket.budget = budget
+    Http.share = Socket.share = LoopShare()
     config = uvicorn.Config(
         app,
         host=host,

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from plumbline.server.limits.held_bytes import Reservation
 from plumbline.server.middleware.answers import Answer
 from plumbline.server.start.connections.base import Connection
+from plumbline.server.start.connections.loop_share import Timed
 from plumbline.server.start.connections.pace import CHUNKS
 from plumbline.server.start.connections.request_guard import MAX_HEAD, RequestGuard
 from plumbline.wire.errors import ApiError, engine_unavailable
@@ -21,7 +22,7 @@ __all__ = ["HttpConnection"]
 
 _log = logging.getLogger("plumbline.server")
 
-
+_EVENTS = (b"content-type", b"text/event-stream")
 _SLICE_CHUNKS = 128
 """Chunks of a body that are parsed before other connections have their turn: 0.5 ms. They may have one byte each."""
 _PIPELINE_SECONDS = 0.01
@@ -43,13 +44,26 @@ class _Cycle(RequestResponseCycle):
     """One request and its answer."""
 
     connection: HttpConnection
+    client = ""
+    """The address of the client, by what a trusted proxy says."""
+    _streams = False
 
     async def run_asgi(self, app: Any) -> None:
         """Run the application."""
+        timed = Timed(super().run_asgi(app))
         try:
-            await super().run_asgi(app)
+            await timed
         finally:
+            self.connection.share.spent(self.client, 0.0 if self._streams else timed.seconds)
             self.forget()
+
+    async def send(self, message: Any) -> None:
+        """Send a message of the application."""
+        if self._streams:
+            self.connection.share.streamed()
+        elif message["type"] == "http.response.start":
+            self._streams = _EVENTS in message.get("headers", ())
+        await super().send(message)
 
     def forget(self) -> None:
         """Drop the request: its scope has the body, and the connection may idle."""
@@ -254,7 +268,17 @@ class HttpConnection(Connection, HttpToolsProtocol):
         if answer is not None:
             self._answer(ours, answer)
             return
-        super()._start_asgi_task(cycle, app)
+        if cycle.scope["client"]:
+            ours.client = cycle.scope["client"][0]
+        self.share.begin(ours.client, lambda: self._begin(ours, app))
+
+    def _begin(self, cycle: _Cycle, app: Any) -> None:
+        """Run the application, unless the client has left while its request waited."""
+        if cycle.disconnected:
+            self.share.spent(cycle.client, 0.0)
+            cycle.forget()
+        else:
+            super()._start_asgi_task(cycle, app)
 
     def _answer(self, cycle: _Cycle, answer: Answer) -> None:
         """Send a whole answer; uvicorn drops what still comes of the request's body."""

@@ -249,7 +249,9 @@ class WebSocketConnection(Connection, WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         """Send a message of the application."""
         await super().send(message)
-        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+        if message["type"] == "websocket.send":
+            self.share.streamed()
+        elif message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True
         elif message["type"] == "websocket.accept":
             self._pump()
