@@ -268,13 +268,26 @@ def test_refused_requests_that_were_sent_together_are_answered_in_their_order() 
     assert [status for status, _, _ in answers] == [429] * len(names) + [200]
 
 
-def test_a_refusal_has_a_line_that_names_the_client_of_a_proxy(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "plumbline.access"), connected(access_log=True) as connection:
+@pytest.mark.parametrize(
+    ("trusted", "client"),
+    [
+        ("", "127.0.0.1"),
+        ("127.0.0.1", "192.0.2.7"),
+        ("10.0.0.0/8, 127.0.0.0/8", "192.0.2.7"),
+        ("10.0.0.0/8", "127.0.0.1"),
+        ("*", "192.0.2.7"),
+    ],
+)
+def test_a_refusal_has_a_line_that_names_the_client_of_a_proxy_that_is_trusted(
+    trusted: str, client: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "plumbline.access")
+    with connected(access_log=True, forwarded_allow_ips=trusted) as connection:
         connection.sendall(head("x-forwarded-for: 192.0.2.7\r\n", length=0))
         read(connection, 1)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "plumbline.access"]
     assert re.match(
-        rf"POST {CHAT} 429 request_id=req_.* client=192\.0\.2\.7 error=rate_limit_exceeded$", line
+        rf"POST {CHAT} 429 request_id=req_.* client={re.escape(client)} error=rate_limit_exceeded$", line
     )
 
 

@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import socket
-import ssl
 import stat
 import threading
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import trustme
 from support.models import scripted, served
 from support.servers.asgi import serving
 from support.servers.live import live
@@ -76,31 +74,6 @@ async def test_only_pages_of_allowed_origins_may_read_answers(
         assert preflight.header("access-control-allow-headers") == "authorization,content-type"
         assert "POST" in (preflight.header("access-control-allow-methods") or "")
         assert all("x-request-id" in (a.header("access-control-expose-headers") or "") for a in answers)
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, ssl.SSLContext]:
-    folder = tmp_path_factory.mktemp("tls")
-    authority = trustme.CA()
-    leaf = authority.issue_cert("127.0.0.1")
-    leaf.private_key_pem.write_to_path(folder / "key.pem")
-    leaf.cert_chain_pems[0].write_to_path(folder / "cert.pem")
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    return folder / "cert.pem", folder / "key.pem", context
-
-
-def test_answers_over_tls(certificate: tuple[Path, Path, ssl.SSLContext]) -> None:
-    cert, key, context = certificate
-    settings = Settings(ssl_certfile=str(cert), ssl_keyfile=str(key))
-    with live(lambda: served(scripted()), settings) as server, httpx.Client(verify=context) as client:
-        whole = client.post(f"https://127.0.0.1:{server.port}/v1/chat/completions", json=CHAT)
-        stream = client.post(
-            f"https://127.0.0.1:{server.port}/v1/chat/completions", json={**CHAT, "stream": True}
-        )
-
-    assert whole.status_code == stream.status_code == 200
-    assert stream.text.endswith("data: [DONE]\n\n")
 
 
 @contextmanager

@@ -38,7 +38,15 @@ def test_no_address_of_a_private_network_is_public(data: st.DataObject, network:
 
 
 def test_public_addresses_are_public_on_the_ports_of_the_web_only() -> None:
-    beside = ("9.255.255.255", "11.0.0.0", "172.32.0.0", "192.0.1.0", "168.63.129.17", "223.255.255.255", "2001:200::1")
+    beside = (
+        "9.255.255.255",
+        "11.0.0.0",
+        "172.32.0.0",
+        "192.0.1.0",
+        "168.63.129.17",
+        "223.255.255.255",
+        "2001:200::1",
+    )
     for address in ("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", *beside):
         assert is_public(address, 443)
         assert is_public(address, 80)

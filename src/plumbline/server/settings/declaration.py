@@ -61,11 +61,22 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             name="allowed_host",
         ),
     ] = ()
+    forwarded_allow_ips: Annotated[
+        str,
+        _network(
+            "believe the X-Forwarded-For and X-Forwarded-Proto of these proxies, addresses or networks with commas "
+            "between them; * stands for all, also for clients (default: nobody's)",
+            "ADDRESSES",
+        ),
+    ] = ""
     page: Annotated[
         bool, _network("serve a page to talk to the model at / and a reference of the API at /docs")
     ] = True
     ssl_certfile: Annotated[str, _network("serve https with this certificate chain (PEM)", "FILE")] = ""
     ssl_keyfile: Annotated[str, _network("key of the certificate, if its file lacks it (PEM)", "FILE")] = ""
+    ssl_keyfile_password_file: Annotated[str, _network("password of the key, if it is encrypted", "FILE")] = (
+        ""
+    )
     ssl_ca_certs: Annotated[
         str, _network("require client certificates of these authorities (PEM)", "FILE")
     ] = ""

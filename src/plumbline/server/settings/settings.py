@@ -49,6 +49,7 @@ class Settings(Declaration, frozen=True, kw_only=True):
             _check_models,
             _check_adapters,
             _check_tls,
+            _check_proxies,
             _check_access,
             _check_hosts,
             _check_traces,
@@ -107,6 +108,7 @@ def _check_tls(settings: Settings) -> None:
     files = {
         "--ssl-certfile": settings.ssl_certfile,
         "--ssl-keyfile": settings.ssl_keyfile,
+        "--ssl-keyfile-password-file": settings.ssl_keyfile_password_file,
         "--ssl-ca-certs": settings.ssl_ca_certs,
     }
     for option, path in files.items():
@@ -114,6 +116,18 @@ def _check_tls(settings: Settings) -> None:
             raise OptionError(option, "needs --ssl-certfile as well")
         if path and not Path(path).is_file():
             raise OptionError(option, f"must be a file, and {path} is not one")
+
+
+def _check_proxies(settings: Settings) -> None:
+    for text in filter(None, map(str.strip, settings.forwarded_allow_ips.split(","))):
+        try:
+            if text != "*":
+                ipaddress.ip_network(text)
+        except ValueError as error:
+            raise OptionError(
+                "--forwarded-allow-ips",
+                f"must be addresses and networks such as 10.0.0.0/8, got {shown(text)}",
+            ) from error
 
 
 def _check_access(settings: Settings) -> None:

@@ -30,6 +30,7 @@ import logging
 import math
 import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -42,6 +43,7 @@ from plumbline.server.limits.draining import Draining
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.settings import Settings
 from plumbline.server.start.connections.configuration import GRACE, configuration
+from plumbline.server.start.connections.tls import Secured
 from plumbline.server.start.hangup import on_hangup
 from plumbline.store.interface import Store
 from plumbline.workers.memory import Trimmer
@@ -72,7 +74,7 @@ class Listener(uvicorn.Server):
         shutdown_timeout: float,
         announce: Callable[[], None] = lambda: None,
         draining: Draining | None = None,
-        reload: Callable[[], None] | None = None,
+        reload: Callable[[], None] = lambda: None,
         has_died: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(config)
@@ -107,10 +109,16 @@ class Listener(uvicorn.Server):
         finally:
             self.config.loaded_app = app
         if not self.should_exit:
-            if self._reload is not None and hasattr(signal, "SIGHUP"):  # Windows has none.
-                handle = on_hangup(self._reload, self._end)
+            # Windows has none, and only the main thread may handle one.
+            if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+                handle = on_hangup(self._read_again, self._end)
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handle)
             self._announce()
+
+    def _read_again(self) -> None:
+        if isinstance(self.config.http, Secured):
+            self.config.http.renew()
+        self._reload()
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to stop; also when the engine is dead, so that the server can be started again."""
@@ -210,6 +218,6 @@ def listener(
         settings.shutdown_timeout,
         announce,
         app.draining,
-        None if read is None else partial(app.access.read_again, read),
+        (lambda: None) if read is None else partial(app.access.read_again, read),
         app.models.has_died,
     )

@@ -13,11 +13,12 @@ from plumbline.server.loading.storage import build_store
 from plumbline.server.observe.logs import configure
 from plumbline.server.settings import Settings
 from plumbline.server.start.api_servers.supervisor import supervise
+from plumbline.server.start.connections.tls import tls_context
 from plumbline.server.start.descriptors import with_descriptors
 from plumbline.server.start.engine_process.load import KeptEngine, load_apart, plan_apart
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
-from plumbline.server.start.sockets import bound, check_certificates
+from plumbline.server.start.sockets import bound
 from plumbline.server.start.summary import print_line, summary
 from plumbline.server.start.terminal import shown
 from plumbline.server.start.waiting import Waiting, answering
@@ -34,12 +35,13 @@ def run(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
         read: reads them again at SIGHUP, of which the keys are used.
 
     Raises:
-        SettingsError: as `bound`, `check_certificates`, `load` and `build_store`.
+        SettingsError: as `bound`, `tls_context`, `load` and `build_store`.
         Exception: the store or the engine did not start; `explained` has a line for it.
     """
     configure(settings.log_format)
     settings = with_descriptors(settings)
-    check_certificates(settings)
+    if settings.ssl_certfile:
+        tls_context(settings)  # Not after the models have been loaded.
     store = build_store(settings)
     with bound(settings) as sockets:
         return _serve(settings, store, sockets, read)

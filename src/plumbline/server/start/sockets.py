@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from plumbline.server.settings import OptionError, Settings
 
-__all__ = ["bound", "check_certificates"]
+__all__ = ["bound"]
 
 
 @contextmanager
@@ -37,33 +36,6 @@ def bound(settings: Settings) -> Iterator[list[socket.socket]]:
         for one in found:
             stack.enter_context(contextlib.closing(one))
         yield found
-
-
-def check_certificates(settings: Settings) -> None:
-    """Read the files of `--ssl-*`.
-
-    Raises:
-        OptionError: a file has no certificate or key, or they do not belong together.
-    """
-    if not settings.ssl_certfile:
-        return
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile or None)
-    except OSError as error:  # ssl.SSLError is one.
-        raise OptionError(
-            "--ssl-certfile",
-            f"cannot be used: {settings.ssl_certfile} and its key must be PEM files that belong together "
-            f"({error.strerror or error})",
-        ) from error
-    if settings.ssl_ca_certs:
-        try:
-            context.load_verify_locations(settings.ssl_ca_certs)
-        except OSError as error:
-            raise OptionError(
-                "--ssl-ca-certs",
-                f"cannot be used: {settings.ssl_ca_certs} must be a PEM file with certificates",
-            ) from error
 
 
 def _addresses(settings: Settings) -> list[tuple[socket.AddressFamily, Any]]:

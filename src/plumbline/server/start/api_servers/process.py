@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 import threading
@@ -36,6 +37,7 @@ def main() -> int:
     """Serve until a signal, or until the engine's process ends; return the exit status."""
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
     configure(start.settings.log_format)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until it listens, and then it reads its certificate again.
     try:
         return _serve(start)
     except Exception as error:

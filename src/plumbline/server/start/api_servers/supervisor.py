@@ -71,12 +71,8 @@ def supervise(
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             for name in (signal.SIGINT, signal.SIGTERM):
                 runner.get_loop().add_signal_handler(name, supervisor.stop, name)
-            runner.get_loop().add_signal_handler(signal.SIGHUP, on_hangup(_no_reload, supervisor.stop))
+            runner.get_loop().add_signal_handler(signal.SIGHUP, on_hangup(supervisor.renew, supervisor.stop))
             return runner.run(supervisor.run())
-
-
-def _no_reload() -> None:
-    _log.warning("several API servers read keys at their start only: restart the server")
 
 
 class Supervisor:
@@ -153,6 +149,13 @@ class Supervisor:
                 asyncio.get_running_loop().call_later(_BETWEEN, self._send, signal.SIGINT)
             self._forced = True
         self._stopping.set()
+
+    def renew(self) -> None:
+        """Let the API servers read their certificate again."""
+        _log.warning(
+            "several API servers read keys at their start only: restart the server if they have changed"
+        )
+        self._send(signal.SIGHUP)
 
     def _send(self, what: signal.Signals) -> None:
         """Send a signal to all API servers."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import ssl
 from collections.abc import Callable
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -19,6 +18,7 @@ from plumbline.server.settings import Settings
 from plumbline.server.start.connections.http import HttpConnection
 from plumbline.server.start.connections.loop_share import LoopShare
 from plumbline.server.start.connections.pace import Pace
+from plumbline.server.start.connections.tls import Secured
 from plumbline.server.start.connections.websocket import WebSocketConnection
 
 __all__ = ["GRACE", "configuration"]
@@ -69,29 +69,27 @@ def configuration(
         host=host,
         port=port,
         uds=settings.uds or None,
-        ssl_certfile=settings.ssl_certfile or None,
-        ssl_keyfile=settings.ssl_keyfile or None,
-        ssl_ca_certs=settings.ssl_ca_certs or None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.ssl_ca_certs else ssl.CERT_NONE,
-        http=Http,
+        http=Secured(Http, settings) if settings.ssl_certfile else Http,  # type: ignore[arg-type]  # it is called only
         ws=Socket,
         ws_max_size=settings.max_body_bytes,
         log_config=None,  # It would replace the handlers of `observe/logs.py`.
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,
+        # uvicorn would believe whoever connects from this machine, browsers' pages and other users among them.
+        proxy_headers=bool(settings.forwarded_allow_ips),
+        forwarded_allow_ips=settings.forwarded_allow_ips,
         timeout_keep_alive=settings.idle_timeout or _NEVER,  # type: ignore[arg-type]  # fractions work, too
         timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout + GRACE),
         lifespan="on",
     )
     if refuse is not None:
-        Http.refuse = staticmethod(_behind_proxies(refuse, config.forwarded_allow_ips))
+        trusted = settings.forwarded_allow_ips
+        Http.refuse = staticmethod(_behind_proxies(refuse, trusted) if trusted else refuse)
     return config
 
 
-def _behind_proxies(
-    refuse: Callable[[Any], Answer | None], trusted: list[str] | str
-) -> Callable[[Any], Answer | None]:
+def _behind_proxies(refuse: Callable[[Any], Answer | None], trusted: str) -> Callable[[Any], Answer | None]:
     """Return `refuse` for requests as a trusted proxy passes them on; uvicorn does so for the application."""
 
     async def nothing(scope: Any, receive: Any, send: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -126,7 +127,7 @@ class HttpConnection(Connection, HttpToolsProtocol):
         self.held = Reservation(self.budget, self.client[0] if self.client else "")
         self._await_headers()
         if self.max_connections and len(self.connections) > self.max_connections:
-            self._log_flood()
+            self.log_flood()
             self.refuse_rest(engine_unavailable("The server has too many open connections."))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -305,12 +306,13 @@ class HttpConnection(Connection, HttpToolsProtocol):
                 return
         super().refuse_rest(error)
 
-    def _log_flood(self) -> None:
+    @classmethod
+    def log_flood(cls) -> None:
         """Log that connections are refused, once a minute: a flood must not fill the disk of the log."""
-        now = self.loop.time()
-        if now >= type(self)._next_line:
-            type(self)._next_line = now + 60.0
-            _log.error("status 503: more than %d connections (--max-connections)", self.max_connections)
+        now = time.monotonic()
+        if now >= cls._next_line:
+            cls._next_line = now + 60.0
+            _log.error("status 503: more than %d connections (--max-connections)", cls.max_connections)
 
     @property
     def _is_idle(self) -> bool:
