@@ -25,6 +25,7 @@ from support.stores.store_records import record
 
 from plumbline.store.interface import StoreUnavailableError
 from plumbline.store.open import open_store
+from plumbline.store.sql import failures
 from plumbline.store.sql.sql_store import SqlStore
 from plumbline.store.sql.sweep import Retention
 
@@ -49,8 +50,9 @@ async def opened(path: Path, timeout: float = 10.0) -> AsyncIterator[SqlStore]: 
 
 
 async def test_a_lock_of_another_process_fails_all_waiting_writes_in_bounded_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(failures, "PAUSE", 0.05)
     path = tmp_path / "s.db"
     async with opened(path, timeout=1.0) as store:
         await store.save_response(record("before"))
@@ -77,6 +79,10 @@ async def test_a_lock_of_another_process_fails_all_waiting_writes_in_bounded_tim
         assert "locked" in str(found[0])
         assert took < 3.0
         assert store.stats().failed_writes >= 100
+        assert store.problems()
+        async with asyncio.timeout(20):
+            while store.problems():  # Nobody writes; the store finds out by itself.
+                await asyncio.sleep(0.02)
         await store.save_response(record("after"))
         assert await store.response("a", "after") == record("after")
         assert store.problems() == []

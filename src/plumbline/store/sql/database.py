@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import shutil
 import sqlite3
 import threading
@@ -12,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -19,31 +19,24 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from plumbline.store.interface import StoreUnavailableError
+from plumbline.store.sql.failures import Failures
 from plumbline.store.sql.postgres_address import PostgresAddress
+from plumbline.store.sql.tables import secrets
+from plumbline.store.sql.upgrade import upgrade
 
-_log = logging.getLogger("plumbline.store")
-
-__all__ = ["HEAD", "Database", "UnresponsiveError"]
-
-HEAD = "0003"
-"""The revision of the tables that this version reads and writes.
-
-Revisions with the same first two digits only add to the tables. So servers of an older and of a newer version work on
-them side by side, and an older one may start again during an upgrade.
-"""
+__all__ = ["Database", "UnresponsiveError"]
 
 T = TypeVar("T")
 
 _CONNECTIONS = 5
 """Connections of one process: one writes, the others read."""
 
-_MIGRATION_LOCK = 0x706C756D  # "plum"
-"""The number of PostgreSQL's lock that a migration holds."""
-
 _URGENT_SECONDS = 3.0
 """How long an urgent transaction waits for an answer on one connection. Two of them are shorter than a lease."""
 _LOW_DISK = 256 << 20
 """Free bytes of a disk below which the health of the server is degraded."""
+_PROBE_BYTES = 8192
+"""What a probe writes: more than a page."""
 _BUSY_SHARE = 0.5
 """The share of the timeout that SQLite waits for another process' lock; the rest is for reporting the error."""
 
@@ -80,8 +73,7 @@ class Database:
         """The file of SQLite; None for PostgreSQL and for a database in memory."""
         self._identity: tuple[int, int] | None = None
         """The identity of the open file in the file system."""
-        self._failing: dict[str, tuple[float, str]] = {}
-        """By kind, since when transactions fail, and why the last one did: a lock stops writes only."""
+        self._failures = Failures(self._probe)
         self.transactions: dict[str, tuple[int, float]] = {}
         """By kind (read, write, renew), how many transactions there were, and the sum of their seconds."""
 
@@ -109,7 +101,11 @@ class Database:
             self._asynchronous = _engine(self._where, pool_pre_ping=True, **limits)
             self.engine = self._asynchronous.sync_engine
             self._apart = _engine(self._where, pool_size=1, max_overflow=0)
-        await self.run(self._upgrade, write=True)
+        try:
+            await self.run(lambda connection: upgrade(connection, self.is_sqlite), write=True)
+        except StoreUnavailableError:
+            await self._failures.stop()  # Without tables there is nothing to try.
+            raise
 
     @property
     def description(self) -> str:
@@ -125,6 +121,7 @@ class Database:
 
     async def close(self) -> None:
         """Close all connections. Idempotent."""
+        await self._failures.stop()
         engine, self.engine = self.engine, None
         if self._asynchronous is not None and self._apart is not None:
             # It says goodbye on each connection, and one that is silent would not answer.
@@ -175,27 +172,32 @@ class Database:
         try:
             found = await self._translated(run)
         except StoreUnavailableError as error:
-            self._note_failure(kind, str(error))
+            self._failures.failed(kind, str(error))
             raise
         finally:
             number, seconds = self.transactions.get(kind, (0, 0.0))
             self.transactions[kind] = number + 1, seconds + time.perf_counter() - began
-        if kind in self._failing:
-            since, _ = self._failing.pop(kind)
-            _log.warning("the store %ss again, after %.0f s", kind, time.monotonic() - since)
+        self._failures.worked(kind)
         return found
 
-    def _note_failure(self, kind: str, reason: str) -> None:
-        """Log the first failure of a series, and each that has another reason."""
-        since, known = self._failing.get(kind, (time.monotonic(), ""))
-        self._failing[kind] = since, reason
-        if reason != known:
-            _log.error("the store does not %s: %s", kind, reason)
+    async def _probe(self, kind: str) -> None:
+        """Try a transaction of a kind. One that writes fills a page, which a full disk has no room for."""
+        if kind == "renew":
+            await self.renew(lambda connection: connection.execute(sa.select(1)))
+        elif kind == "read":
+            await self.run(lambda connection: connection.execute(sa.select(1)))
+        else:
+            name = f"probe {token_hex(8)}"
+            added = sa.insert(secrets).values(name=name, value=bytes(_PROBE_BYTES))
+            removed = sa.delete(secrets).where(secrets.c.name == name)
+            await self.run(
+                lambda connection: (connection.execute(added), connection.execute(removed)), write=True
+            )
 
     @property
     def is_failing(self) -> bool:
         """Whether the last read or the last write failed."""
-        return bool(self._failing)
+        return bool(self._failures)
 
     @property
     def problems(self) -> list[str]:
@@ -203,7 +205,7 @@ class Database:
 
         Probes need no key, so the reason, which may have a path or an address, is in the log only.
         """
-        found = [f"the store does not {kind}: see the log" for kind in self._failing]
+        found = [f"the store does not {kind}: see the log" for kind in self._failures.kinds]
         if self._file is not None:
             with contextlib.suppress(OSError):
                 free = shutil.disk_usage(self._file.parent).free
@@ -291,18 +293,6 @@ class Database:
         _use_write_ahead_log(cursor, self.timeout * _BUSY_SHARE)
         cursor.close()
 
-    def _upgrade(self, connection: sa.Connection) -> None:
-        # If several servers start at once, one creates the tables and the others wait, with SQLite for its lock.
-        if not self.is_sqlite:
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-        found = _revision(connection)
-        if found is not None and found > HEAD and found[:2] == HEAD[:2]:
-            _log.warning(
-                "the tables were written by a newer version (%s); this one reads what it knows", found
-            )
-        elif found != HEAD:
-            _migrate(connection)
-
 
 def _engine(address: PostgresAddress, **options: Any) -> AsyncEngine:
     how: dict[str, Any] = {"async_creator_fn": address.connect}
@@ -323,31 +313,6 @@ def _use_write_ahead_log(cursor: Any, seconds: float) -> None:
             time.sleep(0.005)
         else:
             return
-
-
-def _revision(connection: sa.Connection) -> str | None:
-    if not sa.inspect(connection).has_table("alembic_version"):
-        return None
-    found = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
-    return None if found is None else str(found)
-
-
-def _migrate(connection: sa.Connection) -> None:
-    # Imported here, because a start with current tables does not need it.
-    from alembic import command
-    from alembic.config import Config
-    from alembic.util import CommandError
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent.parent / "migrations"))
-    config.attributes["connection"] = connection
-    try:
-        command.upgrade(config, "head")
-    except CommandError as error:
-        raise StoreUnavailableError(
-            "its tables were written by a newer version of Plumbline "
-            f"({error}); use that version, or give another --store"
-        ) from error
 
 
 def _make_private(path: Path) -> None:
