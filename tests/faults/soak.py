@@ -54,6 +54,8 @@ class Sample(NamedTuple):
     megabytes: float
     descriptors: int
     threads: int
+    parts: dict[str, float]
+    """Megabytes by kind of process: the server, its engine, workers."""
 
 
 class Soak:
@@ -233,24 +235,28 @@ class Soak:
                 sample = self.samples[-1]
                 print(
                     f"{sample.at - began:6.0f} s  {sample.megabytes:7.1f} MB  {sample.descriptors} descriptors  "
-                    f"{sum(self.sent.values())} requests  {self.faults.total()} faults",
+                    f"{sum(self.sent.values())} requests  {self.faults.total()} faults  "
+                    + "  ".join(f"{kind} {size:.0f}" for kind, size in sorted(sample.parts.items())),
                     flush=True,
                 )
             await asyncio.sleep(1)
 
     def held(self) -> Sample:
         """Return what the processes hold now."""
-        memory = descriptors = threads = 0
+        descriptors = threads = 0
+        parts: Counter[str] = Counter()
         for process in family(self.server.process.pid):
             folder = Path(f"/proc/{process}")
             with contextlib.suppress(OSError, ValueError):  # It has just ended.
                 # Workers share most of their memory with the process that forked them; files are shared with others.
                 shares = (folder / "smaps_rollup").read_text().splitlines()
-                memory += sum(int(line.split()[1]) for line in shares if line.startswith("Pss_Anon:"))
+                memory = sum(int(line.split()[1]) for line in shares if line.startswith("Pss_Anon:"))
+                parts[_kind((folder / "cmdline").read_bytes())] += memory
                 fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
                 descriptors += len(list((folder / "fd").iterdir()))
                 threads += int(fields["Threads"])
-        return Sample(time.monotonic(), memory / 1024, descriptors, threads)
+        megabytes = {kind: size / 1024 for kind, size in parts.items()}
+        return Sample(time.monotonic(), sum(megabytes.values()), descriptors, threads, megabytes)
 
     def level(self, since: float, until: float) -> float:
         """Return the median of memory between two times after the beginning, in MB."""
@@ -268,6 +274,12 @@ class Soak:
             for later in kept[index + 1 :]
         ]
         return sorted(slopes)[len(slopes) // 2] * 60 if slopes else 0.0
+
+
+def _kind(command: bytes) -> str:
+    if b"workers" in command or b"forkserver" in command:
+        return "workers"
+    return "engine" if b"engine_process" in command else "server"
 
 
 def _ids(stream: str) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -23,6 +25,12 @@ pytestmark = pytest.mark.long
 CLIENTS = 1_000
 RESETS = 1_000
 EXAMPLES = 5_000
+FLOOD_CONNECTIONS = 16
+FLOOD_SECONDS = 6.0
+LEAST_RATE = 0.5
+"""Of what a bystander had alone."""
+LONGEST = 0.3
+"""Seconds in which it may get nothing."""
 SILENCE = 0.5
 LOADED = 0.1
 """Silence of a bystander at rest from which the machine counts as loaded."""
@@ -46,6 +54,55 @@ def request(path: str, **changes: object) -> bytes:
         f"content-length: {len(data)}\r\n\r\n"
     )
     return head.encode() + data
+
+
+def kept(method: str, path: str, body: bytes = b"", *, close: bool = False) -> bytes:
+    """Return the bytes of a request that keeps its connection, or closes it."""
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    head += "connection: close\r\n" if close else ""
+    return f"{head}content-type: application/json\r\n\r\n".encode() + body
+
+
+CHEAP = {
+    "models": kept("GET", "/v1/models"),
+    "nothing": kept("GET", "/nowhere"),
+    "refused": kept("POST", CHAT, b'{"model": "pocket", "messages": []}'),
+    "invalid": kept("POST", CHAT, b"{"),
+    "tokenize": kept("POST", "/tokenize", b'{"model": "pocket", "prompt": "Tell me a story."}'),
+    "connections": kept("GET", "/v1/models", close=True),
+}
+"""Requests that no engine runs, a thousand of which a laptop sends in a second."""
+
+
+@pytest.mark.parametrize("sent", CHEAP.values(), ids=CHEAP)
+async def test_a_flood_of_cheap_requests_leaves_a_stream_half_of_its_rate(
+    target: Target, sent: bytes
+) -> None:
+    await asyncio.to_thread(target.control, 2.0)
+    end = time.monotonic() + FLOOD_SECONDS
+    answers: Counter[bytes] = Counter()
+
+    async def client() -> None:
+        while time.monotonic() < end:
+            reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+            writer.write(sent)
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = re.search(rb"content-length: (\d+)", head)
+                assert length is not None
+                await reader.readexactly(int(length[1]))
+                answers[head[9:12]] += 1
+                if time.monotonic() >= end or b"connection: close" in sent:
+                    break
+                writer.write(sent)
+            writer.close()
+
+    began = target.now()
+    await asyncio.gather(*(client() for _ in range(FLOOD_CONNECTIONS)))
+    rate, silence = target.rate_since(began), await asyncio.to_thread(target.silence_since, began)
+    print(f"{dict(answers)} in {FLOOD_SECONDS:g} s, rate {rate:.2f}, silence {silence:.3f} s")
+    assert answers.total() >= 100
+    assert rate >= LEAST_RATE
+    assert silence <= LONGEST
 
 
 def in_flight(target: Target) -> int:

@@ -39,3 +39,13 @@ def test_two_seals_of_a_text_differ() -> None:
 def test_the_size_is_bounded() -> None:
     with pytest.raises(UnsealError, match="longer"):
         SEALER.open("pl1." + "A" * MAX_SEALED)
+
+
+@given(st.text(), st.sampled_from(["", "a", "b"]), st.sampled_from(["", "a", "b"]))
+def test_a_text_opens_for_the_client_that_it_was_sealed_for_only(text: str, client: str, other: str) -> None:
+    sealed = SEALER.of(client).seal(text)
+    if client == other:
+        assert SEALER.of(other).open(sealed) == text
+    else:
+        with pytest.raises(UnsealError):
+            SEALER.of(other).open(sealed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 
 from plumbline._generated.chat import CreateChatCompletionRequest
@@ -10,10 +12,11 @@ from plumbline.server.limits.keys import as_sent
 from plumbline.server.loading.adapters import Adapters
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
+from plumbline.turn import Turn
 from plumbline.wire.call import Call
 from plumbline.wire.errors import invalid_request, model_not_found, unsupported_parameter
 
-__all__ = ["Admission", "client_named", "client_of"]
+__all__ = ["Admission", "client_named", "client_of", "salted"]
 
 
 def client_of(call: Call, settings: Settings) -> str:
@@ -24,6 +27,13 @@ def client_of(call: Call, settings: Settings) -> str:
 def client_named(api_key: str | None, peer: str, settings: Settings) -> str:
     """Return the client of a request by its key and its address."""
     return api_key or "" if settings.api_keys else peer
+
+
+def salted(turn: Turn, client: str, settings: Settings) -> Turn:
+    """Keep what a key has in the prefix cache apart from that of others, to whom `cached_tokens` would tell it."""
+    if not settings.api_keys or settings.share_prefix_cache:
+        return turn
+    return msgspec.structs.replace(turn, cache_salt=json.dumps([client, turn.cache_salt]))
 
 
 class Admission:

@@ -22,7 +22,7 @@ from plumbline.road.errors import EmptyPromptError, NoThinkingError, PromptTooLo
 from plumbline.road.merge import merge
 from plumbline.road.prepare import PreparedTurn
 from plumbline.road.road import Road
-from plumbline.server.admission import Admission, client_of
+from plumbline.server.admission import Admission, client_of, salted
 from plumbline.server.failures import api_errors, as_api_error, refused_by_template
 from plumbline.server.frames import Frames
 from plumbline.server.limits.keys import as_sent
@@ -129,7 +129,7 @@ class Generation:
             adapter = self.admission.adapter(request.model)
             return [
                 await self._prepared(request, msgspec.structs.replace(turn, adapter=adapter), client)
-                for turn in loaded
+                for turn in (salted(each, client, self.settings) for each in loaded)
             ]
         except PromptTooLongError as error:  # ERR-09
             raise context_length_exceeded(

@@ -10,7 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.models import answer_with, scripted, served
+from support.servers.api_calls import native_server
 from support.servers.asgi import Server, serving
 
 from plumbline._generated import OPERATIONS
@@ -86,3 +88,38 @@ async def test_no_list_and_no_request_of_another_key_has_them(tmp_path: Path) ->
         ):
             assert (await server.post(RESPONSES, {**RESPONSE, **fields}, headers=OTHER)).status in (400, 404)
             assert (await server.post(RESPONSES, {**RESPONSE, **fields}, headers=OWN)).status == 200, fields
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_no_key_learns_from_the_prefix_cache_what_another_has_sent(shared: bool) -> None:
+    body = {
+        **CHAT,
+        "store": False,
+        "messages": [{"role": "user", "content": "a secret " * 40}],
+        "max_tokens": 2,
+    }
+
+    async def cached(headers: dict[str, str], **more: Any) -> int:
+        usage = (await server.post("/v1/chat/completions", {**body, **more}, headers=headers)).json["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    async with native_server(api_keys=("own", "other"), share_prefix_cache=shared) as server:
+        assert await cached(OWN) == 0
+        assert await cached(OWN) > 0
+        assert (await cached(OTHER) > 0) is shared
+        assert await cached(OTHER) > 0
+        # A salt of the client's is one of its own.
+        assert await cached(OWN, cache_salt="a") == 0
+        assert (await cached(OTHER, cache_salt="a") > 0) is shared
+
+
+async def test_what_is_sealed_for_one_key_is_refused_from_another() -> None:
+    async with serving(served(scripted(answer_with("fine"))), api_keys=("own", "other")) as server:
+        answer = await server.post(
+            "/v1/responses/compact", {"model": "test-model", "input": "remember this"}, headers=OWN
+        )
+        assert answer.status == 200, answer.body
+        body = {**RESPONSE, "input": [*answer.json["output"], {"role": "user", "content": "go on"}]}
+        found = [await server.post(RESPONSES, body, headers=headers) for headers in (OWN, OTHER)]
+    assert [each.status for each in found] == [200, 400]
+    assert "for another client" in found[1].json["error"]["message"]

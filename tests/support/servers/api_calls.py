@@ -21,9 +21,9 @@ SEEDED = {"temperature": 1.0, "seed": 7, "top_p": 0.95}
 
 
 @asynccontextmanager
-async def native_server() -> AsyncGenerator[Server, None]:
+async def native_server(**settings: Any) -> AsyncGenerator[Server, None]:
     """Serve the native engine with a random model, which writes any bytes, the same in any batch."""
-    async with serving(served(tiny_engine(batch_invariant=True))) as server:
+    async with serving(served(tiny_engine(batch_invariant=True)), **settings) as server:
         yield server
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from plumbline._generated.service import Service
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.prompt_templates import PromptTemplates
+from plumbline.server.admission import client_of
 from plumbline.server.generation import Generation
 from plumbline.server.limits.keys import KeyRing
 from plumbline.server.models import Models
@@ -17,6 +18,7 @@ from plumbline.server.responses.background import BackgroundRuns
 from plumbline.server.responses.compactor import Compactor
 from plumbline.server.responses.memory import Memory
 from plumbline.server.settings import Settings
+from plumbline.wire.call import Call
 from plumbline.wire.errors import no_store
 
 __all__ = ["ModelOperations", "ServerOperations", "required"]
@@ -47,12 +49,16 @@ class ModelOperations:
         self._memory = memory
         self._runs = runs
         self._remote = remote
-        self._compactor = Compactor(generation, sealer)
+        self._compactor = Compactor(generation)
         self._model = generation.model
         self._settings = generation.settings
         self._replies = generation.replies
         self._admission = generation.admission
         self._road = generation.road
+
+    def _sealer_of(self, call: Call) -> Sealer:
+        """Return what seals for a client; without keys all are one."""
+        return self._sealer.of(client_of(call, self._settings) if self._settings.api_keys else "")
 
 
 class ServerOperations(Service):

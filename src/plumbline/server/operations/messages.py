@@ -38,7 +38,7 @@ class MessageOperations(ModelOperations):
             lambda one: read_message(
                 one,
                 self._model.defaults,
-                self._sealer,
+                self._sealer_of(call),
                 thinks=self._model.dialect.thinking_markers is not None,
                 modalities=self.generation.modalities,
             ),
@@ -48,7 +48,7 @@ class MessageOperations(ModelOperations):
         )
         writer = MessageWriter(
             request,
-            self._sealer,
+            self._sealer_of(call),
             model=self._admission.answer_name(request.model),
             prompt_tokens=len(prepared.prompt_token_ids),
             max_model_len=self._model.engine.info.max_model_len,
@@ -64,7 +64,7 @@ class MessageOperations(ModelOperations):
     async def count_message_tokens(self, request: CountMessageTokensRequest, call: Call) -> Reply:
         """Count the tokens of a conversation."""
         self._admission.check_model(request.model)
-        prompt, _ = read_message_prompt(request, self._sealer, self.generation.modalities)
+        prompt, _ = read_message_prompt(request, self._sealer_of(call), self.generation.modalities)
         ids = await self.generation.token_ids(prompt, "messages", call)
         return JsonReply(encode(MessageTokensCount(input_tokens=len(ids))))
 

@@ -167,7 +167,7 @@ class ResponseOperations(ModelOperations):
             ApiError: for a request that cannot be answered.
         """
         self._admission.check_optional_model(request.model)
-        request, turn = read_skipping(request, call.facts, lambda one: self._read(one, context))
+        request, turn = read_skipping(request, call.facts, lambda one: self._read(one, call, context))
         if turn.remote is not None:
             self._remote.check(turn.remote)
         if request.background is True:
@@ -182,7 +182,7 @@ class ResponseOperations(ModelOperations):
         else:
             turn, answer = await self._answer(request, call, context, turn)
         seals = "reasoning.encrypted_content" in or_default(request.include, [])
-        identity = Fresh(self._sealer if seals else None)
+        identity = Fresh(self._sealer_of(call) if seals else None)
         response = initial_response(
             request,
             turn,
@@ -197,8 +197,9 @@ class ResponseOperations(ModelOperations):
         """Return a request with the operator's values, and whether it asks to compact."""
         return without_trigger(response_with_defaults(request, self._settings))
 
-    def _read(self, request: CreateResponse, context: Context | None) -> Turn:
-        return read_response(request, self._model.defaults, self._sealer, context, self.generation.modalities)
+    def _read(self, request: CreateResponse, call: Call, context: Context | None) -> Turn:
+        sealer = self._sealer_of(call)
+        return read_response(request, self._model.defaults, sealer, context, self.generation.modalities)
 
     async def _answer(
         self, request: CreateResponse, call: Call, context: Context | None, turn: Turn
@@ -207,7 +208,7 @@ class ResponseOperations(ModelOperations):
         compaction = await self._compaction(request, call, context, turn)
         if compaction is not None:
             short = CompactionSummaryItemParam(encrypted_content=compaction.item.encrypted_content)
-            turn = self._read(request, Context(earlier=[short]))
+            turn = self._read(request, call, Context(earlier=[short]))
         answer: AsyncGenerator[AnswerEvent, None]
         if turn.remote is not None:
             answer = await answer_in_rounds(self.generation, self._remote.caller, request, call, turn)
@@ -228,7 +229,7 @@ class ResponseOperations(ModelOperations):
         assert isinstance(turn.prompt, ChatPrompt)
         if len(await self.generation.token_ids(turn.prompt, "input", call)) <= threshold:
             return None
-        return await self._compactor.compact(_items(request, context), call)
+        return await self._compactor.compact(_items(request, context), call, self._sealer_of(call))
 
     def _events(
         self, begun: _Begun, answer: AsyncIterator[AnswerEvent], call: Call
@@ -240,7 +241,7 @@ class ResponseOperations(ModelOperations):
         self._admission.check_optional_model(request.model)
         request, _ = without_trigger(request)
         context = await self._context(request, call)
-        prompt = read_response_prompt(request, self._sealer, context, self.generation.modalities)
+        prompt = read_response_prompt(request, self._sealer_of(call), context, self.generation.modalities)
         ids = await self.generation.token_ids(prompt, "input", call)
         return JsonReply(encode(TokenCountsResource(input_tokens=len(ids))))
 
@@ -255,7 +256,7 @@ class ResponseOperations(ModelOperations):
         messages = read_input(
             items,
             or_default(request.instructions, None),
-            self._sealer,
+            self._sealer_of(call),
             modalities=self.generation.modalities,
         )
         item, usage = await self._compact(request, context, ChatPrompt(messages=messages), call)
@@ -268,7 +269,7 @@ class ResponseOperations(ModelOperations):
         self, request: Continuing, context: Context | None, prompt: Prompt, call: Call
     ) -> tuple[CompactionBody, Usage]:
         """Compact the context of a request. Without a summary the usage counts its prompt tokens."""
-        item, usage = await self._compactor.compact(_items(request, context), call)
+        item, usage = await self._compactor.compact(_items(request, context), call, self._sealer_of(call))
         if usage is None:
             assert isinstance(prompt, ChatPrompt)
             ids = await self.generation.token_ids(prompt, "input", call)

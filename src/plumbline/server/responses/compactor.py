@@ -20,7 +20,7 @@ from plumbline.protocols.responses.compaction import (
 )
 from plumbline.protocols.responses.input import read_input
 from plumbline.road.errors import EmptyPromptError, PromptTooLongError
-from plumbline.server.admission import client_of
+from plumbline.server.admission import client_of, salted
 from plumbline.server.failures import as_api_error
 from plumbline.server.generation import Generation
 from plumbline.text.templates.template import TemplateError
@@ -48,14 +48,13 @@ class Compaction(NamedTuple):
 class Compactor:
     """Compacts conversations of one served model."""
 
-    def __init__(self, generation: Generation, sealer: Sealer) -> None:
+    def __init__(self, generation: Generation) -> None:
         self._generation = generation
-        self._sealer = sealer
         mode = generation.settings.compaction
         large = generation.model.weight_bytes >= _LARGE_MODEL
         self._summarises = mode == "summary" or (mode == "auto" and large)
 
-    async def compact(self, items: Sequence[InputItem], call: Call) -> Compaction:
+    async def compact(self, items: Sequence[InputItem], call: Call, sealer: Sealer) -> Compaction:
         """Return one item that stands for a conversation.
 
         A summary replaces everything before the last message of the user. If the model must not write a summary, if
@@ -65,18 +64,20 @@ class Compactor:
             ApiError: 400 if the items are too large, or contain content that this server did not seal; failures of the
                 engine.
         """
-        every = opened_all(items, self._sealer)
+        every = opened_all(items, sealer)
         earlier, kept = split(every)
-        summary = await self._summary(earlier, call) if self._summarises and earlier else None
+        summary = await self._summary(earlier, call, sealer) if self._summarises and earlier else None
         text, usage = (None, None) if summary is None else summary
         chosen = every if text is None else with_summary(text, kept)
-        return Compaction(await asyncio.to_thread(compacted, chosen, self._sealer), usage)
+        return Compaction(await asyncio.to_thread(compacted, chosen, sealer), usage)
 
-    async def _summary(self, items: Sequence[InputItem], call: Call) -> tuple[str | None, Usage] | None:
+    async def _summary(
+        self, items: Sequence[InputItem], call: Call, sealer: Sealer
+    ) -> tuple[str | None, Usage] | None:
         """Let the model summarise items. The text is None if it was cut or is empty; all is None if it cannot begin."""
         request = Message(role="user", content=SUMMARY_REQUEST)
         limit = min(_MAX_SUMMARY, self._generation.model.engine.info.max_model_len // 8)
-        messages = read_input(items, None, self._sealer, modalities=self._generation.modalities)
+        messages = read_input(items, None, sealer, modalities=self._generation.modalities)
         turn = Turn(
             prompt=ChatPrompt(messages=(*messages, request), effort="none"),
             sampling=SamplingParams(temperature=0.0, max_tokens=limit),
@@ -85,6 +86,7 @@ class Compactor:
         client = client_of(call, self._generation.settings)
         try:
             (turn,) = await self._generation.loaded([turn], client)
+            turn = salted(turn, client, self._generation.settings)
             prepared = await self._generation.road.prepare(turn, client)
         except (PromptTooLongError, EmptyPromptError, TemplateError, RefusedRequestError) as error:
             _log.warning("request %s: a conversation cannot be summarised: %s", call.request_id, error)

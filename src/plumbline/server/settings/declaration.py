@@ -118,6 +118,13 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             only_in_file=True,
         ),
     ] = ""
+    share_prefix_cache: Annotated[
+        bool,
+        _access(
+            "let requests with different keys use what each other has in the prefix cache; a client then learns from "
+            "`cached_tokens` and from times what others have sent"
+        ),
+    ] = False
     public: Annotated[
         Texts,
         _access(
