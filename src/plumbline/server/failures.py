@@ -52,7 +52,7 @@ def store_errors() -> Iterator[None]:
     try:
         yield
     except StoreUnavailableError as error:
-        raise store_unavailable(str(error)) from error
+        raise store_unavailable() from error
     except TooLargeError:
         raise context_too_large() from None
     except StoreFullError as error:

@@ -305,11 +305,12 @@ def unsupported_operation(operation: str) -> ApiError:
     return ApiError(404, message, INVALID_REQUEST, None, "unsupported_operation")
 
 
-def store_unavailable(reason: str) -> ApiError:
-    """Return the 503 for a store that cannot be used."""
+def store_unavailable() -> ApiError:
+    """Return the 503 for a store that cannot be used. Its reason, which may have a path or an address, is in the log."""
     return ApiError(
         503,
-        f"The response store cannot be used: {reason}. Send 'store': false to continue without it.",
+        "The response store cannot be used at the moment; the server's log says why. Send the request again, or "
+        "'store': false to continue without it.",
         SERVER_ERROR,
         None,
         "store_unavailable",

@@ -6,14 +6,18 @@ requests, gigabytes of it.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import resource
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from typing import NoReturn
 
-__all__ = ["Trimmer", "resident", "trim"]
+__all__ = ["Trimmer", "kept_trimmed", "resident", "trim"]
 
+PAUSE = 5.0
+"""Seconds between two looks at the memory of a process."""
 _MUCH = 32 * 1024 * 1024
 """Bytes by which a process may grow before its unused memory is looked for."""
 
@@ -41,6 +45,14 @@ class Trimmer:
             self._trim()
             now = self._level = self._resident()
         self._level = min(self._level, now)
+
+
+async def kept_trimmed() -> NoReturn:
+    """Look after the memory of this process until the task is cancelled."""
+    trimmer = Trimmer()
+    while True:
+        await asyncio.sleep(PAUSE)
+        await asyncio.to_thread(trimmer.look)
 
 
 def trim() -> None:

@@ -37,6 +37,7 @@ from plumbline.server.start.engine_process.messages import (
 )
 from plumbline.server.start.explain import explained
 from plumbline.server.start.garbage import make_collections_rare
+from plumbline.workers.memory import kept_trimmed
 
 if TYPE_CHECKING:
     from plumbline.server.loading.engines import WithAdmission  # It imports torch, which takes seconds.
@@ -205,6 +206,7 @@ async def _serve(start: Start, engine: WithAdmission, reason: str, reports: _Rep
     )
     engine.admission.mark = suspicion.journal.mark
     host = EngineHost(engine, private / "engine.sock", suspicion, start.number)
+    trimming = asyncio.create_task(kept_trimmed())
     try:
         await engine.start()
         await host.start()
@@ -216,6 +218,7 @@ async def _serve(start: Start, engine: WithAdmission, reason: str, reports: _Rep
         if not stopping.is_set():
             reports.send(Failed(failure or "the engine has failed"))
     finally:
+        trimming.cancel()
         await host.stop()
         await engine.stop()
     return 0 if stopping.is_set() else 1
