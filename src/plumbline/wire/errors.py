@@ -306,7 +306,7 @@ def unsupported_operation(operation: str) -> ApiError:
 
 
 def store_unavailable() -> ApiError:
-    """Return the 503 for a store that cannot be used. Its reason, which may have a path or an address, is in the log."""
+    """Return the 503 for a store that cannot be used; the reason may have a path or an address and is in the log."""
     return ApiError(
         503,
         "The response store cannot be used at the moment; the server's log says why. Send the request again, or "

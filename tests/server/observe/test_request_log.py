@@ -22,6 +22,7 @@ from support.servers.asgi import serving
 from support.servers.live import live
 from websockets.sync.client import connect
 
+from plumbline.server.observe.redaction import redacted
 from plumbline.server.observe.request_log import shown
 from plumbline.server.settings import Settings
 
@@ -85,6 +86,11 @@ secrets = st.sampled_from(
         {"server_url": f"https://user:{SECRET}@mcp.example/{SECRET}?token={SECRET}"},
         {"server_url": f"HTTPS://mcp.example/{SECRET}"},
         {"server_url": f"mcp.example/{SECRET}"},
+        {"authorization": [SECRET, {"x": [SECRET]}]},
+        {"auth_token": {"a": {"b": SECRET}, "c": SECRET}},
+        {"image_url": {"url": f"https://files.example/a.png?sig={SECRET}"}},
+        {"file_url": f"https://u:{SECRET}@files.example"},
+        {"password": 5, "secret": [[[SECRET]]]},
     ]
 )
 texts = st.text(max_size=30) | st.sampled_from(["\r\n\u2028", '"', "\\", "\x1b[2J"])
@@ -96,11 +102,20 @@ texts = st.text(max_size=30) | st.sampled_from(["\r\n\u2028", '"', "\\", "\x1b[2
     st.integers(0, 400),
     st.integers(1, 200),
     st.booleans(),
+    st.sampled_from([(), ("api_key", "authorization", "secret", "password", "server_url", "headers", "url")]),
 )
 def test_a_line_is_short_and_shows_no_secret(
-    secret: dict[str, Any], around: dict[str, str], cut: int, most: int, ascii_only: bool
+    secret: dict[str, Any],
+    around: dict[str, str],
+    cut: int,
+    most: int,
+    ascii_only: bool,
+    escaped: tuple[str, ...],
 ) -> None:
-    body = json.dumps({**around, **secret, "model": "m"}, ensure_ascii=ascii_only).encode()
+    text = json.dumps({**around, **secret, "model": "m"}, ensure_ascii=ascii_only)
+    for name in escaped:  # A key may be written with any of its letters escaped.
+        text = text.replace(f'"{name}', f'"\\u{ord(name[0]):04x}{name[1:]}').replace("://", ":\\/\\/")
+    body = text.encode()
     line = shown(body[:cut], len(body), most)
     assert SECRET[:6] not in line
     assert len(line) <= most + len(f"… ({len(body)} bytes)")
@@ -112,6 +127,18 @@ def test_the_host_of_an_mcp_server_is_shown(url: str) -> None:
     body = f'{{"server_url": "{url}", "input": "hi"}}'.encode()
     assert "mcp.example:8001…" in shown(body, len(body), 200).replace("\\", "")
     assert '", "input": "hi"}' in shown(body, len(body), 200)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+        max_leaves=12,
+    )
+)
+def test_what_has_no_secret_is_shown_as_it_is(value: object) -> None:
+    text = json.dumps({"input": value, "token": "a"})
+    assert redacted(text) == text
 
 
 def test_files_are_not_shown() -> None:

@@ -7,12 +7,12 @@ base64 (files, sealed reasoning) are left out; what users and the model write is
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from plumbline.server.observe.logs import CONTROL
+from plumbline.server.observe.redaction import redacted
 
 __all__ = ["RequestLog", "shown"]
 
@@ -26,16 +26,6 @@ _log = logging.getLogger("plumbline.requests")
 
 _MOST_READ = 64 * 1024
 """Bytes of a body that are looked at. What is left out may make the rest of them short."""
-_SECRET = re.compile(
-    r'("[\w-]{0,64}(?:api_?-?key|authorization|secret|password|cache_salt|extra_key|cache_key)"\s*:\s*)"(?:[^"\\]|\\.)*"?',
-    re.IGNORECASE,
-)
-_HEADERS = re.compile(r'("headers"\s*:\s*)\{(?:[^"}]|"(?:[^"\\]|\\.)*"?)*\}?')
-_SERVER_URL = re.compile(
-    r'("server_url"\s*:\s*"(?:[a-z]{1,8}:\\?/\\?/)?)(?:[^"/?#@]*@)?([^"/?#@]*)(?:[^"\\]|\\.)*', re.IGNORECASE
-)
-"""The URL of an MCP server, of which all but the host may be a credential."""
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}=*")
 
 
 class RequestLog:
@@ -144,12 +134,7 @@ def shown(data: bytes, size: int, max_chars: int) -> str:
         size: the bytes of the whole body.
         max_chars: how many characters to show.
     """
-    text = data.decode("utf-8", "replace")
-    text = _SECRET.sub(r'\1"…"', text)
-    text = _HEADERS.sub(r"\1{…}", text)
-    text = _SERVER_URL.sub(r"\1\2…", text)
-    text = _BASE64.sub(lambda found: f"…({len(found[0])} characters)", text)
-    text = CONTROL.sub(" ", text)
+    text = CONTROL.sub(" ", redacted(data.decode("utf-8", "replace")))
     if len(text) <= max_chars and size <= len(data):
         return text
     return f"{text[:max_chars]}… ({size} bytes)"
