@@ -19,10 +19,12 @@ __all__ = [
     "CLIENT_NAMED",
     "ERROR",
     "FACTS",
+    "SHARE",
     "SKIPPED_TOOLS",
     "TRACE",
     "UNENFORCED",
     "Call",
+    "Share",
     "Trace",
     "authorization",
     "new_request_id",
@@ -41,6 +43,8 @@ UNENFORCED = "unenforced"
 """The fact that is the value of the header `x-plumbline-unenforced`."""
 SKIPPED_TOOLS = "skipped_tools"
 """The fact that has the names of the header `x-plumbline-skipped-tools`."""
+SHARE = "share"
+"""Key of the request's state: see `Call.share`."""
 TRACE = "trace"
 """Key of the request's state: see `Call.trace`."""
 
@@ -50,6 +54,13 @@ class Trace(Protocol):
 
     def answered(self, model: str, record: Any) -> None:
         """Take an answer that has ended: what `server/observe/answer_record.py` keeps of it."""
+
+
+class Share(Protocol):
+    """What a request has of the limits of its key, until it ends."""
+
+    def keep(self) -> Callable[[], None]:
+        """Keep it beyond the request; return the function that gives it back."""
 
 
 @dataclass(slots=True)
@@ -69,6 +80,8 @@ class Call:
     """When the request arrived, by `time.perf_counter`."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the log says about the answer: its model and its tokens, or the code of its error."""
+    share: Share | None = None
+    """What it has of the limits of its key; None for a request that has none."""
     trace: Trace | None = None
     """The trace that the request belongs to, where the operator asks for traces."""
 
@@ -87,6 +100,7 @@ class Call:
             _receive=request.receive,
             peer=request.client.host if request.client is not None else "",
             facts=state.setdefault(FACTS, {}),
+            share=state.get(SHARE),
             trace=state.get(TRACE),
         )
 

@@ -5,7 +5,8 @@ Laws:
     2. A key that keeps to its rate is never refused.
     3. What an answer uses is taken from the budget of its key, whatever the API; other keys notice nothing.
     4. A refusal is a 429 that says when to come again, and then a request is admitted.
-    5. A line of a key file means one key, or is refused without repeating it.
+    5. What runs in the background is at the same time as what its key sends, until it ends.
+    6. A line of a key file means one key, or is refused without repeating it.
 """
 
 from __future__ import annotations
@@ -247,9 +248,31 @@ async def test_only_so_many_requests_run_at_the_same_time() -> None:
         assert (await server.post("/v1/chat/completions", CHAT, headers=bearer("a"))).status == 200
 
 
+async def test_a_response_in_the_background_is_at_the_same_time_until_it_ends(tmp_path: Path) -> None:
+    """Law 5."""
+    slow = served(scripted(answer_with("fine"), delay=0.2))
+    body = {**BODIES["/v1/responses"], "background": True}
+    async with serving(slow, api_keys=("a streams=2", "b"), store=str(tmp_path / "s.db")) as server:
+
+        async def sent(path: str, body: dict[str, Any]) -> Any:
+            return await server.post(path, body, headers=bearer("a"))
+
+        first, second = [await sent("/v1/responses", body) for _ in range(2)]
+        assert (first.status, second.status) == (200, 200)
+        assert (await sent("/v1/responses", body)).status == 429
+        assert (await sent("/v1/chat/completions", CHAT)).status == 429
+        for each in (first, second):
+            path = f"/v1/responses/{each.json['id']}"
+            while (await server.get(path, headers=bearer("a"))).json["status"] == "in_progress":
+                await asyncio.sleep(0.02)
+        async with asyncio.timeout(20):  # Runs are forgotten a moment after their last event.
+            while (await sent("/v1/chat/completions", CHAT)).status == 429:
+                await asyncio.sleep(0.02)
+
+
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=0x2FFF), min_size=1, max_size=30))
 def test_a_hash_stands_for_its_key(key: str) -> None:
-    """Law 5."""
+    """Law 6."""
     if key.startswith("sha256:"):
         return
     hashed = hashlib.sha256(key.encode()).hexdigest()
@@ -276,7 +299,7 @@ def test_words_of_another_form_belong_to_the_key() -> None:
     ],
 )
 def test_a_wrong_line_is_refused_without_repeating_the_key(line: str, words: str) -> None:
-    """Law 5."""
+    """Law 6."""
     with pytest.raises(SettingsError, match="--api-key") as refused:
         Settings(api_keys=(line,))
     assert words in str(refused.value)

@@ -20,7 +20,7 @@ from plumbline.server.claims.messages import Verdict
 from plumbline.server.settings.keys import Key, digest_of
 from plumbline.wire.errors import ApiError, rate_limited
 
-__all__ = ["RATES", "Accounts", "Rates", "SharedAccounts"]
+__all__ = ["RATES", "Accounts", "Rates", "RequestShare", "SharedAccounts"]
 
 RATES = "rates"
 """Key of the application's state."""
@@ -247,6 +247,29 @@ class Rates:
         if digest is None:
             return events
         return _counted(partial((self._shared or self.accounts).take, digest), events, prompt_tokens)
+
+
+class RequestShare:
+    """What an admitted request has of the limits of its key.
+
+    Args:
+        rates: admitted it.
+        api_key: its key.
+    """
+
+    def __init__(self, rates: Rates, api_key: str | None) -> None:
+        self._leave: Callable[[], None] | None = partial(rates.leave, api_key)
+
+    def keep(self) -> Callable[[], None]:
+        """See `plumbline.wire.call.Share.keep`."""
+        leave, self._leave = self._leave, None
+        assert leave is not None
+        return leave
+
+    def end(self) -> None:
+        """End the request, unless its work goes on and has kept the share."""
+        if self._leave is not None:
+            self._leave()
 
 
 async def _counted(

@@ -18,7 +18,7 @@ from litestar.utils import normalize_path
 from plumbline.server.limits.draining import PROBES, Draining
 from plumbline.server.limits.held_bytes import ByteBudget, Reservation
 from plumbline.server.limits.keys import KeyRing, admin_error
-from plumbline.server.limits.rates import Rates
+from plumbline.server.limits.rates import Rates, RequestShare
 from plumbline.server.middleware.answers import Answer
 from plumbline.server.middleware.bodies import Bodies, announced
 from plumbline.server.middleware.origins import Origins, is_browser, is_host
@@ -30,6 +30,7 @@ from plumbline.wire.call import (
     CLIENT_NAMED,
     ERROR,
     FACTS,
+    SHARE,
     SKIPPED_TOOLS,
     UNENFORCED,
     authorization,
@@ -130,7 +131,7 @@ class Front:
         status = 499  # The client leaves before there is a status.
         seen: RecentRequest | None = None
         limited: str | None = None  # The key whose share the request uses.
-        entered = False
+        share: RequestShare | None = None
         held = Reservation(self._budget)
 
         async def send_with_headers(message: Message) -> None:
@@ -165,7 +166,8 @@ class Front:
             if error is None and label in _GENERATING and scope["method"] == "POST":
                 limited = _api_key(scope, scope["path"])
                 error = await self._rates.enter(limited)
-                entered = error is None
+                if error is None:
+                    share = state[SHARE] = RequestShare(self._rates, limited)
             if self._draining.began and scope["path"] in PROBES:
                 await _send_json(send_with_headers, *self._draining.health(scope["path"]))
             elif error is None:
@@ -179,8 +181,8 @@ class Front:
                 await _answer(send_with_headers, error, scope)
         finally:
             held.release()
-            if entered:
-                self._rates.leave(limited)
+            if share is not None:
+                share.end()
             self._metrics.closed(label, status, state.get(FACTS, {}).get(ERROR, ""))
             if seen is not None:
                 seen.end(state["request_id"], status)

@@ -54,7 +54,7 @@ from plumbline.server.responses.memory import Keeper
 from plumbline.server.responses.rounds import answer_in_rounds
 from plumbline.server.streams import close_with_request, until_disconnect
 from plumbline.turn import ChatPrompt, Prompt, Turn
-from plumbline.wire.call import Call
+from plumbline.wire.call import Call, Share
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import previous_response_not_found
 from plumbline.wire.reply import JsonReply, Reply
@@ -85,7 +85,7 @@ class ResponseOperations(ModelOperations):
             run = BackgroundRun(
                 begun.writer, begun.identity, begun.keeper, lambda error: self._replies.midway(error, call)
             )
-            await self._runs.start(run, begun.answer, _at_end(lease, hold))
+            await self._runs.start(run, begun.answer, _at_end(lease, hold, call.share))
             if request.stream is not True:
                 return JsonReply(encode(begun.writer.response), headers=headers)
             frames = event_frames(run.events(), wants_obfuscation(request))
@@ -307,15 +307,17 @@ def unavailable_header(request: CreateResponse) -> dict[str, str]:
     return {"x-plumbline-unavailable-tools": ", ".join(kinds)} if kinds else {}
 
 
-def _at_end(lease: Lease[Any], hold: Hold | None) -> Callable[[], None]:
-    """Keep the model and the conversation of a request beyond it; return the function that ends both."""
-    kept = lease.share()
-    release = None if hold is None else hold.take_over()
+def _at_end(lease: Lease[Any], hold: Hold | None, share: Share | None) -> Callable[[], None]:
+    """Keep the model, the conversation and the share of a key beyond a request; return the function that ends all."""
+    ends = [lease.share().release]
+    if hold is not None:
+        ends.append(hold.take_over())
+    if share is not None:
+        ends.append(share.keep())
 
     def end() -> None:
-        kept.release()
-        if release is not None:
-            release()
+        for each in ends:
+            each()
 
     return end
 
