@@ -14,6 +14,7 @@ from plumbline.remote_tools import RemoteError, RemoteTool
 
 __all__ = [
     "ApprovalNeeded",
+    "CallPlace",
     "ChoiceEvent",
     "Finish",
     "Logprob",
@@ -65,6 +66,10 @@ class Usage(msgspec.Struct, frozen=True, array_like=True):
     completion_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    repair_prompt_tokens: int = 0
+    """Those of `prompt_tokens` that belong to a second ask for a call."""
+    repaired_calls: int = 0
+    """Calls that a second ask has replaced."""
 
 
 class TextDelta(_Event, frozen=True):
@@ -107,6 +112,19 @@ class ToolCallEnd(_Event, frozen=True):
     """The call has ended. `complete` is False if the token limit cut it or its markup broke off."""
 
     complete: bool = True
+
+
+class CallPlace(_Event, frozen=True):
+    """Where in the output the call begins that comes next. Only the road sees it, where it may repair the call."""
+
+    start: int
+    """Characters of the output before the call and the markup that begins it."""
+    continues: bool = False
+    """The call follows another one within one pair of markers."""
+    before: str = ""
+    """What models write there before the markup of a call."""
+    name: str | None = None
+    """The tool, if no call could be read here: text or nothing follows. Empty if that is not known."""
 
 
 class ToolsListing(_Event, frozen=True):
@@ -185,6 +203,7 @@ OutputEvent = (
     | ToolCallStart
     | ToolCallDelta
     | ToolCallEnd
+    | CallPlace
     | ToolsListing
     | ToolsListed
     | RemoteCallStart

@@ -279,6 +279,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Words that the answer must not contain, as sequences of their tokens."""
     report_progress: bool = False
     """Send `Progress` events with the number of tokens so far, and of the prompt's tokens from the cache."""
+    repair_calls: bool = False
+    """Ask the model once more for a call that cannot be read, or whose arguments its parameters do not allow."""
     remote: RemoteTools | None = None
     """Remote servers; `with_remote_tools` shows the model their tools."""
     shorten_answer: bool = False

@@ -132,8 +132,14 @@ def sampled(
     After `limit` tokens an end is taken where there is one, then one of the hints that goes through as a whole,
     then quotes and brackets before other tokens.
     """
+    return sampled_from(matcher(grammar), seed, limit=limit, most=most, hints=hints)
+
+
+def sampled_from(
+    found: Matcher, seed: int, *, limit: int = 60, most: int = 600, hints: Sequence[str] = ()
+) -> str | None:
+    """As `sampled`, with a matcher at the start of the grammar."""
     draw = random.Random(seed)
-    found = matcher(grammar)
     row = np.zeros(num_words(SIZE), dtype=np.int32)
     ids: list[int] = []
     while len(ids) < most and not found.is_done:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import msgspec
 
 from plumbline.dialects.answer_regions import answer_regions
+from plumbline.dialects.parsers.cursor_parser import CursorParser
 from plumbline.dialects.parsers.custom_tools import CustomCalls
 from plumbline.engines.port import TokenChunk
 from plumbline.events import (
@@ -78,11 +80,34 @@ class AnswerReader:
         self._last_token: int | None = None
         self._cached_tokens = 0
         self._reason: FinishReason = "length" if sampling.max_tokens == 0 else "stop"
+        self._output: tuple[list[int], list[str]] | None = None
+        """The tokens and the text so far, if they are kept."""
         self._before: Sequence[OutputEvent] = ()
         """Events of the message that the answer continues. They wait for the first chunk, because until then the engine
         may still refuse the request."""
         if begun := begun_text(turn.prompt):
             self._before = self._translated(self._parser.continue_message(begun, echo=turn.echo))
+
+    def note_calls(self) -> None:
+        """Keep the output, and emit from here on where each call begins (`CallPlace`)."""
+        assert isinstance(self._parser, CursorParser)
+        self._parser.note_places()
+        self._output = ([], [])
+
+    def output_before(self, start: int) -> tuple[Sequence[int], str]:
+        """Return the output before a character of it, since `note_calls`.
+
+        Args:
+            start: how many characters.
+
+        Returns:
+            The tokens that end there or earlier, and the text after them.
+        """
+        assert self._output is not None
+        ends = self._assembler.token_ends or ()
+        count = bisect_right(ends, start)
+        token_ids, texts = self._output
+        return token_ids[:count], "".join(texts)[ends[count - 1] if count else 0 : start]
 
     @property
     def is_done(self) -> bool:
@@ -107,6 +132,8 @@ class AnswerReader:
             self._cached_tokens = chunk.num_cached_tokens
         if token_ids:
             self._last_token = token_ids[-1]
+            if self._output is not None:
+                self._output[0].extend(token_ids)
         if reason is not None:
             self._reason = "length" if reason == "length" else "stop"
         num_tokens = self._assembler.num_tokens
@@ -161,6 +188,8 @@ class AnswerReader:
         return Finish(reason, usage, match, tuple(parser.undeclared))
 
     def _parsed(self, delta: TextDelta) -> Sequence[OutputEvent]:
+        if self._output is not None:
+            self._output[1].append(delta.text)
         return self._translated(self._parser.push(delta))
 
     def _translated(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:

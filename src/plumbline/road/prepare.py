@@ -131,10 +131,32 @@ class TurnPreparer:
         turn = self._with_thinking_budget(turn, dialect, frame)
         if self._token_rules.needed(turn):
             turn = await asyncio.to_thread(self._token_rules.applied, turn)
+        if turn.repair_calls:
+            self._check_repair(dialect)
         constraints = ConstraintCompiler(self._engine, self._renderer.tokenizer, client)
         constraint = await constraints.grammar(turn, dialect.syntax, frame)
         times = (began, time.perf_counter())
         return _check_beginning(PreparedTurn(turn, tuple(ids), constraint, dialect, frame, media, times))
+
+    def _check_repair(self, dialect: ModelDialect) -> None:
+        """Check that a call of this model can be asked for again.
+
+        Raises:
+            RefusedRequestError: it cannot.
+        """
+        reason = ""
+        if dialect.syntax.calls is None or not dialect.syntax.is_plain_text:
+            reason = "the calls of this model cannot be constrained"
+        elif "grammar" not in self._engine.info.features:
+            reason = (
+                f"the engine of this server ({self._engine.info.name}) does not support structured output"
+            )
+        if reason:
+            raise RefusedRequestError(
+                f"'x_repair_calls' is not supported: {reason}. Leave it out.",
+                param="x_repair_calls",
+                code="unsupported_parameter",
+            )
 
     def _with_limit(self, turn: Turn, prompt_tokens: int) -> Turn:
         """Set the model's own token limit on a turn without a limit, if it ends before the context does."""

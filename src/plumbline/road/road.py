@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 
@@ -31,6 +32,8 @@ from plumbline.road.merge import merge
 from plumbline.road.phases import Phases, Watcher, ignored
 from plumbline.road.prepare import PreparedTurn, TurnPreparer
 from plumbline.road.prompt_tokens import PromptRenderer, PromptTokens, prompt_tokens
+from plumbline.road.repair import CallRepair
+from plumbline.structured_output.arguments import ArgumentsChecker
 from plumbline.text.render import Renderer
 from plumbline.text.templates.workers import TemplateWorkers
 from plumbline.text.tokenizer import TextTokenizer
@@ -50,6 +53,7 @@ class Road:
         dialect: how the model answers messages; by default all of an answer is text.
         default_max_tokens: most tokens of an answer to a turn without a limit; by default the context is the limit.
         templates: where chat templates render; by default in a thread, which is for templates that are trusted.
+        checker: checks the arguments of calls that may be repaired.
     """
 
     def __init__(
@@ -59,7 +63,9 @@ class Road:
         dialect: ModelDialect = PLAIN,
         default_max_tokens: int | None = None,
         templates: TemplateWorkers | None = None,
+        checker: ArgumentsChecker | None = None,
     ) -> None:
+        self._checker = checker or ArgumentsChecker()
         self._engine = engine
         self._prompts = PromptRenderer(renderer, templates)
         self._preparer = TurnPreparer(engine, self._prompts, dialect, default_max_tokens)
@@ -122,7 +128,7 @@ class Road:
             async for item in items:
                 yield item
 
-    async def _choice(
+    def _choice(
         self,
         prepared: PreparedTurn,
         request_id: str,
@@ -132,10 +138,19 @@ class Road:
         *,
         patient: bool,
     ) -> AsyncGenerator[OutputEvent, None]:
-        reader = AnswerReader(prepared, self.tokenizer, self._engine.info.eos_token_ids)
         sampling = _for_choice(prepared.turn.sampling, index)
-        if sampling.max_tokens != 0:
-            request = _request(prepared, request_id, sampling, client, patient=patient)
+        request = _request(prepared, request_id, sampling, client, patient=patient)
+        ask = partial(self._ask, watch=watch)
+        if prepared.turn.repair_calls:
+            repair = CallRepair(self._engine, self.tokenizer, self._checker, prepared, request, ask)
+            return repair.run()
+        return ask(AnswerReader(prepared, self.tokenizer, self._engine.info.eos_token_ids), request)
+
+    async def _ask(
+        self, reader: AnswerReader, request: GenerateRequest, watch: Watcher
+    ) -> AsyncGenerator[OutputEvent, None]:
+        """Generate for a request, and read the answer."""
+        if request.sampling.max_tokens != 0:
             phases = Phases.begin()
             try:
                 async with aclosing(self._engine.generate(request)) as chunks:
@@ -150,7 +165,7 @@ class Road:
                 phases.end()
                 watch(phases)
         last = reader.finish()
-        _log_warnings(request_id, reader.warnings)
+        _log_warnings(request.request_id, reader.warnings)
         for event in last:
             yield event
 

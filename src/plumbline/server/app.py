@@ -49,6 +49,7 @@ from plumbline.server.service import ModelService, PlumblineService
 from plumbline.server.settings import Settings
 from plumbline.server.websocket import responses_socket
 from plumbline.store.interface import Store
+from plumbline.structured_output.arguments import ArgumentsChecker
 from plumbline.text.templates.workers import TemplateWorkers
 from plumbline.wire.call import note_error
 from plumbline.wire.error_forms import ANTHROPIC_VERSION, error_answer
@@ -139,6 +140,7 @@ def create_app(
     replies = Replies(settings, metrics)
     media = MediaLoader(settings)
     templates = TemplateWorkers(max(_WAITING, 2 * settings.max_num_waiting))
+    checker = ArgumentsChecker()
     metrics.watch(messages=budget, files=media.memory)
     remote = RemoteAccess(settings)
     draining = Draining()
@@ -149,7 +151,7 @@ def create_app(
     memory = None if store is None else Memory(store, access.keys, claims)
 
     def build(model: ServedModel, counts: ModelMetrics) -> ModelService:
-        generation = Generation(model, settings, counts, replies, media, rates, templates)
+        generation = Generation(model, settings, counts, replies, media, rates, templates, checker)
         return ModelService(generation, sealer, memory, runs, remote)
 
     models = Models(catalog, settings, metrics, replies, access.keys, build)
@@ -170,6 +172,7 @@ def create_app(
                 if not settings.sealing_key:
                     sealer.use(await memory.store.secret("reasoning"))
             stack.push_async_callback(templates.close)
+            stack.push_async_callback(checker.close)
             stack.push_async_callback(media.close)
             stack.push_async_callback(models.close)
             stack.push_async_callback(judge.stop)

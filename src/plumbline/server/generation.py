@@ -36,6 +36,7 @@ from plumbline.server.prompt_facts import prompt_facts
 from plumbline.server.replies import CHUNKS, Replies, StreamForm
 from plumbline.server.settings import Settings
 from plumbline.server.streams import Primed, close_with_request, prime, until_disconnect
+from plumbline.structured_output.arguments import ArgumentsChecker
 from plumbline.structured_output.grammar.errors import ConstraintError
 from plumbline.text.render import TooManyTokensError
 from plumbline.text.templates.template import TemplateError
@@ -83,6 +84,7 @@ class Generation:
         media: MediaLoader,
         rates: Rates,
         templates: TemplateWorkers,
+        checker: ArgumentsChecker,
     ) -> None:
         self.model = model
         self.settings = settings
@@ -90,7 +92,9 @@ class Generation:
         self.replies = replies
         self.adapters = Adapters(model.engine, settings, model.names)
         self.admission = Admission(model, settings, self.adapters)
-        self.road = Road(model.engine, model.renderer, model.dialect, model.defaults.max_tokens, templates)
+        self.road = Road(
+            model.engine, model.renderer, model.dialect, model.defaults.max_tokens, templates, checker
+        )
         self.modalities = frozenset(model.engine.info.modalities)
         """The kinds of files that the model reads."""
         self._media = media

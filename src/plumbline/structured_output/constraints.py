@@ -21,6 +21,7 @@ from plumbline.structured_output.answer_grammar import (
 from plumbline.structured_output.grammar.builder import GrammarBuilder
 from plumbline.structured_output.grammar.errors import ConstraintError, named_failures
 from plumbline.structured_output.markup_schema import unsupported_reason
+from plumbline.structured_output.tool_calls import next_call
 from plumbline.text.tokenizer import TextTokenizer
 from plumbline.turn import ChatPrompt, Tool, ToolChoice, Turn
 
@@ -106,6 +107,39 @@ class ConstraintCompiler:
                     warnings += left_out.values()
                     unenforced += [f"{name}#" for name in left_out]
                 return Constraint(grammar, unparsed, tuple(warnings), tuple(unenforced))
+
+    async def next_call(
+        self, tools: Sequence[Tool], syntax: AnswerSyntax, *, before: str, continues: bool
+    ) -> str | None:
+        """Return the grammar of one call of these tools, as far as it can be enforced; None if it cannot.
+
+        Args:
+            tools: the tools, of which one is called.
+            syntax: how the model writes its answer.
+            before: text before the call and its markup.
+            continues: the call follows another one whose section is still open.
+        """
+        assert syntax.calls is not None
+        names = [tool.name for tool in tools]
+        for given_up, relaxed in (((), ()), (OVERLAPPING, ()), (OVERLAPPING, names)):
+            builder = self._builder()
+            builder.given_up = given_up
+            try:
+                call = await asyncio.to_thread(
+                    next_call,
+                    builder,
+                    syntax.calls,
+                    tools,
+                    before=before,
+                    continues=continues,
+                    relaxed=relaxed,
+                )
+                grammar = builder.build(call)
+            except ConstraintError:
+                continue
+            if await self._refusal(grammar) is None:
+                return grammar
+        return None
 
     def _left_out(self, turn: Turn, syntax: AnswerSyntax, relaxed: Collection[str]) -> dict[str, str]:
         """Return warnings about what the call format cannot enforce, by the names of tools without `strict`."""

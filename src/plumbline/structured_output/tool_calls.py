@@ -19,7 +19,7 @@ from plumbline.structured_output.markup_schema import check_listed_texts, markup
 from plumbline.structured_output.parameter_names import with_readable_names
 from plumbline.turn import Tool
 
-__all__ = ["calls", "text_with_calls", "text_without_calls"]
+__all__ = ["calls", "next_call", "text_with_calls", "text_without_calls"]
 
 
 def calls(
@@ -71,6 +71,44 @@ def calls(
         return whole
     return builder.sequence(
         [whole, builder.repeat(builder.sequence([*_literals(builder, section.between), whole]))]
+    )
+
+
+def next_call(
+    builder: GrammarBuilder,
+    dialect: ToolDialect,
+    tools: Sequence[Tool],
+    *,
+    before: str,
+    continues: bool,
+    relaxed: Collection[str] = (),
+) -> str:
+    """Match one call of these tools after what an answer has so far.
+
+    Args:
+        builder: collects the rules.
+        dialect: how the model writes calls.
+        tools: the tools that may be called; at least one.
+        before: text before the call and its markup.
+        continues: the call follows another one whose section is still open.
+        relaxed: as for `calls`.
+
+    Raises:
+        ConstraintError: as for `calls`.
+    """
+    section = dialect.sections[0]
+    whole = calls(builder, dialect, tools, parallel=False, relaxed=relaxed)
+    if not continues or dialect.messages:
+        return builder.sequence([*_literals(builder, before), whole])
+    close = [section.before_close, *section.close[:1]]
+    between = ", " if section.array else section.between
+    if section.holds_one_call:
+        return builder.sequence([*_literals(builder, before, *close, between), whole])
+    item = [section.item_open, section.item_close]
+    after = [item[1], "]" if section.array else "", *close]
+    call = _call(builder, section, tools, relaxed=relaxed)
+    return builder.sequence(
+        [*_literals(builder, before, between, item[0]), call, *_literals(builder, *after)]
     )
 
 

@@ -310,7 +310,15 @@ class Rounds:
         if self._left < 1:
             choice = _without_remote(choice, self._prompt.tools)
         return msgspec.structs.replace(
-            self._turn, prompt=prompt, tool_choice=choice, sampling=sampling, remote=None
+            self._turn,
+            prompt=prompt,
+            tool_choice=choice,
+            sampling=sampling,
+            remote=None,
+            # One call of an answer is repaired, whatever the number of its rounds.
+            repair_calls=self._turn.repair_calls
+            and choice.mode != "none"
+            and not self._usage.repair_prompt_tokens,
         )
 
 
@@ -359,4 +367,6 @@ def _sum(one: Usage, other: Usage) -> Usage:
         one.completion_tokens + other.completion_tokens,
         cached_tokens=one.cached_tokens + other.cached_tokens,
         reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
+        repair_prompt_tokens=one.repair_prompt_tokens + other.repair_prompt_tokens,
+        repaired_calls=one.repaired_calls + other.repaired_calls,
     )

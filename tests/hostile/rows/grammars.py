@@ -196,6 +196,24 @@ for name in ("endless recursion", "remainders of a prime"):
             "tool_choice": {"type": "any"},
         },
     )
+DOUBLED = {
+    "$defs": {
+        **{f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)},
+        "d40": {"type": "object"},
+    },
+    "properties": {"a": {"not": {"required": ["a"], "$ref": "#/$defs/d0"}}},
+}
+add(
+    "repaired calls: parameters that take long to check",
+    CHAT,
+    {
+        "tools": [function(parameters=DOUBLED)],
+        "tool_choice": "required",
+        "x_repair_calls": True,
+        "max_completion_tokens": 100,
+    },
+    "*.x_repair_calls",
+)
 GBNF = 'root ::= ("a" | "b"){1,1000}{1,1000}\n' + "\n".join(f'r{n} ::= "a" r{n + 1}' for n in range(10_000))
 for path in (CHAT, COMPLETIONS):
     add(f"GBNF: {path}", path, lambda: {"grammar": GBNF}, "*.grammar")

@@ -10,10 +10,16 @@ from typing import Any
 from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.event_sink import EventSink
 from plumbline.dialects.spec.dialect import NewId
-from plumbline.dialects.streams.cursor import Steps, UndeclaredToolError
-from plumbline.events import FinishReason, OutputEvent, TextDelta, ToolCallEnd, ToolCallStart
+from plumbline.dialects.streams.cursor import (
+    EndOfOutputError,
+    Finder,
+    MalformedError,
+    Steps,
+    UndeclaredToolError,
+)
+from plumbline.events import CallPlace, FinishReason, OutputEvent, TextDelta, ToolCallEnd, ToolCallStart
 
-__all__ = ["CursorParser"]
+__all__ = ["CursorParser", "OpenCall"]
 
 _MAX_ID = 64
 _MAX_WARNINGS = 32
@@ -58,6 +64,9 @@ class CursorParser(EventSink, AnswerParser):
         self._starts_inside = inside
         self._ids: set[str] = set()  # TOOL-09: ids are unique; an id that the model repeats is replaced.
         self._forgotten = 0
+        self._continues = False
+        """The next call follows another one within one pair of markers."""
+        self._places = False
         self.undeclared: list[str] = []
         self.warnings: list[str] = []
         self._steps = self._answer()
@@ -116,6 +125,17 @@ class CursorParser(EventSink, AnswerParser):
         """Count the tokens of the thinking and its markers."""
         return sum(bisect_right(ends, end) - bisect_right(ends, start) for start, end in self._regions)
 
+    def note_places(self) -> None:
+        """Emit from here on where each call begins, and each call that cannot be read."""
+        self._places = True
+
+    def _note_place(self, start: int, *, before: str = "", failed: str | None = None) -> None:
+        """Note that a call begins in the output, or that one could not be read; see `CallPlace`."""
+        if self._places:
+            self._end_run()
+            name = failed if failed is None else failed[:_MAX_NAME]
+            self._out.append(CallPlace(start, self._continues, before, name))
+
     def _end_thought(self, end: int) -> None:
         if self._thought_start is not None:
             self._regions.append((self._thought_start, end))
@@ -143,6 +163,7 @@ class CursorParser(EventSink, AnswerParser):
         if call_id is None or call_id in self._ids or len(call_id) > _MAX_ID:
             call_id = self._new_id(name, self.num_calls + self._forgotten)
         self._ids.add(call_id)
+        self._note_place(self._call_start)
         self._out.append(ToolCallStart(name, call_id))
         self.num_calls += 1
         self._open = True
@@ -158,6 +179,33 @@ class CursorParser(EventSink, AnswerParser):
         if name and name not in self.undeclared and len(self.undeclared) < _MAX_UNDECLARED:
             self.undeclared.append(name)
 
+    def _is_cut(self, error: MalformedError) -> bool:
+        """Return whether the token limit has caused an error."""
+        return isinstance(error, EndOfOutputError) and self._reason == "length"
+
     def _warn(self, message: str) -> None:
         if len(self.warnings) < _MAX_WARNINGS:
             self.warnings.append(message)
+
+
+class OpenCall:
+    """Take the call that a call format reads."""
+
+    __slots__ = ("_parser", "arguments", "begun", "ends", "marked", "name")
+
+    def __init__(self, parser: CursorParser, ends: Finder, *, marked: bool) -> None:
+        self._parser = parser
+        self.ends = ends
+        self.marked = marked
+        self.arguments = parser.call_arguments
+        self.begun = False
+        self.name = ""
+
+    @property
+    def schemas(self) -> Mapping[str, Mapping[str, Any]]:
+        return self._parser.schemas
+
+    def begin(self, name: str, call_id: str | None = None) -> None:
+        self._parser.begin_call(name, call_id)
+        self.begun = True
+        self.name = name

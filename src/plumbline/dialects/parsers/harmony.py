@@ -134,7 +134,7 @@ class HarmonyParser(CursorParser):
 
     def _ends_thinking(self, marker: str, error: MalformedError, start: int) -> bool:
         """End thinking at its end marker also where text follows without a header. Returns whether that is so."""
-        cut = isinstance(error, EndOfOutputError) and self._reason == "length"
+        cut = self._is_cut(error)
         if marker not in ENDS or self._thought_start is None or cut:
             return False
         if not self._new_line:  # The model writes about the marker.
@@ -234,7 +234,7 @@ class HarmonyParser(CursorParser):
         raw = self._unmark()
         begun = raw.strip()
         marked = any(marker in raw for marker in MARKERS)
-        cut = isinstance(error, EndOfOutputError) and self._reason == "length"
+        cut = self._is_cut(error)
         # Only markup, or the beginning of some, is dropped where the limit cuts it. Plain text is not.
         cut = cut and (marked or begun.startswith(_CALL) or any(m.startswith(begun) for m in _BEGINNINGS))
         if marked:
@@ -242,6 +242,11 @@ class HarmonyParser(CursorParser):
         if not cut:
             prose(raw, start)
         return not cut
+
+    def _note_place(self, start: int, *, before: str = "", failed: str | None = None) -> None:
+        """Note a call by the beginning of its header: the prompt has begun the header of the first message only."""
+        start = self._header_start
+        super()._note_place(start, before=ASSISTANT if start > 0 else before, failed=failed)
 
     def _unmark(self) -> str:
         self._prose_offset = None
@@ -255,6 +260,7 @@ class HarmonyParser(CursorParser):
             if name in self._tools:
                 return (yield from self._call(name))
             self._note_undeclared(name)
+            self._note_place(start, failed=name)
             self._warn(f"a message to the unknown tool {recipient[:40]} was kept as text")
         if header.channel != "analysis":
             return (yield from self._through_end(self._content.write))

@@ -8,13 +8,12 @@ from typing import Any
 
 from plumbline.dialects.formats.json_calls import JsonCall
 from plumbline.dialects.formats.tagged import TAGS
-from plumbline.dialects.parsers.cursor_parser import CursorParser
+from plumbline.dialects.parsers.cursor_parser import CursorParser, OpenCall
 from plumbline.dialects.spec.call_format import ArgumentSyntax, CallFormat
 from plumbline.dialects.spec.dialect import NewId, Section
 from plumbline.dialects.spec.markers import Markers, is_markup
 from plumbline.dialects.streams.cursor import (
     EndOfOutputError,
-    Finder,
     MalformedError,
     Steps,
     UndeclaredToolError,
@@ -27,6 +26,7 @@ __all__ = ["SectionReader"]
 _NAME = re.compile(r"[-.0-9A-Za-z_]+")
 _JSON = JsonCall()
 _TAG_BEGINS = finder(*TAGS)
+_CALL_BEGINS = ("{", "[", "<", "`")
 _FENCES = finder("```json", "```python", "```")
 
 
@@ -78,9 +78,10 @@ class SectionReader(CursorParser):
         if marker:
             yield from self._repeated(section)
         first, announced, array = not at_item, False, False
+        self._continues = False
         self._owed = None
         while True:
-            call = _OpenCall(self, self._markers.json_ends[id(section)], marked=is_markup(marker))
+            call = OpenCall(self, self._markers.json_ends[id(section)], marked=is_markup(marker))
             try:
                 if first:
                     begun = yield from self._begun(section, marker, prose)
@@ -95,7 +96,7 @@ class SectionReader(CursorParser):
             except MalformedError as error:
                 return (yield from self._failed(call, error, section, prose, marker, announced=announced))
             self._end_call(complete=True)
-            announced = True
+            announced = self._continues = True
             self._begin_markup()
             brackets = array or call_format.argument_syntax is ArgumentSyntax.JSON
             if not (yield from self._another(section, bool(marker), array, brackets=brackets)):
@@ -122,7 +123,7 @@ class SectionReader(CursorParser):
 
     def _failed(
         self,
-        call: _OpenCall,
+        call: OpenCall,
         error: MalformedError,
         section: Section,
         prose: WhitespaceBuffer,
@@ -135,10 +136,12 @@ class SectionReader(CursorParser):
             yield from self._break_off(call, error, section, prose)
             return True
         if announced and section.close and not isinstance(error, UndeclaredToolError):
-            self._end_markup()
+            _, start = self._end_markup()
+            if not self._is_cut(error):
+                self._note_place(start, failed="")
             yield from self._drop_rest(section, prose)
             return True
-        self._keep_as_text(error, prose, marked=bool(marker) or announced, announced=announced)
+        self._keep_as_text(error, prose, marker, announced=announced)
         return announced
 
     def _leave(self, prose: WhitespaceBuffer) -> None:
@@ -231,7 +234,7 @@ class SectionReader(CursorParser):
         return section.call_format
 
     def _break_off(
-        self, call: _OpenCall, error: MalformedError, section: Section, prose: WhitespaceBuffer
+        self, call: OpenCall, error: MalformedError, section: Section, prose: WhitespaceBuffer
     ) -> Steps[None]:
         """End an announced call with arguments that break off; the rest of its markup is dropped."""
         self._end_markup()
@@ -249,17 +252,22 @@ class SectionReader(CursorParser):
         prose.drop()
 
     def _keep_as_text(
-        self, error: MalformedError, prose: WhitespaceBuffer, *, marked: bool, announced: bool
+        self, error: MalformedError, prose: WhitespaceBuffer, marker: str, *, announced: bool
     ) -> None:
         """Write markup that is not a call as text; drop it if the token limit has cut it."""
         raw, start = self._end_markup()
-        if marked and isinstance(error, EndOfOutputError) and self._reason == "length":
+        marked = bool(marker) or announced
+        if marked and self._is_cut(error):
             self._warn("the token limit cut a call before its name")
             return
         if marked and isinstance(error, UndeclaredToolError):
             self._note_undeclared(error.name)
         if marked and raw.strip():
             self._warn(f"markup that is not a call was kept as text: {error}")
+            # A marker that only words follow is prose about the marker.
+            undeclared = error.name if isinstance(error, UndeclaredToolError) else ""
+            if undeclared or raw[len(marker) :].lstrip()[:1] in _CALL_BEGINS:
+                self._note_place(start, failed=undeclared)
         if raw.strip() or not announced:
             prose.write(raw, start)
 
@@ -386,29 +394,6 @@ class SectionReader(CursorParser):
             if cursor.has_space():
                 yield from cursor.space()
         return more
-
-
-class _OpenCall:
-    """Take the call that a call format reads."""
-
-    __slots__ = ("_parser", "arguments", "begun", "ends", "marked", "name")
-
-    def __init__(self, parser: SectionReader, ends: Finder, *, marked: bool) -> None:
-        self._parser = parser
-        self.ends = ends
-        self.marked = marked
-        self.arguments = parser.call_arguments
-        self.begun = False
-        self.name = ""
-
-    @property
-    def schemas(self) -> Mapping[str, Mapping[str, Any]]:
-        return self._parser.schemas
-
-    def begin(self, name: str, call_id: str | None = None) -> None:
-        self._parser.begin_call(name, call_id)
-        self.begun = True
-        self.name = name
 
 
 def _ignore(_: str, __: int) -> None:

@@ -30,6 +30,7 @@ from plumbline.protocols.common.sampling.parameters import (
     read_stop,
 )
 from plumbline.protocols.common.token_facts import read_facts, read_truncation
+from plumbline.protocols.common.tool_choice import with_repair
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.protocols.common.usage import wants_progress
 from plumbline.turn import ChatPrompt, Turn
@@ -134,7 +135,7 @@ def read_chat(
         chat_template=or_default(request.chat_template, None),
         token_ids=_rendered(request, defaults.vocab_size),
     )
-    return Turn(
+    turn = Turn(
         prompt=prompt,
         output_format=read_format(request),
         tool_choice=tool_choice,
@@ -161,3 +162,4 @@ def read_chat(
         keep_beginning=or_default(request.truncation_side, "left") == "right",
         bad_words=read_bad_words(request.bad_words),
     )
+    return with_repair(request, turn)

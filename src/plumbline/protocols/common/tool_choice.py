@@ -6,10 +6,12 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from plumbline.protocols.common.fields import or_default
 from plumbline.structured_output.schema_check import schema_violation
 from plumbline.structured_output.strict_subset import strict_violation
-from plumbline.turn import LarkFormat, RegexFormat, Tool, ToolChoice
+from plumbline.turn import LarkFormat, RegexFormat, Tool, ToolChoice, Turn
 from plumbline.wire.errors import invalid_json_schema, invalid_request, unsupported_value
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "named_choice",
     "plain_choice",
     "wants_parallel",
+    "with_repair",
 ]
 
 INPUT_SCHEMA: Mapping[str, Any] = {
@@ -188,3 +191,23 @@ def allowed_choice(
 def wants_parallel(value: Any) -> bool:
     """Return whether an answer may have more than one call: yes unless the client forbids it (TOOL-07)."""
     return bool(or_default(value, True))
+
+
+def with_repair(request: Any, turn: Turn) -> Turn:
+    """Return a turn whose failed call the model is asked for again, if the request wants that (`x_repair_calls`).
+
+    Raises:
+        ApiError: 400 if there are no calls, or with fields that a second ask would make wrong.
+    """
+    if request.x_repair_calls is not True:
+        return turn
+    reason = ""
+    if turn.tool_choice.mode == "none":
+        reason = "needs tools that the model may call"
+    elif turn.sampling.logprobs is not None or turn.return_token_ids:
+        reason = "is not supported with log probabilities or ids of tokens: a repaired call has the tokens of two asks"
+    elif turn.sampling.allowed_token_ids is not None:
+        reason = "is not supported with 'allowed_token_ids', which no grammar can be combined with"
+    if reason:
+        raise unsupported_value("x_repair_calls", True, reason)
+    return msgspec.structs.replace(turn, repair_calls=True)

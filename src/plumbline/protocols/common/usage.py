@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET
+
 from plumbline._generated.common import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
 from plumbline.events import Usage
 
@@ -15,10 +17,12 @@ def add_usage(left: Usage | None, right: Usage) -> Usage:
     if left is None:
         return right
     return Usage(
-        prompt_tokens=right.prompt_tokens,
+        prompt_tokens=right.prompt_tokens + left.repair_prompt_tokens,
         completion_tokens=left.completion_tokens + right.completion_tokens,
         cached_tokens=min(left.cached_tokens, right.cached_tokens),
         reasoning_tokens=left.reasoning_tokens + right.reasoning_tokens,
+        repair_prompt_tokens=left.repair_prompt_tokens + right.repair_prompt_tokens,
+        repaired_calls=left.repaired_calls + right.repaired_calls,
     )
 
 
@@ -45,4 +49,5 @@ def completion_usage(usage: Usage) -> CompletionUsage:
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.cached_tokens),
         completion_tokens_details=CompletionTokensDetails(reasoning_tokens=usage.reasoning_tokens),
+        x_repaired_calls=usage.repaired_calls or UNSET,
     )

@@ -15,6 +15,7 @@ from plumbline.protocols.common.fields import given, or_default, refuse_given
 from plumbline.protocols.common.output_formats import read_format
 from plumbline.protocols.common.sampling.defaults import Defaults
 from plumbline.protocols.common.sealing import Sealer
+from plumbline.protocols.common.tool_choice import with_repair
 from plumbline.protocols.messages.history import read_conversation
 from plumbline.protocols.messages.tools import read_tools
 from plumbline.turn import ChatPrompt, ToolChoice, Turn
@@ -74,7 +75,7 @@ def read_message(
     if prompt.continue_final_message:
         _check_prefill(prompt, output_format is not None)
     top_k = or_default(request.top_k, defaults.top_k)
-    return Turn(
+    turn = Turn(
         prompt=prompt,
         sampling=SamplingParams(
             temperature=or_default(request.temperature, defaults.temperature),
@@ -91,6 +92,7 @@ def read_message(
         shorten_answer=True,
         report_progress=request.stream is True,  # for the counts that a stream begins with
     )
+    return with_repair(request, turn)
 
 
 def read_message_prompt(

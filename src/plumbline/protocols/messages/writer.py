@@ -208,6 +208,7 @@ class MessageWriter:
                 output_tokens=answer.usage.output_tokens,
                 output_tokens_details=answer.usage.output_tokens_details,
                 service_tier=answer.usage.service_tier,
+                x_repaired_calls=answer.usage.x_repaired_calls,
             ),
         )
 
@@ -235,4 +236,5 @@ def _usage(usage: Usage) -> MessageUsage:
         output_tokens=usage.completion_tokens,
         output_tokens_details=MessageOutputDetails(thinking_tokens=usage.reasoning_tokens),
         service_tier="standard",
+        x_repaired_calls=usage.repaired_calls or UNSET,
     )

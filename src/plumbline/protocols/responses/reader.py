@@ -34,6 +34,7 @@ from plumbline.protocols.common.sampling.parameters import (
     read_stop,
 )
 from plumbline.protocols.common.sealing import Sealer
+from plumbline.protocols.common.tool_choice import with_repair
 from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.protocols.responses.client_tools.search import shown_tools
 from plumbline.protocols.responses.input import read_entries, read_messages
@@ -117,7 +118,7 @@ def read_response(
     num_probs = read_num_probs(request)
     wants_logprobs = LOGPROBS in or_default(request.include, []) or num_probs is not None
     prompt, tool_choice, remote = _read_prompt(request, sealer, context, modalities)
-    return Turn(
+    turn = Turn(
         prompt=prompt,
         output_format=read_format(request),
         tool_choice=tool_choice,
@@ -139,6 +140,7 @@ def read_response(
         bad_words=read_bad_words(request.bad_words),
         truncate_prompt=or_default(request.truncation, "disabled") == "auto",
     )
+    return with_repair(request, turn)
 
 
 def read_response_prompt(

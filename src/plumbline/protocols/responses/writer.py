@@ -305,4 +305,5 @@ def response_usage(usage: Usage) -> ResponseUsage:
         output_tokens=usage.completion_tokens,
         output_tokens_details=OutputTokensDetails(reasoning_tokens=usage.reasoning_tokens),
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        x_repaired_calls=usage.repaired_calls or UNSET,
     )

@@ -285,6 +285,8 @@ async def _counted(
                     if index == 0:  # All choices share the prompt.
                         take(event.usage.prompt_tokens)
                         prompt = 0
+                    elif event.usage.repair_prompt_tokens:
+                        take(event.usage.repair_prompt_tokens)
                 elif isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
                     unfinished[index] = unfinished.get(index, 0) + 1
                 yield index, event
