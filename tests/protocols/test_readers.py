@@ -40,6 +40,7 @@ _GUIDED: dict[str, Any] = {
     "prompt_logprobs": 1, "logprob_token_ids": [5], "return_tokens_as_token_ids": True, "use_beam_search": True,
     "length_penalty": 2, "add_special_tokens": False, "add_bos_token": False, "kv_transfer_params": {},
     "mm_processor_kwargs": {}, "lora_path": "a", "return_hidden_states": True, "session_params": {},
+    "logits_processors": ["x"], "custom_logit_processor": "x", "custom_params": {"a": 1},
 }  # fmt: skip
 _CHAIN: dict[str, Any] = {
     "repeat_penalty": 1.2, "repeat_last_n": 5, "typical_p": 0.5, "top_a": 0.5, "tfs": 0.5, "top_n_sigma": 2,

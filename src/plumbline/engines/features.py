@@ -41,6 +41,8 @@ def check_features(sampling: SamplingParams, info: EngineInfo) -> None:
     """
     for name in _used(sampling):
         if name not in info.features:
+            if name == "logits_processors":  # SGLang has another name for it.
+                name = sampling.processors[0].field.partition("[")[0]
             raise RefusedRequestError(
                 f"'{name}' is not supported by the {info.name} engine; leave it out", param=name
             )
@@ -53,6 +55,8 @@ def _used(sampling: SamplingParams) -> Iterator[str]:
         yield "bad_words"
     if sampling.banned_strings:
         yield "banned_strings"
+    if sampling.processors:
+        yield "logits_processors"
     chain = sampling.chain
     if chain is None:
         return

@@ -18,8 +18,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from plumbline.engines.constraints.grammar import Matcher
 from plumbline.engines.filters.chain import ChainSampler
+from plumbline.engines.filters.processors import ProcessorError, RequestProcessors
 from plumbline.engines.port import FinishReason, GenerateRequest, TokenLogprob
 
 __all__ = ["LateMask", "PlacedAdapter", "PlacedImage", "RequestState", "images_within"]
@@ -102,6 +105,7 @@ class RequestState:
         "num_cached_tokens",
         "num_computed_tokens",
         "num_prompt_tokens",
+        "processors",
         "prompt_logprobs",
         "queued_seconds",
         "request",
@@ -124,6 +128,7 @@ class RequestState:
         max_model_len: int,
         matcher: Matcher | None = None,
         images: tuple[PlacedImage, ...] = (),
+        processors: RequestProcessors | None = None,
     ) -> None:
         sampling = request.sampling
         self.request = request
@@ -165,6 +170,7 @@ class RequestState:
         # The matcher belongs to the request and not to its slot, so a preemption does not touch it: only a drawn
         # token advances it.
         self.matcher = matcher
+        self.processors = processors
         self.late_mask: LateMask | None = None
         """The next mask, if it is not computed in a step."""
         self.end_ids = sampling.stop_token_ids | eos_token_ids
@@ -216,7 +222,20 @@ class RequestState:
             self.chain.accept(token_id)
         if self.matcher is not None:
             self._follow(self.matcher, token_id)
+        elif self.error is not None:
+            self.finish_reason = "error"
         return self.finish_reason
+
+    def process(self, logits: Tensor) -> None:
+        """Let the processors of the request change its row of logits; if one fails, the request ends at the draw."""
+        if self.processors is not None and self.error is None:
+            try:
+                row = self.processors.run(self.token_ids, self.num_prompt_tokens, logits)
+            except ProcessorError as error:
+                self.error = str(error)
+            else:
+                if row is not logits:
+                    logits.copy_(row)
 
     def _follow(self, matcher: Matcher, token_id: int) -> None:
         """Advance the grammar by a token; a complete grammar ends the request."""

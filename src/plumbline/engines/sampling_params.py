@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["SAMPLER_ORDER", "Dry", "Mirostat", "SamplerChain", "SamplingParams", "ThinkingBudget"]
+__all__ = [
+    "SAMPLER_ORDER",
+    "Dry",
+    "Mirostat",
+    "ProcessorCall",
+    "SamplerChain",
+    "SamplingParams",
+    "ThinkingBudget",
+]
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +99,16 @@ class SamplerChain(msgspec.Struct, frozen=True, kw_only=True):
     """Runs last. The reader leaves the samplers that cut out of `order`."""
 
 
+class ProcessorCall(msgspec.Struct, frozen=True):
+    """A processor of logits that the operator has registered (`engines.filters.processors`), and its arguments."""
+
+    name: str
+    field: str
+    """The request's field, for errors."""
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How the engine chooses the next token. The server has checked that all values are in range.
 
@@ -125,6 +143,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     These two override `ignore_eos` and `min_tokens` as a grammar does. If they and the grammar leave no token, the
     request ends with an error.
     """
+    processors: tuple[ProcessorCall, ...] = ()
+    """They change the logits in this order, after the penalties and before the mask of `grammar`."""
     max_tokens: int | None = None
     """Tokens to generate at most; None means up to the end of the context window."""
     min_tokens: int = 0

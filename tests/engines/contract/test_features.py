@@ -15,6 +15,7 @@ from plumbline.engines.port import (
     SAMPLER_ORDER,
     Dry,
     Mirostat,
+    ProcessorCall,
     RefusedRequestError,
     SamplerChain,
     ThinkingBudget,
@@ -30,6 +31,7 @@ SAMPLED: dict[str, Any] = {
     "grammar": {"grammar": 'start: "a"'},
     "ignore_eos": {"ignore_eos": True},
     "logit_bias": {"logit_bias": {5: 1.0}},
+    "logits_processors": {"processors": (ProcessorCall("only", "logits_processors", (5,)),)},
     "logprob_token_ids": {"logprobs": 1, "logprob_token_ids": (5,)},
     "logprobs": {"logprobs": 1},
     "min_p": {"min_p": 0.1},
@@ -84,7 +86,9 @@ def test_the_documentation_has_the_table_of_features() -> None:
 def test_a_feature_is_honoured_or_refused_by_name(engine: Harness, feature: str) -> None:
     wanted = engine.request(PROMPTS[0], max_tokens=3, temperature=1.0, seed=1, **SAMPLED[feature])
     if feature in engine.features:
-        assert engine.answers(wanted)[0].reason in ("stop", "length")
+        found = engine.answers(wanted)[0]
+        assert found.reason in ("stop", "length")
+        assert feature != "logits_processors" or found.token_ids == [5] * 3
         return
     with pytest.raises(RefusedRequestError) as refusal:
         engine.answers(wanted)

@@ -66,7 +66,26 @@ for path in (CHAT, COMPLETIONS, RESPONSES):
         "*.logprob_token_ids",
     )
     add(f"adapters: {path}", path, lambda: {"lora_path": ["p" * 4_096] * 128}, "*.lora_path")
-    for name in ("kv_transfer_params", "mm_processor_kwargs", "session_params"):
+    add(
+        f"processors of logits: {path}",
+        path,
+        lambda: {
+            "logits_processors": [
+                {"qualname": "x", "args": [TEXT] * 200, "kwargs": {f"k{n}": [n] * 50 for n in range(1_000)}}
+            ]
+            * 8
+        },
+        "*.logits_processors",
+        "*.args",
+        "*.kwargs",
+    )
+    add(
+        f"pickled processor: {path}",
+        path,
+        lambda: {"custom_logit_processor": '{"callable": "' + "80" * 400_000 + '"}'},
+        "*.custom_logit_processor",
+    )
+    for name in ("kv_transfer_params", "mm_processor_kwargs", "session_params", "custom_params"):
         add(
             f"{name}: {path}",
             path,

@@ -224,6 +224,20 @@ class Harness:
             await asyncio.sleep(0.005)
 
 
+class Only:
+    """A processor of logits that allows one token."""
+
+    def __init__(self, token_id: int) -> None:
+        self._token_id = token_id
+
+    def __call__(self, prompt_ids: Sequence[int], output_ids: Sequence[int], logits: Any) -> Any:
+        """Ban all others."""
+        kept = float(logits[self._token_id])
+        logits.fill_(float("-inf"))
+        logits[self._token_id] = kept
+        return logits
+
+
 @contextmanager
 def started(kind: EngineKind, folder: Path) -> Iterator[Harness]:
     """Load and start an engine; stop it at the end."""
@@ -238,6 +252,8 @@ def started(kind: EngineKind, folder: Path) -> Iterator[Harness]:
         "max_num_seqs": NUM_PLACES,
         "max_num_waiting": NUM_WAITING,
     }
+    if kind.settings.get("engine") != "vllm":
+        settings["logits_processors"] = (("only", f"{__name__}:Only"),)
     served = load(Settings(**(settings | kind.settings)))
     adapter = pocket_adapter(folder) if kind.adapter else None
     harness = Harness(kind, served, loop, adapter)

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from plumbline.engines.constraints.grammar import Matcher
+from plumbline.engines.filters.processors import RequestProcessors
 from plumbline.engines.native.config import EngineConfig
 from plumbline.engines.native.runner import Drawn, Runner
 from plumbline.engines.native.scheduling.pace import Pace
@@ -78,9 +79,10 @@ class EngineCore(RequestCore):
         request: GenerateRequest,
         matcher: Matcher | None = None,
         images: tuple[PlacedImage, ...] = (),
+        processors: RequestProcessors | None = None,
     ) -> None:
         """Take a request that has been checked; its adapter must be in `adapters`."""
-        super().add(request, matcher, images)
+        super().add(request, matcher, images, processors)
         if request.adapter is not None:
             self._states[request.request_id].adapter = self.adapters[request.adapter]
 

@@ -1,7 +1,7 @@
 """Draw one token per row of logits, with logprobs.
 
-The order is that of `SamplingParams`: bias and bans, penalties, grammar mask, temperature, top_k, top_p, min_p, one
-draw. The kernels do the arithmetic; this module decides which rows need which operation. A row without bias,
+The order is that of `SamplingParams`: bias and bans, penalties, processors, grammar mask, temperature, top_k, top_p,
+min_p, one draw. The kernels do the arithmetic; this module decides which rows need which operation. A row without bias,
 penalties, bans, grammar or logprobs costs nothing beyond the draw. Rows with a sampler chain are filtered one by one
 (`engines.filters.chain`) and drawn apart from the others.
 """
@@ -83,6 +83,8 @@ class Sampler:
         self._filters: dict[int, _RowFilter] = {}
         self._chains: set[int] = set()
         """Slots of requests with a sampler chain."""
+        self._processed: set[int] = set()
+        """Slots of requests with processors of logits."""
         self._bound: set[int] = set()
         """Slots of requests for which the host must know a token before the next one is drawn."""
 
@@ -98,7 +100,9 @@ class Sampler:
             self._chains.add(state.slot)
         penalised = state.chain is None and _penalised(sampling)
         watched = state.chain is not None or state.matcher is not None or sampling.logprobs is not None
-        if penalised or watched:
+        if state.processors is not None:
+            self._processed.add(state.slot)
+        if penalised or watched or state.processors is not None:
             self._bound.add(state.slot)
         # With a grammar, its mask delays the stop: only the grammar knows whether another token is allowed.
         delays_stop = bool(sampling.min_tokens and state.stop_ids and state.matcher is None)
@@ -118,6 +122,7 @@ class Sampler:
         """Drop the filters of this slot."""
         self._filters.pop(slot, None)
         self._chains.discard(slot)
+        self._processed.discard(slot)
         self._bound.discard(slot)
 
     def draw(
@@ -180,6 +185,9 @@ class Sampler:
         between: Sequence[Sequence[int]] = [()] * len(states) if ahead is None else ahead
         if self._filters:
             self._filter(logits, states, between)
+        if self._processed:
+            for row, state in enumerate(states):
+                state.process(logits[row])
         if masks is not None:
             self._forbid(logits, masks)
         temperature = arrays.temperature[slots]

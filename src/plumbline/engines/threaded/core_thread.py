@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from plumbline.engines.constraints.grammar import Matcher
+from plumbline.engines.filters.processors import RequestProcessors
 from plumbline.engines.port import GenerateRequest
 from plumbline.engines.request import PlacedImage
 from plumbline.engines.threaded.request_core import Output, RequestCore
@@ -36,6 +37,7 @@ class Submission(NamedTuple):
     request: GenerateRequest
     matcher: Matcher | None
     images: tuple[PlacedImage, ...]
+    processors: RequestProcessors | None
 
 
 class Reading(NamedTuple):
@@ -175,7 +177,7 @@ class CoreThread:
             wait = False
             match message:
                 case Submission():
-                    core.add(message.request, message.matcher, message.images)
+                    core.add(*message)
                     if self.busy_since is None:
                         self.busy_since = time.monotonic()
                 case Reading(request_id, keeps_up):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from plumbline.engines.constraints.bans import BanMatcher, TokenTexts
 from plumbline.engines.constraints.grammar import GrammarCompiler, Matcher
 from plumbline.engines.constraints.thinking_budget import ThinkingBudgetMatcher
 from plumbline.engines.features import CHAIN_FEATURES
+from plumbline.engines.filters.processors import ProcessorFactory, RequestProcessors, make_processors
 from plumbline.engines.port import (
     EngineClosedError,
     EngineFullError,
@@ -45,6 +46,7 @@ FEATURES = frozenset(
         "frequency_penalty",
         "ignore_eos",
         "logit_bias",
+        "logits_processors",
         "logprob_token_ids",
         "logprobs",
         "min_p",
@@ -103,6 +105,8 @@ class ThreadedEngine:
             adapters=adapters,
         )
         self._info = self.admission.info
+        self.processors: Mapping[str, ProcessorFactory] = {}
+        """The processors of logits that requests may name."""
         self._texts: TokenTexts | None = None
         """Made when the first request bans a text."""
         self._streams: dict[str, asyncio.Queue[TokenChunk]] = {}
@@ -144,6 +148,7 @@ class ThreadedEngine:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk, None]:
         """Continue a sequence; see `plumbline.engines.port.Engine.generate`."""
         check_request(request, self._info)
+        processors = make_processors(request.sampling.processors, self.processors)
         grammar, budget = request.sampling.grammar, request.sampling.thinking_budget
         matcher = None if grammar is None else await self.admission.compile(grammar, request.client)
         if budget is not None:
@@ -153,7 +158,7 @@ class ThreadedEngine:
         stream = self._enter(request)
         started = finished = False
         try:
-            await self._submit(request, matcher)
+            await self._submit(request, matcher, processors)
             while not finished:
                 chunk = await (stream.get() if started else self._first(stream, request))
                 if not started:
@@ -262,14 +267,16 @@ class ThreadedEngine:
         self._streams[request.request_id] = stream
         return stream
 
-    async def _submit(self, request: GenerateRequest, matcher: Matcher | None) -> None:
+    async def _submit(
+        self, request: GenerateRequest, matcher: Matcher | None, processors: RequestProcessors | None
+    ) -> None:
         """Hand a request to the thread once its files are read, unless it has ended before."""
         # Encoding a file runs native code, too.
         self.admission.mark(request.request_id, request.media is not None)
         images = await self._readings.read(request)
         self.admission.mark(request.request_id, False)
         if images is not None and request.request_id in self._streams:
-            self._keeper.put(Submission(request, matcher, images))
+            self._keeper.put(Submission(request, matcher, images, processors))
 
     @property
     def has_hanging_thread(self) -> bool:

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 
 from plumbline.engines.constraints.grammar import Matcher
+from plumbline.engines.filters.processors import RequestProcessors
 from plumbline.engines.port import EngineStats, GenerateRequest, TokenChunk, TokenLogprob
 from plumbline.engines.request import PlacedImage, RequestState
 from plumbline.engines.sampling.late_masks import LateMasks
@@ -62,8 +63,9 @@ class RequestCore(ABC):
         request: GenerateRequest,
         matcher: Matcher | None = None,
         images: tuple[PlacedImage, ...] = (),
+        processors: RequestProcessors | None = None,
     ) -> None:
-        """Take a request that has been checked, with the matcher of its grammar and its images if it has any."""
+        """Take a request that has been checked, with the matcher of its grammar, its images and its processors."""
         self._arrivals += 1
         state = RequestState(
             request,
@@ -72,6 +74,7 @@ class RequestCore(ABC):
             max_model_len=self._max_model_len,
             matcher=matcher,
             images=images,
+            processors=processors,
         )
         self._states[request.request_id] = state
         self.queues.add(state)
@@ -231,7 +234,8 @@ def _drawn_chunk(state: RequestState, token: int, logprob: TokenLogprob | None) 
         token_ids = (token,)
         logprobs = None if logprob is None else (logprob,)
     if state.finish_reason == "error":
-        return TokenChunk(finish_reason="error", error=state.error, refused=True)
+        refused = state.processors is None or not state.processors.failed
+        return TokenChunk(finish_reason="error", error=state.error, refused=refused)
     if not first:
         return TokenChunk(token_ids=token_ids, logprobs=logprobs, finish_reason=state.finish_reason)
     return TokenChunk(

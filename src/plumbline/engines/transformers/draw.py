@@ -45,6 +45,7 @@ def draw(state: RequestState, raw: Tensor) -> int:
             row(sampling.frequency_penalty),
             row(sampling.presence_penalty),
         )
+    state.process(logits[0])
     if state.matcher is not None:
         bitmask = np.zeros((1, num_words(logits.shape[1])), dtype=np.int32)
         fill_mask(state, bitmask[0])

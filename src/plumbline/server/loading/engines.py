@@ -15,9 +15,11 @@ import torch
 from plumbline.end_tokens import folder_ends
 from plumbline.engines.admission import Admission
 from plumbline.engines.constraints.grammar import LarkCompiler, Vocabulary
+from plumbline.engines.filters.processors import load_processors
 from plumbline.engines.native.models import UnsupportedModelError
 from plumbline.engines.native.models.description import Experts
 from plumbline.engines.port import Engine, EngineInfo
+from plumbline.engines.threaded.engine import ThreadedEngine
 from plumbline.server.loading.adapter_ranks import vllm_rank
 from plumbline.server.loading.native.engine import build_native
 from plumbline.server.loading.native.memory import NUM_BATCHED_TOKENS, cache_bytes
@@ -191,6 +193,13 @@ def build_engine(
     """
     engine = _built(choice, settings, name, tokenizer, folder, gguf)
     engine.admission.max_queue_seconds = settings.max_queue_seconds
+    if isinstance(engine, ThreadedEngine):
+        try:
+            engine.processors = load_processors(settings.logits_processors)
+        except ValueError as error:
+            raise OptionError("--logits-processor", str(error)) from error
+        if engine.processors:
+            _log.info("requests may name the logits processors %s", ", ".join(sorted(engine.processors)))
     return engine
 
 

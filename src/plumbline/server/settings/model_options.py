@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from plumbline.server.settings.kinds import Amount, AtLeastOne, Count, Texts
 from plumbline.server.settings.options import Describe
-from plumbline.server.settings.values import read_loras, read_models
+from plumbline.server.settings.values import read_loras, read_models, read_processors
 
 __all__ = ["ModelOptions"]
 
@@ -241,6 +241,18 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = True
 
+    logits_processors: Annotated[
+        tuple[tuple[str, str], ...],
+        Describe(
+            "processors of logits",
+            "let requests name a Python class that changes logits before each draw; repeatable. Packages register "
+            "theirs as entry points of the group plumbline.logits_processors",
+            "NAME=MODULE:CLASS",
+            name="logits_processor",
+            engines=("plumbline", "llama_cpp", "transformers"),
+            parse=read_processors,
+        ),
+    ] = ()
     loras: Annotated[
         tuple[tuple[str, str], ...],
         _adapters(

@@ -146,6 +146,24 @@ def read_loras(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(found.items())
 
 
+def read_processors(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Read the `NAME=MODULE:CLASS` texts of `--logits-processor`.
+
+    Raises:
+        OptionError: one has no name or no class, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, place = text.partition("=")
+        module, _, attribute = place.partition(":")
+        if not name or not module or not attribute or name in found:
+            raise OptionError(
+                "--logits-processor", f"must be NAME=MODULE:CLASS with a name of its own, got {text!r}"
+            )
+        found[name] = place
+    return tuple(found.items())
+
+
 def read_models(given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Read the `[NAME=]PATH_OR_HUB_ID` texts of `--model`; a model without a name has an empty one.
 

@@ -21,7 +21,6 @@ _LLAMA_CPP = {"n_cmpl": "'n'", "return_tokens": "'return_token_ids'"}
 _FOREIGN = {
     "banned_tokens": "'logit_bias' with -100",
     "cfg_scale": "",
-    "custom_logit_processor": "",
     "grammar_string": "'grammar'",
     "lora": "the adapter as the 'model'",
     "max_temp": "'dynatemp_range'",
@@ -37,7 +36,7 @@ _FOREIGN = {
     "t_max_predict_ms": "",
     "temperature_last": "'samplers'",
     "token_healing": "",
-    "vllm_xargs": "",
+    "vllm_xargs": "'logits_processors'",
 }
 """Fields of other servers that change an answer, and what does the same here; empty where nothing does."""
 _PLACES = {

@@ -13,6 +13,7 @@ from plumbline.engines.port import SamplingParams
 from plumbline.protocols.common.fields import given, or_default
 from plumbline.protocols.common.sampling.chain import read_chain
 from plumbline.protocols.common.sampling.defaults import Defaults
+from plumbline.protocols.common.sampling.processors import read_processors
 from plumbline.wire.errors import invalid_request, invalid_value, unsupported_value
 
 __all__ = [
@@ -86,6 +87,7 @@ def read_sampling(
         chain=read_chain(request, defaults.samplers, repetition),
         logit_bias=_read_bias(or_default(request.logit_bias, {}), defaults.vocab_size),
         allowed_token_ids=None if allowed is None else frozenset(allowed),
+        processors=read_processors(request),
         banned_strings=tuple(or_default(request.banned_strings, ())),
         max_tokens=max_tokens,
         min_tokens=min_tokens,
