@@ -182,6 +182,8 @@ class Finish(_Event, frozen=True):
     """The stop token id or stop string that ended it, if one did."""
     undeclared_tools: tuple[str, ...] = ()
     """Names of tools that the model called and the request does not have. The calls are text (TOOL-02)."""
+    hidden_state: tuple[float, ...] = ()
+    """The state that the last token was drawn from, if the turn asks for it."""
     is_unasked: bool = False
     """Whether no answer was asked for (WS-11), so that there is no empty one either."""
 

@@ -55,6 +55,8 @@ def _used(sampling: SamplingParams) -> Iterator[str]:
         yield "bad_words"
     if sampling.banned_strings:
         yield "banned_strings"
+    if sampling.hidden_state:
+        yield "return_hidden_states"
     if sampling.processors:
         yield "logits_processors"
     chain = sampling.chain

@@ -125,6 +125,8 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
     """How long the request waited before its prompt was begun; set on the first chunk by engines that know it."""
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     """On the first chunk, if asked for; the first entry is None."""
+    hidden_state: tuple[float, ...] = ()
+    """On the last chunk, if asked for."""
     error: str | None = None
     """For `finish_reason="error"`: what went wrong, in words that can be shown to a client."""
     died: bool = False

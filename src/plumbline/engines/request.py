@@ -95,6 +95,7 @@ class RequestState:
         "end_ids",
         "error",
         "finish_reason",
+        "hidden_state",
         "ignored_ids",
         "images",
         "late_mask",
@@ -181,6 +182,8 @@ class RequestState:
         self.prompt_logprobs: list[TokenLogprob | None] | None = (
             None if sampling.prompt_logprobs is None else [None]
         )
+        self.hidden_state: Tensor | None = None
+        """fp32 [width], of the last draw, if the request asks for it."""
         self.started = False
         self.finish_reason: FinishReason | None = None
         self.error: str | None = None

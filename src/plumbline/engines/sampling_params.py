@@ -164,5 +164,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """None: no logprobs. k >= 0: the drawn token's logprob and the k most likely alternatives at each position."""
     logprob_token_ids: tuple[int, ...] = ()
     """Further alternatives of each entry, whatever their rank, and the drawn token. Needs `logprobs`."""
+    hidden_state: bool = False
+    """Return the last layer's state, after its norm, from which the last token was drawn."""
     prompt_logprobs: int | None = None
     """As `logprobs`, for the prompt's own tokens (the first token has no logprob)."""

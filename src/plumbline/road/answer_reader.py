@@ -79,6 +79,7 @@ class AnswerReader:
         self._end_token_ids = sampling.stop_token_ids | eos_token_ids
         self._last_token: int | None = None
         self._cached_tokens = 0
+        self._hidden_state: tuple[float, ...] = ()
         self._reason: FinishReason = "length" if sampling.max_tokens == 0 else "stop"
         self._output: tuple[list[int], list[str]] | None = None
         """The tokens and the text so far, if they are kept."""
@@ -134,6 +135,8 @@ class AnswerReader:
             self._last_token = token_ids[-1]
             if self._output is not None:
                 self._output[0].extend(token_ids)
+        if chunk.hidden_state:
+            self._hidden_state = chunk.hidden_state
         if reason is not None:
             self._reason = "length" if reason == "length" else "stop"
         num_tokens = self._assembler.num_tokens
@@ -185,7 +188,7 @@ class AnswerReader:
             cached_tokens=self._cached_tokens,
             reasoning_tokens=parser.num_reasoning_tokens(assembler.token_ends or ()),
         )
-        return Finish(reason, usage, match, tuple(parser.undeclared))
+        return Finish(reason, usage, match, tuple(parser.undeclared), self._hidden_state)
 
     def _parsed(self, delta: TextDelta) -> Sequence[OutputEvent]:
         if self._output is not None:

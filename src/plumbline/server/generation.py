@@ -258,7 +258,7 @@ class Generation:
         form: StreamForm = CHUNKS,
     ) -> Reply:
         """Stream an answer: await its first event, then send frames and comments until the client leaves."""
-        primed = await api_errors(until_disconnect(call, prime(events, self.settings.keep_alive_interval)))
+        primed = await api_errors(until_disconnect(call, prime(events, self.replies.interval(form))))
         close_with_request(primed.aclose)
         return self.replies.stream(call, frames(primed), headers, form)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 
+from plumbline._generated.chat import CreateChatCompletionRequest
+from plumbline._generated.completions import CreateCompletionRequest
+from plumbline.protocols.common.fields import or_default
 from plumbline.server.failures import FAILURES, as_api_error
 from plumbline.server.frames import Frames
 from plumbline.server.observe.metrics import Metrics
@@ -34,6 +37,14 @@ class StreamForm:
     """Comes last, also after a failure."""
     keep_alive: bytes = comment()
     """Shows that a silent stream lives."""
+    interval: float | None = None
+    """Seconds of silence before it; 0 sends none, None leaves it to the server."""
+
+    @classmethod
+    def of_chunks(cls, request: CreateChatCompletionRequest | CreateCompletionRequest) -> StreamForm:
+        """Return the form of a stream of chunks, with the interval that the request wants."""
+        interval = or_default(request.sse_ping_interval, None)
+        return CHUNKS if interval is None else replace(CHUNKS, interval=max(interval, 0))
 
 
 CHUNKS = StreamForm(lambda error, _: frame(envelope(error)))
@@ -63,9 +74,13 @@ class Replies:
         self, frames: Frames, headers: Mapping[str, str] | None = None, form: StreamForm = CHUNKS
     ) -> EventReply:
         """Send frames that have an end of their own, and keep-alives, until the client leaves."""
-        events = KeepAlive(frames, self._interval, form.keep_alive)
+        events = KeepAlive(frames, self.interval(form), form.keep_alive)
         close_with_request(events.aclose)
         return EventReply(events, headers or {})
+
+    def interval(self, form: StreamForm) -> float:
+        """Return after how many seconds of silence a stream gets a keep-alive; 0 for none."""
+        return self._interval if form.interval is None else form.interval
 
     async def _with_end(self, frames: Frames, call: Call, form: StreamForm) -> Frames:
         """Send frames, then the end; a failure becomes one event before it (ERR-12)."""

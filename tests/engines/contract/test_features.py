@@ -39,6 +39,7 @@ SAMPLED: dict[str, Any] = {
     "presence_penalty": {"presence_penalty": 0.5},
     "prompt_logprobs": {"prompt_logprobs": 1},
     "repetition_penalty": {"repetition_penalty": 1.1},
+    "return_hidden_states": {"hidden_state": True},
     "stop_token_ids": {"stop_token_ids": frozenset({5})},
     "thinking_budget": {"thinking_budget": ThinkingBudget(max_tokens=3, begin=((5,),), end=(6,))},
     "top_k": {"top_k": 5},

@@ -20,7 +20,7 @@ _GRAMMARS = frozenset({"grammar", "banned_strings"})
 
 DECLARED: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "plumbline": THREADED | _GRAMMARS,
+        "plumbline": THREADED | _GRAMMARS | {"return_hidden_states"},
         "vllm": VLLM | _GRAMMARS,
         "llama_cpp": THREADED | _GRAMMARS,
         "transformers": THREADED | _GRAMMARS,

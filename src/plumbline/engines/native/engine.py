@@ -45,7 +45,7 @@ class NativeEngine(ThreadedEngine):
             vocab_size=runner.vocab_size,
             max_model_len=config.max_model_len,
             eos_token_ids=eos_token_ids,
-            features=FEATURES if adapters is None else FEATURES | {"adapters"},
+            features=FEATURES | {"return_hidden_states"} | ({"adapters"} if adapters is not None else set()),
             modalities={} if images is None else images.modalities,
             num_blocks=config.num_blocks,
             block_size=config.block_size,

@@ -7,6 +7,7 @@ computed. A runner owns the weights, the KV cache and the sampler's device state
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -130,6 +131,8 @@ class ModelRunner:
         self.graphs: StepGraphs | None = None
         self._allocate()
         self._sampler = Sampler(model.description.vocab_size, device, model.library)
+        self._shown: set[int] = set()
+        """Slots of requests that want the hidden state of their last token."""
         self._computed: Tensor | None = None
         """What `forward` leaves to `sample`: logits after a graph, else hidden states."""
         self._has_logits = False
@@ -185,7 +188,7 @@ class ModelRunner:
         """See `Runner.renewed`."""
         other = copy.copy(self)
         other._sampler = Sampler(self.vocab_size, self._device, self._model.library)
-        other._computed = None
+        other._computed, other._shown = None, set()
         if new_cache:
             other._allocate()
         return other
@@ -193,10 +196,13 @@ class ModelRunner:
     def admit(self, state: RequestState) -> None:
         """Prepare the sampler for a request."""
         self._sampler.admit(state)
+        if state.sampling.hidden_state:
+            self._shown.add(state.slot)
 
     def release(self, slot: int) -> None:
         """Drop the sampler's state of a slot."""
         self._sampler.release(slot)
+        self._shown.discard(slot)
 
     @torch.inference_mode()
     def decode(self, rows: int, threads: int) -> None:
@@ -225,7 +231,11 @@ class ModelRunner:
 
     def can_launch(self, inputs: StepInputs) -> bool:
         """See `Runner.can_launch`."""
-        return self.graphs is not None and self.graphs.takes(inputs) and self._sampler.is_free
+        return self._takes_graph(inputs) and self._sampler.is_free
+
+    def _takes_graph(self, inputs: StepInputs) -> bool:
+        """Whether a step runs as a graph, which leaves logits and no hidden states."""
+        return self.graphs is not None and not self._shown and self.graphs.takes(inputs)
 
     @torch.inference_mode()
     def launch(self, inputs: StepInputs, slots: Slots) -> TokensInFlight:
@@ -241,7 +251,7 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> None:
         """Compute hidden states [num_selected, hidden] or logits, and write K and V into the cache."""
-        self._has_logits = self.graphs is not None and self.graphs.takes(inputs)
+        self._has_logits = self._takes_graph(inputs)
         if self.graphs is not None and self._has_logits:
             self._computed = self.graphs.run(inputs)
         else:
@@ -262,7 +272,10 @@ class ModelRunner:
             logits = computed
         else:
             all_rows_draw = len(inputs.draw_states) == computed.shape[0]
-            logits = self._model.compute_logits(computed if all_rows_draw else computed[inputs.draw_rows])
+            drawing = computed if all_rows_draw else computed[inputs.draw_rows]
+            logits = self._model.compute_logits(drawing)
+            if self._shown:
+                _keep_hidden(drawing, inputs.draw_states)
         token_ids, logprobs = self._sampler.draw(
             logits, inputs.draw_states, inputs.draw_slots, slots, masks, inputs.draw_proposed
         )
@@ -281,6 +294,13 @@ class ModelRunner:
             logprobs = torch.log_softmax(logits, dim=-1)
             entries += logprob_rows(logprobs, chosen.to(logits.device), tops, ranks=True)
         return state, position + 1, entries
+
+
+def _keep_hidden(rows: Tensor, states: Sequence[RequestState]) -> None:
+    """Give requests that ask for it a copy of the state that they draw from: steps overwrite their results."""
+    for row, state in zip(rows, states, strict=True):
+        if state.sampling.hidden_state:
+            state.hidden_state = row.to(torch.float32, copy=True)
 
 
 class NullRunner:

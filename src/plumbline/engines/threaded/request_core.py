@@ -236,12 +236,21 @@ def _drawn_chunk(state: RequestState, token: int, logprob: TokenLogprob | None) 
     if state.finish_reason == "error":
         refused = state.processors is None or not state.processors.failed
         return TokenChunk(finish_reason="error", error=state.error, refused=refused)
+    hidden: tuple[float, ...] = ()
+    if state.hidden_state is not None and state.finish_reason is not None:
+        hidden = tuple(state.hidden_state.tolist())
     if not first:
-        return TokenChunk(token_ids=token_ids, logprobs=logprobs, finish_reason=state.finish_reason)
+        return TokenChunk(
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=state.finish_reason,
+            hidden_state=hidden,
+        )
     return TokenChunk(
         token_ids=token_ids,
         logprobs=logprobs,
         finish_reason=state.finish_reason,
+        hidden_state=hidden,
         num_cached_tokens=state.num_cached_tokens,
         queued_seconds=state.queued_seconds,
         prompt_logprobs=None if state.prompt_logprobs is None else tuple(state.prompt_logprobs),

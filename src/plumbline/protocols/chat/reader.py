@@ -145,6 +145,7 @@ def read_chat(
             max_tokens=max_tokens,
             max_tokens_param=limit_param,
             logprobs=top_logprobs if wants_logprobs else None,
+            choices=or_default(request.n, 1),
         ),
         thinking_budget=budget,
         stop=read_stop(request.stop),

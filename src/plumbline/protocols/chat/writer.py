@@ -88,6 +88,7 @@ class _Choice:
     finish: FinishReason | Literal["function_call"] | None = None
     stop_match: int | str | None = None
     undeclared: tuple[str, ...] = ()
+    hidden_states: tuple[float, ...] = ()
     token_ids: list[int] = field(default_factory=list)
     num_sent_ids: int = 0
     """How many of `token_ids` the chunks so far carry."""
@@ -219,8 +220,13 @@ class ChatWriter:
                 choice.stop_match = event.stop_match
                 choice.undeclared = event.undeclared_tools
                 self._usage = add_usage(self._usage, event.usage)
+                choice.hidden_states = event.hidden_state
                 # CS-03: the reason comes with an empty delta, which is the last of the choice.
-                return [self._chunk(index, ChatCompletionStreamResponseDelta(), finish=event)]
+                deltas = [ChatCompletionStreamResponseDelta(hidden_states=list(event.hidden_state))]
+                return [
+                    *(self._chunk(index, delta) for delta in deltas if event.hidden_state),
+                    self._chunk(index, ChatCompletionStreamResponseDelta(), finish=event),
+                ]
             case _:
                 return []  # Chunks have no ends of calls, and only Responses have tools of remote servers.
 
@@ -269,6 +275,7 @@ class ChatWriter:
             token_ids=choice.token_ids if self._returns_ids else None,
             matched_stop=choice.stop_match,
             undeclared_tools=list(choice.undeclared) or UNSET,
+            hidden_states=list(choice.hidden_states) or UNSET,
         )
 
     def _legacy_delta(

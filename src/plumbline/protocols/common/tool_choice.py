@@ -206,6 +206,8 @@ def with_repair(request: Any, turn: Turn) -> Turn:
         reason = "needs tools that the model may call"
     elif turn.sampling.logprobs is not None or turn.return_token_ids:
         reason = "is not supported with log probabilities or ids of tokens: a repaired call has the tokens of two asks"
+    elif turn.sampling.hidden_state:
+        reason = "is not supported with 'return_hidden_states': the states of a repaired call are those of two asks"
     elif turn.sampling.allowed_token_ids is not None:
         reason = "is not supported with 'allowed_token_ids', which no grammar can be combined with"
     if reason:

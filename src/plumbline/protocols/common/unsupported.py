@@ -12,7 +12,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "kv_transfer_params": "is not supported: this server does not run disaggregated",
     "mm_processor_kwargs": "is not supported: processors of images run with the model's settings",
     "lora_path": "is not supported: name the adapter as the 'model'",
-    "return_hidden_states": "is not supported by this server",
-    "session_params": "is not supported: this server has no sessions",
+    "session_params": "is not supported: send the conversation again, whose tokens are cached, or "
+    "'previous_response_id' of Responses",
 }
 """By the name of a field: the end of the error message."""

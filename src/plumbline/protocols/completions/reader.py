@@ -77,7 +77,12 @@ def read_completion(request: CreateCompletionRequest, defaults: Defaults) -> Com
     # The best choices are those with the highest mean logprob, so candidates need logprobs.
     wanted = logprobs if logprobs is not None or best_of == num_choices else 0
     sampling = read_sampling(
-        request, defaults, max_tokens=max_tokens, max_tokens_param="max_tokens", logprobs=wanted
+        request,
+        defaults,
+        max_tokens=max_tokens,
+        max_tokens_param="max_tokens",
+        logprobs=wanted,
+        choices=best_of * count_prompts(request),
     )
     output_format = read_format(request)
     prompts = _read_prompts(

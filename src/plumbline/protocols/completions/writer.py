@@ -170,6 +170,7 @@ class CompletionWriter:
             token_ids=choice.token_ids if self._returns_ids else None,
             prompt_token_ids=facts.token_ids,
             prompt_logprobs=facts.logprobs,
+            hidden_states=list(choice.finish.hidden_state) or UNSET,
             matched_stop=match_,
         )
 
@@ -211,6 +212,7 @@ class CompletionWriter:
             logprobs=logprobs,
             stop_reason=stop_reason,
             matched_stop=stop_reason,
+            hidden_states=UNSET if finish is None else list(finish.hidden_state) or UNSET,
         )
         known = self._choices[index]
         known.num_chunks += 1

@@ -39,6 +39,7 @@ from plumbline.protocols.common.unsupported import UNSUPPORTED
 from plumbline.protocols.responses.client_tools.search import shown_tools
 from plumbline.protocols.responses.input import read_entries, read_messages
 from plumbline.protocols.responses.mcp.history import read_past
+from plumbline.protocols.responses.raw_messages import check_raw_messages
 from plumbline.protocols.responses.tools import read_remote, read_tools
 from plumbline.remote_tools import RemoteTools, offered_tools
 from plumbline.turn import ChatPrompt, ToolChoice, Turn, with_remote_tools
@@ -139,7 +140,9 @@ def read_response(
         cache_salt=read_cache_salt(request),
         bad_words=read_bad_words(request.bad_words),
         truncate_prompt=or_default(request.truncation, "disabled") == "auto",
+        return_token_ids=request.enable_response_messages is True,
     )
+    check_raw_messages(request, turn)
     return with_repair(request, turn)
 
 

@@ -29,6 +29,7 @@ from plumbline.events import (
     RemoteCallEnd,
     RemoteCallStart,
     TextDelta,
+    TokenIds,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
@@ -54,6 +55,7 @@ from plumbline.protocols.responses.items import (
     TextItem,
 )
 from plumbline.protocols.responses.mcp.calls import ApprovalItem, ListItem, RemoteCallItem
+from plumbline.protocols.responses.raw_messages import RawMessages
 from plumbline.protocols.responses.stream_events import ITEM_EVENTS, RESPONSE_EVENTS, failure_code
 from plumbline.wire.errors import ApiError
 
@@ -66,17 +68,26 @@ CANCELLED = ApiError(400, "The response was cancelled.", code="response_cancelle
 class ResponsesWriter:
     """Write one answer. Every method returns the wire events that it caused, in order."""
 
-    def __init__(self, response: Response, identity: Identity, *, logprobs: bool = False) -> None:
+    def __init__(
+        self,
+        response: Response,
+        identity: Identity,
+        *,
+        logprobs: bool = False,
+        raw: RawMessages | None = None,
+    ) -> None:
         """Begin an answer.
 
         Args:
             response: the response as it starts (`initial_response`); the writer completes it.
             identity: names the items.
             logprobs: whether the client asked for logprobs.
+            raw: takes the tokens, if the client asked for them.
         """
         self._response = response
         self._identity = identity
         self._wants_logprobs = logprobs
+        self._raw = raw
         self._client_names = client_names(response.tools)
         self._reasoning_kind = _reasoning_kind(response)
         self._state: State = "new"
@@ -112,6 +123,8 @@ class ResponsesWriter:
                 compaction.append(event.encrypted_content)
                 self._add_item(compaction)
                 self._finish_item("completed")
+            case TokenIds() if self._raw is not None:
+                self._raw.add(event.token_ids)
             case TextDelta():
                 text = self._open_item(TextItem)
                 text.append(event.text, event.logprobs if self._wants_logprobs else ())  # LP-06
@@ -186,6 +199,8 @@ class ResponsesWriter:
             # An answer without a single character still is a message, an empty one.
             self._open_item(TextItem)
         response.usage = response_usage(finish.usage)
+        if self._raw is not None:
+            self._raw.finish(response)
         response.undeclared_tools = list(finish.undeclared_tools) or UNSET
         if finish.reason == "length":  # R-05, R-06, RS-15
             self._finish_item("incomplete")

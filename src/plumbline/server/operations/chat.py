@@ -14,6 +14,7 @@ from plumbline.server.failures import store_errors
 from plumbline.server.frames import chunk_frames
 from plumbline.server.operations.base import ModelOperations, required
 from plumbline.server.operations.defaults import truncatable, with_defaults
+from plumbline.server.replies import StreamForm
 from plumbline.store.records import ChatRecord
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
@@ -68,6 +69,7 @@ class ChatOperations(ModelOperations):
                     lambda: self._store(request, call, writer.answer()),
                     compact=self._settings.compact_stream,
                 ),
+                form=StreamForm.of_chunks(request),
             )
         await self.generation.consume(call, events, writer.event)
         answer = writer.answer()

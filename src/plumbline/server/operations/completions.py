@@ -14,6 +14,7 @@ from plumbline.server.failures import api_errors
 from plumbline.server.frames import chunk_frames
 from plumbline.server.operations.base import ModelOperations
 from plumbline.server.operations.defaults import with_defaults
+from plumbline.server.replies import StreamForm
 from plumbline.server.streams import until_disconnect
 from plumbline.text.echo import echoed
 from plumbline.wire.call import Call
@@ -57,6 +58,7 @@ class CompletionOperations(ModelOperations):
                 lambda primed: chunk_frames(
                     writer, primed, wants_obfuscation(request), compact=self._settings.compact_stream
                 ),
+                form=StreamForm.of_chunks(request),
             )
         writer.start()
         await self.generation.consume(call, events, writer.event)

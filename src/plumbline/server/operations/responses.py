@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from plumbline.protocols.responses.event_log import EventLog
 from plumbline.protocols.responses.identity import Fresh
 from plumbline.protocols.responses.initial_response import initial_response
 from plumbline.protocols.responses.input import read_input
+from plumbline.protocols.responses.raw_messages import RawMessages
 from plumbline.protocols.responses.reader import (
     Context,
     Continuing,
@@ -174,13 +175,14 @@ class ResponseOperations(ModelOperations):
             self._runs.check_room()
         wants_logprobs = turn.sampling.logprobs is not None
         keeper = await self._keeper(request, call, context, wants_logprobs)
+        prompt: Sequence[int] | None = None
         if triggered:
             answer = _alone(*await self._compact(request, context, turn.prompt, call))
         elif not generate:
             (prepared,) = await self.generation.prepare(call, request, [turn], "input")
             answer = _nothing(Usage(len(prepared.prompt_token_ids), 0))
         else:
-            turn, answer = await self._answer(request, call, context, turn)
+            turn, answer, prompt = await self._answer(request, call, context, turn)
         seals = "reasoning.encrypted_content" in or_default(request.include, [])
         identity = Fresh(self._sealer_of(call) if seals else None)
         response = initial_response(
@@ -190,7 +192,10 @@ class ResponseOperations(ModelOperations):
             store=keeper is not None,
             conversation=conversation_id(request),
         )
-        writer = ResponsesWriter(response, identity, logprobs=wants_logprobs)
+        raw = None
+        if prompt is not None and request.enable_response_messages is True:
+            raw = RawMessages(prompt, self.generation.road.tokenizer.decode)
+        writer = ResponsesWriter(response, identity, logprobs=wants_logprobs, raw=raw)
         return _Begun(writer, identity, answer, keeper)
 
     def _completed(self, request: CreateResponse) -> tuple[CreateResponse, bool]:
@@ -203,13 +208,18 @@ class ResponseOperations(ModelOperations):
 
     async def _answer(
         self, request: CreateResponse, call: Call, context: Context | None, turn: Turn
-    ) -> tuple[Turn, AsyncGenerator[AnswerEvent, None]]:
-        """Prepare the model's answer. The turn may change, because its context may be compacted before it."""
+    ) -> tuple[Turn, AsyncGenerator[AnswerEvent, None], Sequence[int] | None]:
+        """Prepare the model's answer. The turn may change, because its context may be compacted before it.
+
+        Returns:
+            The turn, its answer, and the prompt's tokens; None if there are several prompts.
+        """
         compaction = await self._compaction(request, call, context, turn)
         if compaction is not None:
             short = CompactionSummaryItemParam(encrypted_content=compaction.item.encrypted_content)
             turn = self._read(request, call, Context(earlier=[short]))
         answer: AsyncGenerator[AnswerEvent, None]
+        prompt: Sequence[int] | None = None
         if turn.remote is not None:
             answer = await answer_in_rounds(self.generation, self._remote.caller, request, call, turn)
         else:
@@ -217,7 +227,8 @@ class ResponseOperations(ModelOperations):
             # What runs in the background waits, and so does what was compacted first.
             patient = request.background is True or compaction is not None
             answer = self.generation.answer(prepared, call, patient=patient)
-        return turn, answer if compaction is None else _with_compaction(compaction, answer)
+            prompt = prepared.prompt_token_ids
+        return turn, answer if compaction is None else _with_compaction(compaction, answer), prompt
 
     async def _compaction(
         self, request: CreateResponse, call: Call, context: Context | None, turn: Turn

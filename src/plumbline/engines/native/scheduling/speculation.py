@@ -193,14 +193,16 @@ class Speculator:
         self.num_accepted = 0
 
     def propose(self, state: RequestState, most: int, num_running: int) -> Proposal:
-        """Return up to `most` tokens; none for sampler chains and processors, which keep a state of their own.
+        """Return up to `most` tokens.
+
+        None for sampler chains and processors, which keep a state of their own, nor where hidden states are wanted.
 
         Args:
             state: a request that draws in this step.
             most: tokens that may be proposed.
             num_running: requests in the step, at most `MOST_SPECULATING`.
         """
-        if state.chain is not None or state.processors is not None:
+        if state.chain is not None or state.processors is not None or state.sampling.hidden_state:
             return NOTHING
         name = state.request.request_id
         lookup = self._lookups.get(name)

@@ -16,12 +16,14 @@ _CONTRADICT = (
     "bad_words",
     "banned_strings",
     "best_of",
+    "custom_logit_processor",
     "frequency_penalty",
     "guided_choice",
     "guided_grammar",
     "guided_json",
     "guided_regex",
     "logit_bias",
+    "logits_processors",
     "logprobs",
     "min_tokens",
     "mirostat",
@@ -29,6 +31,7 @@ _CONTRADICT = (
     "presence_penalty",
     "repetition_penalty",
     "response_format",
+    "return_hidden_states",
     "samplers",
     "stop",
     "stop_token_ids",
@@ -45,6 +48,7 @@ _NEUTRAL = {
     "n_probs": 0,
     "presence_penalty": 0,
     "repetition_penalty": 1,
+    "return_hidden_states": False,
 }
 """The values of some of them that mean nothing. Clients send those too."""
 

@@ -26,6 +26,9 @@ __all__ = [
     "read_stop",
 ]
 
+_MOST_STATES = 8
+"""Hidden states of one answer at most: one of a large model is 150 kB of JSON."""
+
 
 def read_stop(value: str | list[str] | UnsetType | None) -> tuple[str, ...]:
     """Read `stop` as a tuple. The empty string would stop every answer at once, so it is refused.
@@ -43,7 +46,13 @@ def read_stop(value: str | list[str] | UnsetType | None) -> tuple[str, ...]:
 
 
 def read_sampling(
-    request: Any, defaults: Defaults, *, max_tokens: int | None, max_tokens_param: str, logprobs: int | None
+    request: Any,
+    defaults: Defaults,
+    *,
+    max_tokens: int | None,
+    max_tokens_param: str,
+    logprobs: int | None,
+    choices: int = 1,
 ) -> SamplingParams:
     """Read the sampling fields of a request.
 
@@ -53,6 +62,7 @@ def read_sampling(
         max_tokens: its limit, which has another name in each API.
         max_tokens_param: that name, for error messages.
         logprobs: how many alternatives to compute per token; None computes no logprobs.
+        choices: how many answers are generated.
 
     Raises:
         ApiError: 400 for token ids that the model does not have, and for `min_tokens` above the limit.
@@ -88,6 +98,7 @@ def read_sampling(
         logit_bias=_read_bias(or_default(request.logit_bias, {}), defaults.vocab_size),
         allowed_token_ids=None if allowed is None else frozenset(allowed),
         processors=read_processors(request),
+        hidden_state=_read_hidden_state(request, choices),
         banned_strings=tuple(or_default(request.banned_strings, ())),
         max_tokens=max_tokens,
         min_tokens=min_tokens,
@@ -175,3 +186,24 @@ def _read_pair(index: int, pair: Sequence[float | bool], vocab_size: int) -> tup
             "invalid_value",
         )
     return int(token), float("-inf") if value is False else float(value)
+
+
+def _read_hidden_state(request: Any, choices: int) -> bool:
+    """Return whether the hidden state of the last token is wanted.
+
+    Args:
+        request: a request of chat completions or completions.
+        choices: how many choices are generated.
+
+    Raises:
+        ApiError: 400 for so many choices that the answer would be megabytes.
+    """
+    if getattr(request, "return_hidden_states", UNSET) is not True:
+        return False
+    if choices > _MOST_STATES:
+        raise unsupported_value(
+            "return_hidden_states",
+            True,
+            f"is for at most {_MOST_STATES} choices, and this request has {choices}",
+        )
+    return True
