@@ -206,7 +206,7 @@ DOUBLED = {
 add(
     "repaired calls: parameters that take long to check",
     CHAT,
-    {
+    lambda: {
         "tools": [function(parameters=DOUBLED)],
         "tool_choice": "required",
         "x_repair_calls": True,

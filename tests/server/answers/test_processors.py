@@ -89,6 +89,15 @@ def test_what_cannot_be_is_a_400_that_names_the_field(
     assert answer.json()["error"]["param"] == field
 
 
+def test_a_response_names_them_too(client: httpx.Client) -> None:
+    body = {"model": EXAMPLE["model"], "input": "hi", "max_output_tokens": 16, "logits_processors": ["other"]}
+    answer = client.post("/v1/responses", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "logits_processors[0]"
+    body["logits_processors"] = EXAMPLE["logits_processors"]
+    assert client.post("/v1/responses", json=body).status_code == 200
+
+
 def test_one_that_fails_is_named(client: httpx.Client) -> None:
     failing = [{"qualname": "ban_after", "kwargs": {"token_ids": ["text"], "after": 2}}]
     answer = ask(client, logits_processors=failing)
