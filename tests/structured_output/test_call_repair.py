@@ -231,6 +231,18 @@ def test_if_both_asks_fail_the_answer_is_the_first(wrong: Call) -> None:
     check_usage(finish, engine, repaired=0)
 
 
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_messages_of_thinking_and_text_stay_before_a_repaired_call(wrong: Call) -> None:
+    tool = TOOL_DIALECTS["harmony"]
+    text = write_harmony(Utterance(("Well.", wrong), "Hm."))
+    (events,), engine = answer(tool, text, 3)
+    *before, call = fold(events[:-1])
+    assert [part[:2] for part in before] == [("reasoning", "Hm."), ("text", "Well.")]
+    assert json.loads(call[2]) in ({"day": 1}, {"day": 2})
+    first, second = (tokenizer().decode(ask.prompt_token_ids) for ask in engine.asks)
+    assert second == first + text[: text.rindex("<|start|>assistant")]
+
+
 def test_what_follows_a_failed_call_stays() -> None:
     tool = TOOL_DIALECTS["hermes"]
     (events,), _ = answer(tool, written(tool, "Well.", WRONG[0], GOOD) + "So.")
