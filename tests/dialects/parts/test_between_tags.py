@@ -212,6 +212,6 @@ def test_a_value_without_its_end_stops_before_a_line_with_another_parameter(
     (call,) = read("qwen3_coder", output).calls
 
     expected: dict[str, Any] = {"b": f"{value}\n{text}\n[1]"}
-    if tag == "list" and own_line:
-        expected = {"b": value, "list": [1]}
+    if tag == "list":
+        expected = {"b": value, "list": [1] if own_line else " x\n[1]"}
     assert (call.complete, json.loads(call.arguments)) == (True, expected)

@@ -25,6 +25,12 @@ _V3 = msgspec.structs.replace(
 )
 
 
+def _dsml(wrapper: str, space: str = "", variants: tuple[str, ...] = ()) -> tuple[Section, ...]:
+    """Return DeepSeek's tags, and those with the bars that models write where the token is not at hand."""
+    prefixes = ("｜DSML｜", "|DSML|", "‖DSML‖", "｜｜DSML｜｜")
+    return tuple(s for prefix in prefixes for s in _tagged(wrapper, space, variants, prefix))
+
+
 def _tagged(
     wrapper: str, space: str = "", variants: tuple[str, ...] = (), prefix: str = "｜DSML｜"
 ) -> tuple[Section, ...]:
@@ -74,7 +80,7 @@ TOOLS = (
         name="deepseek_v32",
         prompt_encoding="deepseek_v32",
         aliases=("deepseekv32", "deepseek-v32"),
-        sections=_tagged("function_calls", variants=("tool_calls",)),
+        sections=_dsml("function_calls", variants=("tool_calls",)),
         content_gap="\n\n",
         detect=(r"<｜DSML｜function_calls>",),
     ),
@@ -82,7 +88,7 @@ TOOLS = (
         name="deepseek_v4",
         prompt_encoding="deepseek_v4",
         aliases=("deepseekv4", "deepseek-v4"),
-        sections=_tagged("tool_calls", variants=("toolcalls", "tool", "function_calls")),
+        sections=_dsml("tool_calls", variants=("toolcalls", "tool", "function_calls")),
         content_gap="\n\n",
         detect=(r"<｜DSML｜tool_calls>",),
         tokens=("｜DSML｜",),
@@ -90,7 +96,7 @@ TOOLS = (
     ToolDialect(
         name="deepseek_v41",
         aliases=("deepseekv41", "deepseek-v41"),
-        sections=_tagged("calls", " "),
+        sections=_dsml("calls", " "),
         content_gap="\n\n",
         detect=(r"<｜DSML｜ calls>",),
     ),

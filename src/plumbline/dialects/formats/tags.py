@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal
 
 from plumbline.dialects.spec.call_format import ArgumentSyntax, CallFormat
 from plumbline.dialects.streams.coercion import allowed_types
 
-__all__ = ["CDATA", "STRING", "Tags"]
+__all__ = ["CDATA", "STRING", "Tags", "element"]
 
 CDATA: Final = "<![CDATA["
 STRING: Final = frozenset(("string",))
 _NUMBERS = frozenset(("integer", "number"))
 _ANYTHING: frozenset[str] = frozenset()
+_ELEMENT = re.compile(r"(?<![|\uff5c\u2016])[\s=]")
+"""Ends the name of the element in the tag of a parameter. A space after a bar stands before the name."""
 
 
 class Tags(CallFormat, frozen=True, kw_only=True):
@@ -114,3 +117,8 @@ class Tags(CallFormat, frozen=True, kw_only=True):
         if named & _NUMBERS:
             named |= _NUMBERS
         return types & named or types or named - {"integer"}
+
+
+def element(tag: str) -> str:
+    """Return the beginning of a tag through the name of its element."""
+    return _ELEMENT.split(tag.lstrip(), maxsplit=1)[0]

@@ -88,8 +88,10 @@ class SectionReader(CursorParser):
                     if begun is None:
                         return True
                     array = begun
-                if not at_item:
-                    yield from self._item(section)
+                if not at_item and not (yield from self._item(section)):
+                    call.marked = False
+                if cursor.has_space():
+                    yield from cursor.space()
                 first = at_item = False
                 call_format = yield from self._format(section, marker, (yield from cursor.peek()))
                 yield from call_format.read(cursor, call)
@@ -114,12 +116,9 @@ class SectionReader(CursorParser):
             yield from cursor.take_one(_FENCES)
         return (yield from self._array_begins(section, marker, prose))
 
-    def _item(self, section: Section) -> Steps[None]:
-        """Read what stands before each call of a section."""
-        if section.item_open:
-            yield from self._cursor.expect(section.item_open)
-            if self._cursor.has_space():
-                yield from self._cursor.space()
+    def _item(self, section: Section) -> Steps[bool]:
+        """Read what stands before each call of a section. Returns whether it came: some models leave it out."""
+        return not section.item_open or (yield from self._cursor.take(section.item_open))
 
     def _failed(
         self,

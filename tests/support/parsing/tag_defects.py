@@ -1,0 +1,72 @@
+"""Write calls in tags that are nearly right."""
+
+from __future__ import annotations
+
+import json
+
+from plumbline.dialects.formats.tagged import TaggedCall
+from plumbline.dialects.formats.tags import element
+from plumbline.dialects.parsers.render import render_calls
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import ToolDialect
+from support.parsing.defects import PARIS, Defects, around, meant
+
+__all__ = ["tags"]
+
+
+def tags(tool: ToolDialect) -> Defects:
+    """Tags that are nearly right."""
+    section = tool.sections[0]
+    if not isinstance(section.call_format, TaggedCall):
+        return
+    tag = section.call_format
+    text = render_calls([PARIS], section)
+    last = text.rindex(tag.end)
+    yield "no end of the last value", text[:last].rstrip("\n") + text[last + len(tag.end) :], meant(PARIS)
+    if tag.end.endswith(">") and tag.end.startswith("</"):
+        yield "a cut end", f"{text[: last + len(tag.end) - 1]}\n{text[last + len(tag.end) :]}", meant(PARIS)
+    if not tag.typed:
+        first = text.index(tag.end)
+        after = tag.newline or "\n"
+        before = text[:first].rstrip("\n") if tag.wrapped or not tag.newline else text[:first]
+        yield "no end of the first value", before + text[first + len(tag.end) :], meant(PARIS)
+        del after
+    if tag.is_element:
+        yield "the parameter's name in the end", text.replace(tag.end, "</city>", 1), meant(PARIS)
+    if tag.value_open:
+        yield "the key's tag twice", text.replace(tag.key, tag.key * 2), meant(PARIS)
+        yield "the key's end twice", text.replace(tag.key_end, tag.key_end * 2), meant(PARIS)
+        glued = f"{tag.end}{tag.newline}{tag.key}days"
+        yield "no end before a key in the same line", text.replace(glued, f"{tag.key}days"), meant(PARIS)
+    if tag.is_element and (nested := element(tag.value_open or tag.key)):
+        value = f"{nested}>\n<b></b>\n{tag.end}"
+        inner = render_calls([Call("get", json.dumps({"city": value, "days": 3}))], section)
+        yield "an element like the value's inside it", inner, [("get", {"city": value, "days": 3})]
+    if tag.close:
+        yield "no end of the call", text.replace(tag.close, ""), meant(PARIS)
+        yield "the end of the call twice", text.replace(tag.close, f"{tag.close}\n{tag.close}"), meant(PARIS)
+        if tag.close.startswith("</"):
+            yield (
+                "an end of another element",
+                text.replace(tag.close, f"{tag.close}\n</function_invocation>"),
+                meant(PARIS),
+            )
+    inner = render_calls([Call("get", json.dumps({"city": f"a{tag.end}b", "days": 3}))], section)
+    yield "an end inside a value", inner, [("get", {"city": f"a{tag.end}b", "days": 3})]
+    for written, key in ((tag.open, "get"), (tag.key, "city"), (tag.key, "days")):
+        if written.endswith('="') and written.startswith("<") and "|>" not in written:
+            for quotes in ("''", "\u201c\u201d", "  "):
+                changed = text.replace(f'{written}{key}"', f"{written[:-1]}{quotes[0]}{key}{quotes[1]}")
+                yield f"{quotes} around {key}", changed, meant(PARIS)
+        elif written.endswith("=") and written.startswith("<"):
+            for shape in ('"{}"', "'{}'", ' "{}"'):
+                yield shape, text.replace(f"{written}{key}", written + shape.format(key)), meant(PARIS)
+            named = text.replace(f"{written}{key}>", f'{written[:-1]} name="{key}">')
+            yield "an attribute", named, meant(PARIS)
+    if tag.value_open:
+        yield "no beginning of a value", text.replace(tag.value_open, "", 1), meant(PARIS)
+    if not tag.open and not tag.opened:
+        yield "no beginning of a name", text.replace(tag.newline + tag.key, "", 1), meant(PARIS)
+        yield "a space for it", text.replace(tag.newline + tag.key, " ", 1), meant(PARIS)
+    begun = tag.write(Call("get", "{}")).removesuffix(tag.close)
+    yield "JSON for the parameters", around(section, f"{begun}{PARIS.arguments}{tag.close}"), meant(PARIS)
