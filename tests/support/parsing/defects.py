@@ -197,6 +197,10 @@ def braces(tool: ToolDialect) -> Defects:
         (f"tags:[{q}say {q}hi{q}{q},{q}b{q}]", {"tags": ['say "hi"', "b"]}),
         (f"city:{q}Paris{q},days:3,", {"city": "Paris", "days": 3}),
         ("ok:True,days:3", {"ok": True, "days": 3}),
+        (f"city:Paris, France{q},days:3", {"city": "Paris, France", "days": 3}),
+        (f"days:3,city:f(a, {{b: 1}}){q}", {"days": 3, "city": "f(a, {b: 1})"}),
+        (f"tags:[a{q},{q}b{q}]", {"tags": ["a", "b"]}),
+        (f"city:Paris,tags:[{q}a{q}]", {"city": "Paris", "tags": ["a"]}),
         (f"tags:[{q}a{q},{q}b{q},]", {"tags": ["a", "b"]}),
     ):
         yield inside, around(section, f"call:get{{{inside}}}"), [("get", value)]

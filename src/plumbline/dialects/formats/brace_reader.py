@@ -31,7 +31,11 @@ _VALUE_BEGUN = re.compile(r"(?:[Tt](?:ru?)?|[Ff](?:a(?:ls?)?)?|n(?:ul?)?|N(?:on?
 _ANY_KEY = re.compile(r"[^,:{}\[\]]{1,200}")
 """A key of any characters. Whether a quote stands in it is looked at separately."""
 _STRING = frozenset(("string",))
+_IN_LIST = re.compile(r"[,\]]")
+_ANOTHER = re.compile(r",[ \t\r\n]*([A-Za-z_]\w{0,63})[ \t\r\n]*:")
 _MAX_DEPTH = 32
+_MAX_BARE = 4096
+"""Characters of a value without a quote."""
 _BOUND = 256
 """Characters after a quote that are looked at. What is not decided by then ends the string."""
 
@@ -84,19 +88,38 @@ class BraceReader:
         elif char and char in "\"'":
             cursor.pos += 1
             yield from self._text(write, char, types, stack, names)
+        elif (not types or "string" in types) and (yield from self._is_unopened(stack, names)):
+            yield from self._text(write, self._quote, types, stack, names)
         else:
             match = _SHORT_VALUE.match(cursor.text, cursor.pos)
             if match is not None:
                 cursor.pos = match.end()
                 text = match.group()
             else:
-                text = yield from cursor.run(_BARE, 4096)
+                text = yield from cursor.run(_BARE, _MAX_BARE)
             if not text or (
                 cursor.pos >= len(cursor.text) and cursor.cut
             ):  # `run` has waited for what follows.
                 cursor.fail("expected a value")
             # Strings have quotes, so a bare value is one only where no other type is allowed or fits.
             write(coerce(text.strip(), types - _STRING or types))
+
+    def _is_unopened(self, stack: str, names: Collection[str]) -> Steps[bool]:
+        """Return whether a string begins here without its quote: the next quote closes one."""
+        cursor, ends = self._cursor, self._call.ends
+        keys = [name for name in names if name] or None
+        while True:
+            rest = cursor.text[cursor.pos : cursor.pos + _MAX_BARE]
+            end, marker = ends.search(rest, 0, cursor.closed)
+            size = rest.find(self._quote, 0, end)
+            before = rest[: end if size < 0 else size]
+            if (stack.endswith("[") and _IN_LIST.search(before)) or _another(before, keys):
+                return False
+            if size >= 0:
+                return bool(before.strip()) and before.rstrip()[-1] not in ":,[{"
+            if marker is not None or cursor.closed or len(rest) == _MAX_BARE:
+                return False
+            yield
 
     def _text(
         self, write: Write, quote: str, types: frozenset[str], stack: str, names: Collection[str]
@@ -363,3 +386,8 @@ def _skipped(text: str, pos: int, end: int) -> int:
 
 def _ignore(_: str) -> None:
     """Drop a piece."""
+
+
+def _another(text: str, names: Collection[str] | None) -> bool:
+    """Return whether another member begins in a text: one of these, or any if None."""
+    return any(names is None or match[1] in names for match in _ANOTHER.finditer(text))
