@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.about import about
 from support.parsing.defects import TOOLS, Defects, braces, ends, json_arguments, python
 from support.parsing.dialects import Dialect, Folded, cut, fold
-from support.parsing.tag_defects import tags
+from support.parsing.tag_defects import elements, tags
 
 from plumbline.dialects.formats.json_calls import KeyedJson
 from plumbline.dialects.parsers.render import render_calls
@@ -43,7 +43,7 @@ def read(tool: ToolDialect, text: str, reason: FinishReason = "stop") -> Folded:
     return found[0]
 
 
-KINDS: list[Callable[[ToolDialect], Defects]] = [ends, json_arguments, tags, python, braces]
+KINDS: list[Callable[[ToolDialect], Defects]] = [ends, json_arguments, tags, elements, python, braces]
 
 
 @pytest.mark.parametrize("tool", DIALECTS, ids=[tool.name for tool in DIALECTS])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from plumbline.dialects.formats.elements import ElementCall
 from plumbline.dialects.formats.tagged import TaggedCall
 from plumbline.dialects.formats.tags import element
 from plumbline.dialects.parsers.render import render_calls
@@ -11,7 +12,7 @@ from plumbline.dialects.spec.call_format import Call
 from plumbline.dialects.spec.dialect import ToolDialect
 from support.parsing.defects import PARIS, Defects, around, meant
 
-__all__ = ["tags"]
+__all__ = ["elements", "tags"]
 
 
 def tags(tool: ToolDialect) -> Defects:
@@ -70,3 +71,20 @@ def tags(tool: ToolDialect) -> Defects:
         yield "a space for it", text.replace(tag.newline + tag.key, " ", 1), meant(PARIS)
     begun = tag.write(Call("get", "{}")).removesuffix(tag.close)
     yield "JSON for the parameters", around(section, f"{begun}{PARIS.arguments}{tag.close}"), meant(PARIS)
+
+
+def elements(tool: ToolDialect) -> Defects:
+    """Elements of MiniMax M3 without one of their tags."""
+    section = tool.sections[0]
+    if not isinstance(section.call_format, ElementCall):
+        return
+    tag = section.call_format.tag
+    whole = Call("get", '{"city": "Paris", "days": 3, "tags": ["a", "b"]}')
+    text = render_calls([whole], section)
+    for name in ("city", "days", "tags", "item", "invoke"):
+        yield f"no end of {name}", text.replace(f"{tag}</{name}>", ""), meant(whole)
+        if name != "item":
+            yield f"another end of {name}", text.replace(f"{tag}</{name}>", f"{tag}</other>"), meant(whole)
+    for name in ("city", "days"):
+        yield f"no beginning of {name}", text.replace(f"<{name}>", ""), meant(whole)
+    yield "JSON", around(section, f'{section.call_format.begins} name="get">{whole.arguments}'), meant(whole)

@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from plumbline.dialects.formats.grammar_parts import with_definitions
+from plumbline.dialects.formats.nested_elements import ITEM, NESTING, NestedElements, ignore, joined, kind_of
 from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
 from plumbline.dialects.streams.coercion import allowed_types, coerce, part_schema, resolved
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
+from plumbline.dialects.streams.json_stream import json_value
 from plumbline.dialects.streams.json_text import quoted
 from plumbline.dialects.streams.tag_values import JsonWriter, StringWriter, json_between
 
@@ -24,12 +26,10 @@ __all__ = ["ElementCall"]
 _NAME = re.compile(r"[^\s<>\"'\u201c\u201d]+")
 _QUOTES = re.compile(r"[\"'\u201c\u201d]*")
 _TAG = re.compile(r"[^\s<>/]+")
-_NESTING = frozenset(("array", "object"))
 _PLAIN = ("integer", "number", "boolean", "null")
 _MAX_DEPTH = 64
 _GRAMMAR_DEPTH = 3
 """Levels of nesting in a grammar where the schema does not give types."""
-_ITEM = "item"
 
 Write = Callable[[str], None]
 
@@ -80,19 +80,29 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         call.begin(name)
         root = call.schemas.get(name, {})
         keys: set[str] = set()
-        while True:
-            yield from cursor.space()
-            yield from cursor.expect(f"{self.tag}<")
-            if (yield from cursor.take("/invoke>")):
-                break
-            key = yield from self._opened(cursor)
+        yield from cursor.space()
+        if (yield from cursor.peek()) == "{":  # JSON in the place of the elements.
+            yield from json_value(cursor, call.arguments, markers=finder(self.tag))
+            yield from self._ended(cursor, call)
+            return
+        while not (yield from self._ended(cursor, call)):
+            yield from cursor.expect(self.tag)
+            text = None
+            if (yield from cursor.take("<")):
+                key = yield from self._opened(cursor)
+            else:
+                key, text = yield from self._unopened(cursor)
             schema = part_schema(root, root, key)
             if key in keys:  # The first one counts: what has been passed on cannot become a list.
-                yield from self._element(cursor, _ignore, key, schema, root, 1)
+                if text is None:
+                    yield from self._element(cursor, ignore, key, schema, root, 1)
                 continue
             call.arguments(f"{', ' if keys else '{'}{quoted(key)}: ")
             keys.add(key)
-            yield from self._element(cursor, call.arguments, key, schema, root, 1)
+            if text is None:
+                yield from self._element(cursor, call.arguments, key, schema, root, 1)
+            else:
+                call.arguments(coerce(text, allowed_types(schema, root)))
         call.arguments("}" if keys else "{}")
 
     def write(self, call: Call) -> str:
@@ -112,6 +122,30 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
 
     # Reading
 
+    def _ended(self, cursor: Cursor, call: CallSink) -> Steps[bool]:
+        """Read the end of the call. It may be missing where another call, the end of the section or nothing follows.
+
+        Closing tags of elements that have not begun, or that ended without them, are dropped.
+        """
+        while True:
+            yield from cursor.space()
+            if (yield from cursor.take(f"{self.tag}</invoke>")):
+                return True
+            if not (yield from cursor.peek()):
+                return not cursor.cut
+            ends = finder(*call.ends.markers, f"{self.tag}<invoke ")
+            if (yield from cursor.look_for(ends)) is not None:
+                return True
+            if not (yield from cursor.take(f"{self.tag}</")):
+                return False
+            yield from self._opened(cursor)
+
+    def _unopened(self, cursor: Cursor) -> Steps[tuple[str, str]]:
+        """Read an element without its opening tag. Returns its name, which its closing tag has, and its text."""
+        text, _ = yield from cursor.collect(finder(self.tag))
+        yield from cursor.expect("</")
+        return (yield from self._opened(cursor)), text
+
     def _opened(self, cursor: Cursor) -> Steps[str]:
         """Read the name in a tag, after `<`."""
         key = yield from cursor.run(_TAG, 256)
@@ -121,10 +155,10 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         return key
 
     def _next(self, cursor: Cursor, key: str) -> Steps[str | None]:
-        """Read the tag after a marker. Returns the name of the element that begins; None if `key` ends."""
-        if (yield from cursor.take(f"</{key}>")):
+        """Read a tag. Returns the name of the element that begins; None if `key` ends, maybe with what is around it."""
+        if (yield from cursor.take(f"{self.tag}</{key}>")) or (yield from cursor.take_ahead(f"{self.tag}</")):
             return None
-        yield from cursor.expect("<")
+        yield from cursor.expect(f"{self.tag}<")
         return (yield from self._opened(cursor))
 
     def _element(
@@ -136,7 +170,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         types = allowed_types(schema, root)
         if not types:
             yield from self._unknown(cursor, put, key, schema, root, depth)
-        elif "string" in types and not types & _NESTING:
+        elif "string" in types and not types & NESTING:
             yield from self._string(cursor, put, key, types)
         else:
             yield from self._nesting(cursor, put, key, schema, root, depth)
@@ -144,9 +178,14 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     def _string(self, cursor: Cursor, put: Write, key: str, types: frozenset[str]) -> Steps[None]:
         """Read an element that may be a string, without elements in it."""
         out = StringWriter(put, types)
-        if (yield from cursor.until(finder(self.tag), out.write)) is None:
+        marker = yield from cursor.until(finder(self.tag, f"\n{self.tag}"), out.write)
+        if marker is None:
             raise EndOfOutputError("expected the end of an element")
-        yield from cursor.expect(f"</{key}>")
+        cursor.pos -= len(self.tag)
+        if (yield from cursor.take(f"{self.tag}</{key}>")):
+            out.write(marker.removesuffix(self.tag))
+        elif not (yield from cursor.take_ahead(f"{self.tag}<")):
+            cursor.fail(f"expected the end of {key}")
         out.close()
 
     def _nesting(
@@ -154,7 +193,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
     ) -> Steps[None]:
         """Read an element of known types that may contain elements."""
         types = allowed_types(schema, root)
-        found = _Elements(put, types)
+        found = NestedElements(put, types)
         marked = False
         while True:
             text = yield from self._text(cursor, key, found)
@@ -163,13 +202,15 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             # Until a tag follows, the text may not be part of an element.
             held = not cursor.marked and bool(text.strip())
             if held:
-                cursor.mark(text + self.tag)
-            name = yield from self._next(cursor, key)
+                cursor.mark(text)
+            # Where no element can be inside, the closing tag is missing.
+            inside = bool(types & NESTING) or (yield from cursor.take_ahead(f"{self.tag}</"))
+            name = (yield from self._next(cursor, key)) if inside else None
             if held:
                 cursor.unmark()
             if name is None:
                 break
-            found.kind = found.kind or _kind(name, schema, root)
+            found.kind = found.kind or kind_of(name, schema, root)
             inner = part_schema(schema, root, None if found.kind == "array" else name)
             into = found.begin(name, typed=bool(allowed_types(inner, root)))
             if found.held and not cursor.marked:
@@ -181,21 +222,27 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         found.release()
         if found.comma:
             put("]" if found.kind == "array" else "}")
-        elif found.is_json and types & _NESTING and not text.strip():
+        elif found.is_json and types & NESTING and not text.strip():
             # Of an array and an object, the first in the schema counts.
             first = "object" if "object" in allowed_types(resolved(schema, root), root) else "array"
             put("[]" if (found.kind or first) == "array" else "{}")
         else:
             put(coerce(text, types))
 
-    def _text(self, cursor: Cursor, key: str, found: _Elements) -> Steps[str | None]:
+    def _text(self, cursor: Cursor, key: str, found: NestedElements) -> Steps[str | None]:
         """Read the text before the next tag. Returns None if it was the whole value, as JSON."""
         if not found.is_json:
             text, _ = yield from cursor.collect(finder(self.tag))
+            cursor.pos -= len(self.tag)
             return text
         out = JsonWriter(None if found.comma or found.held else found.put, found.types)
         yield from json_between(cursor, out, finder(self.tag), finder(f"</{key}>"))
         if not out.begun:
+            if out.in_string:  # What follows the marker has been looked at, so it cannot be read again.
+                yield from cursor.expect(f"</{key}>")
+                found.put(coerce(out.text, found.types))
+                return None
+            cursor.pos -= len(self.tag)
             return out.text
         yield from cursor.expect(f"</{key}>")
         return None
@@ -210,6 +257,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         found: list[tuple[str, str]] = []
         while True:
             text, _ = yield from cursor.collect(finder(self.tag))
+            cursor.pos -= len(self.tag)
             if (name := (yield from self._next(cursor, key))) is None:
                 break
             parts: list[str] = []
@@ -220,13 +268,13 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             cursor.unmark()
         if not found:
             put(coerce(text, frozenset()))
-        elif all(name == _ITEM for name, _ in found):
+        elif all(name == ITEM for name, _ in found):
             put(f"[{', '.join(value for _, value in found)}]")
         else:
             members: dict[str, list[str]] = {}
             for name, value in found:
                 members.setdefault(name, []).append(value)  # Elements of one name are a list.
-            put("{" + ", ".join(f"{quoted(k)}: {_joined(v)}" for k, v in members.items()) + "}")
+            put("{" + ", ".join(f"{quoted(k)}: {joined(v)}" for k, v in members.items()) + "}")
 
     # Writing
 
@@ -234,7 +282,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         if isinstance(value, dict):
             text = "".join(self._encoded(name, item) for name, item in value.items())
         elif isinstance(value, list):
-            text = "".join(self._encoded(_ITEM, item) for item in value)
+            text = "".join(self._encoded(ITEM, item) for item in value)
         else:
             text = value if isinstance(value, str) else json.dumps(value)
         return f"{self.tag}<{key}>{text}{self.tag}</{key}>"
@@ -256,7 +304,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         if "string" in types:
             options.append(grammar.raw_string(schema, f"{self.tag}</{key}>", self.tag, or_null=nullable))
         if "array" in types:
-            item = self._one(grammar, _ITEM, schema.get("items") or {}, root, depth + 1)
+            item = self._one(grammar, ITEM, schema.get("items") or {}, root, depth + 1)
             some = grammar.repeat(item, schema.get("minItems") or 0, schema.get("maxItems"))
             options.append(grammar.sequence([some, end]))
         if "object" in types:
@@ -281,76 +329,3 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             one = self._one(grammar, name, value, root, depth + 1)
             parts.append(one if name in required else grammar.optional(one))
         return parts
-
-
-class _Elements:
-    """The elements inside an element so far, which become the items of an array or the members of an object.
-
-    A member of an unknown type becomes a list if a second one has its name, so from the first such member on,
-    everything is held back up to the end of the object.
-
-    Attributes:
-        put: takes the JSON.
-        types: what the schema allows.
-        kind: `array` or `object`; empty until it is known.
-        is_json: an object without known properties may be JSON, and the tag may stand in one of its strings.
-        comma: what stands before the next element.
-        held: the pieces of the JSON of each member that is held back, of each element with its name.
-    """
-
-    __slots__ = ("_keys", "comma", "held", "is_json", "kind", "put", "types")
-
-    def __init__(self, put: Write, types: frozenset[str]) -> None:
-        self.put = put
-        self.types = types
-        self.kind = "" if types >= _NESTING else "array" if "array" in types else "object"
-        self.is_json = "string" not in types
-        self.comma = ""
-        self.held: dict[str, list[list[str]]] = {}
-        self._keys: set[str] = set()
-
-    def begin(self, name: str, *, typed: bool) -> Write:
-        """Write what stands before an element. Returns what takes its JSON.
-
-        Args:
-            name: the name of the element.
-            typed: the schema gives its type.
-        """
-        if self.kind == "array":
-            self.put(self.comma or "[")
-            self.comma = ", "
-            return self.put
-        if typed and name in self._keys:  # The first of several counts.
-            return _ignore
-        self._keys.add(name)
-        if self.held or not typed:
-            value: list[str] = []
-            self.held.setdefault(name, []).append(value)
-            return value.append
-        self._name(name)
-        return self.put
-
-    def release(self) -> None:
-        """Pass on the members that were held back."""
-        for name, values in self.held.items():
-            self._name(name)
-            self.put(_joined(["".join(value) for value in values]))
-
-    def _name(self, name: str) -> None:
-        self.put(f"{self.comma or '{'}{quoted(name)}: ")
-        self.comma = ", "
-
-
-def _kind(name: str, schema: Any, root: Mapping[str, Any]) -> str:
-    """Return whether a value that may be an array or an object is one, from the name of its first element."""
-    properties = resolved(schema, root, ("object",)).get("properties")
-    known = isinstance(properties, Mapping) and name in properties
-    return "array" if name == _ITEM and not known else "object"
-
-
-def _joined(values: list[str]) -> str:
-    return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
-
-
-def _ignore(_: str) -> None:
-    """Drop a piece."""
