@@ -149,6 +149,9 @@ def json_arguments(tool: ToolDialect) -> Defects:
             continue  # Its answers are objects, so a brace more ends one.
         yield written, render_calls([Call("get", written)], section), [("get", value)]
     whole = render_calls([PARIS], section)
+    yield "no last quote", render_calls([Call("get", '{"days": 3, "city": "Paris}')], section), meant(PARIS)
+    opts = {"opts": {"a": ["f({})"]}}
+    yield "no quote", whole.replace(PARIS.arguments, '{"opts": {"a": ["f({})]}}'), [("get", opts)]
     yield "a brace too many", whole.replace("3}", "3}}"), meant(PARIS)
     if isinstance(section.call_format, JsonCall):
         yield "no brace of the call", whole.replace("3}}", "3}"), meant(PARIS)

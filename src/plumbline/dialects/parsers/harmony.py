@@ -192,11 +192,13 @@ class HarmonyParser(CursorParser):
             word = yield from cursor.run(_WORDS.get(part or "", _WORD), _MAX_WORD)
             if part == CHANNEL and not (yield from cursor.peek()):
                 words.append(word)
-            self._check_word(part, word)
+            unnamed = part == "to=" and not word and (yield from cursor.look_for(_IN_HEADER)) is not None
+            if not unnamed:
+                self._check_word(part, word)
             if part == CHANNEL:
                 channel = word
             elif part == "to=":
-                recipient = word
+                recipient = word or recipient
             else:
                 words.append(word)
             yield from cursor.space()

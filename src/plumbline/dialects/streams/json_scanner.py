@@ -125,6 +125,9 @@ class JsonScanner(StringScanner):
         """
         if self.done:
             return
+        self._out = out
+        if self._state == STRING:
+            self._without_quote()
         if not self._stack or not (self._state == _NEXT or self._comma):
             raise EndOfOutputError("the JSON is not complete")
         self._close_all(out)
@@ -137,8 +140,9 @@ class JsonScanner(StringScanner):
 
     def complete(self, out: list[str]) -> None:
         """Make the text so far JSON, wherever it breaks off: the open string ends, a missing value is empty."""
+        self._out = out
         if self._state == STRING:
-            out.append('"')
+            self._write('"')
             self._end_string()
         if self._state == COLON:
             out.append(": ")

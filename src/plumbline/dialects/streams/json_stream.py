@@ -61,6 +61,7 @@ def _end_string(scanner: JsonScanner, cursor: Cursor, out: list[str]) -> None:
     """Read a quote where the output was cut, which ends a string for all that is known."""
     if scanner.opened_string and cursor.text[cursor.pos : cursor.pos + 1] in (*CLOSING,):
         scanner.feed(cursor.text[: cursor.pos + 1], cursor.pos, out, closed=True)
+    scanner.flush(out)
     scanner.stopped = len(cursor.text)
 
 
