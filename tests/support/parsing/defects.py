@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from plumbline.dialects.formats.json_calls import JsonCall, NamedJson
+from plumbline.dialects.formats.json_calls import JsonCall
+from plumbline.dialects.formats.named_json import NamedJson
 from plumbline.dialects.formats.pythonic import PythonCall
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.spec.call_format import ArgumentSyntax, Call
@@ -175,11 +176,17 @@ def python(tool: ToolDialect) -> Defects:
         ('"say "hi" now"', 'say "hi" now'),
         ('"f(a=1), g(b=2)"', "f(a=1), g(b=2)"),
         ('"""Rome"""', "Rome"),
+        (r"r'a\d'", r"a\d"),
+        ("'Ro' + \"me\"", "Rome"),
     ):
         yield written, text.replace('"Rome"', written), [("get", {"city": value})]
     yield "a comma at the end", text.replace('"Rome"', '"Rome",'), meant(ROME)
     yield "no name", text.replace("city=", ""), meant(ROME)
     yield "JSON's words", text.replace('"Rome"', '"Rome", ok=true'), [("get", {"city": "Rome", "ok": True})]
+    for after in (".strip()", ";", " # This is all."):
+        yield after, text.replace('"Rome")', f'"Rome"){after}'), meant(ROME)
+    for arguments in ("{'city': 'Rome'}", '**{"city": "Rome"}', "city: 'Rome'"):
+        yield arguments, text.replace('city="Rome"', arguments), meant(ROME)
     yield "no parenthesis", text.replace('"Rome")', '"Rome"'), meant(ROME)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from plumbline.dialects.families.qwen import ENABLE_THINKING
-from plumbline.dialects.formats.json_calls import JsonCall, NamedJson
+from plumbline.dialects.formats.json_calls import JsonCall
+from plumbline.dialects.formats.named_json import NamedJson
 from plumbline.dialects.formats.tagged import TaggedCall
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.spec.thinking_control import ThinkingControl

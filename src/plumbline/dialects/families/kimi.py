@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.formats.json_calls import NamedJson
+from plumbline.dialects.formats.named_json import NamedJson
 from plumbline.dialects.formats.tagged import TaggedCall
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.spec.thinking_control import ThinkingControl

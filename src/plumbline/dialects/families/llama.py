@@ -6,7 +6,8 @@ import string
 
 import msgspec
 
-from plumbline.dialects.formats.json_calls import JsonCall, NamedJson
+from plumbline.dialects.formats.json_calls import JsonCall
+from plumbline.dialects.formats.named_json import NamedJson
 from plumbline.dialects.formats.pythonic import PythonCall
 from plumbline.dialects.spec.dialect import Section, ToolDialect
 
@@ -25,6 +26,7 @@ TOOLS = (
         sections=(
             Section(call_format=_JSON, starts="{", between="; "),
             Section(call_format=_JSON, open=("<|python_tag|>",), starts="{", between="; "),
+            Section(call_format=_JSON, starts="[", array=True),
         ),
         detect=(r"<\|start_header_id\|>|<\|header_start\|>", r"<\|python_tag\|>|\"parameters\""),
         unlike=r"<function=",

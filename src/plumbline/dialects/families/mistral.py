@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from plumbline.dialects.formats.json_calls import JsonCall, NamedJson
+from plumbline.dialects.formats.json_calls import JsonCall
+from plumbline.dialects.formats.named_json import NamedJson
 from plumbline.dialects.spec.dialect import ReasoningDialect, Section, ToolDialect
 from plumbline.dialects.spec.thinking_control import ThinkingControl
 
@@ -21,6 +22,7 @@ TOOLS = (
             Section(call_format=JsonCall(), open=("[TOOL_CALLS]",), after_open=" ", array=True, starts="["),
         ),
         ids="mistral",
+        silent=("[/TOOL_CALLS]",),
         detect=(r"\[TOOL_CALLS\]",),
     ),
 )

@@ -38,7 +38,13 @@ TOOLS = (
     ToolDialect(
         name="hermes",
         aliases=("qwen", "qwen25", "qwen2d5", "qwen3", "qwen3_json", "granite4", "trinity", "reka"),
-        sections=(_JSON,),
+        sections=(
+            _JSON,
+            # Qwen2.5-Coder leaves the tag out, or writes another one.
+            msgspec.structs.replace(_JSON, open=("<tools>",), close=("</tools>",), at_line=True),
+            msgspec.structs.replace(_JSON, open=("```json", "```"), close=("```",), at_line=True),
+            Section(call_format=JsonCall(), starts="{"),
+        ),
         content_gap="\n",
         detect=(r"<tool_call>", r"</tool_call>"),
         unlike=r"<function=|<arg_key>|<tool_calls>|<response>|<seed:|<\|tool_call\|>",

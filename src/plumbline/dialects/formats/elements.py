@@ -14,7 +14,7 @@ from typing import Any
 
 from plumbline.dialects.formats.grammar_parts import with_definitions
 from plumbline.dialects.formats.nested_elements import ITEM, NESTING, NestedElements, ignore, joined, kind_of
-from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar, declared
 from plumbline.dialects.streams.coercion import allowed_types, coerce, part_schema, resolved
 from plumbline.dialects.streams.cursor import Cursor, EndOfOutputError, MalformedError, Steps, finder
 from plumbline.dialects.streams.json_stream import json_value
@@ -77,6 +77,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
         name = yield from cursor.run(_NAME, 256)
         yield from cursor.run(_QUOTES, 1)
         yield from cursor.expect(">")
+        name = declared(name, call.schemas)
         call.begin(name)
         root = call.schemas.get(name, {})
         keys: set[str] = set()

@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline.dialects.spec.call_format import Grammar
 
-__all__ = ["separated", "with_definitions"]
+__all__ = ["numbered", "separated", "with_definitions"]
 
 
 def separated(grammar: Grammar, items: Sequence[tuple[str, bool]], separator: str) -> str | None:
@@ -37,3 +37,9 @@ def with_definitions(schema: Any, root: Mapping[str, Any]) -> Any:
     """Add the definitions that a part of a schema may refer to."""
     defined = {name: root[name] for name in ("$defs", "definitions") if name in root}
     return {**defined, **schema} if isinstance(schema, Mapping) and defined else schema
+
+
+def numbered(grammar: Grammar, text: str, before: str) -> list[str]:
+    """Match a text with any number in the place of the 0 after `before`."""
+    start, _, rest = text.partition(before + "0")
+    return [grammar.literal(start + before), grammar.regex("[0-9]{1,3}"), grammar.literal(rest)]

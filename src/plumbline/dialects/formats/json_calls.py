@@ -1,40 +1,47 @@
-"""Read and write calls in JSON: name and arguments in one object, a name before the arguments, or the name as a key."""
+"""Read and write calls that are JSON objects: name and arguments in one, or the name as a key."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.dialects.spec.call_format import Call, CallFormat, CallSink, Grammar
-from plumbline.dialects.streams.cursor import Cursor, Finder, MalformedError, Steps, finder
+from plumbline.dialects.formats.grammar_parts import numbered
+from plumbline.dialects.spec.call_format import Call, CallFormat, CallSink, Grammar, declared
+from plumbline.dialects.streams.cursor import Cursor, Finder, MalformedError, Steps
 from plumbline.dialects.streams.json_quotes import CLOSING
 from plumbline.dialects.streams.json_stream import json_string, json_value, readable_object
 
-__all__ = ["JsonCall", "KeyedJson", "NamedJson", "numbered"]
+__all__ = ["JsonCall", "KeyedJson", "buffered_arguments"]
 
 _FURTHER_KEYS = ("type", "id", "index", "call_id")
-_OTHER_ID = re.compile(r"functions[._](.+)[_:][0-9]+")
 _WRAPPERS = ("function", "function_call", "tool_call", "tool")
 """Keys of an object with the name and the arguments, or of the name."""
-_NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
 
 
 class JsonCall(CallFormat, frozen=True, kw_only=True):
     """One JSON object: `{"name": "f", "arguments": {…}}`.
 
     The keys may come in any order. Arguments before the name are held back until the name is known. Other keys are
-    skipped, but an object with a name and other keys instead of arguments is not a call. OpenAI's shape
-    (`{"type": "function", "function": {…}}`) is read too.
+    skipped. Without arguments, the members after the name are these if all are parameters of the tool; otherwise the
+    object is not a call. OpenAI's shape (`{"type": "function", "function": {…}}`) is read too.
     """
 
     name_key: str = "name"
     arguments_key: str = "arguments"
     id_key: str | None = None
     """A key for the call's number in the answer, as a string. It is written first."""
-    other_name_keys: tuple[str, ...] = ("name", "tool_name")
-    other_arguments_keys: tuple[str, ...] = ("arguments", "parameters", "args", "input")
+    other_name_keys: tuple[str, ...] = ("name", "tool_name", "function_name", "action")
+    other_arguments_keys: tuple[str, ...] = (
+        "arguments",
+        "parameters",
+        "params",
+        "args",
+        "kwargs",
+        "input",
+        "tool_input",
+        "action_input",
+    )
 
     @property
     def is_object(self) -> bool:
@@ -124,6 +131,7 @@ class _CallMembers:
         "_arguments",
         "_begun",
         "_call",
+        "_flat",
         "_held",
         "_ignored",
         "_keyed",
@@ -148,6 +156,8 @@ class _CallMembers:
         self.complete = False
         self._other: str | None = None
         """A key that no call has."""
+        self._flat: dict[str, str] = {}
+        """The JSON of members that have the names of parameters."""
         self._own = False
         """The name came with the key that the format writes."""
 
@@ -172,9 +182,20 @@ class _CallMembers:
             self.name = key
             yield from self._read_arguments(cursor, char)
         else:
-            if key not in self._ignored and key not in self.keys:
-                self._other = key
-            yield from json_value(cursor, _ignore, markers=self._call.ends, nested=True)
+            value: list[str] = []
+            yield from json_value(cursor, value.append, markers=self._call.ends, nested=True)
+            self._keep(key, "".join(value))
+
+    def _keep(self, key: str, value: str) -> None:
+        """Keep a member that may be an argument."""
+        if self._begun or key in self._ignored:
+            return
+        schema = self._call.schemas.get(declared(self.name or "", self._call.schemas), {})
+        known = schema.get("properties")
+        if isinstance(known, Mapping) and key in known:
+            self._flat.setdefault(key, value)
+        elif key not in self.keys:
+            self._other = key
 
     def _read_arguments(self, cursor: Cursor, char: str) -> Steps[None]:
         if self.name is not None and char == "{":
@@ -182,7 +203,7 @@ class _CallMembers:
             yield from json_value(cursor, self._call.arguments, markers=self._call.ends, nested=True)
             self.complete = True
             return
-        self._held = yield from _buffered_arguments(cursor, self._call.ends, nested=True)
+        self._held = yield from buffered_arguments(cursor, self._call.ends, nested=True)
         self._announce_held()
 
     def _announce_held(self) -> None:
@@ -213,7 +234,8 @@ class _CallMembers:
         if self._other is not None:
             raise MalformedError(f"the call has no arguments, but the unknown key {self._other[:40]!r}")
         self._begin(self.name)
-        self._call.arguments("{}")
+        members = (f"{json.dumps(key, ensure_ascii=False)}: {value}" for key, value in self._flat.items())
+        self._call.arguments(f"{{{', '.join(members)}}}")
 
 
 def _key(cursor: Cursor) -> Steps[str]:
@@ -255,131 +277,7 @@ class KeyedJson(CallFormat, frozen=True):
         return grammar.sequence([before, grammar.json(schema), grammar.literal("}")])
 
 
-class NamedJson(CallFormat, frozen=True, kw_only=True):
-    """A name before the arguments: `PREFIX name SEPARATOR {…} SUFFIX`."""
-
-    separator: str
-    """Between name and arguments, maybe with white space around it."""
-    prefix: str = ""
-    suffix: str = ""
-    """After the arguments; it may be missing."""
-    numbered: bool = False
-    """The name is written as an id, `functions.name:0`. Either part may be missing when it is read."""
-    id_marker: str | None = None
-    """This text and an id may stand between the name and the separator."""
-    after_id: str = ""
-    """An id of ten letters and digits stands before the name, and this text between them. Both may be missing."""
-
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """What ends a call."""
-        return (self.suffix.strip(),) if self.suffix else ()
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """Texts inside a call that may be control tokens."""
-        return tuple(
-            text for text in (self.separator, self.prefix, self.suffix, self.id_marker, self.after_id) if text
-        )
-
-    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
-        """Read the call."""
-        if self.prefix:
-            yield from cursor.expect(self.prefix)
-            if cursor.has_space():
-                yield from cursor.space()
-        name, call_id = yield from self._name(cursor, call)
-        if cursor.has_space():
-            yield from cursor.space()
-        if self.id_marker is not None and (yield from cursor.take(self.id_marker)):
-            call_id = yield from cursor.run(_NAME, 512)
-            if cursor.has_space():
-                yield from cursor.space()
-        separator = self.separator.strip()
-        if separator:
-            yield from cursor.take(separator)  # Some models leave it out.
-            yield from cursor.space()
-        char = yield from cursor.peek()
-        if char == "{":
-            call.begin(name, call_id or None)
-            yield from json_value(cursor, call.arguments, markers=self._ends(call))
-        elif char in CLOSING:
-            held = yield from _buffered_arguments(cursor, self._ends(call))
-            call.begin(name, call_id or None)
-            call.arguments(held)
-        else:
-            yield from self._without(cursor, call)
-            call.begin(name, call_id or None)
-            call.arguments("{}")
-        if self.suffix:
-            if cursor.has_space():
-                yield from cursor.space()
-            yield from cursor.take(self.suffix.strip())
-
-    def _name(self, cursor: Cursor, call: CallSink) -> Steps[tuple[str, str | None]]:
-        """Read the name of the tool, and the id before it, if there is one."""
-        name = yield from cursor.run(_NAME, 512)
-        call_id: str | None = None
-        if self.after_id and (yield from cursor.take(self.after_id)):
-            call_id, name = name, (yield from cursor.run(_NAME, 512))
-        if not name:
-            cursor.fail("expected the name of a tool")
-        if self.numbered:
-            other = _OTHER_ID.fullmatch(name)  # As clients hand ids back that they clean up.
-            name = re.sub(r"^functions\.|:[0-9]+$", "", name)
-            if other is not None and name not in call.schemas and other[1] in call.schemas:
-                name = other[1]
-        return name, call_id
-
-    def _ends(self, call: CallSink) -> Finder:
-        """Return what may follow the arguments."""
-        return finder(*call.ends.markers, self.suffix.strip()) if self.suffix else call.ends
-
-    def _without(self, cursor: Cursor, call: CallSink) -> Steps[None]:
-        """Check that a call without arguments ends here: at the end of the answer, or with a marker.
-
-        Raises:
-            MalformedError: other text follows the name.
-        """
-        ended = not (yield from cursor.peek()) and not cursor.cut
-        if not call.marked or not (ended or (yield from cursor.look_for(self._ends(call))) is not None):
-            cursor.fail("expected '{'")
-
-    def write(self, call: Call) -> str:
-        """Write the call."""
-        name = f"functions.{call.name}:{call.number}" if self.numbered else call.name
-        before = f"call{call.number:06}{self.after_id}" if self.after_id else ""
-        return f"{self.prefix}{before}{name}{self.separator}{call.arguments}{self.suffix}"
-
-    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
-        """Return the call with this name and arguments of the schema."""
-        before, _, after = self.write(Call(name, "\0")).partition("\0")
-        start = [grammar.literal(before)]
-        if self.numbered:
-            start = numbered(grammar, before, f"{self.prefix}functions.{name}:")
-        elif self.after_id:
-            given, _, rest = before.removeprefix(self.prefix).partition(self.after_id)
-            some_id = grammar.regex(f"[a-z0-9]{{{len(given)}}}")
-            start = [
-                *([grammar.literal(self.prefix)] if self.prefix else []),
-                some_id,
-                grammar.literal(self.after_id + rest),
-            ]
-        after_it = [grammar.literal(after)] if after else []
-        return grammar.sequence([*start, grammar.json(schema), *after_it])
-
-
-def numbered(grammar: Grammar, text: str, before: str) -> list[str]:
-    """Match a text with any number in the place of the 0 after `before`."""
-    start, _, rest = text.partition(before + "0")
-    return [grammar.literal(start + before), grammar.regex("[0-9]{1,3}"), grammar.literal(rest)]
-
-
-def _ignore(_: str) -> None:
-    """Drop a piece."""
-
-
-def _buffered_arguments(cursor: Cursor, ends: Finder, *, nested: bool = False) -> Steps[str]:
+def buffered_arguments(cursor: Cursor, ends: Finder, *, nested: bool = False) -> Steps[str]:
     """Read arguments that cannot be passed on yet. Some models write JSON in a string, or null for no arguments.
 
     Raises:
@@ -393,7 +291,7 @@ def _buffered_arguments(cursor: Cursor, ends: Finder, *, nested: bool = False) -
         value = value[0] if value else None
         text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, str):
-        text = readable_object(value) if value.strip() else "{}"
+        text = "{}" if value.strip() in ("", "null", "None") else readable_object(value)
         if not text:
             raise MalformedError("the arguments are not a JSON object")
         return text

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from plumbline.dialects.formats.grammar_parts import separated, with_definitions
-from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar
+from plumbline.dialects.spec.call_format import ArgumentSyntax, Call, CallFormat, CallSink, Grammar, declared
 from plumbline.dialects.streams.coercion import admitted, allowed_types
-from plumbline.dialects.streams.cursor import Cursor, Steps
+from plumbline.dialects.streams.cursor import Cursor, Steps, finder
 from plumbline.dialects.streams.json_text import quoted
 from plumbline.dialects.streams.python_stream import Follows, python_value
 
 __all__ = ["PythonCall"]
 
 _NAME = re.compile(r"[^\s\[\](){}<>\"'=,;]+")
+_CHAINS = finder(*(f".{letter}" for letter in f"{string.ascii_letters}_"))
+_CHAINED = re.compile(r"[.\w]+")
 _POSITIONAL = frozenset("\"'[(-0123456789")
 _AFTER_CALL = (
     r"\)\s{0,64}(?:\]|<|,\s{0,64}(?:\]|[-.\w]{1,64}\s{0,8}\()|[-.\w]{1,64}\s{0,8}\(|\s{64})|\]\s{0,64}<|<[|/]"
@@ -26,6 +29,8 @@ _BEGUN = re.compile(
     r"\s{0,63}(?:<|\]\s{0,63}|,\s{0,64}[-.\w]{0,64}\s{0,8}"
     r"|\)\s{0,63}(?:<|,\s{0,64}[-.\w]{0,64}\s{0,8}|[-.\w]{0,64}\s{0,8})?)?\Z"
 )
+_DICTS = finder(*(f"{{{space}{quote}" for space in ("", " ", "\n") for quote in "\"'"))
+"""The beginnings of a dict with text for its first key."""
 _WORDS = {True: "True", False: "False", None: "None"}
 
 
@@ -49,12 +54,19 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
         name = yield from cursor.run(_NAME, 256)
         if not name:
             cursor.fail("expected the name of a tool")
+        name = declared(name, call.schemas)
         if not cursor.skip("("):
             yield from cursor.expect("(")
         if cursor.has_space():
             yield from cursor.space()
         properties = call.schemas.get(name, {}).get("properties")
         names = tuple(properties) if isinstance(properties, Mapping) else ()
+        if (yield from self._is_dict(cursor, call.schemas.get(name, {}))):
+            call.begin(name)
+            yield from python_value(cursor, call.arguments)
+            if not (yield from self._ended(cursor, call)):
+                yield from cursor.expect(")")
+            return
         keys: set[str] = set()
         while not cursor.skip(")"):
             if cursor.skip(","):
@@ -77,6 +89,19 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
         if not keys:
             call.begin(name)
         call.arguments("}" if keys else "{}")
+        while (yield from cursor.look_for(_CHAINS)) is not None:  # `.strip()` of the result says nothing.
+            yield from cursor.run(_CHAINED, 256)
+            yield from cursor.take("()")
+
+    def _is_dict(self, cursor: Cursor, schema: Mapping[str, Any]) -> Steps[bool]:
+        """Return whether a dict of all arguments comes: after stars, or where the first one is no object."""
+        if (yield from cursor.take("**")):
+            return True
+        properties = schema.get("properties")
+        first = next(iter(properties.values()), None) if isinstance(properties, Mapping) else None
+        return (
+            "object" not in allowed_types(first, schema) and (yield from cursor.look_for(_DICTS)) is not None
+        )
 
     def _ended(self, cursor: Cursor, call: CallSink) -> Steps[bool]:
         """Read what stands after an argument. Returns whether the call ends, with its parenthesis or without."""
@@ -101,11 +126,11 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
             cursor.fail("expected the name of a parameter")
         if cursor.has_space():
             yield from cursor.space()
-        if not cursor.skip("="):
+        if not key.endswith(":") and not cursor.skip("="):
             yield from cursor.expect("=")
         if cursor.has_space():
             yield from cursor.space()
-        return key
+        return key.rstrip(":")
 
     def write(self, call: Call) -> str:
         """Write the call."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from plumbline.dialects.formats.parameters import Parameters
-from plumbline.dialects.formats.tag_names import TagNames
+from plumbline.dialects.formats.tag_names import Parameters, TagNames
 from plumbline.dialects.formats.tags import CDATA, Tags, element
 from plumbline.dialects.spec.call_format import CallSink
 from plumbline.dialects.streams.coercion import allowed_types, coerce, part_schema

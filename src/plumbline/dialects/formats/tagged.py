@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from plumbline.dialects.formats.grammar_parts import with_definitions
-from plumbline.dialects.formats.json_calls import numbered
+from plumbline.dialects.formats.grammar_parts import numbered, with_definitions
 from plumbline.dialects.formats.tag_reader import TagReader
 from plumbline.dialects.formats.tags import CDATA, STRING, Tags
 from plumbline.dialects.spec.call_format import Call, CallSink, Grammar

@@ -9,15 +9,10 @@ from typing import Any
 
 from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.event_sink import EventSink
+from plumbline.dialects.spec.call_format import declared
 from plumbline.dialects.spec.dialect import NewId
-from plumbline.dialects.streams.cursor import (
-    EndOfOutputError,
-    Finder,
-    MalformedError,
-    Steps,
-    UndeclaredToolError,
-)
-from plumbline.events import CallPlace, FinishReason, OutputEvent, TextDelta, ToolCallEnd, ToolCallStart
+from plumbline.dialects.streams.cursor import Finder, Steps, UndeclaredToolError
+from plumbline.events import FinishReason, OutputEvent, TextDelta, ToolCallEnd, ToolCallStart
 
 __all__ = ["CursorParser", "OpenCall"]
 
@@ -206,6 +201,7 @@ class OpenCall:
         return self._parser.schemas
 
     def begin(self, name: str, call_id: str | None = None) -> None:
+        name = declared(name, self.schemas)
         self._parser.begin_call(name, call_id)
         self.begun = True
         self.name = name

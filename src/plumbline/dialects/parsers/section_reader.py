@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plumbline.dialects.formats.json_calls import JsonCall
-from plumbline.dialects.formats.tagged import TAGS
+from plumbline.dialects.formats.foreign import written_format
 from plumbline.dialects.parsers.cursor_parser import CursorParser, OpenCall
 from plumbline.dialects.spec.call_format import ArgumentSyntax, CallFormat
 from plumbline.dialects.spec.dialect import NewId, Section
@@ -24,9 +23,6 @@ from plumbline.dialects.streams.whitespace import WhitespaceBuffer
 __all__ = ["SectionReader"]
 
 _NAME = re.compile(r"[-.0-9A-Za-z_]+")
-_JSON = JsonCall()
-_TAG_BEGINS = finder(*TAGS)
-_CALL_BEGINS = ("{", "[", "<", "`")
 _FENCES = finder("```json", "```python", "```")
 
 
@@ -181,8 +177,10 @@ class SectionReader(CursorParser):
     def _repeated(self, section: Section) -> Steps[None]:
         """Drop further markers that begin the section."""
         cursor, again = self._cursor, self._markers.again.get(id(section))
-        while again is not None and cursor.may_take(again):
-            if (yield from cursor.take_one(again)) is None:
+        while again is not None:
+            if cursor.has_space():
+                yield from cursor.space()
+            if not cursor.may_take(again) or (yield from cursor.take_one(again)) is None:
                 return
 
     def _is_whole_answer(self, prose: WhitespaceBuffer) -> Steps[bool]:
@@ -223,14 +221,7 @@ class SectionReader(CursorParser):
         """Return the format of the call that begins with `char`, also where models write that of another family."""
         if not is_markup(marker) or self._only_own:
             return section.call_format
-        if char == "{" and not section.call_format.is_object:
-            return _JSON
-        begins = section.call_format.begins
-        if char == "<" and (section.call_format.is_object or (begins and begins[0] == "<")):
-            found = yield from self._cursor.look_for(_TAG_BEGINS)
-            if found is not None and not begins.startswith(found):
-                return TAGS[found]
-        return section.call_format
+        return (yield from written_format(self._cursor, section.call_format, char, self.schemas))
 
     def _break_off(
         self, call: OpenCall, error: MalformedError, section: Section, prose: WhitespaceBuffer
@@ -302,7 +293,7 @@ class SectionReader(CursorParser):
                 cursor.pos += 1
                 ended = ended or char == "]"
                 self._begin_markup()
-            elif char == "," and (array or marked) and not comma:
+            elif char == "," and (array or marked or section.starts) and not comma:
                 cursor.pos += 1
                 comma = True
             elif not char or not (yield from self._stray(section)):
@@ -356,6 +347,9 @@ class SectionReader(CursorParser):
             return True
         if char in section.starts and not section.array and not section.single:
             return True
+        if section.call_format.argument_syntax is ArgumentSyntax.PYTHON and char not in "{<":
+            called = Finder(f"{name}(" for name in self.schemas)
+            return (yield from self._cursor.look_for(called)) is not None
         begins = section.call_format.begins
         if begins and (marked or not section.single) and (yield from self._cursor.take_ahead(begins)):
             return True

@@ -5,7 +5,7 @@ A call format has three sides that must agree: it reads a call, writes one, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
@@ -13,7 +13,10 @@ import msgspec
 
 from plumbline.dialects.streams.cursor import Cursor, Finder, Steps
 
-__all__ = ["ArgumentSyntax", "Call", "CallFormat", "CallSink", "Grammar"]
+__all__ = ["ArgumentSyntax", "Call", "CallFormat", "CallSink", "Grammar", "declared"]
+
+_NAMESPACES = ("functions.", "default_api.", "tools.")
+"""What models write before the names of tools, as OpenAI's and Google's prompts show them."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -189,3 +192,12 @@ class CallFormat(msgspec.Struct, frozen=True):
         with a text that stands before the call (`GrammarBuilder.literals`).
         """
         raise NotImplementedError
+
+
+def declared(name: str, schemas: Collection[str]) -> str:
+    """Return the name of the tool that a model means: without a namespace if the request has only the rest."""
+    if name not in schemas:
+        for namespace in _NAMESPACES:
+            if (rest := name.removeprefix(namespace)) in schemas:
+                return rest
+    return name

@@ -75,10 +75,11 @@ class Markers:
         self.after_silent = Finder((*self.sections, *self.silent, *self.opens, *anywhere, self.header))
         # Markers of calls that begin like a text around answers (muse: `<|message|><atem:function_calls>`).
         longer = [marker for marker in self.sections if self.silent and marker.startswith(self.silent)]
+        marked = (s for s in calls.sections if s.open and is_markup(s.open[0]))
+        self.again = {id(section): Finder(section.open) for section in marked}
         sections = calls.sections if calls.anywhere else ()
         ends = _flat((*section.close, section.item_close) for section in sections)
         self.at_boundary = Finder((*self.opens, *self.closes, *self.silent, *longer, *ends))
-        self.again = {id(section): Finder(section.open) for section in sections}
 
     def _find_after_calls(self, calls: ToolDialect) -> None:
         """Find what may follow a call of each section, which is known by its identity."""

@@ -13,6 +13,8 @@ __all__ = ["Follows", "python_value"]
 
 _MAX_DEPTH = 64
 _MAX_ATOM = 400
+_MAX_HELD = 128
+"""Characters after a quote that are held back."""
 _ATOM = re.compile(r"[-+.0-9A-Za-z_]+")
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS: Final = {
@@ -23,6 +25,7 @@ _WORDS: Final = {
     "false": "false",
     "null": "null",
 }
+_PREFIXES: Final = frozenset(("r", "b", "f", "u", "br", "rb", "fr", "rf"))
 _ESCAPES: Final = {
     "\\": "\\\\",
     "'": "'",
@@ -109,7 +112,10 @@ def python_value(
         atom = yield from cursor.run(_ATOM, _MAX_ATOM)
         if not atom or cursor.pos >= len(cursor.text):  # `run` has waited for what follows.
             cursor.fail("expected a value")
-        write(_word(atom))
+        if cursor.text[cursor.pos] in "'\"" and atom.lower() in _PREFIXES:
+            yield from _string(cursor, write, follows, raw="r" in atom.lower())
+        else:
+            write(_word(atom))
 
 
 def _braces(cursor: Cursor, write: Write, depth: int) -> Steps[None]:
@@ -184,8 +190,32 @@ def _items(
     write("}" if keyed else "]")
 
 
-def _string(cursor: Cursor, write: Write, follows: Follows | None = None) -> Steps[None]:
-    """Read a string in any of Python's quotes, and pass it on while it comes."""
+def _string(
+    cursor: Cursor, write: Write, follows: Follows | None = None, *, raw: bool = False
+) -> Steps[None]:
+    """Read a string in any of Python's quotes, and strings that are added to it, and pass them on while they come.
+
+    Args:
+        cursor: stands at the quote.
+        write: takes its JSON.
+        follows: as for `python_value`.
+        raw: backslashes are text.
+    """
+    write('"')
+    while True:
+        yield from _text(cursor, write, follows, raw=raw)
+        if cursor.has_space():
+            yield from cursor.space()
+        if not cursor.skip("+"):
+            break
+        yield from cursor.space()
+        if (yield from cursor.peek()) not in ("'", '"'):
+            cursor.fail("expected a string")
+    write('"')
+
+
+def _text(cursor: Cursor, write: Write, follows: Follows | None, *, raw: bool) -> Steps[None]:
+    """Read one string; see `_string`."""
     quote = cursor.text[cursor.pos]
     if cursor.text[cursor.pos + 1 : cursor.pos + 2] not in ("", quote):
         cursor.pos += 1
@@ -193,25 +223,65 @@ def _string(cursor: Cursor, write: Write, follows: Follows | None = None) -> Ste
         quote = quote * 3
     else:
         yield from cursor.expect(quote)
-    write('"')
     ends = _STRING_ENDS[quote]
     odd = False  # Whether a quote inside the string is open, so that the next one may belong to it.
-
-    def write_text(piece: str, _: int) -> None:
-        write(quoted_text(piece))
-
+    text = _HeldText(write)
     while True:
-        marker = yield from cursor.until(ends, write_text)
+        marker = yield from cursor.until(ends, text.write)
         if marker == quote:
             if follows is None or (yield from _ended(cursor, follows, odd)):
                 break
             odd = not odd
-            write(quoted_text(quote))
+            text.hold(quote)
             continue
         if marker is None:
+            if text.held and follows is not _NESTED and not cursor.cut:
+                return  # No other quote came: that one ended the string, whatever follows the call.
             cursor.fail("expected the end of a string")
-        yield from _escape(cursor, write)
-    write('"')
+        text.release()
+        if raw:
+            write("\\\\")
+            char = yield from cursor.peek()
+            if char == quote[0]:  # It ends no string.
+                cursor.pos += 1
+                write(quoted_text(char))
+        else:
+            yield from _escape(cursor, write)
+    text.release()
+
+
+class _HeldText:
+    """Pass on the text of a string, but hold back a quote in it, and a little that follows it.
+
+    Attributes:
+        held: the quote and what follows it.
+    """
+
+    __slots__ = ("_write", "held")
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self.held = ""
+
+    def write(self, piece: str, _: int) -> None:
+        """Take a piece of the text."""
+        if not self.held:
+            self._write(quoted_text(piece))
+            return
+        self.held += piece
+        if len(self.held) > _MAX_HELD:
+            self.release()
+
+    def hold(self, quote: str) -> None:
+        """Hold back a quote."""
+        self.release()
+        self.held = quote
+
+    def release(self) -> None:
+        """Pass on what is held back."""
+        if self.held:
+            self._write(quoted_text(self.held))
+            self.held = ""
 
 
 def _ended(cursor: Cursor, follows: Follows, odd: bool) -> Steps[bool]:
@@ -273,6 +343,8 @@ def _word(atom: str) -> str:
     if _JSON_NUMBER.fullmatch(atom):
         return atom
     try:
+        if atom.lstrip("+-")[:2].lower() in ("0x", "0o", "0b"):
+            return str(int(atom, 0))
         return str(int(atom, 10)) if atom.strip("+-0_123456789") == "" else _finite(float(atom))
     except (ValueError, OverflowError) as error:
         raise MalformedError(f"{atom!r} is not a literal", rest=atom) from error

@@ -1,0 +1,133 @@
+"""Read and write calls with a name before arguments in JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from plumbline.dialects.formats.grammar_parts import numbered
+from plumbline.dialects.formats.json_calls import buffered_arguments
+from plumbline.dialects.spec.call_format import Call, CallFormat, CallSink, Grammar
+from plumbline.dialects.streams.cursor import Cursor, Finder, Steps, finder
+from plumbline.dialects.streams.json_quotes import CLOSING
+from plumbline.dialects.streams.json_stream import json_value
+
+__all__ = ["NamedJson"]
+
+_OTHER_ID = re.compile(r"functions[._](.+)[_:][0-9]+")
+_NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
+
+
+class NamedJson(CallFormat, frozen=True, kw_only=True):
+    """A name before the arguments: `PREFIX name SEPARATOR {…} SUFFIX`."""
+
+    separator: str
+    """Between name and arguments, maybe with white space around it."""
+    prefix: str = ""
+    suffix: str = ""
+    """After the arguments; it may be missing."""
+    numbered: bool = False
+    """The name is written as an id, `functions.name:0`. Either part may be missing when it is read."""
+    id_marker: str | None = None
+    """This text and an id may stand between the name and the separator."""
+    after_id: str = ""
+    """An id of ten letters and digits stands before the name, and this text between them. Both may be missing."""
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """What ends a call."""
+        return (self.suffix.strip(),) if self.suffix else ()
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts inside a call that may be control tokens."""
+        return tuple(
+            text for text in (self.separator, self.prefix, self.suffix, self.id_marker, self.after_id) if text
+        )
+
+    def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Read the call."""
+        if self.prefix:
+            yield from cursor.expect(self.prefix)
+            if cursor.has_space():
+                yield from cursor.space()
+        name, call_id = yield from self._name(cursor, call)
+        if cursor.has_space():
+            yield from cursor.space()
+        if self.id_marker is not None and (yield from cursor.take(self.id_marker)):
+            call_id = yield from cursor.run(_NAME, 512)
+            if cursor.has_space():
+                yield from cursor.space()
+        separator = self.separator.strip()
+        if separator:
+            yield from cursor.take(separator)  # Some models leave it out.
+            yield from cursor.space()
+        char = yield from cursor.peek()
+        if char == "{":
+            call.begin(name, call_id or None)
+            yield from json_value(cursor, call.arguments, markers=self._ends(call))
+        elif char in CLOSING:
+            held = yield from buffered_arguments(cursor, self._ends(call))
+            call.begin(name, call_id or None)
+            call.arguments(held)
+        else:
+            yield from self._without(cursor, call)
+            call.begin(name, call_id or None)
+            call.arguments("{}")
+        if self.suffix:
+            if cursor.has_space():
+                yield from cursor.space()
+            yield from cursor.take(self.suffix.strip())
+
+    def _name(self, cursor: Cursor, call: CallSink) -> Steps[tuple[str, str | None]]:
+        """Read the name of the tool, and the id before it, if there is one."""
+        name = yield from cursor.run(_NAME, 512)
+        call_id: str | None = None
+        if self.after_id and (yield from cursor.take(self.after_id)):
+            call_id, name = name, (yield from cursor.run(_NAME, 512))
+        if not name:
+            cursor.fail("expected the name of a tool")
+        if self.numbered:
+            other = _OTHER_ID.fullmatch(name)  # As clients hand ids back that they clean up.
+            name = re.sub(r"^functions\.|:[0-9]+$", "", name)
+            if other is not None and name not in call.schemas and other[1] in call.schemas:
+                name = other[1]
+        return name, call_id
+
+    def _ends(self, call: CallSink) -> Finder:
+        """Return what may follow the arguments."""
+        return finder(*call.ends.markers, self.suffix.strip()) if self.suffix else call.ends
+
+    def _without(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+        """Check that a call without arguments ends here: at the end of the answer, or with a marker.
+
+        Raises:
+            MalformedError: other text follows the name.
+        """
+        ended = not (yield from cursor.peek()) and not cursor.cut
+        if not call.marked or not (ended or (yield from cursor.look_for(self._ends(call))) is not None):
+            cursor.fail("expected '{'")
+
+    def write(self, call: Call) -> str:
+        """Write the call."""
+        name = f"functions.{call.name}:{call.number}" if self.numbered else call.name
+        before = f"call{call.number:06}{self.after_id}" if self.after_id else ""
+        return f"{self.prefix}{before}{name}{self.separator}{call.arguments}{self.suffix}"
+
+    def grammar(self, grammar: Grammar, name: str, schema: Mapping[str, Any]) -> str:
+        """Return the call with this name and arguments of the schema."""
+        before, _, after = self.write(Call(name, "\0")).partition("\0")
+        start = [grammar.literal(before)]
+        if self.numbered:
+            start = numbered(grammar, before, f"{self.prefix}functions.{name}:")
+        elif self.after_id:
+            given, _, rest = before.removeprefix(self.prefix).partition(self.after_id)
+            some_id = grammar.regex(f"[a-z0-9]{{{len(given)}}}")
+            start = [
+                *([grammar.literal(self.prefix)] if self.prefix else []),
+                some_id,
+                grammar.literal(self.after_id + rest),
+            ]
+        after_it = [grammar.literal(after)] if after else []
+        return grammar.sequence([*start, grammar.json(schema), *after_it])
