@@ -74,7 +74,7 @@ def test_gemma(inside: str, arguments: str) -> None:
             "; get(city='y')]",
             [("get", '{"city": "x"}', True)],
         ),
-        ("[get(city='a' + 'b')]", "", [("get", '{"city": "a"', False)]),
+        ("[get(city='a' + 'b')]", "", [("get", '{"city": "ab"}', True)]),
     ],
 )
 def test_python(output: str, text: str, calls: list[tuple[str, str, bool]]) -> None:

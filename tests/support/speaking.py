@@ -12,6 +12,8 @@ from plumbline.dialects.registry import choose
 from plumbline.engines.port import GenerateRequest, TokenChunk
 from plumbline.engines.scripted import ScriptedEngine
 from plumbline.server.loading.model import ServedModel
+from plumbline.text.render import Renderer
+from plumbline.text.templates.template import ChatTemplate
 
 from .models import TOKENIZER, scripted_info, served, token_chunks
 
@@ -25,13 +27,21 @@ class _TrustedScript(ScriptedEngine):
         """Accept every grammar."""
 
 
-def speaking(*texts: str, grammars: bool = False, prompts: list[str] | None = None) -> ServedModel:
-    """Return a model that answers with these texts in turn, and writes Hermes calls and thinking.
+def speaking(
+    *texts: str,
+    grammars: bool = False,
+    prompts: list[str] | None = None,
+    dialects: tuple[str, str] = ("hermes", "qwen3"),
+    template: str = "",
+) -> ServedModel:
+    """Return a model that answers with these texts in turn, by default with Hermes calls and thinking.
 
     Args:
         texts: the answers.
         grammars: accept constrained requests. The texts have to follow the grammars.
         prompts: gets the prompt of each answer.
+        dialects: the names of the dialects of calls and of thinking.
+        template: the source of another chat template.
     """
     scripts = cycle([TOKENIZER.encode_rendered(text) for text in texts])
     features = frozenset({"grammar"}) if grammars else frozenset[str]()
@@ -46,12 +56,12 @@ def speaking(*texts: str, grammars: bool = False, prompts: list[str] | None = No
     model = served(kind(info, play))
     return ServedModel(
         engine=model.engine,
-        renderer=model.renderer,
+        renderer=Renderer(TOKENIZER, ChatTemplate(template)) if template else model.renderer,
         names=model.names,
         defaults=model.defaults,
         created=model.created,
         fingerprint=model.fingerprint,
-        dialect=build_dialect(choose("", tool="hermes", reasoning="qwen3"), TOKENIZER),
+        dialect=build_dialect(choose("", tool=dialects[0], reasoning=dialects[1]), TOKENIZER),
     )
 
 

@@ -43,7 +43,7 @@ TOOLS = (
             # Qwen2.5-Coder leaves the tag out, or writes another one.
             msgspec.structs.replace(_JSON, open=("<tools>",), close=("</tools>",), at_line=True),
             msgspec.structs.replace(_JSON, open=("```json", "```"), close=("```",), at_line=True),
-            Section(call_format=JsonCall(), starts="{"),
+            Section(call_format=JsonCall(), starts="{", at_line=True),
         ),
         content_gap="\n",
         detect=(r"<tool_call>", r"</tool_call>"),

@@ -127,7 +127,7 @@ def read_messages(
 
 
 class _Conversation:
-    """Messages so far. Consecutive calls join one message, and thoughts the assistant message after them.
+    """Messages so far. Consecutive calls join one message, and thoughts the assistant message after them, if any.
 
     Both are collected in lists: joining each to the ones before takes a time quadratic in their number.
     """
@@ -145,7 +145,10 @@ class _Conversation:
     def add(self, message: Message) -> None:
         """Add a message, or its calls to the assistant message before it."""
         thoughts, self._thoughts = self._thoughts, []
-        if message.role == "assistant":
+        asked = bool(self._messages) and self._messages[-1].role in ("user", "tool")
+        if message.role == "user" and asked and any(thoughts):  # CHAT-24: the answer was cut in its thinking.
+            self._messages.append(Message(role="assistant", content="", reasoning="".join(thoughts)))
+        elif message.role == "assistant":
             message = msgspec.structs.replace(message, reasoning="".join(thoughts) or None)
             if message.tool_calls and self._messages and self._messages[-1].role == "assistant":
                 self._join(message)
