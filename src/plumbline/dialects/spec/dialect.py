@@ -83,8 +83,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     inner: tuple[str, ...] = ()
     """Control tokens inside its calls that another section with the same markers does not have."""
     at_line: bool = False
-    """Models write it by mistake, so no grammar enforces it. Its markers begin a call only at the beginning of a line of
-    text, and never in thinking."""
+    """Models write it by mistake, so no grammar enforces it. Its markers begin a call only where a line of text begins,
+    and never in thinking."""
 
     @property
     def holds_one_call(self) -> bool:
