@@ -67,6 +67,17 @@ def test_a_call_that_is_nearly_right_is_read_as_it_is_meant(tool: ToolDialect) -
         ("deepseek_v4", '<｜DSML｜invoke name="ping">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'),
         ("minimax_m2", '<invoke name="ping">\n</invoke>'),
         ("gemma4", "<|tool_call>ping{}<tool_call|>"),
+        ("deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
+        (
+            "deepseek_v31",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>ping\n```json\n{}\n```<｜tool▁call▁end｜>",
+        ),
+        ("hermes", "<tool_call>\n<tool_call>\nping\n{}\n</tool_call>"),
+        ("hermes", '```json\n{"name": "ping", "arguments": "null"}\n```'),
+        ("hermes", '{"name": "ping", "arguments": {}}'),
+        ("llama3_json", '[{"name": "ping", "parameters": {}}]'),
+        ("mistral", '[TOOL_CALLS] [{"name": "ping", "arguments": {}}] [/TOOL_CALLS]'),
+        ("minimax_m2", '[TOOL_CALL] {"tool": "ping", "args": {}} [/TOOL_CALL]'),
         (
             "kimi_k2",
             "<|tool_call_begin|>functions_ping_1<|tool_call_argument_begin|>{}<|tool_call_end|>",

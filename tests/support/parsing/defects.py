@@ -154,6 +154,18 @@ def json_arguments(tool: ToolDialect) -> Defects:
     opts = {"opts": {"a": ["f({})"]}}
     yield "no quote", whole.replace(PARIS.arguments, '{"opts": {"a": ["f({})]}}'), [("get", opts)]
     yield "a brace too many", whole.replace("3}", "3}}"), meant(PARIS)
+    if isinstance(section.call_format, NamedJson) and not section.call_format.suffix:
+        for before, after in (("```json\n", "\n```"), ("json\n", "")):
+            yield before, whole.replace(PARIS.arguments, f"{before}{PARIS.arguments}{after}"), meant(PARIS)
+    if isinstance(section.call_format, JsonCall) and section.open and section.open[0][0] in "<[":
+        for changed in (
+            '{"name": "get", "city": "Paris", "days": 3}',
+            '{"name": "functions.get", "args": {"days": 3}}',
+        ):
+            arguments = {key: value for key, value in (("city", "Paris"), ("days", 3)) if key in changed}
+            text = f"[{changed}]" if section.array else changed
+            yield changed, around(section, text), [("get", arguments)]
+        yield "no braces of the call", around(section, f"get({PARIS.arguments})"), meant(PARIS)
     if isinstance(section.call_format, JsonCall):
         yield "no brace of the call", whole.replace("3}}", "3}"), meant(PARIS)
         yield "a comma after the arguments", whole.replace("3}}", "3},}"), meant(PARIS)

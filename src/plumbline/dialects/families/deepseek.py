@@ -12,7 +12,7 @@ from plumbline.dialects.spec.thinking_control import ThinkingControl
 __all__ = ["REASONING", "TOOLS"]
 
 _V31 = Section(
-    call_format=NamedJson(separator="<｜tool▁sep｜>"),
+    call_format=NamedJson(separator="<｜tool▁sep｜>", kind_end="<｜tool▁sep｜>"),
     open=("<｜tool▁calls▁begin｜>",),
     close=("<｜tool▁calls▁end｜>",),
     item_open="<｜tool▁call▁begin｜>",
@@ -20,7 +20,9 @@ _V31 = Section(
 )
 _V3 = msgspec.structs.replace(
     _V31,
-    call_format=NamedJson(prefix="function<｜tool▁sep｜>", separator="\n```json\n", suffix="\n```"),
+    call_format=NamedJson(
+        prefix="function<｜tool▁sep｜>", kind_end="<｜tool▁sep｜>", separator="\n```json\n", suffix="\n```"
+    ),
     between="\n",
 )
 

@@ -46,6 +46,11 @@ TOOLS = (
                 between="\n",
             ),
             _alone("</minimax:tool_call>"),
+            # Wrappers of other families, which agents show the model.
+            Section(
+                call_format=_INVOKE, open=("<function_calls>",), close=("</function_calls>",), at_line=True
+            ),
+            Section(call_format=JsonCall(), open=("[TOOL_CALL]",), close=("[/TOOL_CALL]",), at_line=True),
         ),
         content_gap="\n",
         detect=(r"<minimax:tool_call>",),

@@ -16,6 +16,7 @@ from plumbline.dialects.streams.json_stream import json_value
 __all__ = ["NamedJson"]
 
 _OTHER_ID = re.compile(r"functions[._](.+)[_:][0-9]+")
+_FENCES = finder("```json\n", "```\n", "json\n", "json{")
 _NAME = re.compile(r"[^\s\[\](){}<>|\"',;=｜]+")
 
 
@@ -31,6 +32,8 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
     """The name is written as an id, `functions.name:0`. Either part may be missing when it is read."""
     id_marker: str | None = None
     """This text and an id may stand between the name and the separator."""
+    kind_end: str = ""
+    """Between the word `function` and the name in one version of the family, and before the arguments in another."""
     after_id: str = ""
     """An id of ten letters and digits stands before the name, and this text between them. Both may be missing."""
 
@@ -48,10 +51,10 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call."""
-        if self.prefix:
-            yield from cursor.expect(self.prefix)
-            if cursor.has_space():
-                yield from cursor.space()
+        if self.prefix and not (yield from cursor.take(self.prefix)) and not self.kind_end:
+            cursor.fail(f"expected {self.prefix!r}")
+        if cursor.has_space():
+            yield from cursor.space()
         name, call_id = yield from self._name(cursor, call)
         if cursor.has_space():
             yield from cursor.space()
@@ -59,26 +62,43 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
             call_id = yield from cursor.run(_NAME, 512)
             if cursor.has_space():
                 yield from cursor.space()
-        separator = self.separator.strip()
-        if separator:
-            yield from cursor.take(separator)  # Some models leave it out.
-            yield from cursor.space()
+        if self.kind_end and (yield from cursor.take(self.kind_end)):
+            if cursor.has_space():
+                yield from cursor.space()
+            if name == "function" and name not in call.schemas:
+                name = (yield from cursor.run(_NAME, 512)) or name
+                yield from cursor.space()
+        fence = yield from self._separated(cursor)
+        ends = finder(*call.ends.markers, self.suffix.strip(), fence)
         char = yield from cursor.peek()
         if char == "{":
             call.begin(name, call_id or None)
-            yield from json_value(cursor, call.arguments, markers=self._ends(call))
+            yield from json_value(cursor, call.arguments, markers=ends)
         elif char in CLOSING:
-            held = yield from buffered_arguments(cursor, self._ends(call))
+            held = yield from buffered_arguments(cursor, ends)
             call.begin(name, call_id or None)
             call.arguments(held)
         else:
-            yield from self._without(cursor, call)
+            yield from self._without(cursor, call, ends)
             call.begin(name, call_id or None)
             call.arguments("{}")
-        if self.suffix:
-            if cursor.has_space():
-                yield from cursor.space()
-            yield from cursor.take(self.suffix.strip())
+        for suffix in (fence, self.suffix.strip()):
+            if suffix:
+                if cursor.has_space():
+                    yield from cursor.space()
+                yield from cursor.take(suffix)
+
+    def _separated(self, cursor: Cursor) -> Steps[str]:
+        """Read what stands before the arguments, which some models leave out. Returns the end of their code fence."""
+        separator = self.separator.strip()
+        if separator:
+            yield from cursor.take(separator)
+            yield from cursor.space()
+        fence = (yield from cursor.take_one(_FENCES)) if cursor.may_take(_FENCES) else None
+        yield from cursor.space()
+        if fence is not None and fence[-1] == "{":
+            cursor.pos -= 1
+        return "```" if fence is not None and fence[0] == "`" else ""
 
     def _name(self, cursor: Cursor, call: CallSink) -> Steps[tuple[str, str | None]]:
         """Read the name of the tool, and the id before it, if there is one."""
@@ -95,18 +115,14 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
                 name = other[1]
         return name, call_id
 
-    def _ends(self, call: CallSink) -> Finder:
-        """Return what may follow the arguments."""
-        return finder(*call.ends.markers, self.suffix.strip()) if self.suffix else call.ends
-
-    def _without(self, cursor: Cursor, call: CallSink) -> Steps[None]:
+    def _without(self, cursor: Cursor, call: CallSink, ends: Finder) -> Steps[None]:
         """Check that a call without arguments ends here: at the end of the answer, or with a marker.
 
         Raises:
             MalformedError: other text follows the name.
         """
         ended = not (yield from cursor.peek()) and not cursor.cut
-        if not call.marked or not (ended or (yield from cursor.look_for(self._ends(call))) is not None):
+        if not call.marked or not (ended or (yield from cursor.look_for(ends)) is not None):
             cursor.fail("expected '{'")
 
     def write(self, call: Call) -> str:
