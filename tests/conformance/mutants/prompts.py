@@ -44,6 +44,8 @@ ROWS: list[tuple[str, str, Mutation, str]] = [
     ("chat/roles", "no content parts", status(400, "parts"), "parts"),
     ("chat/roles", "no parts of an assistant", status(400, "history"), "history"),
     ("chat/roles", "parts for nothing", body(counted("prompt_tokens", 9), "parts"), "same-text"),
+    ("chat/cut-call", "cut calls refused", status(400, "cut"), "taken"),
+    ("chat/cut-call", "cut arguments dropped", body(counted("prompt_tokens", 9), "long_cut"), "read"),
     ("chat/markers", "control tokens from users", body(counted("prompt_tokens", 10), "endoftext"), "text"),
     ("chat/roles", "parts in Python", body(counted("prompt_tokens", 130), "parts"), "same-text"),
 ]

@@ -137,6 +137,11 @@ JSON_DEFECTS: list[tuple[str, Any]] = [
     ('{"days" => 3, "city"= "Paris"}', {"city": "Paris", "days": 3}),
     ('{"ok": , "days": 3}', {"ok": None, "days": 3}),
     ('{{"city": "Paris"}}', {"city": "Paris"}),
+    (r'{"tags": \n["a"]\n, "days": 3\n}', {"tags": ["a"], "days": 3}),
+    (r"{\"city\": \"Paris\", \"days\": 3}", {"city": "Paris", "days": 3}),
+    ('{city": "Paris", days": 3}', {"city": "Paris", "days": 3}),
+    ('{"city": "Paris", // where\n "days": 3 /* how long */}', {"city": "Paris", "days": 3}),
+    ('{"city": "http://a, /* b */ c", "days": 3}', {"city": "http://a, /* b */ c", "days": 3}),
 ]
 
 

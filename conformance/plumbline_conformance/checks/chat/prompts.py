@@ -147,3 +147,38 @@ def markers_text(seen: Transcript) -> Iterator[Problem]:
             wanted = f"the tokens of a text for {marker}"
             shown = f"{costs} for {COPIES} copies, so that each is one control token"
             yield Problem(expected=wanted, actual=shown, pointer="usage.prompt_tokens", exchange=name)
+
+
+CUT = '{"question": "Which season'
+
+
+@scenario("chat/cut-call", "A whole call with its result, and calls that a limit has cut, without one")
+def cut_call(target: Target) -> Steps:
+    def messages(arguments: str, *results: dict[str, object]) -> list[dict[str, object]]:
+        function = {"name": "look_up", "arguments": arguments}
+        call = {"id": "call_cut000001", "type": "function", "function": function}
+        said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return [*user("Hi"), said, *results, *user(QUESTION)]
+
+    result = {"role": "tool", "tool_call_id": "call_cut000001", "content": "Spring."}
+    asked = {
+        "whole": messages(f'{CUT}"}}', result),
+        "cut": messages(CUT),
+        "long_cut": messages(CUT + " is it that" * 20),
+    }
+    for name, sent in asked.items():
+        yield Request(name=name, path="/chat/completions", json=chat(target, messages=sent))
+
+
+@check("chat/cut-call/taken", "Accept a call that a limit has cut, without a result", "CHAT-24")
+def cut_call_taken(seen: Transcript) -> Iterator[Problem]:
+    """Compare with a whole call: a client can neither carry out nor answer the cut one that the server sent it."""
+    yield from follow_up_accepted(seen, "whole", "cut")
+
+
+@check("chat/cut-call/read", "Show the model what can be read of a cut call", "CHAT-24", milder=True)
+def cut_call_read(seen: Transcript) -> Iterator[Problem]:
+    """Detect by the token count that the arguments are dropped."""
+    for name in ("cut", "long_cut"):
+        required(partial(accepted, at(seen, name)))
+    yield from longer_prompt(seen, "cut", "long_cut", "prompt_tokens")

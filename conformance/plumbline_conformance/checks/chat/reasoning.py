@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -104,6 +105,41 @@ def _answered(exchange: Exchange) -> Iterator[Problem]:
             raise Inconclusive("the limit may have cut the answer of a model that reasons nevertheless")
         shown = f"none, and reasoning {as_json(found.reasoning[:150])}"
         yield Problem(expected="content", actual=shown, pointer="choices[0]")
+
+
+@scenario(
+    "chat/stop-thinking", "An answer with reasoning, and the same with a stop string from that", needs=NEEDS
+)
+def stop_thinking(target: Target) -> Generator[Request, Exchange, None]:
+    body = _with_reasoning(target)
+    plain = yield Request(name="plain", path="/chat/completions", json=body)
+    if word := _thought_word(plain):
+        yield Request(name=WHOLE, path="/chat/completions", json={**body, "stop": word})
+
+
+def _thought_word(exchange: Exchange) -> str:
+    """Return a word of the reasoning that the answer does not have; nothing if there is none."""
+    try:
+        message = exchange.json["choices"][0]["message"]
+    except (LookupError, TypeError):
+        return ""
+    thought = next((message[key] for key in REASONING_KEYS if isinstance(message.get(key), str)), "")
+    content = str(message.get("content") or "")
+    words = [word for word in re.findall(r"\w{2,}", thought) if word not in content]
+    return words[len(words) // 2] if words else ""
+
+
+@check("chat/stop-thinking/goes-on", "End no turn at a stop string in the reasoning", "CHAT-23")
+def stop_thinking_goes_on(seen: Transcript) -> Iterator[Problem]:
+    """Detect an answer that ends before a word of its own reasoning, which the client has as a stop string."""
+    word = _thought_word(accepted(at(seen, "plain")))
+    if not word:
+        raise Inconclusive("the reasoning has no word that the answer lacks")
+    without, found = choice(at(seen, "plain")), choice(accepted(at(seen, WHOLE)))
+    ends_there = without.reasoning.startswith(found.reasoning) and word not in found.reasoning
+    if ends_there and found.finish_reason == "stop" and not (found.content or found.calls):
+        shown = f"an end before {as_json(word)} of the reasoning"
+        yield Problem(expected="an answer", actual=shown, pointer="choices[0]", exchange=WHOLE)
 
 
 EFFORTS = ("none", "high")

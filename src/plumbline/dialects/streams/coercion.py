@@ -153,6 +153,8 @@ def _bare(text: str, types: frozenset[str]) -> str:
     bare = text.strip()
     if not bare and "null" in types and "string" not in types:
         return "null"  # MiniMax-M3's template writes null so.
+    if "string" not in types and _WORD_TYPES.get(bare.lower()) in types:
+        return bare.lower()
     return _PYTHON_WORDS.get(bare, bare)
 
 

@@ -20,13 +20,17 @@ NO_MARKERS: Final = Finder(())
 
 _BOUND = 320
 """Characters after a quote that are looked at. What is not decided by then is taken for JSON."""
-_SPACE = re.compile(r"[ \t\r\n]*")
-_COMMAS = re.compile(r"[ \t\r\n,]*")
+_SPACE = re.compile(r"(?:[ \t\r\n]|\\[nrt](?=[\s,}\]\[{\"'\\]))*")
+_COMMAS = re.compile(r"(?:[ \t\r\n,]|\\[nrt](?=[\s,}\]\[{\"'\\])|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*")
+_BEGUN_ESCAPE = re.compile(r"\\[nrt]?\Z")
+_BEGUN_COMMENT = re.compile(r"/(?:/[^\n]*|\*(?:[^*]|\*(?!/))*)?\Z")
 _KEY = re.compile(r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""")
 _ELEMENT = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
 _ATOM = re.compile(r"(?:-?[0-9][-+.0-9eE]*|[Tt]rue|[Ff]alse|[Nn]one|null|NaN|undefined)(?=[ \t\r\n]*[,\]}])")
 _BARE = re.compile(r"[\w-]{1,32}(?=[ \t\r\n]*[,\]])")
 _BEGUN_ATOM = re.compile(r"(?:-?[-+.0-9eE]*|[\w-]{0,32})[ \t\r\n]*\Z")
+_HALF_KEY = re.compile(r"""[A-Za-z_$][\w$-]*"[ \t\r\n]*:[ \t\r\n]*["'\[{\-0-9tfnTFN]""")
+_BEGUN_HALF_KEY = re.compile(r"""[A-Za-z_$][\w$-]*(?:"[ \t\r\n]*(?::[ \t\r\n]*)?)?\Z""")
 _BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*[ \t\r\n]*:")
 _BEGUN_KEY = re.compile(r"[A-Za-z_$][\w$-]*[ \t\r\n]*\Z")
 _BRACKET = re.compile(r"""\{[ \t\r\n]*["'}]|\[[ \t\r\n]*["'\[{\]\-0-9tfnTFN]""")
@@ -71,7 +75,7 @@ def _ends(text: str, pos: int, end: int, place: Place, last: bool) -> bool | Non
     depth, stray, exact = len(stack), False, place.clean
     while True:
         pos = _skipped(text, pos, end)
-        if pos >= end:
+        if pos >= end or _BEGUN_ESCAPE.match(text, pos, end):
             return None
         char = text[pos]
         if char in "}])":
@@ -129,7 +133,7 @@ def _after_all(text: str, pos: int, end: int, place: Place) -> bool | None:
 def _goes_on(text: str, pos: int, end: int, place: Place, depth: int) -> bool | None:
     """Return whether the text after a comma is the next member or element, or a closing bracket."""
     pos = _skipped(text, pos, end, _COMMAS)
-    if pos >= end:
+    if pos >= end or _BEGUN_ESCAPE.match(text, pos, end) or _BEGUN_COMMENT.match(text, pos, end):
         return None
     char, bracket = text[pos], place.stack[depth - 1]
     if char in "}]":
@@ -137,6 +141,10 @@ def _goes_on(text: str, pos: int, end: int, place: Place, depth: int) -> bool | 
     if char in "\"'":
         return _has_next(text, pos, end, bracket) if bracket == "{" or place.odd else True
     if bracket == "{":
+        if _HALF_KEY.match(text, pos, end):
+            return True
+        if not place.bare_keys and _BEGUN_HALF_KEY.match(text, pos, end):
+            return None
         if not place.bare_keys or _BARE_KEY.match(text, pos, end):
             return place.bare_keys
         return None if _BEGUN_KEY.match(text, pos, end) else False

@@ -10,6 +10,8 @@ Valid JSON is passed on unchanged. Everything else becomes what the model eviden
 | `True`, `False`, `None`; `NaN`, `Infinity`, `undefined` | `true`, `false`, `null`; `null` |
 | `01`, `+1`, `.5`, `0x1F` | the number that Python reads |
 | commas and brackets too many, or missing | left out, or added |
+| comments, `\n` between values | left out |
+| `\"` in the place of quotes, keys without their first quote | as if the quotes were right |
 | tuples | arrays |
 | members without a value | null |
 
@@ -52,6 +54,7 @@ _WORDS: Final = {
 _MAX_DEPTH = 256
 _MAX_ATOM = 400
 _MAX_BARE = 4096
+_MAX_COMMENT = 4096
 _MAX_KEY = 512
 
 
@@ -152,6 +155,8 @@ class JsonScanner(StringScanner):
 
     def _outside(self, text: str, pos: int, closed: bool) -> int:
         char = text[pos]
+        if char in "/\\" and (after := self._skipped(text, pos, closed)) is not None:
+            return after
         match = _SPACE.match(text, pos)
         if match is not None:
             (self._comma if self._comma else self._out).append(match.group())
@@ -172,6 +177,24 @@ class JsonScanner(StringScanner):
         if self._state == _NEXT and char in ":=":
             return pos + 1
         return self._begin(text, pos, closed)
+
+    def _skipped(self, text: str, pos: int, closed: bool) -> int | None:
+        """Return where a comment or a backslash outside strings ends; None if neither stands here."""
+        two = text[pos : pos + 2]
+        if len(two) < 2:
+            return None if closed else pos
+        if two[0] == "\\":
+            if two[1] in "\"'":
+                self._escaped = True  # The quotes of all strings have a backslash.
+                return pos + 1
+            return pos + 2 if two[1] in "nrt" else None
+        if two not in ("//", "/*"):
+            return None
+        end = text.find("\n" if two == "//" else "*/", pos + 2)
+        if end < 0 and len(text) - pos > _MAX_COMMENT:
+            return None
+        self._defects = True
+        return (len(text) if closed else pos) if end < 0 else end + (1 if two == "//" else 2)
 
     def _colon(self, text: str, pos: int, closed: bool) -> int:
         char = text[pos]
@@ -277,7 +300,10 @@ class JsonScanner(StringScanner):
         if keyed:
             if not word:
                 return pos + 1
-            self._bare_keys = True
+            if text[end : end + 1] == '"':  # Its first quote is missing.
+                end += 1
+            else:
+                self._bare_keys = True
             self._separate()
             self._out.append(quoted(word))
             self._state = COLON
@@ -291,7 +317,7 @@ class JsonScanner(StringScanner):
         return end
 
     def _ends_atom(self, text: str, end: int) -> bool:
-        return end >= len(text) or text[end] in " \t\r\n,;:}])\"'{[(" or text[end] in self._markers.starts
+        return end >= len(text) or text[end] in ' \t\r\n,;:}])"\'{[(\\/' or text[end] in self._markers.starts
 
     def _bare_string(self, text: str, pos: int, closed: bool) -> int:
         match = _BARE.match(text, pos)

@@ -34,6 +34,7 @@ class StringScanner:
     __slots__ = (
         "_bare_keys",
         "_defects",
+        "_escaped",
         "_held",
         "_key",
         "_markers",
@@ -63,6 +64,8 @@ class StringScanner:
         self._defects = False
         """Something stood where no JSON has it, so a string may have begun where none was meant."""
         self._bare_keys = False
+        self._escaped = False
+        """Quotes outside strings have a backslash before them."""
         self._held = ""
         """Brackets and white space at the end of the open string so far, which may stand after it: its quote may be
         missing."""
@@ -180,6 +183,9 @@ class StringScanner:
         char = text[pos + 1 : pos + 2]
         if not char and not closed:
             return pos
+        if self._escaped and char in CLOSING[self._quote[0]]:
+            after = self._end_or_quote(text, pos + 1, closed)
+            return pos if after == pos + 1 else after
         if char == "u":
             if _HEX.match(text, pos + 2):
                 self._write(text[pos : pos + 6])

@@ -64,7 +64,9 @@ def _output(body: Json) -> Output:
 
 
 def _prompt(body: Json) -> int:
-    return sum(len(_text(message.get("content")) or "x") for message in body["messages"])
+    calls = [call for message in body["messages"] for call in message.get("tool_calls") or ()]
+    called = sum(len(call.get("function", {}).get("arguments") or "") for call in calls)
+    return called + sum(len(_text(message.get("content")) or "x") for message in body["messages"])
 
 
 def _text(content: Any) -> str:

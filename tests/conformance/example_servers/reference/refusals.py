@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -113,6 +114,15 @@ def _name(tool: dict[str, Any]) -> str:
     return kind if kind in CLIENT_TOOLS else str(tool.get("name") or tool[kind]["name"])
 
 
+def _is_cut(call: dict[str, Any]) -> bool:
+    """Whether a limit has cut the arguments of a call, which then needs no result."""
+    try:
+        json.loads(call.get("function", {}).get("arguments") or "{}")
+    except ValueError:
+        return True
+    return False
+
+
 def _check_pairs(messages: list[dict[str, Any]]) -> None:
     waiting: list[str] = []
     for index, message in enumerate(messages):
@@ -124,7 +134,8 @@ def _check_pairs(messages: list[dict[str, Any]]) -> None:
             waiting.remove(message["tool_call_id"])
         elif waiting:
             break
-        waiting += [call["id"] for call in message.get("tool_calls") or []]
+        calls = message.get("tool_calls") or []
+        waiting += [call["id"] for call in calls if not _is_cut(call)]
     if waiting:
         raise Refused(f"No tool output found for {waiting[0]}.", "messages", None)
 

@@ -124,6 +124,13 @@ def uncounted(answer: Any) -> None:
     answer["usage"]["completion_tokens_details"]["reasoning_tokens"] = 0
 
 
+def ended_in_thought(answer: Any) -> None:
+    found = answer["choices"][0]
+    thought = found["message"].get("reasoning_content") or ""
+    found["message"].update(content=None, reasoning_content=thought[:1])
+    found["finish_reason"] = "stop"
+
+
 REASONING: list[tuple[str, str, Mutation, str]] = [
     ("reasoning", "markers in the content", text("</think>Hi"), "not-in-content"),
     ("reasoning", "streamed markers in the content", text("</think>Hi", STREAM), "stream-not-in-content"),
@@ -153,6 +160,7 @@ REASONING: list[tuple[str, str, Mutation, str]] = [
         "stream-none",
     ),
     ("tools-stream-long", "tools turn streaming off", events(at_the_end), "pieces"),
+    ("stop-thinking", "a turn that ends in its thinking", body(ended_in_thought, WHOLE), "goes-on"),
     ("reasoning", "thoughts that cost nothing", body(uncounted, WHOLE), "counted"),
     ("reasoning-tool", "markers in the content", text("<think>"), "apart"),
     ("reasoning-tool", "`stop` after a thought", reason("stop"), "finish"),
