@@ -184,8 +184,17 @@ class StringScanner:
         if not char and not closed:
             return pos
         if self._escaped and char in CLOSING[self._quote[0]]:
-            after = self._end_or_quote(text, pos + 1, closed)
-            return pos if after == pos + 1 else after
+            self._write('"')
+            self._end_string()
+            return pos + 2
+        if self._escaped and char == "\\":
+            four = text[pos : pos + 4]
+            if len(four) < 4 and not closed:
+                return pos
+            if four[2:] == '\\"':
+                self._write('\\"')
+                return pos + 4
+            return pos + 1  # Everything is escaped twice.
         if char == "u":
             if _HEX.match(text, pos + 2):
                 self._write(text[pos : pos + 6])
