@@ -9,7 +9,7 @@ from plumbline.dialects.formats.tagged import TaggedCall
 from plumbline.dialects.formats.tags import element
 from plumbline.dialects.parsers.render import render_calls
 from plumbline.dialects.spec.call_format import Call
-from plumbline.dialects.spec.dialect import ToolDialect
+from plumbline.dialects.spec.dialect import Section, ToolDialect
 from support.parsing.defects import PARIS, Defects, around, meant
 
 __all__ = ["elements", "tags"]
@@ -28,21 +28,9 @@ def tags(tool: ToolDialect) -> Defects:
         yield "a cut end", f"{text[: last + len(tag.end) - 1]}\n{text[last + len(tag.end) :]}", meant(PARIS)
     if not tag.typed:
         first = text.index(tag.end)
-        after = tag.newline or "\n"
         before = text[:first].rstrip("\n") if tag.wrapped or not tag.newline else text[:first]
         yield "no end of the first value", before + text[first + len(tag.end) :], meant(PARIS)
-        del after
-    if tag.is_element:
-        yield "the parameter's name in the end", text.replace(tag.end, "</city>", 1), meant(PARIS)
-    if tag.value_open:
-        yield "the key's tag twice", text.replace(tag.key, tag.key * 2), meant(PARIS)
-        yield "the key's end twice", text.replace(tag.key_end, tag.key_end * 2), meant(PARIS)
-        glued = f"{tag.end}{tag.newline}{tag.key}days"
-        yield "no end before a key in the same line", text.replace(glued, f"{tag.key}days"), meant(PARIS)
-    if tag.is_element and (nested := element(tag.value_open or tag.key)):
-        value = f"{nested}>\n<b></b>\n{tag.end}"
-        inner = render_calls([Call("get", json.dumps({"city": value, "days": 3}))], section)
-        yield "an element like the value's inside it", inner, [("get", {"city": value, "days": 3})]
+    yield from doubled(section, tag, text)
     if tag.close:
         yield "no end of the call", text.replace(tag.close, ""), meant(PARIS)
         yield "the end of the call twice", text.replace(tag.close, f"{tag.close}\n{tag.close}"), meant(PARIS)
@@ -71,6 +59,21 @@ def tags(tool: ToolDialect) -> Defects:
         yield "a space for it", text.replace(tag.newline + tag.key, " ", 1), meant(PARIS)
     begun = tag.write(Call("get", "{}")).removesuffix(tag.close)
     yield "JSON for the parameters", around(section, f"{begun}{PARIS.arguments}{tag.close}"), meant(PARIS)
+
+
+def doubled(section: Section, tag: TaggedCall, text: str) -> Defects:
+    """Tags that come twice, that carry the name of the parameter, or that stand inside the value."""
+    if tag.is_element:
+        yield "the parameter's name in the end", text.replace(tag.end, "</city>", 1), meant(PARIS)
+    if tag.value_open:
+        yield "the key's tag twice", text.replace(tag.key, tag.key * 2), meant(PARIS)
+        yield "the key's end twice", text.replace(tag.key_end, tag.key_end * 2), meant(PARIS)
+        glued = f"{tag.end}{tag.newline}{tag.key}days"
+        yield "no end before a key in the same line", text.replace(glued, f"{tag.key}days"), meant(PARIS)
+    if tag.is_element and (nested := element(tag.value_open or tag.key)):
+        value = f"{nested}>\n<b></b>\n{tag.end}"
+        inner = render_calls([Call("get", json.dumps({"city": value, "days": 3}))], section)
+        yield "an element like the value's inside it", inner, [("get", {"city": value, "days": 3})]
 
 
 def elements(tool: ToolDialect) -> Defects:

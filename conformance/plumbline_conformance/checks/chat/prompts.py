@@ -157,10 +157,10 @@ def cut_call(target: Target) -> Steps:
     def messages(arguments: str, *results: dict[str, object]) -> list[dict[str, object]]:
         function = {"name": "look_up", "arguments": arguments}
         call = {"id": "call_cut000001", "type": "function", "function": function}
-        said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        said: dict[str, object] = {"role": "assistant", "content": None, "tool_calls": [call]}
         return [*user("Hi"), said, *results, *user(QUESTION)]
 
-    result = {"role": "tool", "tool_call_id": "call_cut000001", "content": "Spring."}
+    result: dict[str, object] = {"role": "tool", "tool_call_id": "call_cut000001", "content": "Spring."}
     asked = {
         "whole": messages(f'{CUT}"}}', result),
         "cut": messages(CUT),

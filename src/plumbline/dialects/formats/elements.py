@@ -200,15 +200,7 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             text = yield from self._text(cursor, key, found)
             if text is None:
                 return
-            # Until a tag follows, the text may not be part of an element.
-            held = not cursor.marked and bool(text.strip())
-            if held:
-                cursor.mark(text)
-            # Where no element can be inside, the closing tag is missing.
-            inside = bool(types & NESTING) or (yield from cursor.take_ahead(f"{self.tag}</"))
-            name = (yield from self._next(cursor, key)) if inside else None
-            if held:
-                cursor.unmark()
+            name = yield from self._inner(cursor, key, text, types)
             if name is None:
                 break
             found.kind = found.kind or kind_of(name, schema, root)
@@ -229,6 +221,19 @@ class ElementCall(CallFormat, frozen=True, kw_only=True):
             put("[]" if (found.kind or first) == "array" else "{}")
         else:
             put(coerce(text, types))
+
+    def _inner(self, cursor: Cursor, key: str, text: str, types: frozenset[str]) -> Steps[str | None]:
+        """Read the tag after a text. Returns the name of the element that begins; None if `key` ends."""
+        # Until a tag follows, the text may not be part of an element.
+        held = not cursor.marked and bool(text.strip())
+        if held:
+            cursor.mark(text)
+        # Where no element can be inside, the closing tag is missing.
+        inside = bool(types & NESTING) or (yield from cursor.take_ahead(f"{self.tag}</"))
+        name = (yield from self._next(cursor, key)) if inside else None
+        if held:
+            cursor.unmark()
+        return name
 
     def _text(self, cursor: Cursor, key: str, found: NestedElements) -> Steps[str | None]:
         """Read the text before the next tag. Returns None if it was the whole value, as JSON."""

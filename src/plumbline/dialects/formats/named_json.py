@@ -63,11 +63,7 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
             if cursor.has_space():
                 yield from cursor.space()
         if self.kind_end and (yield from cursor.take(self.kind_end)):
-            if cursor.has_space():
-                yield from cursor.space()
-            if name == "function" and name not in call.schemas:
-                name = (yield from cursor.run(_NAME, 512)) or name
-                yield from cursor.space()
+            name = yield from self._kind_or_name(cursor, call, name)
         fence = yield from self._separated(cursor)
         ends = finder(*call.ends.markers, self.suffix.strip(), fence)
         char = yield from cursor.peek()
@@ -82,11 +78,17 @@ class NamedJson(CallFormat, frozen=True, kw_only=True):
             yield from self._without(cursor, call, ends)
             call.begin(name, call_id or None)
             call.arguments("{}")
-        for suffix in (fence, self.suffix.strip()):
-            if suffix:
-                if cursor.has_space():
-                    yield from cursor.space()
-                yield from cursor.take(suffix)
+        for suffix in filter(None, (fence, self.suffix.strip())):
+            yield from cursor.space()
+            yield from cursor.take(suffix)
+
+    def _kind_or_name(self, cursor: Cursor, call: CallSink, name: str) -> Steps[str]:
+        """Return the name of the tool: what was read, or what follows if that was the word `function`."""
+        yield from cursor.space()
+        if name == "function" and name not in call.schemas:
+            name = (yield from cursor.run(_NAME, 512)) or name
+            yield from cursor.space()
+        return name
 
     def _separated(self, cursor: Cursor) -> Steps[str]:
         """Read what stands before the arguments, which some models leave out. Returns the end of their code fence."""

@@ -51,14 +51,7 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
 
     def read(self, cursor: Cursor, call: CallSink) -> Steps[None]:
         """Read the call. Until its first keyword it may be prose in brackets."""
-        name = yield from cursor.run(_NAME, 256)
-        if not name:
-            cursor.fail("expected the name of a tool")
-        name = declared(name, call.schemas)
-        if not cursor.skip("("):
-            yield from cursor.expect("(")
-        if cursor.has_space():
-            yield from cursor.space()
+        name = yield from self._tool(cursor, call)
         properties = call.schemas.get(name, {}).get("properties")
         names = tuple(properties) if isinstance(properties, Mapping) else ()
         if (yield from self._is_dict(cursor, call.schemas.get(name, {}))):
@@ -89,7 +82,22 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
         if not keys:
             call.begin(name)
         call.arguments("}" if keys else "{}")
-        while (yield from cursor.look_for(_CHAINS)) is not None:  # `.strip()` of the result says nothing.
+        yield from self._chained(cursor)
+
+    def _tool(self, cursor: Cursor, call: CallSink) -> Steps[str]:
+        """Read the name of the tool and the parenthesis after it."""
+        name = yield from cursor.run(_NAME, 256)
+        if not name:
+            cursor.fail("expected the name of a tool")
+        if not cursor.skip("("):
+            yield from cursor.expect("(")
+        if cursor.has_space():
+            yield from cursor.space()
+        return declared(name, call.schemas)
+
+    def _chained(self, cursor: Cursor) -> Steps[None]:
+        """Drop attributes and methods of the result, such as `.strip()`: nobody can compute them."""
+        while (yield from cursor.look_for(_CHAINS)) is not None:
             yield from cursor.run(_CHAINED, 256)
             yield from cursor.take("()")
 

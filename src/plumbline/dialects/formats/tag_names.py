@@ -156,15 +156,7 @@ class TagNames:
         elif (yield from cursor.take(tags.key)) or (
             tags.other_key and (yield from cursor.take(tags.other_key))
         ):
-            yield from cursor.space()
-            # The end of the name may be missing before the value.
-            while tags.value_open and (yield from cursor.take(tags.key)):
-                continue  # The tag came twice.
-            ends = (tags.key_end, tags.value_open, "\n" if tags.wrapped else "")
-            text, marker = yield from cursor.collect(finder(*ends))
-            valued = bool(tags.value_open) and marker == tags.value_open
-            while tags.value_open and not valued and (yield from cursor.take(tags.key_end)):
-                continue
+            text, valued = yield from self._text()
             quotes = tags.key[-1:] == '"'
         elif (yield from self._other_tag()):
             text, _ = yield from cursor.collect(finder(tags.key_end.lstrip('"')))
@@ -191,6 +183,20 @@ class TagNames:
             yes = "true" if tags.typed == "string" else "string"
             kind = "string" if attribute.rstrip('" ').endswith(yes) else "any"
         return key.strip(), kind
+
+    def _text(self) -> Steps[tuple[str, bool]]:
+        """Read what stands in a parameter's tag, which may come twice. Returns it, and whether the value's tag came."""
+        tags, cursor = self._tags, self._cursor
+        yield from cursor.space()
+        while tags.value_open and (yield from cursor.take(tags.key)):
+            continue
+        # The end of the name may be missing before the value.
+        ends = (tags.key_end, tags.value_open, "\n" if tags.wrapped else "")
+        text, marker = yield from cursor.collect(finder(*ends))
+        valued = bool(tags.value_open) and marker == tags.value_open
+        while tags.value_open and not valued and (yield from cursor.take(tags.key_end)):
+            continue
+        return text, valued
 
     def _other_tag(self) -> Steps[bool]:
         """Read the beginning of a parameter's tag that is written in another way: `<parameter name='a'>`."""

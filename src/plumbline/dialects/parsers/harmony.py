@@ -183,8 +183,7 @@ class HarmonyParser(CursorParser):
         channel = recipient = None
         first, words = part, list[str]()
         self._words = words
-        while part == START and (yield from cursor.take(START)):
-            continue
+        yield from self._repeated(part)
         for _ in range(_MAX_PARTS):
             if part == MESSAGE or (part is None and (yield from self._ends_early(first, channel))):
                 break
@@ -192,8 +191,7 @@ class HarmonyParser(CursorParser):
             word = yield from cursor.run(_WORDS.get(part or "", _WORD), _MAX_WORD)
             if part == CHANNEL and not (yield from cursor.peek()):
                 words.append(word)
-            unnamed = part == "to=" and not word and (yield from cursor.look_for(_IN_HEADER)) is not None
-            if not unnamed:
+            if not (yield from self._is_unnamed(part, word)):
                 self._check_word(part, word)
             if part == CHANNEL:
                 channel = word
@@ -209,6 +207,15 @@ class HarmonyParser(CursorParser):
         if first is None and channel is recipient is None and not named and words != ["assistant"]:
             raise MalformedError("expected the header of a message")
         return Header(channel or "".join(named[:1]) or "final", recipient)
+
+    def _repeated(self, part: str | None) -> Steps[None]:
+        """Drop further beginnings of a header that has begun."""
+        while part == START and (yield from self._cursor.take(START)):
+            continue
+
+    def _is_unnamed(self, part: str | None, word: str) -> Steps[bool]:
+        """Return whether a recipient without a name stands here: `to=<|constrain|>json`."""
+        return part == "to=" and not word and (yield from self._cursor.look_for(_IN_HEADER)) is not None
 
     def _check_word(self, part: str | None, word: str) -> None:
         """Check what follows a part of a header.

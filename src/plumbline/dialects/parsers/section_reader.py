@@ -278,6 +278,7 @@ class SectionReader(CursorParser):
         """
         cursor = self._cursor
         comma = ended = False
+        listed = array or marked or bool(section.starts)
         yield from self._item_ended(section, brackets)
         while True:
             if cursor.has_space():
@@ -293,7 +294,7 @@ class SectionReader(CursorParser):
                 cursor.pos += 1
                 ended = ended or char == "]"
                 self._begin_markup()
-            elif char == "," and (array or marked or section.starts) and not comma:
+            elif char == "," and listed and not comma:
                 cursor.pos += 1
                 comma = True
             elif not char or not (yield from self._stray(section)):
@@ -347,15 +348,19 @@ class SectionReader(CursorParser):
             return True
         if char in section.starts and not section.array and not section.single:
             return True
-        if section.call_format.argument_syntax is ArgumentSyntax.PYTHON and char not in "{<":
-            called = Finder(f"{name}(" for name in self.schemas)
-            return (yield from self._cursor.look_for(called)) is not None
         begins = section.call_format.begins
         if begins and (marked or not section.single) and (yield from self._cursor.take_ahead(begins)):
             return True
-        if char == "{" and marked:
+        if (char == "{" and marked) or (yield from self._is_called(section, char)):
             return True
         return bool(section.close) and not section.single and not array and not begins
+
+    def _is_called(self, section: Section, char: str) -> Steps[bool]:
+        """Return whether a call in Python begins here."""
+        if section.call_format.argument_syntax is not ArgumentSyntax.PYTHON or char in "{<":
+            return False
+        called = Finder(f"{name}(" for name in self.schemas)
+        return (yield from self._cursor.look_for(called)) is not None
 
     def _stray(self, section: Section) -> Steps[bool]:
         """Drop an end of a call, or of a part of one, that stands alone. Returns whether one came."""

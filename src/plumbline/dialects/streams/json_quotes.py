@@ -22,8 +22,7 @@ _BOUND = 320
 """Characters after a quote that are looked at. What is not decided by then is taken for JSON."""
 _SPACE = re.compile(r"(?:[ \t\r\n]|\\[nrt](?=[\s,}\]\[{\"'\\]))*")
 _COMMAS = re.compile(r"(?:[ \t\r\n,]|\\[nrt](?=[\s,}\]\[{\"'\\])|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*")
-_BEGUN_ESCAPE = re.compile(r"\\[nrt]?\Z")
-_BEGUN_COMMENT = re.compile(r"/(?:/[^\n]*|\*(?:[^*]|\*(?!/))*)?\Z")
+_BEGUN_SPACE = re.compile(r"(?:\\[nrt]?|/(?:/[^\n]*|\*(?:[^*]|\*(?!/))*)?)?\Z")
 _KEY = re.compile(r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""")
 _ELEMENT = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
 _ATOM = re.compile(r"(?:-?[0-9][-+.0-9eE]*|[Tt]rue|[Ff]alse|[Nn]one|null|NaN|undefined)(?=[ \t\r\n]*[,\]}])")
@@ -75,7 +74,7 @@ def _ends(text: str, pos: int, end: int, place: Place, last: bool) -> bool | Non
     depth, stray, exact = len(stack), False, place.clean
     while True:
         pos = _skipped(text, pos, end)
-        if pos >= end or _BEGUN_ESCAPE.match(text, pos, end):
+        if _BEGUN_SPACE.match(text, pos, end):
             return None
         char = text[pos]
         if char in "}])":
@@ -133,7 +132,7 @@ def _after_all(text: str, pos: int, end: int, place: Place) -> bool | None:
 def _goes_on(text: str, pos: int, end: int, place: Place, depth: int) -> bool | None:
     """Return whether the text after a comma is the next member or element, or a closing bracket."""
     pos = _skipped(text, pos, end, _COMMAS)
-    if pos >= end or _BEGUN_ESCAPE.match(text, pos, end) or _BEGUN_COMMENT.match(text, pos, end):
+    if _BEGUN_SPACE.match(text, pos, end):
         return None
     char, bracket = text[pos], place.stack[depth - 1]
     if char in "}]":
@@ -141,13 +140,7 @@ def _goes_on(text: str, pos: int, end: int, place: Place, depth: int) -> bool | 
     if char in "\"'":
         return _has_next(text, pos, end, bracket) if bracket == "{" or place.odd else True
     if bracket == "{":
-        if _HALF_KEY.match(text, pos, end):
-            return True
-        if not place.bare_keys and _BEGUN_HALF_KEY.match(text, pos, end):
-            return None
-        if not place.bare_keys or _BARE_KEY.match(text, pos, end):
-            return place.bare_keys
-        return None if _BEGUN_KEY.match(text, pos, end) else False
+        return _has_bare_key(text, pos, end, bare=place.bare_keys)
     if char in "{[":
         if _BRACKET.match(text, pos, end):
             return True
@@ -155,6 +148,14 @@ def _goes_on(text: str, pos: int, end: int, place: Place, depth: int) -> bool | 
     if _ATOM.match(text, pos, end) or (not place.odd and _BARE.match(text, pos, end)):
         return True
     return None if _BEGUN_ATOM.match(text, pos, end) else False
+
+
+def _has_bare_key(text: str, pos: int, end: int, *, bare: bool) -> bool | None:
+    """Return whether a key stands here without its first quote, or without both if others have none."""
+    if _HALF_KEY.match(text, pos, end) or (bare and _BARE_KEY.match(text, pos, end)):
+        return True
+    begun = _BEGUN_HALF_KEY.match(text, pos, end) or (bare and _BEGUN_KEY.match(text, pos, end))
+    return None if begun else False
 
 
 def _has_next(text: str, pos: int, end: int, bracket: str) -> bool | None:

@@ -317,7 +317,7 @@ class JsonScanner(StringScanner):
         return end
 
     def _ends_atom(self, text: str, end: int) -> bool:
-        return end >= len(text) or text[end] in ' \t\r\n,;:}])"\'{[(\\/' or text[end] in self._markers.starts
+        return end >= len(text) or text[end] in " \t\r\n,;:}])\"'{[(\\/" or text[end] in self._markers.starts
 
     def _bare_string(self, text: str, pos: int, closed: bool) -> int:
         match = _BARE.match(text, pos)
