@@ -278,7 +278,7 @@ class SectionReader(CursorParser):
         """
         cursor = self._cursor
         comma = ended = False
-        listed = array or marked or bool(section.starts)
+        listed = any((array, marked, section.starts))
         yield from self._item_ended(section, brackets)
         while True:
             if cursor.has_space():
