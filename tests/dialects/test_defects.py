@@ -100,6 +100,14 @@ def test_what_is_no_call_is_text_as_a_whole(tool: str, output: str) -> None:
     assert read(TOOL_DIALECTS[tool], output).content == output
 
 
+@pytest.mark.parametrize("tool", ["hermes", "xlam"])
+@pytest.mark.parametrize("call", ['{"name": "ping", "arguments": {}}', '{"name": "ping"}'])
+def test_json_in_a_fence_is_a_call_only_as_the_whole_answer(tool: str, call: str) -> None:
+    fence = f"```json\n{call}\n```"
+    for text in (f"So:\n{fence}", f"{fence}\nThis is how.", f"So:\n{fence}\nThis is how."):
+        assert read(TOOL_DIALECTS[tool], text).content == text
+
+
 @pytest.mark.parametrize("tool", DIALECTS, ids=[tool.name for tool in DIALECTS])
 def test_of_a_call_that_the_limit_cuts_nothing_is_text(tool: ToolDialect) -> None:
     """And what was read of its arguments can be read by others."""

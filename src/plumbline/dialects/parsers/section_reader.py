@@ -206,8 +206,10 @@ class SectionReader(CursorParser):
         if cursor.has_space():
             yield from cursor.space()
         free = bool(marker) and not self._only_own
-        if free and marker in _FENCES.markers and (yield from cursor.peek()) == "{":
-            free = yield from self._is_whole_answer(prose)
+        # A fence in prose shows JSON, unless that is the family's own form of calls.
+        fenced = free and marker in _FENCES.markers and (yield from cursor.peek()) not in [*section.starts]
+        if fenced and not (yield from self._is_whole_answer(prose)):
+            cursor.fail("expected a call as the whole answer")
         if (yield from cursor.peek()) != "[" or not (section.array or free):
             if section.array and not free:
                 cursor.fail("expected '['")
