@@ -55,6 +55,8 @@ class AnswerFrame(msgspec.Struct, frozen=True, kw_only=True):
     """The message that the answer continues opens the thinking itself, and its parser reads that."""
     opening: str = ""
     """The part of the answer that the prompt contains, for response templates."""
+    constrained: bool = False
+    """A grammar constrains the calls of the answer, so forms of them that begin like text are text."""
 
     @property
     def parser_starts_inside(self) -> bool:

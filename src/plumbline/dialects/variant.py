@@ -111,7 +111,7 @@ def dialect_of_example(dialects: Iterable[ToolDialect], text: str) -> ToolDialec
 def _written(dialect: ToolDialect) -> list[Section]:
     """Return the sections that a model of the family writes on purpose."""
     # Markers that count only at the beginning of a line are slips of models, which no grammar should enforce.
-    return [section for section in dialect.sections if not section.at_line]
+    return [section for section in dialect.firm if not section.at_line]
 
 
 def _first(texts: tuple[str, ...], first: str) -> tuple[str, ...]:

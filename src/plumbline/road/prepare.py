@@ -64,7 +64,7 @@ class PreparedTurn:
             earlier_calls = sum(len(message.tool_calls) for message in prompt.messages)
         return self.dialect.parser(
             tools,
-            self.frame,
+            msgspec.structs.replace(self.frame, constrained=self.constraint.grammar is not None),
             earlier_calls=earlier_calls,
             logprobs=self.turn.sampling.logprobs is not None,
             unparsed=None if anywhere and tools else self.constraint.unparsed,

@@ -157,7 +157,7 @@ def text_without_calls(builder: GrammarBuilder, syntax: AnswerSyntax) -> str:
 
 def _markers(dialect: ToolDialect) -> list[str]:
     """Return every text that begins a section of calls."""
-    return list(dict.fromkeys(text for section in dialect.sections for text in section.open))
+    return list(dict.fromkeys(text for section in dialect.firm for text in section.open))
 
 
 def _bare(builder: GrammarBuilder, dialect: ToolDialect, section_calls: str) -> str:
@@ -173,7 +173,7 @@ def _bare_starts(dialect: ToolDialect) -> str:
     Raises:
         ConstraintError: such calls begin like any text.
     """
-    bare = [section for section in dialect.sections if not section.open]
+    bare = [section for section in dialect.firm if not section.open]
     # A call may also begin with its name, as in functionary, and so may any sentence.
     if not all(section.starts and not section.starts[0].isalnum() for section in bare):
         raise ConstraintError(

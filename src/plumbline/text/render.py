@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from plumbline.dialects.streams.json_stream import readable_object
 from plumbline.end_tokens import CONTROL_FORM
-from plumbline.exact_number import exact_number
 from plumbline.text.guard import Guard, Markers, UnguardableTextError
 from plumbline.text.prompts.encoders import PromptFormat
-from plumbline.text.templates.content_format import ContentFormat
+from plumbline.text.prompts.joined_messages import as_objects, by_turns, instructions, with_few_instructions
+from plumbline.text.prompts.template_values import (
+    guarded,
+    mapped,
+    strings,
+    template_message,
+    template_tool,
+    without_null,
+)
 from plumbline.text.templates.template import ChatTemplate, TemplateError, TemplateSpec
-from plumbline.text.templates.values import Arguments, NoContent
+from plumbline.text.templates.values import NoContent
 from plumbline.text.templates.workers import Rendering, WorkerTemplate
 from plumbline.text.tokenizer import TextTokenizer, UnencodableTextError
-from plumbline.turn import ChatPrompt, Message, Part, Prompt, TextPrompt, TokenPrompt, Tool
+from plumbline.turn import ChatPrompt, Message, Prompt, TextPrompt, TokenPrompt
 
 __all__ = ["Renderer", "TooManyTokensError", "UnusedVariableError"]
 
@@ -195,8 +200,7 @@ class Renderer:
                 "the server with --chat-template."
             )
         content_format = template.content_format(tools=bool(prompt.tools))
-        messages = [_message(message, content_format) for message in prompt.messages]
-        tools = [_tool(tool) for tool in prompt.tools]
+        tools = [template_tool(tool) for tool in prompt.tools]
         kwargs = {
             **self._variables,
             **self._effort(prompt.effort, prompt.thinking_budget),
@@ -208,11 +212,12 @@ class Renderer:
         # Text from a client never becomes a control token. Earlier assistant messages may contain the plain markers
         # of the model family (`<think>`, `<tool_call>`), because templates look for them there.
         tokenizer = self.tokenizer
-        guarded = self._guarded if prompt.chat_template is None else guarded_tokens(tokenizer, template)
-        guard = Guard(list(_strings([messages, tools, kwargs, documents])), guarded)
+        marks = self._guarded if prompt.chat_template is None else guarded_tokens(tokenizer, template)
+        messages = [template_message(message, content_format) for message in prompt.messages]
+        guard = Guard(list(strings([messages, tools, kwargs, documents])), marks)
 
         def client(text: str) -> str:
-            return guard.protect(text, guarded)
+            return guard.protect(text, marks)
 
         def assistant(text: str) -> str:
             return guard.protect(text, tokenizer.control)
@@ -220,27 +225,69 @@ class Renderer:
         def rendered(conversation: list[dict[str, Any]]) -> str:
             return template.render(
                 conversation,
-                tools=[_mapped(tool, client) for tool in tools],
-                documents=None
-                if documents is None
-                else [_mapped(document, client) for document in documents],
+                tools=[mapped(tool, client) for tool in tools],
+                documents=None if documents is None else [mapped(document, client) for document in documents],
                 add_generation_prompt=prompt.add_generation_prompt,
                 continue_final_message=prompt.continue_final_message,
-                kwargs={name: _mapped(value, client) for name, value in kwargs.items()},
+                kwargs={name: mapped(value, client) for name, value in kwargs.items()},
                 mark=guard.mark,
             )
 
-        conversation = [
-            _guarded(message, assistant if message["role"] == "assistant" else client, client)
-            for message in messages
-        ]
-        try:
-            return rendered(conversation), guard
-        except TemplateError:
-            # Some templates refuse null, although a message with tool calls has no other content.
-            if not any(isinstance(message["content"], NoContent) for message in conversation):
-                raise
-        return rendered([_without_null(message) for message in conversation]), guard
+        def attempt(sent: Sequence[Message]) -> str:
+            found = [template_message(message, content_format) for message in sent]
+            conversation = [
+                guarded(message, assistant if message["role"] == "assistant" else client, client)
+                for message in found
+            ]
+            try:
+                return rendered(conversation)
+            except TemplateError:
+                # Some templates refuse null, although a message with tool calls has no other content.
+                if not any(isinstance(message["content"], NoContent) for message in conversation):
+                    raise
+            return rendered([without_null(message) for message in conversation])
+
+        return _first_that_shows(prompt.messages, attempt, client), guard
+
+
+def _first_that_shows(
+    messages: Sequence[Message], attempt: Callable[[Sequence[Message]], str], client: Callable[[str], str]
+) -> str:
+    """Render a conversation as it is, or in a form that says the same and that the template takes.
+
+    Many templates know one system message, at the beginning, and drop or refuse others; some want users and assistants
+    to take turns; some want an object for arguments that are none.
+
+    Args:
+        messages: the conversation.
+        attempt: renders one.
+        client: protects a text of the client, as the rendered text has it.
+
+    Raises:
+        TemplateError: the template takes none of the forms; the error is that of the conversation as it is.
+    """
+    wanted = [client(text) for text in instructions(messages)]
+    first, refusal = None, None
+    try:
+        first = attempt(messages)
+        if all(text in first for text in wanted):
+            return first
+    except TemplateError as error:
+        refusal = error
+    for other in (with_few_instructions, by_turns, as_objects):
+        changed = other(messages)
+        if changed != messages:
+            messages = changed
+            try:
+                found = attempt(messages)
+            except TemplateError:
+                continue
+            if first is None or all(text in found for text in wanted):
+                return found
+    if first is None:
+        assert refusal is not None
+        raise refusal
+    return first
 
 
 def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> Markers:
@@ -267,139 +314,3 @@ def guarded_tokens(tokenizer: TextTokenizer, template: PromptFormat | None) -> M
         or CONTROL_FORM.fullmatch(text)
         or (not text.isspace() and (not source or text in source))
     )
-
-
-def _guarded(
-    message: Mapping[str, Any], in_content: Callable[[str], str], elsewhere: Callable[[str], str]
-) -> dict[str, Any]:
-    """Return the message with its texts protected; the role cannot contain text of the client."""
-    return {
-        name: value if name == "role" else _mapped(value, in_content if name == "content" else elsewhere)
-        for name, value in message.items()
-    }
-
-
-def _content(message: Message, content_format: ContentFormat) -> str | NoContent | list[dict[str, str]]:
-    """Return the content in the format that the template expects, a string or parts.
-
-    Raises:
-        TemplateError: the message has files, and the template takes strings.
-    """
-    text = message.content if message.content is not None else ""
-    if message.parts is not None and not all(isinstance(part, str) for part in message.parts):
-        if content_format == "string":
-            raise TemplateError("The model's chat template takes text only: it has no place for files.")
-        return [_part(part) for part in message.parts]
-    if content_format == "string" or (content_format == "either" and message.parts is None):
-        return NoContent() if message.content is None else text
-    return [_part(part) for part in ((text,) if message.parts is None else message.parts)]
-
-
-def _part(part: Part) -> dict[str, str]:
-    """Return a part as transformers' templates expect it; for a file they write its placeholder."""
-    return {"type": "text", "text": part} if isinstance(part, str) else {"type": part.modality}
-
-
-def _without_null(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the message with an empty string for null content."""
-    return {**message, "content": ""} if isinstance(message["content"], NoContent) else message
-
-
-def _message(message: Message, content_format: ContentFormat) -> dict[str, Any]:
-    """Return a message as templates expect it, in the format of the chat completions API."""
-    fields: dict[str, Any] = {
-        # Templates know `system`; `developer` is OpenAI's newer name for the same role.
-        "role": "system" if message.role == "developer" else message.role,
-        "content": _content(message, content_format),
-    }
-    if message.reasoning is not None:
-        # Templates use one of these names: Solar Open the last, gpt-oss `thinking`, most others the first.
-        fields["reasoning_content"] = fields["thinking"] = fields["reasoning"] = message.reasoning
-    if message.tool_calls:
-        fields["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        fields["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        fields["name"] = message.name
-    return fields
-
-
-def _arguments(text: str) -> Arguments | str:
-    """Return the arguments for templates, usable as an object and as its JSON; text that is no object stays text.
-
-    Of an object that breaks off, they have what can be read (CHAT-24): a client sends back what it got of an answer
-    that a limit cut, and templates that loop over the members take no text.
-    """
-    if not text.strip():
-        return Arguments({}, "{}")
-    try:
-        value = json.loads(text, parse_float=exact_number)
-    except (ValueError, RecursionError):
-        read = readable_object(text)
-        return _arguments(read) if read and read != text else text
-    try:
-        encoded = json.dumps(value, ensure_ascii=False)
-    except RecursionError:
-        return text
-    try:
-        encoded.encode()
-    except UnicodeEncodeError:  # Half a surrogate pair can be escaped in JSON, but not encoded as UTF-8.
-        value = json.loads(encoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    return (
-        Arguments(value, text) if isinstance(value, dict) else Arguments({}, "{}") if value is None else text
-    )
-
-
-def _tool(tool: Tool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    function["parameters"] = (
-        dict(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
-    )
-    return {"type": "function", "function": function}
-
-
-def _strings(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case Mapping():
-            if isinstance(value, Arguments):
-                yield str(value)
-            for key, item in value.items():
-                yield str(key)
-                yield from _strings(item)
-        case list() | tuple():
-            for item in value:
-                yield from _strings(item)
-
-
-_OUR_KEYS = frozenset(
-    {"type", "function", "name", "arguments", "description", "parameters", "id", "text", "title"}
-)
-"""Keys that templates read."""
-
-
-def _key(key: Any, change: Callable[[str], str]) -> str:
-    return key if key in _OUR_KEYS else change(str(key))
-
-
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    match value:
-        case str():
-            return change(value)
-        case Mapping():
-            mapped = {_key(key, change): _mapped(item, change) for key, item in value.items()}
-            return Arguments(mapped, change(str(value))) if isinstance(value, Arguments) else mapped
-        case list() | tuple():
-            return [_mapped(item, change) for item in value]
-        case _:
-            return value

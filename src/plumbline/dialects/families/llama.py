@@ -26,7 +26,7 @@ TOOLS = (
         sections=(
             Section(call_format=_JSON, starts="{", between="; "),
             Section(call_format=_JSON, open=("<|python_tag|>",), starts="{", between="; "),
-            Section(call_format=_JSON, starts="[", array=True, at_line=True),
+            Section(call_format=_JSON, starts="[", array=True, at_line=True, loose=True),
         ),
         detect=(r"<\|start_header_id\|>|<\|header_start\|>", r"<\|python_tag\|>|\"parameters\""),
         unlike=r"<function=",

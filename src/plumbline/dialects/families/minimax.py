@@ -48,9 +48,19 @@ TOOLS = (
             _alone("</minimax:tool_call>"),
             # Wrappers of other families, which agents show the model.
             Section(
-                call_format=_INVOKE, open=("<function_calls>",), close=("</function_calls>",), at_line=True
+                call_format=_INVOKE,
+                open=("<function_calls>",),
+                close=("</function_calls>",),
+                at_line=True,
+                loose=True,
             ),
-            Section(call_format=JsonCall(), open=("[TOOL_CALL]",), close=("[/TOOL_CALL]",), at_line=True),
+            Section(
+                call_format=JsonCall(),
+                open=("[TOOL_CALL]",),
+                close=("[/TOOL_CALL]",),
+                at_line=True,
+                loose=True,
+            ),
         ),
         content_gap="\n",
         detect=(r"<minimax:tool_call>",),

@@ -20,7 +20,7 @@ TOOLS = (
                 inner=("[ARGS]",),
             ),
             Section(call_format=JsonCall(), open=("[TOOL_CALLS]",), after_open=" ", array=True, starts="["),
-            Section(call_format=JsonCall(), array=True, starts="[", at_line=True),
+            Section(call_format=JsonCall(), array=True, starts="[", at_line=True, loose=True),
         ),
         ids="mistral",
         silent=("[/TOOL_CALLS]",),

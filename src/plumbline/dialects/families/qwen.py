@@ -41,9 +41,9 @@ TOOLS = (
         sections=(
             _JSON,
             # Qwen2.5-Coder leaves the tag out, or writes another one.
-            msgspec.structs.replace(_JSON, open=("<tools>",), close=("</tools>",), at_line=True),
-            msgspec.structs.replace(_JSON, open=("```json", "```"), close=("```",), at_line=True),
-            Section(call_format=JsonCall(), starts="{", at_line=True),
+            msgspec.structs.replace(_JSON, open=("<tools>",), close=("</tools>",), at_line=True, loose=True),
+            msgspec.structs.replace(_JSON, open=("```json", "```"), close=("```",), at_line=True, loose=True),
+            Section(call_format=JsonCall(), starts="{", at_line=True, loose=True),
         ),
         content_gap="\n",
         detect=(r"<tool_call>", r"</tool_call>"),

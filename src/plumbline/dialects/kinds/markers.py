@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from plumbline.dialects.model_dialect import (
     AnswerFrame,
     ModelDialect,
@@ -47,10 +49,13 @@ class MarkerDialect(ModelDialect):
         self._markers = Markers(tool, reasoning)
         self._without_tools = Markers(_without_calls(tool), reasoning)
         self._has_markup = reasoning is not None or self._without_tools.tool is not None
+        self._firm = Markers(
+            None if tool is None else msgspec.structs.replace(tool, sections=tool.firm), reasoning
+        )
         self._without_thinking = Markers(tool, None)
         self._ids = control_ids(vocabulary, self._markers.texts)
         self._ids_without_tools = control_ids(vocabulary, self._without_tools.texts)
-        sections = () if tool is None else tool.sections
+        sections = () if tool is None else tool.firm
         opens = tuple(dict.fromkeys(text for section in sections for text in section.open))
         ends_thinking = reasoning is not None and reasoning.calls_inside
         self.syntax = AnswerSyntax(
@@ -134,6 +139,8 @@ class MarkerDialect(ModelDialect):
         markers, marker_ids = self._markers, self._ids
         if tool is None:
             markers, marker_ids = self._without_tools, self._ids_without_tools
+        elif frame.constrained:
+            markers = self._firm
         new_id = new_id or call_ids("call" if tool is None else tool.ids, earlier_calls)
         inside = frame.parser_starts_inside
         if unparsed is None:

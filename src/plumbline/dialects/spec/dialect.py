@@ -85,6 +85,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     at_line: bool = False
     """Models write it by mistake, so no grammar enforces it. Its markers begin a call only where a line of text begins,
     and never in thinking."""
+    loose: bool = False
+    """It begins like ordinary text, such as a code fence. So it is not read where a grammar constrains calls, which may
+    not forbid its beginning."""
 
     @property
     def holds_one_call(self) -> bool:
@@ -127,6 +130,11 @@ class ToolDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Many families write so: it is chosen only where no other dialect matches."""
     tokens: tuple[str, ...] = ()
     """Added tokens that only this family has. Where no template matches, a tokenizer with all of them does."""
+
+    @property
+    def firm(self) -> tuple[Section, ...]:
+        """The sections that are read where a grammar constrains calls."""
+        return tuple(section for section in self.sections if not section.loose)
 
 
 class ReasoningDialect(msgspec.Struct, frozen=True, kw_only=True):
