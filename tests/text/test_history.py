@@ -1,8 +1,9 @@
-"""Law: a call that a limit cut can be sent back, and every template shows what can be read of it (CHAT-24)."""
+"""Law: whatever a conversation has, every template shows it: calls that a limit cut (CHAT-24), several instructions."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from support.about import about
 from support.models import byte_level
 
 from plumbline.dialects.streams.json_stream import readable_object
+from plumbline.text.prompts.joined_messages import as_objects, by_turns, with_few_instructions
 from plumbline.text.render import Renderer
 from plumbline.text.templates.template import ChatTemplate, TemplateError
-from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
+from plumbline.turn import ChatPrompt, Message, Role, Tool, ToolCall
 
 TOKENIZER = byte_level()
 TEMPLATES = sorted((Path(__file__).parent / "templates").glob("*.jinja"))
@@ -44,6 +46,60 @@ def test_every_template_shows_what_can_be_read_of_a_cut_call(path: Path) -> None
             shown = rendered(template, WHOLE[:size])
             for text in ("city", "Zur", "Zurich", "days"):
                 assert text not in WHOLE[:size] or text not in whole or text in shown
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=[path.stem for path in TEMPLATES])
+def test_every_template_shows_arguments_that_are_no_object(path: Path) -> None:
+    template = ChatTemplate(path.read_text("utf-8"))
+    try:
+        whole = rendered(template, WHOLE)
+    except TemplateError:
+        return
+    for arguments in ("not json", "[1, 2]", '"text"'):
+        shown = rendered(template, arguments)
+        assert "Zurich" not in whole or all(word in shown for word in arguments.strip('[]"').split(", "))
+
+
+INSTRUCTED = (
+    Message(role="system", content="Be kind."),
+    Message(role="developer", content="Be brief."),
+    Message(role="user", content="Hi"),
+    Message(role="assistant", content="Hello."),
+    Message(role="system", content="It is late."),
+    Message(role="user", content="And now?"),
+    Message(role="user", content="Say it."),
+)
+
+
+def shown(template: ChatTemplate, messages: Sequence[Message]) -> str:
+    return Renderer(TOKENIZER, template).text(ChatPrompt(messages=tuple(messages)))
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=[path.stem for path in TEMPLATES])
+def test_every_template_shows_all_instructions_wherever_they_stand(path: Path) -> None:
+    template = ChatTemplate(path.read_text("utf-8"))
+    try:
+        usual = shown(template, [INSTRUCTED[0], *INSTRUCTED[2:4], INSTRUCTED[5]])
+    except TemplateError:
+        return
+    text = shown(template, INSTRUCTED)
+    for message in INSTRUCTED:
+        if message.content in usual or message.role in ("developer", "system", "user"):
+            assert message.content in text
+
+
+@given(
+    roles=st.lists(
+        st.sampled_from(["system", "developer", "user", "assistant", "tool"]), min_size=1, max_size=7
+    )
+)
+def test_other_forms_of_a_conversation_have_each_of_its_texts_once(roles: list[Role]) -> None:
+    messages = tuple(Message(role=role, content=f"text {number}") for number, role in enumerate(roles))
+    for form in (with_few_instructions, by_turns, as_objects):
+        found = "".join(message.content or "" for message in form(messages))
+        assert all(found.count(message.content or "") == 1 for message in messages)
+    few = with_few_instructions(messages)
+    assert all(message.role not in ("system", "developer") for message in few[1:])
 
 
 _values = st.recursive(

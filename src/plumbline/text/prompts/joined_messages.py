@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from plumbline.turn import Message, Part
+from plumbline.turn import Message, Part, Role
 
 __all__ = ["as_objects", "by_turns", "instructions", "with_few_instructions"]
 
@@ -85,7 +85,7 @@ def _object(arguments: str) -> str:
     return arguments if value is None else json.dumps({"arguments": value}, ensure_ascii=False)
 
 
-def _joined(messages: Sequence[Message], role: str) -> Message:
+def _joined(messages: Sequence[Message], role: Role) -> Message:
     """Return one message with the contents of several, an empty line between them."""
     texts = [message.content or "" for message in messages]
     parts: list[Part] = []
