@@ -9,7 +9,13 @@ from typing import Any
 from plumbline.end_tokens import CONTROL_FORM
 from plumbline.text.guard import Guard, Markers, UnguardableTextError
 from plumbline.text.prompts.encoders import PromptFormat
-from plumbline.text.prompts.joined_messages import as_objects, by_turns, instructions, with_few_instructions
+from plumbline.text.prompts.joined_messages import (
+    as_objects,
+    by_turns,
+    instructions,
+    with_few_instructions,
+    with_short_ids,
+)
 from plumbline.text.prompts.template_values import (
     guarded,
     mapped,
@@ -256,7 +262,7 @@ def _first_that_shows(
     """Render a conversation as it is, or in a form that says the same and that the template takes.
 
     Many templates know one system message, at the beginning, and drop or refuse others; some want users and assistants
-    to take turns; some want an object for arguments that are none.
+    to take turns; some want an object for arguments that are none, or ids of nine characters.
 
     Args:
         messages: the conversation.
@@ -274,7 +280,7 @@ def _first_that_shows(
             return first
     except TemplateError as error:
         refusal = error
-    for other in (with_few_instructions, by_turns, as_objects):
+    for other in (with_few_instructions, by_turns, as_objects, with_short_ids):
         changed = other(messages)
         if changed != messages:
             messages = changed

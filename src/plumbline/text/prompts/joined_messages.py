@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 
@@ -9,9 +10,10 @@ import msgspec
 
 from plumbline.turn import Message, Part, Role
 
-__all__ = ["as_objects", "by_turns", "instructions", "with_few_instructions"]
+__all__ = ["as_objects", "by_turns", "instructions", "with_few_instructions", "with_short_ids"]
 
 _INSTRUCTING = ("system", "developer")
+_SHORT = 9
 
 
 def instructions(messages: Sequence[Message]) -> list[str]:
@@ -73,6 +75,26 @@ def as_objects(messages: Sequence[Message]) -> tuple[Message, ...]:
         else message
         for message in messages
     )
+
+
+def with_short_ids(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Give calls ids of nine letters and digits, which Mistral's templates require; ids that are such stay."""
+    return tuple(
+        msgspec.structs.replace(
+            message,
+            tool_calls=tuple(
+                msgspec.structs.replace(call, id=_short(call.id)) for call in message.tool_calls
+            ),
+            tool_call_id=None if message.tool_call_id is None else _short(message.tool_call_id),
+        )
+        for message in messages
+    )
+
+
+def _short(call_id: str) -> str:
+    if len(call_id) == _SHORT and call_id.isascii() and call_id.isalnum():
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:_SHORT]
 
 
 def _object(arguments: str) -> str:
