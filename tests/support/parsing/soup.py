@@ -174,9 +174,11 @@ def begins(one: Folded, other: Folded) -> bool:
 
 
 def _reordered(dialect: Dialect) -> Iterator[Dialect]:
-    """Yield the dialect with each other section first."""
+    """Yield the dialect with each other section first that can be written."""
     sections = dialect.tool.sections if dialect.tool is not None else ()
     for number in range(1, len(sections)):
+        if sections[number].loose:
+            continue
         turned = (*sections[number:], *sections[:number])
         yield Dialect(msgspec.structs.replace(dialect.tool, sections=turned), dialect.reasoning)
 
