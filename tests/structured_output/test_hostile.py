@@ -190,7 +190,7 @@ COSTLY: dict[str, tuple[Any, bool]] = {
         False,
     ),
     "definitions of another draft": (
-        {"definitions": {"a": {}}, "$defs": [], "$ref": "#/definitions/a"},
+        {"definitions": {"a": {}}, "$defs": [1], "$ref": "#/definitions/a"},
         False,
     ),
     "a number for a list": ({"allOf": 5, "$ref": "#/c/a", "$dynamicRef": "#/c/a", "c": {"a": {}}}, False),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import jsonschema_rs
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.structured_output.schema_check import MAX_SCHEMAS, TYPE_ALIASES, TYPES, schema_violation
+from plumbline.structured_output.schema_check import MAX_SCHEMAS, TYPES, schema_violation
 
 META = jsonschema_rs.Draft202012Validator({"$ref": "https://json-schema.org/draft/2020-12/schema"})
 
@@ -62,15 +61,6 @@ def _uses_older_draft(value: Any) -> bool:
 @given(schemas.filter(lambda value: not _uses_older_draft(value)))
 def test_the_check_agrees_with_the_meta_schema(schema: Any) -> None:
     assert (schema_violation(schema) is None) == META.is_valid(schema)
-
-
-@pytest.mark.parametrize("alias", TYPE_ALIASES)
-def test_known_aliases_of_types_are_accepted_at_any_depth(alias: str) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"type": alias}, "b": {"items": {"type": [alias, "null"]}}},
-    }
-    assert schema_violation(schema) is None
 
 
 def test_forms_of_older_drafts_are_accepted() -> None:

@@ -274,12 +274,14 @@ class ConstraintCompiler:
         return None
 
 
-OVERLAPPING = ("oneOf", "patternProperties")
+OVERLAPPING = ("oneOf", "patternProperties", "pattern")
 """Keywords that only the engine can refuse: it compares what their parts allow."""
 
 
 def refused_keyword(reason: str) -> str:
     """Return which of `OVERLAPPING` an engine refuses with this reason; empty for none."""
+    if "determine if regex is empty" in reason:
+        return "pattern"  # It gives up to intersect several conditions on a text.
     return next((name for name in OVERLAPPING if f"'{name}'" in reason), "")
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-__all__ = ["MAX_SCHEMAS", "TYPES", "TYPE_ALIASES", "schema_violation"]
+from plumbline.exact_number import ExactNumber
+
+__all__ = ["COUNTS", "LISTS", "MAPS", "MAX_SCHEMAS", "SCHEMAS", "TYPES", "schema_violation"]
 
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
-TYPE_ALIASES = ("any", "bool", "dict", "double", "float", "int", "list", "long", "str", "tuple")
-"""Types that are not JSON Schema's but that clients send: generators of schemas write Python's and Java's names."""
 
 MAX_SCHEMAS = 20_000
 """How many schemas one schema may contain, which keeps the check below a fifth of a second."""
 
 _Path: TypeAlias = "tuple[str, ...]"
 
-_SCHEMAS = frozenset(
+SCHEMAS = frozenset(
     (
         *(
             "not",
@@ -31,22 +32,22 @@ _SCHEMAS = frozenset(
         *("unevaluatedItems", "unevaluatedProperties", "contentSchema"),
     )
 )
-_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
+LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
 _TEXTS = frozenset(
     (
         *("$schema", "$id", "$ref", "$anchor", "$dynamicRef", "$dynamicAnchor", "$comment"),
         *("title", "description", "pattern", "format", "contentEncoding", "contentMediaType"),
     )
 )
-_COUNTS = frozenset(
+COUNTS = frozenset(
     (
         *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
         *("minContains", "maxContains"),
     )
 )
 _FLAGS = frozenset(("uniqueItems", "deprecated", "readOnly", "writeOnly"))
-_ALLOWED = f"{', '.join(TYPES)}; also accepted: {', '.join(TYPE_ALIASES)}"
+_ALLOWED = ", ".join(TYPES)
 
 
 def schema_violation(schema: Any) -> str | None:
@@ -77,11 +78,11 @@ def schema_violation(schema: Any) -> str | None:
 
 def _children(name: str, argument: Any) -> Iterator[tuple[str, Any]]:
     """Yield the schemas inside a keyword, with their keys."""
-    if name in _SCHEMAS or (name == "items" and not isinstance(argument, list)):
+    if name in SCHEMAS or (name == "items" and not isinstance(argument, list)):
         yield "", argument
-    elif name in _LISTS or name == "items":
+    elif name in LISTS or name == "items":
         yield from ((str(index), item) for index, item in enumerate(argument))
-    elif name in _MAPS:
+    elif name in MAPS:
         yield from argument.items()
     elif name == "dependencies":
         yield from ((key, item) for key, item in argument.items() if not isinstance(item, list))
@@ -98,19 +99,19 @@ def _violation(name: str, argument: Any) -> str | None:
 def _wanted(name: str, argument: Any) -> str | None:
     """Return what a valid argument is, if this argument is invalid; None if it is valid."""
     wanted, right = "", True
-    if name in _LISTS:
+    if name in LISTS:
         wanted, right = (
             "an array of schemas with at least one entry",
             isinstance(argument, list) and argument != [],
         )
-    elif name in _MAPS or name == "dependencies":
+    elif name in MAPS or name == "dependencies":
         wanted, right = "an object of schemas", isinstance(argument, Mapping)
     elif name in _TEXTS:
         wanted, right = "a string", isinstance(argument, str)
-    elif name in _COUNTS:
+    elif name in COUNTS:
         wanted, right = (
             "an integer of at least 0",
-            _is_number(argument) and argument >= 0 and argument % 1 == 0,
+            _is_number(argument) and argument >= 0 and (argument % 1 == 0 or math.isinf(argument)),
         )
     elif name in _FLAGS:
         wanted, right = "a boolean", isinstance(argument, bool)
@@ -119,7 +120,7 @@ def _wanted(name: str, argument: Any) -> str | None:
     elif name in ("exclusiveMinimum", "exclusiveMaximum"):
         wanted, right = "a number", _is_number(argument) or isinstance(argument, bool)
     elif name == "multipleOf":
-        wanted, right = "a number above 0", _is_number(argument) and argument > 0
+        wanted, right = "a number above 0", _is_number(argument) and (argument > 0 or _is_tiny(argument))
     elif name in ("enum", "examples"):
         wanted, right = "an array", isinstance(argument, list)
     elif name == "required":
@@ -135,7 +136,7 @@ def _type_violation(argument: Any) -> str | None:
     for kind in kinds:
         if not isinstance(kind, str):
             return f"must be a string or an array of strings. Types are: {_ALLOWED}"
-        if kind not in TYPES and kind not in TYPE_ALIASES:
+        if kind not in TYPES:
             return f"is {kind[:64]!r}, which is not a type. Types are: {_ALLOWED}"
     if not kinds or len(set(kinds)) < len(kinds):
         return "must have at least one type, without duplicates"
@@ -144,6 +145,11 @@ def _type_violation(argument: Any) -> str | None:
 
 def _is_number(argument: Any) -> bool:
     return isinstance(argument, int | float) and not isinstance(argument, bool)
+
+
+def _is_tiny(argument: float) -> bool:
+    """Return whether a number above zero is too small for a double, such as `1e-400`."""
+    return isinstance(argument, ExactNumber) and not argument and not argument.text.startswith("-")
 
 
 def _are_names(argument: Any) -> bool:

@@ -31,6 +31,7 @@ from plumbline.dialects.streams.python_stream import python_value
 
 __all__ = [
     "LOOK_AHEAD",
+    "TYPE_ALIASES",
     "admitted",
     "allowed_types",
     "coerce",
@@ -50,7 +51,7 @@ _WORD_TYPES = {"true": "boolean", "false": "boolean", "null": "null"}
 _MAX_DEPTH = 16
 _MOST_PARTS = 512
 """Parts of a composed schema that are searched for a property."""
-_ALIASES = {
+TYPE_ALIASES = {
     "str": "string",
     "text": "string",
     "int": "integer",
@@ -65,6 +66,7 @@ _ALIASES = {
     "set": "array",
     "none": "null",
 }
+"""Types of programming languages, in small letters, and the types of JSON Schema that they stand for."""
 _NUMBERS = frozenset(("integer", "number"))
 _TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 
@@ -121,7 +123,7 @@ def _types(
 
 def _named(kinds: Iterable[str]) -> frozenset[str]:
     """Return the types of these names; empty if one of them is unknown."""
-    found = frozenset(_ALIASES.get(kind.lower(), kind) for kind in kinds)
+    found = frozenset(TYPE_ALIASES.get(kind.lower(), kind) for kind in kinds)
     return found if found <= _TYPES else frozenset()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plumbline._generated.chat import ChatCompletionFunctionCallOption, CreateChatCompletionRequest
 from plumbline.protocols.common.fields import given, or_default
-from plumbline.protocols.common.tool_choice import check_names, check_parameters, plain_choice
+from plumbline.protocols.common.tool_choice import check_names, plain_choice, with_checked_parameters
 from plumbline.turn import Tool, ToolChoice
 from plumbline.wire.errors import invalid_request
 
@@ -42,8 +42,7 @@ def read_functions(request: CreateChatCompletionRequest) -> tuple[tuple[Tool, ..
             description=or_default(function.description, None),
             parameters=or_default(function.parameters, None),
         )
-        check_parameters(tool, f"functions[{index}].parameters")
-        tools.append(tool)
+        tools.append(with_checked_parameters(tool, f"functions[{index}].parameters"))
     choice = _read_choice(request, tools)
     return (() if choice.mode == "none" else tuple(tools)), choice
 

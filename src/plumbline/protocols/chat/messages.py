@@ -41,13 +41,13 @@ from plumbline.protocols.common.media import (
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
     check_names,
-    check_parameters,
     custom_arguments,
     custom_tool,
     is_cut,
     named_choice,
     plain_choice,
     wants_parallel,
+    with_checked_parameters,
 )
 from plumbline.turn import Message, Part, Tool, ToolCall, ToolChoice
 from plumbline.wire.errors import ApiError, invalid_request, unsupported_parameter
@@ -128,7 +128,7 @@ def read_tool_list(tools: Sequence[ChatCompletionToolUnion]) -> tuple[Tool, ...]
                 parameters=or_default(function.parameters, None),
                 strict=or_default(function.strict, None),
             )
-            check_parameters(read, f"tools[{index}].function.parameters")
+            read = with_checked_parameters(read, f"tools[{index}].function.parameters")
         else:
             custom = tool.custom
             input_format = or_default(custom.format, None)

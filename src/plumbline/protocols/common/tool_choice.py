@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from plumbline.protocols.common.fields import or_default
-from plumbline.structured_output.schema_check import schema_violation
+from plumbline.structured_output.schema_repair import repaired
 from plumbline.structured_output.strict_subset import strict_violation
 from plumbline.turn import LarkFormat, RegexFormat, Tool, ToolChoice, Turn
 from plumbline.wire.errors import invalid_json_schema, invalid_request, unsupported_value
@@ -18,14 +18,13 @@ __all__ = [
     "INPUT_SCHEMA",
     "allowed_choice",
     "check_names",
-    "check_parameters",
     "custom_arguments",
     "custom_tool",
     "is_cut",
     "named_choice",
     "plain_choice",
     "wants_parallel",
-    "with_repair",
+    "with_checked_parameters",
 ]
 
 INPUT_SCHEMA: Mapping[str, Any] = {
@@ -93,19 +92,23 @@ def check_names(names: Sequence[tuple[str, str]]) -> None:
         seen[name] = param
 
 
-def check_parameters(tool: Tool, param: str) -> None:
-    """Check that a tool's parameters are a JSON Schema, and in the strict subset if the tool is strict (SO-03).
+def with_checked_parameters(tool: Tool, param: str) -> Tool:
+    """Return a tool whose parameters are a JSON Schema, and in the strict subset if the tool is strict (SO-03).
+
+    Parameters that are no valid schema but whose meaning is plain are repaired, so that prompts, parsers and grammars
+    know one form.
 
     Raises:
         ApiError: 400 naming the parameters.
     """
-    violation = None if tool.parameters is None else schema_violation(tool.parameters)
+    if tool.parameters is None:
+        return tool
+    parameters, violation = repaired(tool.parameters)
+    if violation is None and tool.strict is True and parameters:
+        violation = strict_violation(parameters)
     if violation is not None:
         raise invalid_json_schema(param, tool.name, violation)
-    if tool.strict is True and tool.parameters:
-        violation = strict_violation(tool.parameters)
-        if violation is not None:
-            raise invalid_json_schema(param, tool.name, violation)
+    return tool if parameters is tool.parameters else msgspec.structs.replace(tool, parameters=parameters)
 
 
 def plain_choice(mode: str, tools: Sequence[Tool], *, parallel: bool) -> ToolChoice:

@@ -17,7 +17,12 @@ from plumbline._generated.messages import (
     ToolChoiceTool,
 )
 from plumbline.protocols.common.fields import given, or_default
-from plumbline.protocols.common.tool_choice import check_names, check_parameters, named_choice, plain_choice
+from plumbline.protocols.common.tool_choice import (
+    check_names,
+    named_choice,
+    plain_choice,
+    with_checked_parameters,
+)
 from plumbline.turn import Tool, ToolChoice
 from plumbline.wire.errors import (
     invalid_request,
@@ -56,9 +61,6 @@ def _tool(tool: MessageTool, where: str) -> Tool:
         )
     if not isinstance(tool.input_schema, dict):
         raise missing_required_parameter(f"{where}.input_schema")
-    kind = tool.input_schema.get("type", "object")
-    if isinstance(kind, str) and kind != "object":
-        raise invalid_value(f"{where}.input_schema.type", kind, ["object"])
     callers = or_default(tool.allowed_callers, ["direct"])
     if "direct" not in callers:
         raise unsupported_value(
@@ -69,7 +71,10 @@ def _tool(tool: MessageTool, where: str) -> Tool:
         lines = "\n".join(json.dumps(example, ensure_ascii=False) for example in examples)
         description = f"{description or ''}\n\nExamples of the input:\n{lines}".strip()
     found = Tool(name=tool.name, description=description, parameters=tool.input_schema)
-    check_parameters(found, f"{where}.input_schema")
+    found = with_checked_parameters(found, f"{where}.input_schema")
+    kind = (found.parameters or {}).get("type", "object")
+    if isinstance(kind, str) and kind != "object":
+        raise invalid_value(f"{where}.input_schema.type", kind, ["object"])
     # The strict subset is OpenAI's; here any schema that can be enforced may be strict.
     return msgspec.structs.replace(found, strict=or_default(tool.strict, None))
 

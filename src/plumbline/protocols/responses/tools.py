@@ -21,11 +21,11 @@ from plumbline._generated.tools import (
 from plumbline.protocols.common.fields import or_default, tag_of
 from plumbline.protocols.common.tool_choice import (
     allowed_choice,
-    check_parameters,
     custom_tool,
     named_choice,
     plain_choice,
     wants_parallel,
+    with_checked_parameters,
 )
 from plumbline.protocols.responses.client_tools.declared import client_names
 from plumbline.protocols.responses.client_tools.namespaces import Member
@@ -88,7 +88,7 @@ def read_remote(
 def _check_listed(server: RemoteServer, tool: RemoteTool, names: Collection[str], where: str) -> None:
     """Check a tool of a list in the context: clients can send any list."""
     name = shown_name(server.label, tool.name)
-    check_parameters(Tool(name=name, parameters=tool.input_schema), f"{where}.input_schema")
+    with_checked_parameters(Tool(name=name, parameters=tool.input_schema), f"{where}.input_schema")
     if name in names:
         raise invalid_request(
             f"'tools' has a tool with the name '{name}', by which the model calls '{tool.name}' of the MCP server "
@@ -112,8 +112,7 @@ def _read_tool(member: Member) -> Tool:
             parameters=or_default(tool.parameters, None),
             strict=or_default(tool.strict, None),
         )
-        check_parameters(read, f"{where}.parameters")
-        return read
+        return with_checked_parameters(read, f"{where}.parameters")
     input_format = or_default(tool.format, None)
     grammar = input_format if isinstance(input_format, CustomGrammarFormatParam) else None
     custom = custom_tool(

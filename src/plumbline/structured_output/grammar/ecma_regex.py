@@ -40,10 +40,20 @@ _INSIDE = {**_OUTSIDE, r"\s": _SPACES, r"\d": "0-9", r"\w": "0-9A-Za-z_", r"\b":
 _INSIDE |= {char: f"\\{char}" for char in "[&~"}
 
 _PIECE = re.compile(
-    r"\\u\{[0-9A-Fa-f]{1,6}\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\[pP]\{[A-Za-z_=]+\}|\\.|\[\^?|.|\n",
+    r"\\u\{[0-9A-Fa-f]{1,6}\}|\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|"
+    r"\\x[0-9A-Fa-f]{2}|\\[pP]\{[A-Za-z_=]+\}|\\.|\[\^?|\{\d+(?:,\d*)?\}|.|\n",
     re.DOTALL,
 )
 _LETTERS = frozenset("dDwWsSnrtfv0")
+_MEANINGFUL = frozenset(r"\.+*?()|[]{}^$#&-~")
+"""Characters that have a meaning somewhere in Rust's syntax, which takes few others after a backslash."""
+
+_NO_LEAST = re.compile(r"(?<!\\)\{,\d+\}")
+_NONE_OF = r"[^\x00"
+"""The start of a negated class. To the grammar engine a class with all control characters allows every escape, so that
+`[^"]` would allow a quote. Control characters without a short escape cannot be written, so leaving one out changes
+nothing else."""
+_NULL = re.compile(r"\\(?:0|x00|u0000|u\{0{1,6}\})")
 
 _TOO_MANY = re.compile(r"\{\d{5,}|\{\d+,\d{5,}")
 
@@ -64,11 +74,11 @@ def to_rust_regex(pattern: str) -> str:
             found.append(_in_class(piece, pattern))
         elif piece in ("[", "[^"):
             inside = True
-            found.append(piece)
+            found.append(piece if piece == "[" else _NONE_OF)
         else:
             found.append(_outside(piece, pattern))
     text = "".join(found)
-    if re.search(r"\(\?(?![:P<])|\(\?<[=!]", text) or "[]" in text or "[^]" in text:
+    if re.search(r"\(\?(?![:P<])|\(\?<[=!]", text) or "[]" in text or f"{_NONE_OF}]" in text:
         raise ConstraintError(f"The pattern {pattern[:80]!r} uses look-around, flags or an empty class.")
     return text
 
@@ -181,27 +191,56 @@ def check_repetitions(pattern: str) -> None:
     """Check the bounds of counted repetitions, which are unfolded when masks are computed.
 
     Raises:
-        ConstraintError: a bound of a repetition is above 9999.
+        ConstraintError: a bound of a repetition is above 9999, or the lower one is missing.
     """
+    if _NO_LEAST.search(pattern):
+        # Python reads `{,2}` as up to two, ECMA-262 as five characters.
+        raise ConstraintError(
+            f"The pattern {pattern[:80]!r} has a repetition without a lower bound; write {{0,n}}."
+        )
     if _TOO_MANY.search(pattern):
         raise ConstraintError(f"The pattern {pattern[:80]!r} repeats something more than 9999 times.")
 
 
 def _outside(piece: str, pattern: str) -> str:
     _check_escape(piece, pattern)
-    return _OUTSIDE.get(piece, piece)
+    if piece == "{":
+        return r"\{"  # ECMA-262, B.1.2: a brace that begins no quantifier is a character.
+    return _OUTSIDE.get(piece) or _escaped(piece)
 
 
 def _in_class(piece: str, pattern: str) -> str:
+    if _NULL.fullmatch(piece):
+        return r"\x01"  # See `_NONE_OF`.
     if piece != r"\b":
         _check_escape(piece, pattern)
     # Inside a class, `[^` is two characters.
-    return "".join(_INSIDE.get(char, char) for char in piece) if piece == "[^" else _INSIDE.get(piece, piece)
+    return (
+        "".join(_INSIDE.get(char, char) for char in piece)
+        if piece == "[^"
+        else _INSIDE.get(piece) or _escaped(piece)
+    )
+
+
+def _escaped(piece: str) -> str:
+    """Return an escaped character in Rust's syntax; ECMA-262 takes every character after a backslash."""
+    if len(piece) == 12:
+        high, low = int(piece[2:6], 16), int(piece[8:], 16)  # Half of a surrogate pair is no character.
+        return rf"\u{{{0x10000 + (high - 0xD800) * 0x400 + low - 0xDC00:x}}}"
+    if len(piece) != 2 or piece[0] != "\\" or (piece[1].isascii() and piece[1].isalnum()):
+        return piece
+    return piece if piece[1] in _MEANINGFUL else piece[1]
 
 
 def _check_escape(piece: str, pattern: str) -> None:
     letter = piece[1:2]
-    if piece[0] == "\\" and len(piece) == 2 and letter.isalnum() and letter not in _LETTERS:
+    if (
+        piece[0] == "\\"
+        and len(piece) == 2
+        and letter.isascii()
+        and letter.isalnum()
+        and letter not in _LETTERS
+    ):
         raise ConstraintError(f"The pattern {pattern[:80]!r} uses {piece}, which is not supported.")
 
 

@@ -15,8 +15,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-import jsonschema_rs
-
 from plumbline.exact_number import ExactNumber
 from plumbline.structured_output.grammar.ecma_regex import to_rust_regex
 from plumbline.structured_output.grammar.errors import TOO_COMPLEX, ConstraintError, named_failures
@@ -24,7 +22,7 @@ from plumbline.structured_output.grammar.keywords import Keywords
 from plumbline.structured_output.grammar.numbers.composed import JsonComposer, has_inexact_numbers
 from plumbline.structured_output.grammar.numbers.exact import exact_numbers
 from plumbline.structured_output.grammar.references import LISTS, MAPS, SCHEMAS, pointed, with_pointers
-from plumbline.workers.panics import panics
+from plumbline.structured_output.schema_repair import repaired
 
 __all__ = ["MAX_DEPTH", "MAX_MEMBERS", "MAX_SIZE", "MAX_TEXT", "checked"]
 
@@ -77,8 +75,8 @@ def checked(
     Args:
         schema: the schema.
         relaxed: leave out keywords that cannot be enforced instead of refusing them.
-        given_up: keywords of a relaxed schema that the engine has refused: `oneOf` is enforced as `anyOf`, and
-            `patternProperties` is left out.
+        given_up: keywords of a relaxed schema that the engine has refused: `oneOf` is enforced as `anyOf`,
+            `patternProperties` is left out, and a `pattern` beside other conditions on the text.
         notes: gets the JSON pointers of keywords that are not enforced: those that are left out, and formats.
         compose: adds rules, and names them, for schemas with numbers that the engine does not keep.
 
@@ -133,43 +131,27 @@ def check_shape(schema: Mapping[str, Any], notes: list[str] | None = None) -> Ma
     Raises:
         ConstraintError: the schema is too large or invalid, or a reference leads out of it; the text names the place.
     """
-    has_exact = _check_size(schema)
+    _check_size(schema)
+    schema, violation = repaired(schema)
+    if violation is not None:
+        raise ConstraintError(f"The schema is not valid JSON Schema: {violation}.")
     resolved = with_pointers(schema)
     if resolved is not schema:
         _check_size(resolved)
-    schema = resolved
-    shown = _rounded(schema) if has_exact else schema
-    named = schema.get("$schema")
-    dialect = _dialect(named)
-    if named is not None and dialect is None and notes is not None:
+    # Generators mix the forms of drafts, so all are read whichever draft is named.
+    if notes is not None and not _is_known(resolved.get("$schema")):
         notes.append("#/$schema")
-    # Generators that leave `$schema` out write older drafts as well.
-    tried = _DIALECTS if named is None else (dialect or _DIALECTS[0],)
-    reason: ConstraintError | None = None
-    for one in tried:
-        try:
-            with panics(ConstraintError, "The schema cannot be checked"):
-                jsonschema_rs.meta.validate({**shown, "$schema": one})
-        except jsonschema_rs.ValidationError as error:
-            where = "/".join(("#", *map(str, error.instance_path)))
-            reason = reason or ConstraintError(f"'{where}' is not valid JSON Schema: {error.message[:200]}")
-        else:
-            return schema
-    assert reason is not None
-    raise reason from None
+    return resolved
 
 
-def _dialect(named: Any) -> str | None:
-    """Return the draft of JSON Schema that `$schema` names; None if it names another language."""
-    text = str(named).rstrip("#").partition("://")[2].removesuffix("/")
-    if text.startswith("spec.openapis.org/oas/3."):
-        return _DIALECTS[0]  # OpenAPI's own keywords constrain nothing.
-    return next((one for one in _DIALECTS if one.partition("://")[2] == text), None)
+def _is_known(draft: Any) -> bool:
+    """Return whether `$schema` names a draft of JSON Schema, or OpenAPI, whose own keywords constrain nothing."""
+    text = str(draft).rstrip("#").partition("://")[2].removesuffix("/")
+    return draft is None or text.startswith("spec.openapis.org/oas/3.") or text in _DRAFTS
 
 
-def _check_size(schema: Any) -> bool:
-    """Check the size without recursion; later steps recurse. Return whether the schema has an `ExactNumber`."""
-    has_exact = False
+def _check_size(schema: Any) -> None:
+    """Check the size without recursion; later steps recurse."""
     left: list[tuple[int, int, Any]] = [(0, 0, schema)]
     places = 0
     while left:
@@ -195,7 +177,6 @@ def _check_size(schema: Any) -> bool:
         elif isinstance(value, float):
             if not math.isfinite(value) and not isinstance(value, ExactNumber):
                 raise ConstraintError("The schema has a number that is not finite.")
-            has_exact = has_exact or isinstance(value, ExactNumber)
         elif isinstance(value, str) and len(value) > MAX_TEXT:
             raise ConstraintError(f"The schema has a text of more than {MAX_TEXT} characters.")
         if places > _MOST_PLACES:
@@ -207,16 +188,6 @@ def _check_size(schema: Any) -> bool:
         raise ConstraintError("The schema has half of a surrogate pair, which is no character.") from None
     if len(text) > MAX_SIZE:
         raise ConstraintError(f"The schema has more than {MAX_SIZE} characters.")
-    return has_exact
-
-
-def _rounded(value: Any) -> Any:
-    """Return a value with ordinary numbers, for a library that knows no others."""
-    if isinstance(value, ExactNumber):
-        return float(value) if math.isfinite(value) else math.copysign(1e308, value)
-    if isinstance(value, Mapping):
-        return {name: _rounded(item) for name, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
 class _Walk:
@@ -230,7 +201,7 @@ class _Walk:
         self, root: Mapping[str, Any], *, relaxed: bool, given_up: Collection[str], notes: list[str]
     ) -> None:
         self._given_up, self._notes = given_up, notes
-        self._keywords = Keywords(root, relaxed=relaxed, notes=notes)
+        self._keywords = Keywords(root, relaxed=relaxed, notes=notes, given_up=given_up)
         self._count = 0
         self._written = 0
         self._places = 0
@@ -344,11 +315,7 @@ def _check_writable(value: Any, where: str) -> int:
     return sum(_check_writable(item, where) for item in value) if isinstance(value, list) else 8
 
 
-_DIALECTS = (
-    "https://json-schema.org/draft/2020-12/schema",
-    "https://json-schema.org/draft/2019-09/schema",
-    "http://json-schema.org/draft-07/schema",
-    "http://json-schema.org/draft-06/schema",
-    "http://json-schema.org/draft-04/schema",
-)
+_DRAFTS = frozenset(
+    f"json-schema.org/{draft}" for draft in ("schema", "draft/2020-12/schema", "draft/2019-09/schema")
+) | frozenset(f"json-schema.org/draft-0{number}/schema" for number in (3, 4, 6, 7))
 _UNWRITABLE = (frozenset(map(chr, range(0x20))) - frozenset("\n\r\b\t\f")) | {"\x7f"}

@@ -32,6 +32,7 @@ _TYPES = ("array", "boolean", "null", "number", "object", "string")
 _TYPE_NAMES = {bool: "boolean", type(None): "null", str: "string", list: "array", dict: "object"}
 _STRING_FORMATS = ENGINE_FORMATS | FORMATS.keys()
 _CONTENT = ("contentEncoding", "contentMediaType", "contentSchema")
+_OF_TEXTS = frozenset(("minLength", "maxLength", "format"))
 _APPLICATORS = frozenset(
     ("$ref", "allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas", "dependentRequired")
 )
@@ -50,10 +51,14 @@ class Keywords:
         root: the document, for references.
         relaxed: leave out what cannot be enforced instead of refusing it.
         notes: collects the JSON pointers of the keywords that are not enforced.
+        given_up: keywords that the engine has refused in a relaxed schema; see `json_schema.checked`.
     """
 
-    def __init__(self, root: Mapping[str, Any], *, relaxed: bool, notes: list[str]) -> None:
+    def __init__(
+        self, root: Mapping[str, Any], *, relaxed: bool, notes: list[str], given_up: Collection[str] = ()
+    ) -> None:
         self._root = root
+        self._given_up = given_up
         self._relaxed = relaxed
         self._notes = notes
         self._copied = 0
@@ -124,12 +129,19 @@ class Keywords:
         except ConstraintError:
             if not self._relaxed:
                 raise
-            del schema["pattern"]
-            self.note(f"{where}/pattern")
+            self.leave_out(schema, ("pattern",), where, "")
+            return
+        if "pattern" in self._given_up and (len(found) > 1 or not _OF_TEXTS.isdisjoint(schema)):
+            self.leave_out(schema, ("pattern",), where, "")
             return
         schema["pattern"] = found[0]
         for pattern in found[1:]:
             _also(schema, {"pattern": pattern})
+
+    def _enum(self, schema: dict[str, Any], where: str) -> None:
+        """Leave out an empty list of values, by which serializers say that there is none."""
+        if not schema["enum"] and self._relaxed:
+            self.leave_out(schema, ("enum",), where, "")
 
     def _content(self, schema: dict[str, Any], where: str) -> None:
         for name in _CONTENT:
@@ -414,6 +426,7 @@ _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
     "dependentSchemas": Keywords._dependent,
     **dict.fromkeys(_CONTENT, Keywords._content),
     "pattern": Keywords._pattern,
+    "enum": Keywords._enum,
     "format": Keywords._format,
 }
 """In this order: an earlier rewrite may add the keyword of a later one, and what is unevaluated depends on others."""

@@ -32,6 +32,7 @@ _LONGEST = 1_048_576
 _ERRORS = (
     jinja2.TemplateError,
     ArithmeticError,
+    AssertionError,
     AttributeError,
     LookupError,
     OverflowError,

@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from plumbline.addresses import Resolver
 from plumbline.remote_tools import RemoteError, RemoteResult, RemoteServer, RemoteTool
-from plumbline.structured_output.schema_check import schema_violation
+from plumbline.structured_output.schema_repair import repaired
 from plumbline.tools.mcp.hosts import AllowedHosts
 from plumbline.tools.mcp.results import Redaction, read_result, read_tool
 from plumbline.tools.mcp.transport import MAX_BYTES, PinnedTransport, http_client
@@ -112,14 +112,7 @@ class McpSessions:
             raise _wrong(f"The list of tools has more than {_MAX_PAGES} pages.")
 
         await self._session(server).do(work, self._limits.listing)
-        for tool in found:
-            violation = schema_violation(tool.input_schema)
-            if violation is not None:
-                raise _wrong(
-                    f"The input schema of the tool '{tool.name}' is wrong: {violation}. Leave the tool out with "
-                    "'allowed_tools'."
-                )
-        return tuple(found)
+        return tuple(map(_checked, found))
 
     async def call(self, server: RemoteServer, name: str, arguments: dict[str, Any]) -> RemoteResult:
         """Call a tool. A failure of any kind is a result, too."""
@@ -269,6 +262,16 @@ def _check_size(tools: list[RemoteTool]) -> None:
             f"The list has more than {MAX_TOOLS} tools or {MAX_LIST_BYTES} bytes. Name those that are needed in "
             "'allowed_tools'."
         )
+
+
+def _checked(tool: RemoteTool) -> RemoteTool:
+    schema, violation = repaired(tool.input_schema)
+    if violation is not None:
+        raise _wrong(
+            f"The input schema of the tool '{tool.name}' is wrong: {violation}. Leave the tool out with "
+            "'allowed_tools'."
+        )
+    return tool if schema is tool.input_schema else msgspec.structs.replace(tool, input_schema=schema)
 
 
 def _wrong(text: str) -> RemoteFailureError:

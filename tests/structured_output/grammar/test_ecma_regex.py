@@ -1,0 +1,116 @@
+"""Laws of the translation of ECMA-262 regexes.
+
+- A backslash before a character other than a letter or a digit means that character, also inside a class.
+- Two halves of a surrogate pair are one character.
+- A class allows an escape of JSON exactly if it has the character.
+- A brace that begins no quantifier is a character (ECMA-262, B.1.2).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structured_output.walk import accepts, as_json_text, grammar_and_notes, grammar_of
+
+from plumbline.structured_output.grammar.ecma_regex import to_rust_regex
+from plumbline.structured_output.grammar.errors import ConstraintError
+
+CHARACTERS = string.punctuation + " ßÖ中€"
+
+
+def grammar_of_pattern(pattern: str) -> str:
+    grammar = grammar_of({"type": "string", "pattern": pattern})
+    assert grammar is not None, pattern
+    return grammar
+
+
+def test_a_backslash_means_the_character_after_it() -> None:
+    escaped = "".join(f"\\{char}" for char in CHARACTERS)
+    assert accepts(grammar_of_pattern(f"^{escaped}$"), as_json_text(CHARACTERS))
+    one_of, none_of = grammar_of_pattern(f"^[{escaped}]$"), grammar_of_pattern(f"^[^{escaped}]$")
+    for char in CHARACTERS:
+        assert accepts(one_of, as_json_text(char)), char
+        assert not accepts(none_of, as_json_text(char)), char
+    for char in "aA0üx":
+        assert not accepts(one_of, as_json_text(char)), char
+        assert accepts(none_of, as_json_text(char)), char
+
+
+_members = st.sampled_from(
+    [
+        '"',
+        r"\\",
+        r"\n",
+        r"\t",
+        r"\x00-\x1f",
+        r"\x00-!",
+        "#-~",
+        r"\u0000-\u00ff",
+        r"\s",
+        r"\S",
+        r"\W",
+        "a-z",
+        r"\]",
+        "/",
+    ]
+)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(("", "^")), st.lists(_members, min_size=1, max_size=3))
+def test_a_class_allows_an_escape_exactly_if_it_has_the_character(negated: str, members: list[str]) -> None:
+    inside = f"[{negated}{''.join(members)}]"
+    grammar = grammar_of({"type": "string", "pattern": f"^x{inside}$"})
+    if grammar is None:  # Nothing that can be written is left.
+        return
+    for char in '"\\\n\r\t\b\fa/ ':
+        assert accepts(grammar, as_json_text(f"x{char}")) == bool(re.fullmatch(inside, char, re.ASCII)), char
+
+
+@pytest.mark.parametrize(
+    ("pattern", "valid", "invalid"),
+    [
+        (r"^\ud83d\ude00$", ["😀"], ["a"]),
+        (r"^[\ud83d\ude00-\ud83d\ude04]$", ["😀", "😂"], ["😎"]),
+        ("^{$", ["{"], ["a"]),
+        ("^{a}$", ["{a}"], ["a"]),
+        ("^a{2}{b$", ["aa{b"], ["a{2}{b"]),
+        ("^[{}]{2}$", ["{}"], ["{"]),
+        ("^a{1,}}$", ["aa}"], ["a"]),
+    ],
+)
+def test_braces_and_surrogates(pattern: str, valid: list[str], invalid: list[str]) -> None:
+    grammar = grammar_of_pattern(pattern)
+    assert all(accepts(grammar, as_json_text(text)) for text in valid)
+    assert not any(accepts(grammar, as_json_text(text)) for text in invalid)
+
+
+def test_a_quantifier_without_a_lower_bound_has_two_meanings_and_is_refused() -> None:
+    with pytest.raises(ConstraintError, match="lower bound"):
+        to_rust_regex("^a{,2}$")
+
+
+def test_conditions_that_the_engine_cannot_intersect_are_named() -> None:
+    pattern = r"^(?=.*[\p{L}\p{N}\p{S}\p{P}\d])[\p{L}\p{N}\p{S}\p{P}\d]{8,}"
+    schema = {"type": "string", "maxLength": 512, "pattern": pattern}
+    grammar, notes = grammar_and_notes(schema, relaxed=True)
+    assert grammar is not None
+    assert notes == ["#/pattern"]
+    assert accepts(grammar, '"abcdefgh"')
+    assert not accepts(grammar, as_json_text("a" * 513))
+    assert grammar_and_notes(schema)[0] is None
+
+
+def test_an_empty_enum_means_none_unless_the_schema_is_strict() -> None:
+    schema = {"properties": {"a": {"type": "string", "enum": []}}, "required": ["a"]}
+    grammar, notes = grammar_and_notes(schema, relaxed=True)
+    assert grammar is not None
+    assert notes == ["#/properties/a/enum"]
+    assert accepts(grammar, '{"a":"x"}')
+    strict = grammar_of(schema)
+    assert strict is not None
+    assert not accepts(strict, '{"a":"x"}')
