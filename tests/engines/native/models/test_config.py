@@ -72,6 +72,8 @@ def test_rotations_are_those_of_transformers_in_either_way_of_writing_them(rope,
         BASE | {"rope_parameters": rope | {"rope_theta": theta}},
         BASE | {"rope_theta": theta, "rope_scaling": rope},
         BASE | {"rope_theta": theta, "rope_scaling": old},
+        # A scaling that was added to a config of transformers 5.
+        BASE | {"rope_scaling": old, "rope_parameters": {"rope_type": "default", "rope_theta": theta}},
     ):
         table = rope_table(rope_of(config), 16, 2048)
         torch.testing.assert_close(table, expected, atol=2e-4, rtol=0)
@@ -83,6 +85,12 @@ def test_without_scaling_the_rotations_are_plain():
     table = rope_table(rope_of(BASE), 4, 3)
     angles = torch.tensor([[0.0, 0.0], [1.0, 0.01], [2.0, 0.02]])
     torch.testing.assert_close(table, torch.cat((angles.cos(), angles.sin()), 1))
+
+
+def test_the_type_of_weights_has_two_spellings():
+    for written in ("bfloat16", "torch.bfloat16"):
+        assert describe(BASE | {"torch_dtype": written}).dtype == torch.bfloat16
+    assert describe(BASE | {"dtype": "auto"}).dtype == describe(BASE).dtype
 
 
 def test_yarn_makes_the_context_longer():

@@ -157,6 +157,8 @@ class Fields:
         """
         name = self.get("torch_dtype", "float32")
         name = self.get("dtype", name)
+        if isinstance(name, str):
+            name = "float32" if name == "auto" else name.removeprefix("torch.")
         if name not in _DTYPES:
             raise UnsupportedModelError(
                 f"dtype {name!r:.{MOST_SHOWN}} is not supported ({', '.join(_DTYPES)} are)"

@@ -93,6 +93,12 @@ class Gptq(StoredFormat):
             )
 
 
+def _skipped(dynamic: object) -> object:
+    """Return rules for single modules if all leave one as it was, which its tensors show."""
+    is_skipping = isinstance(dynamic, dict) and all(str(rule).startswith("-:") for rule in dynamic)
+    return dynamic if is_skipping else {}
+
+
 def read(config: Json) -> StoredFormat:
     """Read the fields.
 
@@ -108,7 +114,7 @@ def read(config: Json) -> StoredFormat:
         checkpoint_format=forms,
         format=forms,
         pack_dtype=("int32",),
-        dynamic=({},),
+        dynamic=({}, _skipped(config.get("dynamic"))),
         is_marlin_format=(False,),
         sym=(True, False),
         desc_act=(True, False),
