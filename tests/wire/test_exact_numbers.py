@@ -20,6 +20,9 @@ LITERALS = st.one_of(
     st.sampled_from(
         ["1e400", "-1E+400", "9007199254740993", "1" * 300, "123456789012345678.5", "0.10000000000000000001"]
     ),
+    st.sampled_from(
+        ["9007199254740993e0", "-9007199254740993E-3", "1e-400", "1.5E-324", "12345678901234567e+5"]
+    ),
     st.builds(lambda whole, part: f"{whole}.{part}", st.integers(-(2**70), 2**70), st.integers(1, 10**30)),
     st.integers(-(2**200), 2**200).map(str),
 )
@@ -37,6 +40,8 @@ REQUESTS = [
         CreateResponse,
         '{"model": "m", "input": "x", "text": {"format": {"type": "json_schema", "name": "x", "schema": %s}}}',
     ),
+    (CreateChatCompletionRequest, f'{{{USER}, "structured_outputs": {{"json": %s}}}}'),
+    (CreateChatCompletionRequest, f'{{{USER}, "guided_json": %s}}'),
     (
         CreateMessageRequest,
         f'{{{USER}, "max_tokens": 9, "tools": [{{"name": "f", "input_schema": %s}}]}}',
@@ -45,9 +50,12 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("number", range(len(REQUESTS)))
-@given(literal=LITERALS)
-def test_a_literal_is_echoed_and_shown_as_it_came(number: int, literal: str) -> None:
+@given(literal=LITERALS, padding=st.sampled_from((0, 1 << 16)))
+def test_a_literal_is_echoed_and_shown_as_it_came_whatever_the_size_of_the_body(
+    number: int, literal: str, padding: int
+) -> None:
     root, text = REQUESTS[number]
+    text = text.replace('"x"', f'"{"x" * padding}"', 1)
     schema = f'{{"type": "object", "default": {literal}}}'
     request = decode(root, (text % schema).encode())
     value = exact_number(literal) if set(literal) & set(".eE") else int(literal)

@@ -253,7 +253,7 @@ class Models(Generic[M]):
             return None
         found = [model.generation.model.engine.refusal(client) for model in self._pool.loaded]
         known = [error for error in found if error is not None]
-        if len(known) < len(found):
+        if not known or len(known) < len(found):  # A folder of models may be empty.
             return None
         return _full(min(known, key=lambda error: error.retry_after))
 

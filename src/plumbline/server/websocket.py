@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 from collections import deque
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from plumbline.server.limits.rates import RATES, Rates
 from plumbline.server.responses.latest_turns import LatestTurns
 from plumbline.server.service import PlumblineService
 from plumbline.server.streams import closing_streams
-from plumbline.wire.call import TRACE, Call, new_request_id
+from plumbline.wire.call import TRACE, Call, fact_headers, new_request_id
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import (
     ApiError,
@@ -42,7 +43,17 @@ from plumbline.wire.errors import (
     unparsable_body,
     unsupported_value,
 )
-from plumbline.wire.incoming import HELD_FOR, LENIENT, hinted_late, read_body
+from plumbline.wire.incoming import (
+    HELD_FOR,
+    IGNORED,
+    LENIENT,
+    STRICT,
+    ReadBody,
+    hinted_late,
+    ignored_fields,
+    read_body,
+    read_skipping_tools,
+)
 from plumbline.wire.large_bodies import LARGE_BODIES, LargeBodies
 
 __all__ = ["MAX_CONNECTION_SECONDS", "responses_socket"]
@@ -98,6 +109,7 @@ class _Connection:
         self._socket = socket
         self._api = api
         self._lenient = bool(socket.app.state.get(LENIENT, False))
+        self._strict = bool(socket.app.state.get(STRICT, False))
         self._large_bodies: LargeBodies = socket.app.state[LARGE_BODIES]
         self._client: str = socket.scope["state"].get(HELD_FOR, "")
         self._rates: Rates = socket.app.state[RATES]
@@ -187,20 +199,22 @@ class _Connection:
         call = self._call()
         try:
             async with closing_streams():
-                body = _read_request(message)
-                lenient = self._lenient
-                request = await self._large_bodies.run(
-                    self._client, body, lambda: read_body(CreateResponse, body, lenient=lenient).request
-                )
-                was_read = body
+                read, body = await read_skipping_tools(_read_request(message), call.facts, self._read_body)
+                was_read, request = body, read.request
+                if read.unknown:
+                    call.facts[IGNORED] = ignored_fields(
+                        CreateResponse, read.unknown, call.request_id, strict=self._strict
+                    )
                 self._check(call)
                 events = self._api.answer_on_socket(
                     request, call, self._latest, message.lane, generate=_generates(message)
                 )
                 with self._draining.counted():
                     async with self._rates.admitted(as_sent(call.api_key or "")), aclosing(events):
+                        facts: Mapping[str, Any] = call.facts
                         async for event in events:
-                            await self._send(encode(event), message.lane)
+                            await self._send(_with_headers(encode(event), facts), message.lane)
+                            facts = {}
                             if self._gone.is_set():
                                 return
         except ApiError as error:
@@ -211,6 +225,10 @@ class _Connection:
             )
         except Exception as error:
             await self._send_error(as_api_error(error), message.lane)
+
+    async def _read_body(self, body: bytes) -> ReadBody[CreateResponse]:
+        work = functools.partial(read_body, CreateResponse, body, lenient=self._lenient)
+        return await self._large_bodies.run(self._client, body, work)
 
     def _check(self, call: Call) -> None:
         """Refuse a turn that would be refused as a request by now: a connection lasts an hour.
@@ -287,6 +305,14 @@ def _refused_steering(message: _Message) -> bytes | None:
     steer = {name: members.get(name, msgspec.Raw(b"null")) for name in kept}
     event = {"type": "response.steer.failed", "error": error, "sequence_number": 0, "steer": steer}
     return msgspec.json.encode(event)
+
+
+def _with_headers(event: bytes, facts: Mapping[str, Any]) -> bytes:
+    """Return the first event of a turn with what an answer to HTTP has in headers."""
+    headers = fact_headers(facts)
+    if IGNORED in facts:
+        headers["x-plumbline-ignored"] = facts[IGNORED]
+    return b'%b,"x_headers":%b}' % (event[:-1], msgspec.json.encode(headers)) if headers else event
 
 
 def _generates(message: _Message) -> bool:

@@ -161,6 +161,12 @@ def place_list(places: Collection[str]) -> str:
     return ", ".join(shown)
 
 
+def fact_headers(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the headers of an answer that facts are shown by; over a WebSocket its first event has them."""
+    names = ((UNENFORCED, "x-plumbline-unenforced"), (SKIPPED_TOOLS, "x-plumbline-skipped-tools"))
+    return {name: place_list(facts[key]) for key, name in names if key in facts}
+
+
 _names: list[str] = []
 """Random names of 32 hexadecimal digits that nothing has yet."""
 if hasattr(os, "register_at_fork"):

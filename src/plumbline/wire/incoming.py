@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -23,11 +24,14 @@ __all__ = [
     "IGNORED",
     "LENIENT",
     "STRICT",
+    "ReadBody",
     "client_index",
     "hinted",
     "hinted_late",
+    "ignored_fields",
     "read",
     "read_body",
+    "read_skipping_tools",
     "refused_tool",
 ]
 
@@ -49,9 +53,10 @@ _LONGEST_HINTED = 128 * 1024
 _log = logging.getLogger("plumbline.server")
 
 T = TypeVar("T", bound=msgspec.Struct)
+R = TypeVar("R")
 
 
-class _ReadBody(NamedTuple, Generic[T]):
+class ReadBody(NamedTuple, Generic[T]):
     """What a body says."""
 
     request: T
@@ -78,15 +83,12 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
     state = request.scope["state"]
     lenient = bool(request.app.state.get(LENIENT, False))
     large: LargeBodies | None = request.app.state.get(LARGE_BODIES)
-    removed: list[int] = []
-    while True:
+
+    async def read_one(body: bytes) -> ReadBody[T]:
         work = functools.partial(read_body, root, body, lenient=lenient)
-        try:
-            found = work() if large is None else await large.run(state.get(HELD_FOR, ""), body, work)
-            break
-        except ApiError as error:
-            body = _without_tool(body, error, state.setdefault(FACTS, {}), removed)
-    decoded, forms, unknown = found
+        return work() if large is None else await large.run(state.get(HELD_FOR, ""), body, work)
+
+    (decoded, forms, unknown), body = await read_skipping_tools(body, state.setdefault(FACTS, {}), read_one)
     if forms:
         state[FORMS] = ", ".join(forms)
     if not lenient:
@@ -95,14 +97,27 @@ async def read(root: type[T], body: bytes, request: Request[Any, Any, Any]) -> T
     if name is not None and not state.get(CLIENT_NAMED):  # As in vLLM, the header wins.
         state["request_id"], state[CLIENT_NAMED] = name, True
     if unknown:
-        if request.app.state.get(STRICT, False):
-            raise unknown_parameter(unknown[0], nearest_field(root, unknown[0]))
-        state[IGNORED] = header_value(root, unknown)
-        _log.warning("request %s: ignored unknown fields: %s", state.get("request_id"), state[IGNORED])
+        strict = bool(request.app.state.get(STRICT, False))
+        state[IGNORED] = ignored_fields(root, unknown, state.get("request_id"), strict=strict)
     return decoded
 
 
-def read_body(root: type[T], body: bytes, *, lenient: bool) -> _ReadBody[T]:
+def ignored_fields(
+    root: type[msgspec.Struct], unknown: Sequence[str], request_id: str | None, *, strict: bool
+) -> str:
+    """Log unknown fields (HTTP-09), and return the value of the header that names them.
+
+    Raises:
+        ApiError: 400 naming one of them, if the server is strict.
+    """
+    if strict:
+        raise unknown_parameter(unknown[0], nearest_field(root, unknown[0]))
+    shown = header_value(root, unknown)
+    _log.warning("request %s: ignored unknown fields: %s", request_id, shown)
+    return shown
+
+
+def read_body(root: type[T], body: bytes, *, lenient: bool) -> ReadBody[T]:
     """Decode a body.
 
     Args:
@@ -115,12 +130,36 @@ def read_body(root: type[T], body: bytes, *, lenient: bool) -> _ReadBody[T]:
     """
     if lenient:
         decoded, (body, forms) = decode_leniently(root, body)
-        return _ReadBody(decoded, forms, unknown_fields(decoded, body))
+        return ReadBody(decoded, forms, unknown_fields(decoded, body))
     try:
         decoded = decode(root, body)
     except ApiError as error:
         raise with_hint(error, root, body) from None
-    return _ReadBody(decoded, (), unknown_fields(decoded, body))
+    return ReadBody(decoded, (), unknown_fields(decoded, body))
+
+
+async def read_skipping_tools(
+    body: bytes, facts: dict[str, Any], read_one: Callable[[bytes], Awaitable[R]]
+) -> tuple[R, bytes]:
+    """Read a body; if it wants so (`x_skip_invalid_tools`), without the tools that cannot be read.
+
+    Args:
+        body: JSON in UTF-8.
+        facts: gets the names of the tools that are left out.
+        read_one: reads a body.
+
+    Returns:
+        What `read_one` returns, and the body that it read.
+
+    Raises:
+        ApiError: from `read_one`.
+    """
+    removed: list[int] = []
+    while True:
+        try:
+            return await read_one(body), body
+        except ApiError as error:
+            body = _without_tool(body, error, facts, removed)
 
 
 def refused_tool(error: ApiError) -> int | None:

@@ -15,6 +15,7 @@ import json
 import weakref
 from pathlib import Path
 
+import httpx
 import pytest
 from support.bodies import BODIES, each_api
 from support.models import until
@@ -92,6 +93,14 @@ async def test_an_unknown_model_is_a_404() -> None:
             answer = await server.post(path, body(path, "c"))
             assert (answer.status, answer.error["code"]) == (404, "model_not_found"), path
         assert (await server.get("/v1/models/c")).status == 404
+
+
+def test_a_server_of_an_empty_folder_knows_no_model() -> None:
+    with live(Shelf().catalog, Settings()) as server:
+        assert (
+            httpx.post(f"{server.url}{CHAT}", json=body(CHAT, "a")).json()["error"]["code"]
+            == "model_not_found"
+        )
 
 
 async def test_an_unknown_model_is_told_which_ones_there_are() -> None:
@@ -355,8 +364,6 @@ def test_a_server_stops_while_a_model_loads() -> None:
     shelf = Shelf("a")
     shelf.open.clear()
     with live(shelf.catalog, Settings(shutdown_timeout=0.05, keep_alive_interval=0.01)) as server:
-        import httpx
-
         with httpx.stream(
             "POST", f"{server.url}{CHAT}", json=body(CHAT, "a", stream=True), timeout=20
         ) as stream:

@@ -30,13 +30,10 @@ from plumbline.wire.call import (
     CLIENT_NAMED,
     ERROR,
     FACTS,
-    SHARE,
-    SKIPPED_TOOLS,
-    UNENFORCED,
     authorization,
+    fact_headers,
     new_request_id,
     note_error,
-    place_list,
 )
 from plumbline.wire.error_forms import ANTHROPIC_VERSION, error_answer, is_messages, is_model_list
 from plumbline.wire.errors import ApiError, from_status, invalid_api_key
@@ -143,13 +140,8 @@ class Front:
                 for key, name in ((IGNORED, b"x-plumbline-ignored"), (FORMS, b"x-plumbline-lenient")):
                     if key in state:
                         message["headers"].append((name, state[key].encode()))
-                facts = state.get(FACTS, {})
-                for key, name in (
-                    (UNENFORCED, b"x-plumbline-unenforced"),
-                    (SKIPPED_TOOLS, b"x-plumbline-skipped-tools"),
-                ):
-                    if key in facts:
-                        message["headers"].append((name, place_list(facts[key]).encode()))
+                for shown, value in fact_headers(state.get(FACTS, {})).items():
+                    message["headers"].append((shown.encode(), value.encode()))
             elif is_head:
                 message = {**message, "body": b""}
             if seen is not None:

@@ -40,13 +40,12 @@ _MOST_PAIRS = 512
 def rope_parameters(fields: Fields) -> dict[str, Any]:
     """Return `rope_parameters`, or `rope_scaling` of earlier configs, which wins where both are, as in transformers.
 
-    Instructions for long contexts say to add `rope_scaling`, and newer configs have `rope_parameters` already. Their base
-    holds for the scaling too, unless it has its own.
+    Instructions for long contexts say to add `rope_scaling`, and newer configs have `rope_parameters` already. Their
+    base holds for the scaling too, unless it has its own.
     """
-    found, scaling = fields.get("rope_parameters", {}), fields.get("rope_scaling", {})
-    if not scaling:
-        return dict(found)
-    return {name: found[name] for name in ("rope_theta", "partial_rotary_factor") if name in found} | scaling
+    found, scaling = dict(fields.get("rope_parameters", {})), dict(fields.get("rope_scaling", {}))
+    kept = ("rope_theta", "partial_rotary_factor") if scaling else found
+    return {name: found[name] for name in kept if name in found} | scaling
 
 
 def rope_theta(fields: Fields, default: float = 10000.0) -> float:
