@@ -14,7 +14,7 @@ import string
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from structured_output.walk import accepts, as_json_text, grammar_and_notes, grammar_of
+from structured_output.walk import accepts, as_json_text, builder, grammar_and_notes, grammar_of
 
 from plumbline.structured_output.grammar.ecma_regex import to_rust_regex
 from plumbline.structured_output.grammar.errors import ConstraintError
@@ -87,6 +87,14 @@ def test_braces_and_surrogates(pattern: str, valid: list[str], invalid: list[str
     grammar = grammar_of_pattern(pattern)
     assert all(accepts(grammar, as_json_text(text)) for text in valid)
     assert not any(accepts(grammar, as_json_text(text)) for text in invalid)
+
+
+@pytest.mark.parametrize("pattern", [r"\<a\>", r"a{,2}\Z", r"[\<{,3}]", r"\\<", r"\[{,2}"])
+def test_a_regex_of_a_request_means_what_it_means_to_python(pattern: str) -> None:
+    built = builder()
+    grammar = built.build(built.regex(pattern))
+    for text in ("<a>", "a", "aa", "aaa", "<", "{", "3", "0", "\\<", "[", "[[", "\\", ""):
+        assert accepts(grammar, text) == bool(re.fullmatch(pattern, text)), text
 
 
 def test_a_quantifier_without_a_lower_bound_has_two_meanings_and_is_refused() -> None:

@@ -86,3 +86,9 @@ def test_what_cannot_be_translated_is_refused(grammar: str) -> None:
 @pytest.mark.parametrize("grammar", ["start: /a/", 'start: "x ::= y"', "%llguidance {}\nstart: a\na: /b/"])
 def test_lark_is_not_taken_for_gbnf(grammar: str) -> None:
     assert not is_gbnf(grammar)
+
+
+def test_alternatives_may_begin_lines() -> None:
+    lark = to_lark('root ::= "a" # one | two\n\n  | "|\\n#" # three\n| [|#]\nb ::= "b"\n')
+    assert all(accepts(lark, text) for text in ("a", "|\n#", "|", "#"))
+    assert not any(accepts(lark, text) for text in ("b", "", "a|"))

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from plumbline.structured_output.grammar.custom_input import InputWriter, one_line
-from plumbline.structured_output.grammar.ecma_regex import check_repetitions
+from plumbline.structured_output.grammar.ecma_regex import check_repetitions, in_rust_spelling
 from plumbline.structured_output.grammar.errors import TOO_COMPLEX, ConstraintError
 from plumbline.structured_output.grammar.json_schema import checked
+from plumbline.structured_output.grammar.lark import with_plain_names
 from plumbline.structured_output.grammar.numbers.exact import UNREACHABLE, lark_with_exact_numbers
 from plumbline.structured_output.grammar.raw_string import input_constraint, text_conditions
 from plumbline.turn import LarkFormat, RegexFormat
@@ -25,7 +26,7 @@ __all__ = ["GrammarBuilder"]
 _MAX_SEQUENCES = 60_000
 _MAX_TEXT = 16 * 1024 * 1024
 """Characters of all rules and sequences of a grammar."""
-_LARK_START = re.compile(r"(?m)^\s*\??start\b")
+_LARK_START = re.compile(r"(?m)^\s*start\b")
 _JSON_LEXEMES = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]|[,:] ?|[^"{}\[\],:]+|"')
 
 
@@ -216,6 +217,7 @@ class GrammarBuilder:
         Raises:
             ConstraintError: the regex repeats something too often.
         """
+        pattern = in_rust_spelling(pattern)
         check_repetitions(pattern)
         if not pattern:
             return '""'
@@ -320,6 +322,7 @@ class GrammarBuilder:
         Raises:
             ConstraintError: the grammar has no rule `start`, or a schema in it a number that cannot be enforced.
         """
+        grammar = with_plain_names(grammar)
         if _LARK_START.search(grammar) is None:
             raise ConstraintError("The grammar has no rule 'start'.")
         grammar = lark_with_exact_numbers(grammar)

@@ -17,6 +17,7 @@ __all__ = [
     "TEXT_FORMATS",
     "assertions",
     "check_repetitions",
+    "in_rust_spelling",
     "match_whole",
     "to_rust_regex",
 ]
@@ -48,7 +49,7 @@ _LETTERS = frozenset("dDwWsSnrtfv0")
 _MEANINGFUL = frozenset(r"\.+*?()|[]{}^$#&-~")
 """Characters that have a meaning somewhere in Rust's syntax, which takes few others after a backslash."""
 
-_NO_LEAST = re.compile(r"(?<!\\)\{,\d+\}")
+_NO_LEAST = re.compile(r"\{,\d+\}")
 _NONE_OF = r"[^\x00"
 """The start of a negated class. To the grammar engine a class with all control characters allows every escape, so that
 `[^"]` would allow a quote. Control characters without a short escape cannot be written, so leaving one out changes
@@ -75,6 +76,11 @@ def to_rust_regex(pattern: str) -> str:
         elif piece in ("[", "[^"):
             inside = True
             found.append(piece if piece == "[" else _NONE_OF)
+        elif piece == "{" and _NO_LEAST.match(pattern, match.start()):
+            # Python reads `{,2}` as up to two, ECMA-262 as five characters.
+            raise ConstraintError(
+                f"The pattern {pattern[:80]!r} has a repetition without a lower bound; write {{0,n}}."
+            )
         else:
             found.append(_outside(piece, pattern))
     text = "".join(found)
@@ -187,17 +193,35 @@ def _closing(text: str) -> int:
     return len(text)
 
 
+def in_rust_spelling(pattern: str) -> str:
+    r"""Return a regex of a request with what Python and ECMA-262 write in another way than Rust.
+
+    To Rust `\<` is the start of a word, and `{,3}` an error.
+
+    >>> in_rust_spelling(r"\<a{,3}\Z")
+    '<a{0,3}\\z'
+    """
+
+    def spelled(found: re.Match[str]) -> str:
+        piece = found[0]
+        if piece[0] == "[":  # `{,` has no meaning in a class.
+            return _ESCAPED.sub(lambda escape: _RUST_SPELLING.get(escape[0], escape[0]), piece)
+        return _RUST_SPELLING.get(piece, piece)
+
+    return _OTHER_SPELLING.sub(spelled, pattern)
+
+
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+_OTHER_SPELLING = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{,(?=\d+\})", re.DOTALL)
+_RUST_SPELLING = {r"\Z": r"\z", r"\<": "<", r"\>": ">", "{,": "{0,"}
+
+
 def check_repetitions(pattern: str) -> None:
     """Check the bounds of counted repetitions, which are unfolded when masks are computed.
 
     Raises:
-        ConstraintError: a bound of a repetition is above 9999, or the lower one is missing.
+        ConstraintError: a bound of a repetition is above 9999.
     """
-    if _NO_LEAST.search(pattern):
-        # Python reads `{,2}` as up to two, ECMA-262 as five characters.
-        raise ConstraintError(
-            f"The pattern {pattern[:80]!r} has a repetition without a lower bound; write {{0,n}}."
-        )
     if _TOO_MANY.search(pattern):
         raise ConstraintError(f"The pattern {pattern[:80]!r} repeats something more than 9999 times.")
 

@@ -40,11 +40,20 @@ def to_lark(grammar: str) -> str:
     if grammar.count("::=") > _MAX_RULES:
         raise ConstraintError(f"The grammar has more than {_MAX_RULES} rules.")
     try:
-        return str(gbnf_to_lark(_TERMINAL.sub(_without_code_points, grammar)))
+        return str(gbnf_to_lark(_joined(_TERMINAL.sub(_without_code_points, grammar))))
     except RecursionError as error:
         raise ConstraintError("The grammar is nested too deeply.") from error
     except Exception as error:  # the library raises bare exceptions for missing and repeated rules
         raise ConstraintError(f"The grammar is not valid GBNF: {error}.") from error
+
+
+def _joined(grammar: str) -> str:
+    """Join alternatives that begin a line to the rule above, as XGrammar's notation allows and llama.cpp's does not."""
+    plain = _TERMINAL.sub(lambda found: "" if found[0].startswith("#") else found[0], grammar)
+    return _CONTINUED.sub(lambda found: found[1] or " | ", plain)
+
+
+_CONTINUED = re.compile(rf"((?:{_TERMINAL.pattern}))|(?:[ \t\r]*\n)+[ \t]*\|")
 
 
 def _without_code_points(found: re.Match[str]) -> str:

@@ -92,10 +92,22 @@ def read_lark(grammar: str) -> Rules:
     """Parse a Lark grammar.
 
     Raises:
-        ConstraintError: the text is not a grammar, or uses an unsupported feature: attributes and priorities of rules,
-            templates, special tokens, nested grammars or schemas, imports other than Lark's common terminals.
+        ConstraintError: the text is not a grammar, or uses an unsupported feature: attributes of rules, templates,
+            special tokens, nested grammars or schemas, imports other than Lark's common terminals.
     """
-    return _Reader(grammar).read()
+    return _Reader(with_plain_names(grammar)).read()
+
+
+def with_plain_names(grammar: str) -> str:
+    """Return a grammar without what names have for Lark's trees and its lexer alone: `!`, `?` and priorities.
+
+    >>> with_plain_names('?start: A\\n!A.2: "x"')
+    'start: A\\nA: "x"'
+    """
+    return _HEAD.sub(r"\1\2", grammar)
+
+
+_HEAD = re.compile(r"(?m)^([ \t]*)[?!]*(\w+)(?:\.-?\d+)?(?=[ \t]*:)")
 
 
 def named_in(expression: Expression) -> Iterator[str]:

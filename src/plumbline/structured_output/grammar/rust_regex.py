@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from plumbline.structured_output.grammar.ecma_regex import check_repetitions
+from plumbline.structured_output.grammar.ecma_regex import check_repetitions, in_rust_spelling
 from plumbline.structured_output.grammar.errors import ConstraintError
 
 __all__ = ["ESCAPES", "OneOf", "Piece", "escaped_piece", "literal", "pieces"]
@@ -68,6 +68,7 @@ def pieces(pattern: str) -> list[Piece]:
         ConstraintError: the regex has a feature that cannot be rewritten for JSON: inner anchors, look-around, flags
             other than `i`, `m`, `s` and `u`, character properties other than general categories.
     """
+    pattern = in_rust_spelling(pattern)
     check_repetitions(pattern)
     return list(_Reader(pattern).pieces())
 
