@@ -109,10 +109,7 @@ def _wanted(name: str, argument: Any) -> str | None:
     elif name in _TEXTS:
         wanted, right = "a string", isinstance(argument, str)
     elif name in COUNTS:
-        wanted, right = (
-            "an integer of at least 0",
-            _is_number(argument) and argument >= 0 and (argument % 1 == 0 or math.isinf(argument)),
-        )
+        wanted, right = "an integer of at least 0", _is_count(argument)
     elif name in _FLAGS:
         wanted, right = "a boolean", isinstance(argument, bool)
     elif name in ("minimum", "maximum"):
@@ -145,6 +142,10 @@ def _type_violation(argument: Any) -> str | None:
 
 def _is_number(argument: Any) -> bool:
     return isinstance(argument, int | float) and not isinstance(argument, bool)
+
+
+def _is_count(argument: Any) -> bool:
+    return _is_number(argument) and argument >= 0 and (argument % 1 == 0 or math.isinf(argument))
 
 
 def _is_tiny(argument: float) -> bool:

@@ -7,29 +7,36 @@ Most rewrites are exact. What no grammar can express is refused, or left out and
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from plumbline.exact_number import dumps
+from plumbline.structured_output.grammar.combined import (
+    NOTES,
+    add,
+    both,
+    dependents,
+    joined,
+    listed_names,
+    name_pattern,
+    negation,
+    only_named,
+    types_of,
+    without_types,
+    without_values,
+)
 from plumbline.structured_output.grammar.ecma_regex import (
     ENGINE_FORMATS,
     FORMATS,
     LENGTHS,
-    TEXT_FORMATS,
     assertions,
     to_rust_regex,
 )
 from plumbline.structured_output.grammar.errors import TOO_COMPLEX, ConstraintError
 from plumbline.structured_output.grammar.finite_regex import listed_texts
-from plumbline.structured_output.grammar.numbers.exact import UNREACHABLE, canonical_text
 from plumbline.structured_output.grammar.references import MAPS, pointed
 
 __all__ = ["Keywords"]
 
-_NOTES = frozenset(
-    ("$comment", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly")
-)
-_TYPES = ("array", "boolean", "null", "number", "object", "string")
-_TYPE_NAMES = {bool: "boolean", type(None): "null", str: "string", list: "array", dict: "object"}
 _STRING_FORMATS = ENGINE_FORMATS | FORMATS.keys()
 _CONTENT = ("contentEncoding", "contentMediaType", "contentSchema")
 _OF_TEXTS = frozenset(("minLength", "maxLength", "format"))
@@ -38,8 +45,6 @@ _APPLICATORS = frozenset(
 )
 _MOST_BRANCHES = 4
 """Dependencies of one schema: each doubles its alternatives."""
-_MOST_NAMES = 200
-"""Names that `propertyNames` may list."""
 _MOST_COPIED = 4 * 1024 * 1024
 """Characters that rewrites of one document may repeat."""
 
@@ -95,15 +100,12 @@ class Keywords:
         """
         present = [name for name in schema if name in names]
         if not self._relaxed:
-            self._refuse(f"{where}/{present[0]}", reason)
+            raise ConstraintError(
+                f"'{where}/{present[0]}' cannot be enforced{reason}; leave it out, or send it without 'strict'."
+            )
         for name in present:
             del schema[name]
             self.note(f"{where}/{name}")
-
-    def _refuse(self, where: str, reason: str) -> NoReturn:
-        raise ConstraintError(
-            f"'{where}' cannot be enforced{reason}; leave it out, or send it without 'strict'."
-        )
 
     # Texts
 
@@ -117,9 +119,9 @@ class Keywords:
             return
         if name in FORMATS:
             del schema["format"]
-            _also(schema, {"pattern": FORMATS[name]})
+            add(schema, {"pattern": FORMATS[name]})
         for pattern in LENGTHS.get(name, ()):
-            _also(schema, {"pattern": pattern})
+            add(schema, {"pattern": pattern})
 
     def _pattern(self, schema: dict[str, Any], where: str) -> None:
         try:
@@ -129,14 +131,14 @@ class Keywords:
         except ConstraintError:
             if not self._relaxed:
                 raise
-            self.leave_out(schema, ("pattern",), where, "")
-            return
-        if "pattern" in self._given_up and (len(found) > 1 or not _OF_TEXTS.isdisjoint(schema)):
+            found = []
+        is_given_up = "pattern" in self._given_up and (len(found) > 1 or not _OF_TEXTS.isdisjoint(schema))
+        if not found or is_given_up:
             self.leave_out(schema, ("pattern",), where, "")
             return
         schema["pattern"] = found[0]
         for pattern in found[1:]:
-            _also(schema, {"pattern": pattern})
+            add(schema, {"pattern": pattern})
 
     def _enum(self, schema: dict[str, Any], where: str) -> None:
         """Leave out an empty list of values, by which serializers say that there is none."""
@@ -154,32 +156,32 @@ class Keywords:
     def _nullable(self, schema: dict[str, Any], where: str) -> None:
         """Translate OpenAPI 3.0's `nullable`, which has an effect beside a `type` only."""
         if schema["nullable"] is True and "type" in schema and "const" not in schema:
-            schema["type"] = _joined(schema["type"], "null")
+            schema["type"] = joined(schema["type"], "null")
         del schema["nullable"]
 
     def _not(self, schema: dict[str, Any], where: str) -> bool | None:
         no = schema["not"]
-        said = no if isinstance(no, bool) else not (no.keys() - _NOTES)
+        said = no if isinstance(no, bool) else not (no.keys() - NOTES)
         if said is True:
             return False  # Generators write `{"not": {}}` for a value that cannot be.
         if no is False:
             del schema["not"]
             return None
-        keys = no.keys() - _NOTES if isinstance(no, Mapping) else set()
-        if keys == {"type"} and (left := _without_types(schema.get("type"), no["type"])) is not None:
+        keys = no.keys() - NOTES if isinstance(no, Mapping) else set()
+        if keys == {"type"} and (left := without_types(schema.get("type"), no["type"])) is not None:
             if not left:
                 return False
             del schema["not"]
             schema["type"] = left
         elif keys in ({"const"}, {"enum"}) and isinstance(schema.get("enum"), list):
-            left = _without(schema["enum"], no)
+            left = without_values(schema["enum"], no)
             if not left:
                 return False
             del schema["not"]
             schema["enum"] = left
         elif keys == {"required"} and len(no["required"]) == 1 and schema.get("type") == "object":
             del schema["not"]
-            _also(schema, {"properties": {no["required"][0]: False}})
+            add(schema, {"properties": {no["required"][0]: False}})
         else:
             self.leave_out(schema, ("not",), where, "")
         return None
@@ -194,41 +196,31 @@ class Keywords:
             held = schema.get("then" if condition else "else", True)
             for name in ("if", "then", "else"):
                 schema.pop(name, None)
-            _also(schema, held)
+            add(schema, held)
             return
-        opposite = _opposite(condition, schema)
+        opposite = negation(condition, schema)
         if opposite is None:
             self.leave_out(schema, ("if", "then", "else"), where, "")
             return
         then, otherwise = schema.pop("then", True), schema.pop("else", True)
         del schema["if"]
-        _also(schema, {"anyOf": [{"allOf": [condition, then]}, {"allOf": [opposite, otherwise]}]})
+        add(schema, {"anyOf": [{"allOf": [condition, then]}, {"allOf": [opposite, otherwise]}]})
 
     def _one_of(self, schema: dict[str, Any], where: str) -> None:
         """Write branches of different types as `anyOf`: the engine does not look behind references."""
         seen: set[str] = set()
         for branch in schema["oneOf"]:
-            kinds = self._types(branch)
+            kinds = types_of(self._referred(branch))
             if not kinds or kinds & seen:
                 return
             seen |= kinds
         if "anyOf" not in schema:
             self._renamed[f"{where}/anyOf/"] = f"{where}/oneOf/"
-        _also(schema, {"anyOf": schema.pop("oneOf")})
-
-    def _types(self, schema: Any) -> set[str]:
-        """Return the types that a schema allows, as far as it says so itself; an integer is a number."""
-        target = self._referred(schema)
-        kinds = target.get("type") if isinstance(target, Mapping) else None
-        if kinds is None and isinstance(target, Mapping):
-            values = target["enum"] if "enum" in target else [target["const"]] if "const" in target else []
-            return {_TYPE_NAMES.get(type(value), "number") for value in values}
-        listed = {kinds} if isinstance(kinds, str) else set(kinds or ())
-        return {"number" if kind == "integer" else kind for kind in listed}
+        add(schema, {"anyOf": schema.pop("oneOf")})
 
     def _ref(self, schema: dict[str, Any], where: str) -> None:
         """Drop a type beside a reference to a schema of that type, which the engine refuses in circles."""
-        if schema.keys() - _NOTES == {"$ref", "type"}:
+        if schema.keys() - NOTES == {"$ref", "type"}:
             target = self._root if schema["$ref"] == "#" else self._referred({"$ref": schema["$ref"]})
             if isinstance(target, Mapping) and target.get("type") == schema["type"]:
                 del schema["type"]
@@ -261,11 +253,7 @@ class Keywords:
                 schema.pop(name, None)
         if "contains" not in schema:
             return
-        if (
-            schema.get("minContains") == 0
-            and "maxContains" not in schema
-            and "unevaluatedItems" not in schema
-        ):
+        if schema.get("minContains") == 0 and {"maxContains", "unevaluatedItems"}.isdisjoint(schema):
             del schema["contains"], schema["minContains"]
         else:
             self.leave_out(schema, ("contains", "minContains", "maxContains"), where, "")
@@ -278,8 +266,8 @@ class Keywords:
             key = "dependentRequired" if isinstance(value, list) else "dependentSchemas"
             known = schema.get(key, {})
             if name in known:
-                both = list(dict.fromkeys([*known[name], *value])) if isinstance(value, list) else None
-                value = _both(known[name], value) if both is None else both
+                is_list = isinstance(value, list)
+                value = [*dict.fromkeys([*known[name], *value])] if is_list else both(known[name], value)
             schema[key] = {**known, name: value}
 
     def _dependent(self, schema: dict[str, Any], where: str) -> None:
@@ -287,18 +275,14 @@ class Keywords:
         if len(required) + len(schemas) > _MOST_BRANCHES:
             self.leave_out(schema, ("dependentRequired", "dependentSchemas"), where, " beyond four names")
             return
-        schema.pop("dependentRequired", None)
-        schema.pop("dependentSchemas", None)
-        for name, names in required.items():
-            if names:
-                absent = {"properties": {name: False}}
-                _also(schema, {"anyOf": [absent, {"required": list(dict.fromkeys([name, *names]))}]})
-        for name, one in schemas.items():
-            _also(schema, {"anyOf": [{"properties": {name: False}}, {"allOf": [{"required": [name]}, one]}]})
+        for name in ("dependentRequired", "dependentSchemas"):
+            schema.pop(name, None)
+        for one in dependents(required, schemas):
+            add(schema, one)
 
     def _property_names(self, schema: dict[str, Any], where: str) -> None:
         names = self._referred(schema["propertyNames"])
-        keys = names.keys() - _NOTES if isinstance(names, Mapping) else set()
+        keys = names.keys() - NOTES if isinstance(names, Mapping) else set()
         if names is True or (
             isinstance(names, Mapping) and keys <= {"type"} and "string" in names.get("type", "string")
         ):
@@ -307,21 +291,16 @@ class Keywords:
         rest = schema.get("additionalProperties", True)
         if names is False or (isinstance(names, Mapping) and "string" not in names.get("type", "string")):
             del schema["propertyNames"]
-            _also(schema, {"maxProperties": 0})
+            add(schema, {"maxProperties": 0})
             return
-        listed = _listed_names(names, keys)
-        if listed is not None and "patternProperties" not in schema and len(listed) <= _MOST_NAMES:
-            known = schema.get("properties", {})
+        listed = listed_names(names, keys)
+        if listed is not None and "patternProperties" not in schema:
             self._copy(rest, len(listed))
             del schema["propertyNames"]
-            allowed = set(listed)
-            schema["properties"] = {
-                **{name: one if name in allowed else False for name, one in known.items()},
-                **{name: rest for name in listed if name not in known},
-            }
+            schema["properties"] = only_named(schema.get("properties", {}), listed, rest)
             schema["additionalProperties"] = False
             return
-        pattern = _name_pattern(names, keys)
+        pattern = name_pattern(names, keys)
         if pattern is not None and not {"patternProperties", "properties"} & schema.keys():
             del schema["propertyNames"]
             schema["patternProperties"] = {pattern: rest}
@@ -338,7 +317,7 @@ class Keywords:
                 del patterns[pattern]
                 known = schema["properties"]
                 self._copy(one, len(names))
-                schema["properties"] = {**known, **{name: _both(known[name], one) for name in names}}
+                schema["properties"] = {**known, **{name: both(known[name], one) for name in names}}
                 continue
             try:
                 to_rust_regex(pattern)
@@ -393,7 +372,7 @@ class Keywords:
     def _referred(self, schema: Any) -> Any:
         """Return the target of a schema that is a reference to `$defs` and nothing else."""
         for _ in range(8):
-            if not isinstance(schema, Mapping) or schema.keys() - _NOTES != {"$ref"}:
+            if not isinstance(schema, Mapping) or schema.keys() - NOTES != {"$ref"}:
                 return schema
             steps = str(schema["$ref"]).split("/")
             if len(steps) != 3 or steps[1] not in MAPS:
@@ -410,15 +389,11 @@ _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
     "$ref": Keywords._ref,
     "oneOf": Keywords._one_of,
     "not": Keywords._not,
-    "if": Keywords._if,
-    "then": Keywords._if,
-    "else": Keywords._if,
+    **dict.fromkeys(("if", "then", "else"), Keywords._if),
     "dependencies": Keywords._dependencies,
     "propertyNames": Keywords._property_names,
     "patternProperties": Keywords._pattern_properties,
-    "contains": Keywords._contains,
-    "minContains": Keywords._contains,
-    "maxContains": Keywords._contains,
+    **dict.fromkeys(("contains", "minContains", "maxContains"), Keywords._contains),
     "uniqueItems": Keywords._unique,
     "additionalItems": Keywords._additional_items,
     "minProperties": Keywords._min_properties,
@@ -433,94 +408,3 @@ _REWRITES: dict[str, Callable[[Keywords, dict[str, Any], str], bool | None]] = {
 
 
 _REWRITTEN = frozenset((*_REWRITES, "default", "examples"))
-
-
-def _also(schema: dict[str, Any], other: Any) -> None:
-    """Add a schema that must hold, too."""
-    if isinstance(other, Mapping) and len(other) == 1:
-        ((name, value),) = other.items()
-        if name not in schema and name != "properties":
-            schema[name] = value
-            return
-    schema["allOf"] = [*schema.get("allOf", ()), other]
-
-
-def _both(one: Any, other: Any) -> Any:
-    if one is False or other is False:
-        return False
-    return other if one is True else one if other is True else {"allOf": [one, other]}
-
-
-def _joined(kinds: Any, kind: str) -> Any:
-    listed = kinds if isinstance(kinds, list) else [kinds]
-    return kinds if kind in listed else [*listed, kind]
-
-
-def _without_types(kinds: Any, excluded: Any) -> list[str] | None:
-    """Return the types that are left; None if they have no names, as fractions have not."""
-    out = {excluded} if isinstance(excluded, str) else set(excluded)
-    listed = list(_TYPES) if kinds is None else kinds if isinstance(kinds, list) else [kinds]
-    if "integer" in out and "number" not in out and "number" in listed:
-        return None
-    if "number" in out:
-        out.add("integer")
-    return [kind for kind in listed if kind not in out]
-
-
-def _without(values: list[Any], listed: Mapping[str, Any]) -> list[Any]:
-    """Return the values that a schema of `enum` or `const` does not list."""
-    excluded = set(map(canonical_text, listed["enum"] if "enum" in listed else [listed["const"]]))
-    return [value for value in values if canonical_text(value) not in excluded]
-
-
-def _opposite(condition: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the negation of a condition on the value of one member; None if there is no simple one.
-
-    The member's own schema must list its values, so that the other values can be listed.
-    """
-    if schema.get("type") != "object" or condition.keys() - _NOTES - {"type"} - {"properties", "required"}:
-        return None
-    members, required = condition.get("properties", {}), condition.get("required", [])
-    if len(members) != 1 or condition.get("type", "object") != "object":
-        return None
-    ((name, wanted),) = members.items()
-    own = schema.get("properties", {}).get(name)
-    if set(required) - {name} or not isinstance(own, Mapping) or not isinstance(wanted, Mapping):
-        return None
-    if wanted.keys() - _NOTES - {"type"} not in ({"const"}, {"enum"}):
-        return None
-    listed = own["enum"] if "enum" in own else [True, False] if own.get("type") == "boolean" else None
-    if listed is None:
-        return None
-    left = _without(listed, wanted)
-    other: dict[str, Any] = {"properties": {name: {"enum": left} if left else False}}
-    return other if required else {**other, "required": [name]}
-
-
-def _listed_names(names: Any, keys: Collection[str]) -> list[str] | None:
-    if not isinstance(names, Mapping) or set(keys) - {"type"} not in ({"enum"}, {"const"}):
-        return None
-    values = names["enum"] if "enum" in names else [names["const"]]
-    return [value for value in values if isinstance(value, str)]
-
-
-_ANY = r"(?:.|\n|\r|\u2028|\u2029)"
-
-
-def _name_pattern(names: Any, keys: Collection[str]) -> str | None:
-    """Return one regex for names; None if several conditions would have to hold."""
-    if not isinstance(names, Mapping):
-        return None
-    conditions = set(keys) - {"type"}
-    if conditions == {"pattern"}:
-        found = assertions(names["pattern"])
-        return found[0] if len(found) == 1 else None
-    if conditions == {"format"}:
-        return TEXT_FORMATS.get(str(names["format"]))
-    if conditions and conditions <= {"minLength", "maxLength"}:
-        least, most = names.get("minLength", 0), names.get("maxLength", UNREACHABLE)
-        if least >= UNREACHABLE:
-            return None
-        least, most = int(least), int(most) if most < UNREACHABLE else ""
-        return f"^{_ANY}{{{least},{most}}}$"
-    return None
