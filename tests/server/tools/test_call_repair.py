@@ -155,3 +155,9 @@ def test_what_cannot_be_repaired_is_refused_by_name(path: str, more: dict[str, A
 def test_an_engine_without_grammars_refuses_it_by_name(path: str) -> None:
     error = ask(speaking(RIGHT), path)["error"]
     assert "'x_repair_calls' is not supported" in error["message"]
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+@pytest.mark.parametrize("text", ['```json\n{"name": "my-app", "version": "1"}\n```', "```json\n{}\n```"])
+def test_json_in_a_fence_that_is_no_call_stays(path: str, text: str) -> None:
+    assert json.dumps(text)[1:-1] in json.dumps(ask(speaking(text, RIGHT, grammars=True), path))

@@ -15,6 +15,9 @@ from plumbline.dialects.streams.json_stream import json_string, json_value, read
 __all__ = ["JsonCall", "KeyedJson", "buffered_arguments"]
 
 _FURTHER_KEYS = ("type", "id", "index", "call_id")
+_SCHEMA_BEGINS = {"type": '{"type":"object"', "properties": '{"properties":{', "$schema": '{"$schema":'}
+"""What the parameters of a tool begin with by their first key, white space left out."""
+_LOOK_AHEAD = 256
 _WRAPPERS = ("function", "function_call", "tool_call", "tool")
 """Keys of an object with the name and the arguments, or of the name."""
 
@@ -25,6 +28,8 @@ class JsonCall(CallFormat, frozen=True, kw_only=True):
     The keys may come in any order. Arguments before the name are held back until the name is known. Other keys are
     skipped. Without arguments, the members after the name are these if all are parameters of the tool; otherwise the
     object is not a call. OpenAI's shape (`{"type": "function", "function": {…}}`) is read too.
+
+    Where a text may stand as well, an object without arguments or the definition of a tool is none.
     """
 
     name_key: str = "name"
@@ -131,6 +136,7 @@ class _CallMembers:
         "_arguments",
         "_begun",
         "_call",
+        "_described",
         "_flat",
         "_held",
         "_ignored",
@@ -154,6 +160,7 @@ class _CallMembers:
         self._held: str | None = None
         self._begun = False
         self.complete = False
+        self._described = False
         self._other: str | None = None
         """A key that no call has."""
         self._flat: dict[str, str] = {}
@@ -190,14 +197,21 @@ class _CallMembers:
         """Keep a member that may be an argument."""
         if self._begun or key in self._ignored:
             return
-        schema = self._call.schemas.get(declared(self.name or "", self._call.schemas), {})
-        known = schema.get("properties")
-        if isinstance(known, Mapping) and key in known:
+        if key in self._known():
             self._flat.setdefault(key, value)
         elif key not in self.keys:
             self._other = key
+            self._described = self._described or key == "description"
+
+    def _known(self) -> Mapping[str, Any]:
+        """Return the parameters of the tool."""
+        schema = self._call.schemas.get(declared(self.name or "", self._call.schemas), {})
+        known = schema.get("properties")
+        return known if isinstance(known, Mapping) else {}
 
     def _read_arguments(self, cursor: Cursor, char: str) -> Steps[None]:
+        if self._call.loose and (self._described or (yield from self._is_schema(cursor))):
+            raise MalformedError("the definition of a tool is not a call")
         if self.name is not None and char == "{":
             self._begin(self.name)
             yield from json_value(cursor, self._call.arguments, markers=self._call.ends, nested=True)
@@ -205,6 +219,19 @@ class _CallMembers:
             return
         self._held = yield from buffered_arguments(cursor, self._call.ends, nested=True)
         self._announce_held()
+
+    def _is_schema(self, cursor: Cursor) -> Steps[bool]:
+        """Return whether a schema of parameters stands here, and not arguments that begin with the same key."""
+        known = self._known()
+        begins = [begin for key, begin in _SCHEMA_BEGINS.items() if key not in known]
+        while True:
+            rest = cursor.text[cursor.pos : cursor.pos + _LOOK_AHEAD]
+            text = "".join(rest.split())
+            if text.startswith((*begins,)):
+                return True
+            if cursor.closed or len(rest) == _LOOK_AHEAD or not any(b.startswith(text) for b in begins):
+                return False
+            yield
 
     def _announce_held(self) -> None:
         """Announce the call with the arguments that were held back, if both its name and they have come."""
@@ -227,9 +254,8 @@ class _CallMembers:
             raise MalformedError("a call without a name")
         if self._begun:
             return
-        if not (
-            self._own or self._call.marked
-        ):  # Any object may have such a key, so it takes arguments to be a call.
+        own = self._own and not self._call.loose
+        if not (own or self._call.marked):  # Any object may have such a key: it takes arguments.
             raise MalformedError("the call has neither arguments nor the key of a name")
         if self._other is not None:
             raise MalformedError(f"the call has no arguments, but the unknown key {self._other[:40]!r}")

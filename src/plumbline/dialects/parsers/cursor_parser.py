@@ -10,9 +10,15 @@ from typing import Any
 from plumbline.dialects.parsers.answer_parser import AnswerParser
 from plumbline.dialects.parsers.event_sink import EventSink
 from plumbline.dialects.spec.call_format import declared
-from plumbline.dialects.spec.dialect import NewId
-from plumbline.dialects.streams.cursor import Finder, Steps, UndeclaredToolError
-from plumbline.events import FinishReason, OutputEvent, TextDelta, ToolCallEnd, ToolCallStart
+from plumbline.dialects.spec.dialect import NewId, Section
+from plumbline.dialects.streams.cursor import (
+    EndOfOutputError,
+    Finder,
+    MalformedError,
+    Steps,
+    UndeclaredToolError,
+)
+from plumbline.events import CallPlace, FinishReason, OutputEvent, TextDelta, ToolCallEnd, ToolCallStart
 
 __all__ = ["CursorParser", "OpenCall"]
 
@@ -186,12 +192,13 @@ class CursorParser(EventSink, AnswerParser):
 class OpenCall:
     """Take the call that a call format reads."""
 
-    __slots__ = ("_parser", "arguments", "begun", "ends", "marked", "name")
+    __slots__ = ("_parser", "arguments", "begun", "ends", "loose", "marked", "name")
 
-    def __init__(self, parser: CursorParser, ends: Finder, *, marked: bool) -> None:
+    def __init__(self, parser: CursorParser, ends: Finder, section: Section, *, marked: bool) -> None:
         self._parser = parser
         self.ends = ends
         self.marked = marked
+        self.loose = section.loose
         self.arguments = parser.call_arguments
         self.begun = False
         self.name = ""

@@ -23,6 +23,7 @@ from plumbline.dialects.streams.whitespace import WhitespaceBuffer
 __all__ = ["SectionReader"]
 
 _NAME = re.compile(r"[-.0-9A-Za-z_]+")
+_CALL_BEGINS = ("{", "[", "<", "```")
 _FENCES = finder("```json", "```python", "```")
 
 
@@ -77,7 +78,7 @@ class SectionReader(CursorParser):
         self._continues = False
         self._owed = None
         while True:
-            call = OpenCall(self, self._markers.json_ends[id(section)], marked=is_markup(marker))
+            call = OpenCall(self, self._markers.json_ends[id(section)], section, marked=is_markup(marker))
             try:
                 if first:
                     begun = yield from self._begun(section, marker, prose)
@@ -106,7 +107,7 @@ class SectionReader(CursorParser):
         cursor = self._cursor
         if cursor.has_space():
             yield from cursor.space()
-        if marker and (yield from self._closed_at_once(section)):
+        if is_markup(marker) and (yield from self._closed_at_once(section)):
             return None
         if is_markup(marker) and cursor.may_take(_FENCES):
             yield from cursor.take_one(_FENCES)
@@ -136,7 +137,7 @@ class SectionReader(CursorParser):
                 self._note_place(start, failed="")
             yield from self._drop_rest(section, prose)
             return True
-        self._keep_as_text(error, prose, marker, announced=announced)
+        self._keep_as_text(error, prose, marker, announced=announced, loose=section.loose)
         return announced
 
     def _leave(self, prose: WhitespaceBuffer) -> None:
@@ -244,11 +245,11 @@ class SectionReader(CursorParser):
         prose.drop()
 
     def _keep_as_text(
-        self, error: MalformedError, prose: WhitespaceBuffer, marker: str, *, announced: bool
+        self, error: MalformedError, prose: WhitespaceBuffer, marker: str, *, announced: bool, loose: bool
     ) -> None:
         """Write markup that is not a call as text; drop it if the token limit has cut it."""
         raw, start = self._end_markup()
-        marked = bool(marker) or announced
+        marked = (bool(marker) and not loose) or announced  # What begins like text was text.
         if marked and self._is_cut(error):
             self._warn("the token limit cut a call before its name")
             return
@@ -258,7 +259,7 @@ class SectionReader(CursorParser):
             self._warn(f"markup that is not a call was kept as text: {error}")
             # A marker that only words follow is prose about the marker.
             undeclared = error.name if isinstance(error, UndeclaredToolError) else ""
-            if undeclared or raw[len(marker) :].lstrip()[:1] in _CALL_BEGINS:
+            if is_markup(marker) and (undeclared or raw[len(marker) :].lstrip().startswith(_CALL_BEGINS)):
                 self._note_place(start, failed=undeclared)
         if raw.strip() or not announced:
             prose.write(raw, start)

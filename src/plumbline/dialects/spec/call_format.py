@@ -58,6 +58,11 @@ class CallSink(Protocol):
         """Whether a marker of the dialect stands before the call."""
         ...
 
+    @property
+    def loose(self) -> bool:
+        """Whether the call stands where a text may stand as well (`Section.loose`)."""
+        ...
+
     def begin(self, name: str, call_id: str | None = None) -> None:
         """Announce the call. Until then everything may still turn out to be text.
 

@@ -22,6 +22,8 @@ _PLAIN: Final = {quote: re.compile(rf'[^{re.escape(ends)}"\\\x00-\x1f]+') for qu
 _CLOSING_TEXT: Final = "}] \n\r\t"
 _FEW = 64
 """Characters of white space after a marker that are looked at."""
+_MOST_MARKERS = 256
+"""Characters of markers that are looked at."""
 
 
 class StringScanner:
@@ -168,8 +170,9 @@ class StringScanner:
         return rest
 
     def _only_markers(self, text: str, pos: int) -> bool:
-        """Return whether only markers and a little white space stand from here to the end of the text."""
-        while True:
+        """Return whether only a few markers and a little white space stand from here to the end of the text."""
+        first = pos
+        while pos - first < _MOST_MARKERS:
             space = _SPACE.match(text, pos, pos + _FEW)
             end = pos if space is None else space.end()
             if end >= pos + _FEW:
@@ -178,6 +181,7 @@ class StringScanner:
             if marker is None:
                 return end >= len(text) or not certain
             pos = end + len(marker)
+        return False
 
     def _escape(self, text: str, pos: int, closed: bool) -> int:
         char = text[pos + 1 : pos + 2]
