@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -30,11 +31,11 @@ TOOLS: dict[str, Any] = {
 }
 
 
-def read(name: str, output: str) -> tuple[str, list[tuple[str, str, bool]]]:
+def read(name: str, output: str, tools: dict[str, Any] = TOOLS) -> tuple[str, list[tuple[str, str, bool]]]:
     """The text, and the calls with their names, their arguments and whether they are complete."""
     found = []
     for sizes in ([len(output)], [1], [3, 7]):
-        parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=TOOLS)
+        parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=tools)
         events = [event for piece in cut(output, sizes) for event in parser.push(TextDelta(piece))]
         message = fold([*events, *parser.finish("stop")])
         found.append(
@@ -79,6 +80,14 @@ def test_gemma(inside: str, arguments: str) -> None:
 )
 def test_python(output: str, text: str, calls: list[tuple[str, str, bool]]) -> None:
     assert read("pythonic", output) == (text, calls)
+
+
+@pytest.mark.parametrize("key", ["@type", "$ref", "//", "n" * 70, "größe"])
+def test_python_with_unusual_names(key: str) -> None:
+    tools = {"get": {"type": "object", "properties": dict.fromkeys(("city", key, "x"), TEXT)}}
+    output = f"[get(city='a', {key}='b', x='c')]"
+    expected = json.dumps({"city": "a", key: "b", "x": "c"}, ensure_ascii=False)
+    assert read("pythonic", output, tools) == ("", [("get", expected, True)])
 
 
 @pytest.mark.parametrize(

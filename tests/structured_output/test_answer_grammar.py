@@ -227,14 +227,14 @@ def test_what_must_not_be_called_is_not_begun(name: str) -> None:
     syntax = model_dialect(dialect).syntax
     forbidden = ToolChoice(mode="none", forbidden=True)
     grammar = compose(builder(), choice=forbidden, syntax=syntax)
-    assert (grammar is not None) == (harmony or all(section.open for section in dialect.sections))
+    assert (grammar is not None) == (harmony or all(section.open for section in dialect.firm))
     if grammar is None:
         return
     before = syntax.text_header
     text = "It is < 5 [degrees] {now}."
     assert accepts(grammar, before + text)
     begun = ["<|channel|>commentary to=functions.get_weather"] if harmony else []
-    for marker in [*begun, *(marker for section in dialect.sections for marker in section.open)]:
+    for marker in [*begun, *(marker for section in dialect.firm for marker in section.open)]:
         assert not accepts(grammar, before + text + marker)
         assert not accepts(grammar, marker)
 

@@ -91,6 +91,7 @@ class _Sink:
 
     ends = NO_MARKERS
     marked = True
+    loose = False
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         self.schemas = schemas

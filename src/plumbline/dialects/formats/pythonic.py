@@ -25,10 +25,12 @@ _POSITIONAL = frozenset("\"'[(-0123456789")
 _AFTER_CALL = (
     r"\)\s{0,64}(?:\]|<|,\s{0,64}(?:\]|[-.\w]{1,64}\s{0,8}\()|[-.\w]{1,64}\s{0,8}\(|\s{64})|\]\s{0,64}<|<[|/]"
 )
-_BEGUN = re.compile(
-    r"\s{0,63}(?:<|\]\s{0,63}|,\s{0,64}[-.\w]{0,64}\s{0,8}"
+_BEGUN = (
+    r"\s{0,63}(?:<|\]\s{0,63}|,\s{0,64}@\s{0,8}"
     r"|\)\s{0,63}(?:<|,\s{0,64}[-.\w]{0,64}\s{0,8}|[-.\w]{0,64}\s{0,8})?)?\Z"
 )
+_PLAIN = re.compile(r"[-.\w]{1,64}")
+_LONGEST = 128
 _DICTS = finder(*(f"{{{space}{quote}" for space in ("", " ", "\n") for quote in "\"'"))
 """The beginnings of a dict with text for its first key."""
 _WORDS = {True: "True", False: "False", None: "None"}
@@ -164,9 +166,14 @@ class PythonCall(CallFormat, frozen=True, kw_only=True):
 @lru_cache(maxsize=256)
 def _follows(names: tuple[str, ...] | None) -> Follows:
     """Return what follows an argument: one of these parameters, or any if they are unknown, or the end of the call."""
-    name = r"[-.\w]{1,64}" if names is None else "|".join(map(re.escape, names))
-    another = rf"(?:{name})\s{{0,8}}=|" if names is None or names else ""
-    return Follows(re.compile(rf"\s{{0,64}}(?:,\s{{0,64}}(?:{another}\))|{_AFTER_CALL}|\s{{64}})"), _BEGUN)
+    readable = None if names is None else [n for n in names if len(n) <= _LONGEST and _NAME.fullmatch(n)]
+    name = _PLAIN.pattern if readable is None else "|".join(map(re.escape, readable))
+    another = rf"(?:{name})\s{{0,8}}=|" if name else ""
+    whole = rf"\s{{0,64}}(?:,\s{{0,64}}(?:{another}\))|{_AFTER_CALL}|\s{{64}})"
+    # Long names and unusual characters are waited for only where a parameter has them.
+    odd = not all(map(_PLAIN.fullmatch, readable or ()))
+    begun = rf"{_NAME.pattern[:-1]}{{0,{_LONGEST}}}" if odd else r"[-.\w]{0,64}"
+    return Follows(re.compile(whole), re.compile(_BEGUN.replace("@", begun)))
 
 
 def _literal(value: Any) -> str:

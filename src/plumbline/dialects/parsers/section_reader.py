@@ -28,7 +28,7 @@ _FENCES = finder("```json", "```python", "```")
 
 
 class SectionReader(CursorParser):
-    """Base of the parser of answers with markers: the calls after a marker; see `MarkerParser`.
+    """Base of `MarkerParser`, which reads answers with markers: the calls after a marker.
 
     Args:
         markers: the markers of the dialects.
@@ -253,13 +253,13 @@ class SectionReader(CursorParser):
         if marked and self._is_cut(error):
             self._warn("the token limit cut a call before its name")
             return
-        if marked and isinstance(error, UndeclaredToolError):
-            self._note_undeclared(error.name)
         if marked and raw.strip():
             self._warn(f"markup that is not a call was kept as text: {error}")
-            # A marker that only words follow is prose about the marker.
+            # A marker that only words follow is prose about the marker, and a fence shows JSON.
             undeclared = error.name if isinstance(error, UndeclaredToolError) else ""
-            if is_markup(marker) and (undeclared or raw[len(marker) :].lstrip().startswith(_CALL_BEGINS)):
+            self._note_undeclared(undeclared)
+            shaped = undeclared or raw[len(marker) :].lstrip().startswith(_CALL_BEGINS)
+            if shaped and marker not in _FENCES.markers:
                 self._note_place(start, failed=undeclared)
         if raw.strip() or not announced:
             prose.write(raw, start)
