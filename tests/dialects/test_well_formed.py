@@ -133,3 +133,11 @@ def test_a_value_that_ends_like_its_end_tag(value: str) -> None:
 )
 def test_text(name: str, output: str) -> None:
     assert read(name, output) == (output, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "output"), [("hermes", '{"name": "my-app", "x": "'), ("mistral", '[{"name": "Bob", "x": "')]
+)
+def test_data_is_passed_on_while_it_comes(name: str, output: str) -> None:
+    parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=TOOLS)
+    assert fold(list(parser.push(TextDelta(output)))).content == output

@@ -180,6 +180,8 @@ class _CallMembers:
         if self.name is None and is_text and char != "n" and (key in self._names or key in _WRAPPERS):
             self.name = yield from json_string(cursor)
             self._own = key == self._names[0]
+            if self._call.loose and declared(self.name, self._call.schemas) not in self._call.schemas:
+                raise MalformedError(f"the request has no tool {self.name[:40]!r}")
             self._announce_held()
         elif key in self._arguments and self._held is None and not self._begun:
             yield from self._read_arguments(cursor, char)
