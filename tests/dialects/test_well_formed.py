@@ -15,6 +15,8 @@ import pytest
 from support.parsing.dialects import Dialect, cut, fold
 
 from plumbline.dialects.registry import TOOL_DIALECTS
+from plumbline.dialects.spec.call_format import Call
+from plumbline.dialects.spec.dialect import Utterance
 from plumbline.events import TextDelta
 
 TEXT = {"type": "string"}
@@ -141,3 +143,14 @@ def test_text(name: str, output: str) -> None:
 def test_data_is_passed_on_while_it_comes(name: str, output: str) -> None:
     parser = Dialect(TOOL_DIALECTS[name], None).parser(tools=TOOLS)
     assert fold(list(parser.push(TextDelta(output)))).content == output
+
+
+@pytest.mark.parametrize("name", ["hermes", "apertus", "cohere_command3"])
+def test_the_same_marker_again_and_again_in_a_string_is_not_held_back(name: str) -> None:
+    """What is held back is read again with every piece, which took time with the square of the length."""
+    dialect = TOOL_DIALECTS[name]
+    begun = Dialect(dialect, None).write(Utterance((Call("get", '{"city": "a'),))).partition('"a')[0] + '"a'
+    parser = Dialect(dialect, None).parser(tools=TOOLS)
+    for piece in cut(begun + dialect.sections[0].close[0] * 100, [7]):
+        parser.push(TextDelta(piece))
+        assert len(parser._cursor.text) - parser._cursor.pos < 400, name
