@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -79,13 +80,15 @@ def dumps(value: Any, encoder: json.JSONEncoder | None = None) -> str:
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-_MARKED = re.compile(r'"(?:\ue000|\\ue000)([0-9.eE+-]+)(?:\ue001|\\ue001)"')
+_MARK = f"{secrets.token_hex(16)}:"
+"""Begins the texts that stand for exact numbers; no text of a client does, because nobody sees it."""
+_MARKED = re.compile(rf'"{_MARK}([0-9.eE+-]+)"')
 
 
 def _marked(value: Any) -> Any:
     """Return a value with marked texts for its exact numbers: `json` writes every kind of float as a double."""
     if isinstance(value, ExactNumber):
-        return f"\ue000{value.text}\ue001"
+        return _MARK + value.text
     if isinstance(value, Mapping):
         return {name: _marked(item) for name, item in value.items()}
     return [_marked(item) for item in value] if isinstance(value, list | tuple) else value

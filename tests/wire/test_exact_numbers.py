@@ -77,3 +77,11 @@ def test_a_long_number_of_a_field_with_a_type_is_that_number() -> None:
 def test_an_exact_number_survives_the_way_to_a_worker(literal: str) -> None:
     value = exact_number(literal)
     assert repr(pickle.loads(pickle.dumps(value))) == repr(value)
+
+
+@given(st.text("\ue000\ue001:-+.eE019"))
+def test_a_text_stays_a_text_beside_exact_numbers(text: str) -> None:
+    value = {text: [text, exact_number("1e400"), f"\ue000{text}\ue001"]}
+    assert dumps(value) == json.dumps({text: [text, 0, value[text][2]]}, ensure_ascii=False).replace(
+        ", 0, ", ", 1e400, "
+    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from typing import Any
 
 import pytest
@@ -139,6 +140,14 @@ def test_the_host_of_an_mcp_server_is_shown(url: str) -> None:
 def test_what_has_no_secret_is_shown_as_it_is(value: object) -> None:
     text = json.dumps({"input": value, "token": "a"})
     assert redacted(text) == text
+
+
+@pytest.mark.parametrize("url", ["http://" + "a." * 32_000, "http://" + "@" * 65_000, "http:" + "/." * 32_000])
+def test_what_is_nearly_a_url_takes_a_time_in_proportion_to_its_length(url: str) -> None:
+    text = json.dumps({"a": f"{url} b"})
+    began = time.process_time()
+    assert redacted(text) == text
+    assert time.process_time() - began < 5.0  # The square of its length takes half a minute.
 
 
 def test_files_are_not_shown() -> None:

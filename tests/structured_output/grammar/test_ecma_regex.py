@@ -40,6 +40,30 @@ def test_a_backslash_means_the_character_after_it() -> None:
         assert accepts(none_of, as_json_text(char)), char
 
 
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        (r"^\(?[0-9]{3}\)?$", ("(030)", "030"), ("((030", "03")),
+        (r"^\(?=1$", ("(=1", "=1"), ("1",)),
+        (r"^[(?!<]$", ("(", "?", "!", "<"), ("", "a")),
+        (r"^a\[]$", ("a[]",), ("a", "a[")),
+        (r"^[[]]$", ("[]",), ("[", "[[")),
+    ],
+)
+def test_an_escaped_or_listed_bracket_begins_no_group_and_no_class(
+    pattern: str, right: tuple[str, ...], wrong: tuple[str, ...]
+) -> None:
+    grammar = grammar_of_pattern(pattern)
+    assert all(accepts(grammar, as_json_text(text)) for text in right)
+    assert not any(accepts(grammar, as_json_text(text)) for text in wrong)
+
+
+@pytest.mark.parametrize("pattern", ["a(?=b)", "(?<!a)b", "(?i)a", "(?", "a[]", "[^]"])
+def test_what_the_engine_lacks_is_refused(pattern: str) -> None:
+    with pytest.raises(ConstraintError, match="look-around"):
+        to_rust_regex(pattern)
+
+
 _members = st.sampled_from(
     [
         '"',

@@ -18,9 +18,9 @@ _SECRET = re.compile(
     r"(?:api[_-]?key|authorization|secret|password|passwd|cookie|(?:access|auth|bearer|id|refresh)_?token|cache_salt|extra_key|cache_key)\Z|\Aheaders\Z",
     re.IGNORECASE,
 )
-_SCHEME, _HOST = r"(?P<scheme>[a-z][a-z0-9+.-]{0,20}:/+)", r"(?:[^/?#\s]*@)?(?P<host>[^/?#@\s]*)\S*"
-_URL = re.compile(rf"{_SCHEME}{_HOST}\Z", re.IGNORECASE)
-_ADDRESS = re.compile(rf"{_SCHEME}?{_HOST}", re.IGNORECASE)
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,20}:/+", re.IGNORECASE)
+_TO_SPACE = re.compile(r"\S*")
+_TO_PATH = re.compile(r"[^/?#]*")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}=*")
 
 
@@ -81,12 +81,18 @@ def _url(token: str, key: str) -> str:
     """Return the string of a value with a URL cut after its host; `server_url` needs no scheme to be one."""
     ends = len(token) > 1 and token.endswith('"')
     text = _decoded(token if ends else f'{token}"') or token[1:]
-    found = (_ADDRESS if key == "server_url" else _URL).match(text)
-    if found is None:
+    scheme = _SCHEME.match(text)
+    if scheme is None and key != "server_url":
         return token
+    # Step by step: one regex for a URL takes a time that grows with the square of what is no URL.
+    start = 0 if scheme is None else scheme.end()
+    address = _TO_SPACE.match(text, start)[0]  # type: ignore[index]
+    if key != "server_url" and start + len(address) < len(text):
+        return token
+    authority = _TO_PATH.match(address)[0]  # type: ignore[index]
     # What is cut before the host ends may be a user's name and password.
-    host = found["host"] if ends or len(found[0]) > found.end("host") else ""
-    shown = f"{found['scheme'] or ''}{host}"
+    host = authority.rpartition("@")[2] if ends or len(authority) < len(address) else ""
+    shown = text[:start] + host
     if ends and text in (shown, f"{shown}/"):
         return token
     return json.dumps(f"{shown}…", ensure_ascii=False) if ends else f'"{shown}…'

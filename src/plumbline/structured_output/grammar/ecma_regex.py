@@ -49,6 +49,7 @@ _LETTERS = frozenset("dDwWsSnrtfv0")
 _MEANINGFUL = frozenset(r"\.+*?()|[]{}^$#&-~")
 """Characters that have a meaning somewhere in Rust's syntax, which takes few others after a backslash."""
 
+_UNKNOWN = re.compile(r"\(\?(?:[^:P<]|<[=!]|\Z)|\[\^?\]")
 _NO_LEAST = re.compile(r"\{,\d+\}")
 _NONE_OF = r"[^\x00"
 """The start of a negated class. To the grammar engine a class with all control characters allows every escape, so that
@@ -70,6 +71,8 @@ def to_rust_regex(pattern: str) -> str:
     inside = False
     for match in _PIECE.finditer(pattern):
         piece = match.group()
+        if not inside and _UNKNOWN.match(pattern, match.start()):
+            raise ConstraintError(f"The pattern {pattern[:80]!r} uses look-around, flags or an empty class.")
         if inside:
             inside = piece != "]"
             found.append(_in_class(piece, pattern))
@@ -83,10 +86,7 @@ def to_rust_regex(pattern: str) -> str:
             )
         else:
             found.append(_outside(piece, pattern))
-    text = "".join(found)
-    if re.search(r"\(\?(?![:P<])|\(\?<[=!]", text) or "[]" in text or f"{_NONE_OF}]" in text:
-        raise ConstraintError(f"The pattern {pattern[:80]!r} uses look-around, flags or an empty class.")
-    return text
+    return "".join(found)
 
 
 def match_whole(pattern: str) -> str:
