@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 from collections.abc import Coroutine
 from typing import Any
 
@@ -135,6 +137,26 @@ def test_what_waits_begins_when_the_streams_have_ended() -> None:
 
 class InterruptionError(Exception):
     """Thrown into a task."""
+
+
+async def test_what_waits_begins_also_after_one_that_cannot_begin() -> None:
+    share, begun = LoopShare(), list[int]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+
+    def start(number: int) -> None:
+        begun.append(number)
+        if number % 2:
+            raise RuntimeError
+
+    share.streamed()
+    for number in range(200):  # More than may begin at once.
+        with contextlib.suppress(RuntimeError):
+            share.begin("a", functools.partial(start, number))
+    assert share.num_waiting
+    async with asyncio.timeout(20):
+        while share.num_waiting:
+            await asyncio.sleep(0.01)
+    assert begun == list(range(200))
 
 
 async def test_a_timed_coroutine_behaves_like_itself() -> None:

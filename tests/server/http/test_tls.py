@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +18,7 @@ from support.models import scripted, served
 from support.servers.live import Live, live
 
 from plumbline.server.settings import OptionError, Settings
-from plumbline.server.start.connections.tls import Secured, tls_context
+from plumbline.server.start.connections.tls import Handshake, Secured, tls_context
 
 CHAT = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}]}
 PASSWORD = "a password"
@@ -161,3 +163,43 @@ def test_an_encrypted_key_needs_its_password(certificates: Certificates, tmp_pat
         tls_context(settings)
     password.write_text(f"{PASSWORD}\n")
     assert tls_context(settings)
+
+
+class _Echo(asyncio.Protocol):
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
+def test_every_event_loop_gets_the_first_message_of_a_handshake_that_comes_at_once(
+    kind: str, tmp_path: Path
+) -> None:
+    """uvloop's transports are none of asyncio's classes, and read as soon as the protocol is told of them."""
+    certificates = Certificates(tmp_path)
+    context, count = tls_context(certificates.settings()), 40
+
+    def ask(port: int) -> None:
+        for _ in range(count):
+            with (
+                socket.create_connection(("127.0.0.1", port), 20) as plain,
+                certificates.trusting.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+            ):
+                secured.sendall(b"hello")
+                assert secured.recv(5) == b"hello"
+
+    async def serve() -> None:
+        open_handshakes: set[Handshake] = set()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Handshake(_Echo, lambda _: False, context, 10.0, lambda _: True, open_handshakes),
+            "127.0.0.1",
+        )
+        async with server:
+            await asyncio.to_thread(ask, server.sockets[0].getsockname()[1])
+        assert not open_handshakes
+
+    new_loop = pytest.importorskip("uvloop").new_event_loop if kind == "uvloop" else None
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve())

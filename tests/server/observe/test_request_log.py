@@ -142,7 +142,9 @@ def test_what_has_no_secret_is_shown_as_it_is(value: object) -> None:
     assert redacted(text) == text
 
 
-@pytest.mark.parametrize("url", ["http://" + "a." * 32_000, "http://" + "@" * 65_000, "http:" + "/." * 32_000])
+@pytest.mark.parametrize(
+    "url", ["http://" + "a." * 32_000, "http://" + "@" * 65_000, "http:" + "/." * 32_000]
+)
 def test_what_is_nearly_a_url_takes_a_time_in_proportion_to_its_length(url: str) -> None:
     text = json.dumps({"a": f"{url} b"})
     began = time.process_time()

@@ -58,6 +58,22 @@ def test_an_escaped_or_listed_bracket_begins_no_group_and_no_class(
     assert not any(accepts(grammar, as_json_text(text)) for text in wrong)
 
 
+@pytest.mark.parametrize(
+    "piece", [r"\0", "\x01", r"\x01", r"\v", r"\u0000", r"\u{7f}", r"[\0]", r"[\x01\x01]"]
+)
+def test_a_character_that_no_text_can_have_is_not_left_out(piece: str) -> None:
+    assert grammar_of({"type": "string", "pattern": f"^{piece}b$"}) is None
+    grammar = grammar_of_pattern(f"^(?:{piece}b|c{piece}?)$")
+    assert accepts(grammar, as_json_text("c"))
+    assert not accepts(grammar, as_json_text("b"))
+
+
+@pytest.mark.parametrize("pattern", [r"\07", r"[^\00-9]"])
+def test_octal_escapes_are_refused(pattern: str) -> None:
+    with pytest.raises(ConstraintError, match="octal"):
+        to_rust_regex(pattern)
+
+
 @pytest.mark.parametrize("pattern", ["a(?=b)", "(?<!a)b", "(?i)a", "(?", "a[]", "[^]"])
 def test_what_the_engine_lacks_is_refused(pattern: str) -> None:
     with pytest.raises(ConstraintError, match="look-around"):

@@ -42,7 +42,7 @@ _INSIDE |= {char: f"\\{char}" for char in "[&~"}
 
 _PIECE = re.compile(
     r"\\u\{[0-9A-Fa-f]{1,6}\}|\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|"
-    r"\\x[0-9A-Fa-f]{2}|\\[pP]\{[A-Za-z_=]+\}|\\.|\[\^?|\{\d+(?:,\d*)?\}|.|\n",
+    r"\\x[0-9A-Fa-f]{2}|\\0[0-9]|\\[pP]\{[A-Za-z_=]+\}|\\.|\[\^?|\{\d+(?:,\d*)?\}|.|\n",
     re.DOTALL,
 )
 _LETTERS = frozenset("dDwWsSnrtfv0")
@@ -55,6 +55,15 @@ _NONE_OF = r"[^\x00"
 """The start of a negated class. To the grammar engine a class with all control characters allows every escape, so that
 `[^"]` would allow a quote. Control characters without a short escape cannot be written, so leaving one out changes
 nothing else."""
+_CONTROL = r"(?:0[0-7bBeEfF]|1[0-9a-fA-F]|7[fF])"
+_UNWRITABLE = (
+    rf"(?:\\0(?![0-9])|\\v|\\x{_CONTROL}|\\u00{_CONTROL}|\\u\{{0*(?:{_CONTROL}|[0-7bBeEfF])\}}"
+    r"|[\x00-\x07\x0b\x0e-\x1f\x7f])"
+)
+_NOTHING = re.compile(rf"\[{_UNWRITABLE}+\]|{_UNWRITABLE}")
+"""What no JSON text of the grammar can have. The engine drops such a character from a literal, so that `\\x01b` would
+allow `b`."""
+_NO_CHARACTER = r"[a&&b]"
 _NULL = re.compile(r"\\(?:0|x00|u0000|u\{0{1,6}\})")
 
 _TOO_MANY = re.compile(r"\{\d{5,}|\{\d+,\d{5,}")
@@ -68,9 +77,15 @@ def to_rust_regex(pattern: str) -> str:
     """
     check_repetitions(pattern)
     found: list[str] = []
-    inside = False
+    inside, start = False, 0
     for match in _PIECE.finditer(pattern):
+        if match.start() < start:
+            continue
         piece = match.group()
+        if not inside and (nothing := _NOTHING.match(pattern, match.start())) is not None:
+            found.append(_NO_CHARACTER)
+            start = nothing.end()
+            continue
         if not inside and _UNKNOWN.match(pattern, match.start()):
             raise ConstraintError(f"The pattern {pattern[:80]!r} uses look-around, flags or an empty class.")
         if inside:
@@ -258,6 +273,8 @@ def _escaped(piece: str) -> str:
 
 def _check_escape(piece: str, pattern: str) -> None:
     letter = piece[1:2]
+    if len(piece) == 3 and piece.startswith(r"\0"):
+        raise ConstraintError(f"The pattern {pattern[:80]!r} has an octal escape, which is not supported.")
     if (
         piece[0] == "\\"
         and len(piece) == 2

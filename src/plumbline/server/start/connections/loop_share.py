@@ -103,24 +103,29 @@ class LoopShare:
 
     def _go_on(self) -> None:
         self._timer = None
-        while self._order and not self._wait():
-            noted, _, client = heapq.heappop(self._order)
-            used = self._used[client]
-            if noted < used:
-                heapq.heappush(self._order, (used, next(self._numbers), client))
-                continue
-            self._level = used
-            queue = self._queues[client]
-            start = queue.popleft()
-            if queue:
-                self._used[client] = used + TYPICAL
-                heapq.heappush(self._order, (used + TYPICAL, next(self._numbers), client))
-            else:
-                del self._queues[client], self._used[client]
-            self._left -= TYPICAL
-            start()
-        if self._order:
-            self._wind()
+        try:
+            while self._order and not self._wait():
+                self._begin_next()
+        finally:  # Nothing else wakes those that wait.
+            if self._order:
+                self._wind()
+
+    def _begin_next(self) -> None:
+        noted, _, client = heapq.heappop(self._order)
+        used = self._used[client]
+        if noted < used:
+            heapq.heappush(self._order, (used, next(self._numbers), client))
+            return
+        self._level = used
+        queue = self._queues[client]
+        start = queue.popleft()
+        if queue:
+            self._used[client] = used + TYPICAL
+            heapq.heappush(self._order, (used + TYPICAL, next(self._numbers), client))
+        else:
+            del self._queues[client], self._used[client]
+        self._left -= TYPICAL
+        start()
 
 
 class Timed:

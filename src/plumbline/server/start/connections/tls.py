@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,27 +115,29 @@ class Handshake(asyncio.Protocol):
         """What has come since the handshake was done."""
         self._task: asyncio.Task[None] | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Ask for TLS, if there is room for a connection."""
-        assert isinstance(transport, asyncio.Transport)
         if self._is_private(transport):
             self._go_on(transport)
             return
         if not self._has_room(len(self._open)):
             transport.abort()  # An answer would need the handshake.
             return
+        work = asyncio.get_running_loop().start_tls(
+            transport, self, self._context, server_side=True, ssl_handshake_timeout=self._seconds
+        )
+        # At once: uvloop reads on when this returns, and the first message of the handshake may be there.
+        begun = _Begun(work)
         self._open.add(self)
-        self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport, begun))
 
     def data_received(self, data: bytes) -> None:
         """Keep what a client sends with its last message of the handshake."""
         self._early.append(data)
 
-    async def _shake_hands(self, transport: asyncio.Transport) -> None:
+    async def _shake_hands(self, transport: asyncio.Transport, begun: _Begun) -> None:
         try:
-            inside = await asyncio.get_running_loop().start_tls(
-                transport, self, self._context, server_side=True, ssl_handshake_timeout=self._seconds
-            )
+            inside = await begun
         except (OSError, ssl.SSLError):  # The client speaks no TLS, has left, or takes too long.
             transport.abort()
             return
@@ -149,9 +151,26 @@ class Handshake(asyncio.Protocol):
         following = self._following()
         transport.set_protocol(following)
         following.connection_made(transport)
-        for data in self._early:
-            following.data_received(data)
-        self._early.clear()
+        if self._early:  # At once: the first part may hand the connection to another protocol.
+            following.data_received(b"".join(self._early))
+            self._early.clear()
+
+
+class _Begun:
+    """Runs a coroutine up to its first wait at once, and the rest when it is awaited."""
+
+    def __init__(self, work: Coroutine[Any, Any, asyncio.Transport | None]) -> None:
+        self._work = work
+        self._first = work.send(None)
+
+    def __await__(self) -> Generator[Any, Any, asyncio.Transport | None]:
+        """Return what the coroutine returns."""
+        try:
+            yield self._first
+        except BaseException as error:  # The task is cancelled.
+            self._work.throw(error)
+            raise
+        return (yield from self._work.__await__())
 
 
 class Secured:
