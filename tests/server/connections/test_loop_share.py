@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import Coroutine
 from typing import Any
 
@@ -139,24 +138,21 @@ class InterruptionError(Exception):
     """Thrown into a task."""
 
 
-async def test_what_waits_begins_also_after_one_that_cannot_begin() -> None:
-    share, begun = LoopShare(), list[int]()
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+def test_what_waits_begins_also_after_one_that_cannot_begin() -> None:
+    loop = simulated()
 
-    def start(number: int) -> None:
-        begun.append(number)
-        if number % 2:
-            raise RuntimeError
+    def fail() -> None:
+        raise RuntimeError
 
-    share.streamed()
-    for number in range(200):  # More than may begin at once.
+    for number in range(1_000):
+        loop.request("a", number, 0.001)
+        if loop.share.num_waiting:
+            loop.share.begin("a", fail)
+    while loop.share.num_waiting:
+        assert loop.calls, "nothing wakes the requests that wait"
         with contextlib.suppress(RuntimeError):
-            share.begin("a", functools.partial(start, number))
-    assert share.num_waiting
-    async with asyncio.timeout(20):
-        while share.num_waiting:
-            await asyncio.sleep(0.01)
-    assert begun == list(range(200))
+            loop.step()
+    assert [number for _, number in loop.started] == list(range(1_000))
 
 
 async def test_a_timed_coroutine_behaves_like_itself() -> None:
