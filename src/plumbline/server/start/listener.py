@@ -116,8 +116,9 @@ class Listener(uvicorn.Server):
             self._announce()
 
     def _read_again(self) -> None:
-        if isinstance(self.config.http, Secured):
-            self.config.http.renew()
+        connections: Any = self.config.http  # uvicorn declares classes only.
+        if isinstance(connections, Secured):
+            connections.renew()
         self._reload()
 
     async def on_tick(self, counter: int) -> bool:
