@@ -116,9 +116,9 @@ class Listener(uvicorn.Server):
             self._announce()
 
     def _read_again(self) -> None:
-        connections: Any = self.config.http  # uvicorn declares classes only.
-        if isinstance(connections, Secured):
-            connections.renew()
+        http: object = self.config.http  # uvicorn declares a class.
+        if isinstance(http, Secured):
+            http.renew()
         self._reload()
 
     async def on_tick(self, counter: int) -> bool:
