@@ -55,7 +55,8 @@ class _Cycle(RequestResponseCycle):
         try:
             await timed
         finally:
-            self.connection.share.spent(self.client, 0.0 if self._streams else timed.seconds)
+            parsing, self.connection.parsing = self.connection.parsing, 0.0
+            self.connection.share.spent(self.client, 0.0 if self._streams else timed.seconds + parsing)
             self.forget()
 
     async def send(self, message: Any) -> None:
@@ -109,6 +110,8 @@ class HttpConnection(Connection, HttpToolsProtocol):
     """Bytes that are read of a body after its answer; a client that is still sending would see a reset instead."""
     refuse: Callable[[Any], Answer | None] = staticmethod(lambda scope: None)
     """Answers a request that no model has room for; see `Answer`."""
+    parsing = 0.0
+    """Seconds in which the bytes of the running request were taken."""
     _next_line = 0.0
     """When the next line about refused connections may be logged; each server has a class of its own."""
     _header_timer: asyncio.TimerHandle | None = None
@@ -139,6 +142,11 @@ class HttpConnection(Connection, HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of requests."""
+        began = time.monotonic()
+        self._take(data)
+        self.parsing += time.monotonic() - began
+
+    def _take(self, data: bytes) -> None:
         if self.dropped(data):
             return
         if (
