@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -65,6 +64,10 @@ class Failures:
         while self._since:
             await asyncio.sleep(PAUSE)
             for kind in self.kinds:
-                with contextlib.suppress(StoreUnavailableError):
+                try:
                     await self._probe(kind)
+                except StoreUnavailableError:
+                    pass  # It was noted where all failures are.
+                except Exception:  # One that is not raised by design must not end the probes.
+                    _log.exception("a probe of the store failed")
         self._probing = None
