@@ -13,6 +13,7 @@ from plumbline.dialects.spec.dialect import NewId, Section
 from plumbline.dialects.spec.markers import Markers, is_markup
 from plumbline.dialects.streams.cursor import (
     EndOfOutputError,
+    Finder,
     MalformedError,
     Steps,
     UndeclaredToolError,

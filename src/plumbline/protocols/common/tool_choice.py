@@ -25,6 +25,7 @@ __all__ = [
     "plain_choice",
     "wants_parallel",
     "with_checked_parameters",
+    "with_repair",
 ]
 
 INPUT_SCHEMA: Mapping[str, Any] = {

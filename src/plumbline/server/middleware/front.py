@@ -30,6 +30,7 @@ from plumbline.wire.call import (
     CLIENT_NAMED,
     ERROR,
     FACTS,
+    SHARE,
     authorization,
     fact_headers,
     new_request_id,
