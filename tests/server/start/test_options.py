@@ -66,7 +66,9 @@ def texts(option: Option, home: Path) -> st.SearchStrategy[Any]:
         "model": st.sampled_from([["./a,b"], ["a=./a", "b=./b=c"]]),
         "model_dir": st.just(str(home)),
         "otlp_traces_endpoint": st.just("http://127.0.0.1:4318/v1/traces"),
+        "forwarded_allow_ips": st.sampled_from(["127.0.0.1", "10.0.0.0/8, ::1", "*"]),
         "ssl_certfile": st.just(str(certificate)),
+        "ssl_keyfile_password_file": st.just(str(certificate)),
         "sealing_key": st.just(secret),
         "api_servers": st.just("1"),
     }
