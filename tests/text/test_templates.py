@@ -20,6 +20,7 @@ from support.laws import EXPLORED
 from support.models import byte_level
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from plumbline.text.prompts.joined_messages import as_objects, by_turns, with_few_instructions, with_short_ids
 from plumbline.text.render import Renderer, UnusedVariableError
 from plumbline.text.templates.template import ChatTemplate, TemplateError
 from plumbline.turn import ChatPrompt, Message, Tool, ToolCall
@@ -257,7 +258,12 @@ def test_a_prompt_is_the_one_that_transformers_makes_or_both_refuse(family: str,
         continue_final_message=continues,
     )
 
-    assert ours(family, prompt) == theirs(family, prompt)
+    expected, said = theirs(family, prompt), prompt.messages
+    for other in (with_few_instructions, by_turns, as_objects, with_short_ids):
+        if expected is None and (changed := other(said)) != said:  # Our renderer tries what says the same.
+            said = changed
+            expected = theirs(family, msgspec.structs.replace(prompt, messages=said))
+    assert ours(family, prompt) == expected
 
 
 def sent(role: str, content: str, **fields: Any) -> Message:
