@@ -277,6 +277,7 @@ def test_a_replica_that_dies_takes_only_its_own_streams_along(fleet: Fleet) -> N
         background = Reader(fleet.url)
         threads.submit(background.read, "POST", "/v1/responses", BACKGROUND)
         wait_for(lambda: len(background.events) > 20)
+        wait_for(lambda: any(each.runs() for each in fleet.replicas))  # Counts come a moment later.
         (victim,) = (each for each in fleet.replicas if each.runs())
         (survivor,) = (each for each in fleet.replicas if each is not victim)
         chats: list[Reader] = []
