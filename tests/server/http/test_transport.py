@@ -29,6 +29,7 @@ from websockets.sync.client import connect
 
 from plumbline.server.loading.catalog import only
 from plumbline.server.settings import OptionError, Settings, SettingsError
+from plumbline.server.start.connections.base import Connection
 from plumbline.server.start.listener import listener
 from plumbline.server.start.sockets import bound
 
@@ -185,3 +186,14 @@ def test_a_refused_upgrade_has_the_envelope(
     assert response.status_code == status
     assert error["code"] == code
     assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_few_refused_connections_are_held_for_their_clients_and_the_last_one_has_its_answer() -> None:
+    with live(lambda: served(scripted()), Settings(max_connections=2)) as server:
+        silent = [socket.create_connection(("127.0.0.1", server.port), 20) for _ in range(60)]
+        with socket.create_connection(("127.0.0.1", server.port), 20) as last:
+            last.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert last.recv(1000).startswith(b"HTTP/1.1 503")
+            assert len(Connection.lingering) <= 16
+        for one in silent:
+            one.close()

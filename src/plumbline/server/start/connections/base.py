@@ -16,6 +16,8 @@ __all__ = ["Connection"]
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
+_MOST_LINGERING = 16
+"""Refused connections that wait for their clients; more of them would take the descriptors of those that are served."""
 
 
 class Connection(asyncio.Protocol):
@@ -27,6 +29,8 @@ class Connection(asyncio.Protocol):
     """The bytes that clients make this process hold; each configuration has its own."""
     share = LoopShare()
     """The time of the event loop; each configuration has its own."""
+    lingering: ClassVar[dict[Connection, None]] = {}
+    """Refused connections that wait for their clients to close them, the oldest first."""
     paces: ClassVar[WeakValueDictionary[str, Pace]] = WeakValueDictionary()
     """By client, while it has a connection; each configuration has its own."""
     pieces = FRAMES
@@ -43,6 +47,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give everything back."""
         self.held.release()
+        self.lingering.pop(self, None)
         self._was_read()
         super().connection_lost(exc)
 
@@ -99,5 +104,10 @@ class Connection(asyncio.Protocol):
         # A socket that is closed with unread bytes sends a reset, and the client may lose the answer.
         self.transport.write_eof()
         self._lingers = _LINGER_BYTES
+        self.lingering[self] = None
+        if len(self.lingering) > _MOST_LINGERING:
+            oldest = next(iter(self.lingering))
+            del self.lingering[oldest]
+            oldest.transport.abort()
         self.transport.resume_reading()
         self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
