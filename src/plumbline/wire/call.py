@@ -24,7 +24,7 @@ __all__ = [
     "TRACE",
     "UNENFORCED",
     "Call",
-    "Share",
+    "KeyShare",
     "Trace",
     "authorization",
     "new_request_id",
@@ -56,7 +56,7 @@ class Trace(Protocol):
         """Take an answer that has ended: what `server/observe/answer_record.py` keeps of it."""
 
 
-class Share(Protocol):
+class KeyShare(Protocol):
     """What a request has of the limits of its key, until it ends."""
 
     def keep(self) -> Callable[[], None]:
@@ -80,7 +80,7 @@ class Call:
     """When the request arrived, by `time.perf_counter`."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the log says about the answer: its model and its tokens, or the code of its error."""
-    share: Share | None = None
+    share: KeyShare | None = None
     """What it has of the limits of its key; None for a request that has none."""
     trace: Trace | None = None
     """The trace that the request belongs to, where the operator asks for traces."""

@@ -261,7 +261,7 @@ class RequestShare:
         self._leave: Callable[[], None] | None = partial(rates.leave, api_key)
 
     def keep(self) -> Callable[[], None]:
-        """See `plumbline.wire.call.Share.keep`."""
+        """See `plumbline.wire.call.KeyShare.keep`."""
         leave, self._leave = self._leave, None
         assert leave is not None
         return leave

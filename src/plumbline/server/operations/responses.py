@@ -55,7 +55,7 @@ from plumbline.server.responses.memory import Keeper
 from plumbline.server.responses.rounds import answer_in_rounds
 from plumbline.server.streams import close_with_request, until_disconnect
 from plumbline.turn import ChatPrompt, Prompt, Turn
-from plumbline.wire.call import Call, Share
+from plumbline.wire.call import Call, KeyShare
 from plumbline.wire.decode import encode
 from plumbline.wire.errors import previous_response_not_found
 from plumbline.wire.reply import JsonReply, Reply
@@ -318,7 +318,7 @@ def unavailable_header(request: CreateResponse) -> dict[str, str]:
     return {"x-plumbline-unavailable-tools": ", ".join(kinds)} if kinds else {}
 
 
-def _at_end(lease: Lease[Any], hold: Hold | None, share: Share | None) -> Callable[[], None]:
+def _at_end(lease: Lease[Any], hold: Hold | None, share: KeyShare | None) -> Callable[[], None]:
     """Keep the model, the conversation and the share of a key beyond a request; return the function that ends all."""
     ends = [lease.share().release]
     if hold is not None:
