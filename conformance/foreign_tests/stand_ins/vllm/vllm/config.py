@@ -17,7 +17,7 @@ class ModelConfig:
 
     def get_vocab_size(self) -> int:
         """Return the number of tokens of the model."""
-        size: int = self._config["vocab_size"]
+        size: int = self._config.get("text_config", self._config)["vocab_size"]
         return size
 
 

@@ -43,7 +43,8 @@ def _adapter(name: str) -> Path:
     weights = {}
     for file in MODEL_DIR.glob("*.safetensors"):
         for key, weight in load_file(file).items():
-            if not key.endswith("q_proj.weight"):
+            # Adapters change the language model, and not how it sees.
+            if not key.endswith("q_proj.weight") or "vision_tower" in key:
                 continue
             place = f"base_model.model.{key.removesuffix('.weight')}"
             rows, columns = weight.shape
