@@ -18,7 +18,7 @@ if not __package__:  # Run as a folder: make the package importable under its ow
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     __package__ = "generate"
 
-from generate import bundle, operations, parameters
+from generate import bundle, operations, parameters, sdk_types
 from generate.structs import Types
 
 SERVER = bundle.ROOT / "src/plumbline/_generated"
@@ -49,6 +49,8 @@ def outputs() -> dict[Path, str]:
         ),
         # The server sends this file too; the package has it once.
         JUDGE / "openapi.json": json.dumps(whole, indent=1, ensure_ascii=False) + "\n",
+        JUDGE / "messages.json": json.dumps(sdk_types.widened(whole["components"]["schemas"]), indent=1)
+        + "\n",
         JUDGE / "rules.json": json.dumps(bundle.rules(), indent=1, ensure_ascii=False) + "\n",
     }
 

@@ -9,12 +9,12 @@ from collections.abc import Generator
 from typing import Any
 
 from plumbline_conformance.checks import tools as samples
-from plumbline_conformance.checks.common import BUSY, error_of, refusal
+from plumbline_conformance.checks.common import error_of, refusal
 from plumbline_conformance.checks.sample_requests import user
 from plumbline_conformance.suite.model import UNKNOWN, WRONG_KEY, Request, Target, capability
 from plumbline_conformance.suite.wording import as_json
 from plumbline_conformance.transcript.answer_fold import REASONING_KEYS
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.model import UNABLE, Exchange
 
 __all__ = ["user"]
 
@@ -25,7 +25,7 @@ _TRIES = 3
 """After this many answers without a thought, the model counts as one that does not show its thinking."""
 _NO_ROUTE = (404, 405, 501)
 _REFUSED = (400, 404, 405, 422, 501)
-_TEMPORARY = BUSY | {401, 403, 407, 409, 425}
+_TEMPORARY = UNABLE | {401, 403, 407, 409, 425}
 """Statuses that depend on the moment or the client, so that they do not show whether a feature exists."""
 
 
@@ -156,7 +156,7 @@ def websocket(target: Target) -> Probing:
     found = yield Request(path="/responses", method="WEBSOCKET", json=create)
     if found.status == 101:
         return None
-    if found.status in BUSY:
+    if found.status in UNABLE:
         return _unknown(found)
     return f"there is no WebSocket at /responses: {found.error or f'status {found.status}'}"
 

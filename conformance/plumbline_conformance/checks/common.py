@@ -19,11 +19,10 @@ from plumbline_conformance.suite.model import (
 )
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.model import UNABLE, Exchange, Transcript
 from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
 
 __all__ = [
-    "BUSY",
     "accepted",
     "answered",
     "at",
@@ -54,8 +53,6 @@ __all__ = [
 ]
 
 Answer = TypeVar("Answer")
-BUSY = {408, 429, 502, 503, 504}
-"""Statuses of a server or gateway that cannot answer now. They break no rule."""
 
 
 def at(seen: Transcript, name: str) -> Exchange:
@@ -120,7 +117,7 @@ def answered(exchange: Exchange) -> Exchange:
         raise broken(exchange, "the end of the answer", actual, "body")
     if exchange.error is not None or exchange.status == 0:
         raise Inconclusive(exchange.error or "there was no answer")
-    if exchange.status in BUSY and not exchange.unavailable:
+    if exchange.status in UNABLE and not exchange.unavailable:
         raise Inconclusive(f"the server was busy: status {exchange.status}")
     if exchange.status in (401, 403):
         raise Inconclusive(f"the API key was not accepted: status {exchange.status}")
@@ -149,6 +146,8 @@ def accepted(exchange: Exchange) -> Exchange:
         raise Rejected(f"status {exchange.status}: {refusal(exchange)}")
     if exchange.failure is not None:
         number, event = exchange.failure
+        if exchange.asks_for_later:
+            raise Inconclusive("the server was busy: its stream ends with an error event that says so")
         shown = as_json(event.get("error") or event)[:200]
         raise broken(exchange, "an answer", shown, f"event {number}")
     return exchange

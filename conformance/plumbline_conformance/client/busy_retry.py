@@ -1,7 +1,7 @@
 """Retry requests to a busy server, one at a time, after the time that it asks for.
 
-Only status 429, status 503 and a refused connection to a server that has answered before are retried. Every other
-failure is the server's reaction to the request, and is judged.
+Only an answer that asks for it (status 429, 503 or 529, or an error event that says so) and a refused connection to a
+server that has answered before are retried. Every other failure is the server's reaction to the request, and is judged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from plumbline_conformance.transcript.model import Exchange
 
 __all__ = ["BusyRetry", "pause_of"]
 
-_LATER = (429, 503)
 _PAUSES = (1.0, 2.0, 4.0)
 """Seconds before each retry without a `Retry-After`."""
 _LONGEST = 60.0
@@ -102,7 +101,7 @@ class BusyRetry:
     def _later(self, exchange: Exchange) -> bool:
         if exchange.status == 0:
             return self._heard and (exchange.error or "").startswith(_UNCONNECTED)
-        return exchange.status in _LATER
+        return exchange.asks_for_later
 
 
 def _kind(path: str, exchange: Exchange) -> str:

@@ -16,8 +16,6 @@ from plumbline_conformance.watch.live import judge_live
 
 __all__ = ["Claim", "claims"]
 
-_BUSY = {429, 503, 529}
-
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A violated property. Two answers with the same `name` count as the same fault."""
@@ -33,7 +31,7 @@ def claims(operation: Operation, exchange: Exchange) -> Iterator[Claim]:
     if exchange.status == 0 or exchange.error is not None:
         yield Claim(name="answer", expected="an answer", actual=exchange.error or "none", rules=("ERR-02",))
         return
-    if exchange.status in _BUSY:
+    if exchange.asks_for_later:
         return
     if exchange.status >= 500:
         shown = exchange.body[:200].decode("utf-8", "replace")

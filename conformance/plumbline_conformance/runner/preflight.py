@@ -16,7 +16,7 @@ from plumbline_conformance.client.http import Send, sender
 from plumbline_conformance.recording.redaction import concealed, redacted_url, secrets_of
 from plumbline_conformance.runner.budget import spent_on
 from plumbline_conformance.suite.model import Request, Scenario, Target
-from plumbline_conformance.transcript.model import Exchange
+from plumbline_conformance.transcript.model import LATER, Exchange
 
 __all__ = ["Api", "Found", "apis_of", "discovered", "found_by", "simple_requests"]
 
@@ -34,7 +34,6 @@ _SHOWN = 10
 """Names of models that the message lists."""
 _ABSENT = (404, 405, 501)
 _KEY = (401, 403, 407)
-_BUSY = (429, 503)
 _UNKNOWN = ("model_not_found", "invalid_model", "unknown_model")
 
 
@@ -86,7 +85,7 @@ async def found_by(send: Send, target: Target, apis: Sequence[Api] = _APIS) -> F
         if exchange.status == 200 or _is_there(exchange, target, seen):
             return Found(target=target, tokens=tokens)
         seen.append(exchange)
-        if exchange.status in _BUSY:
+        if exchange.status in LATER:
             break
     if not seen:
         return Found(target=target)
@@ -163,7 +162,7 @@ def _of_the_model(exchange: Exchange, target: Target) -> bool:
 
 
 def _hopeless(exchange: Exchange, target: Target) -> bool:
-    return exchange.status in (*_ABSENT, *_KEY, *_BUSY) or _of_the_model(exchange, target)
+    return exchange.status in (*_ABSENT, *_KEY, *LATER) or _of_the_model(exchange, target)
 
 
 def _is_there(exchange: Exchange, target: Target, seen: Sequence[Exchange]) -> bool:
@@ -189,7 +188,7 @@ async def _why(send: Send, target: Target, seen: Sequence[Exchange]) -> str:
             return (
                 f"{cause}: {address} answers with status {exchange.status}. Set the right one with --api-key."
             )
-        if exchange.status in _BUSY:
+        if exchange.status in LATER:
             waits = exchange.header("retry-after")
             asks = f" It asks to wait for {waits}." if waits else ""
             return f"The server stays busy: {address} answers with status {exchange.status}.{asks} Try again later."

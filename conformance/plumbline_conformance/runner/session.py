@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 
 import msgspec
 
-from plumbline_conformance.checks.common import BUSY
 from plumbline_conformance.client.busy_retry import pause_of
 from plumbline_conformance.client.http import Conversation
 from plumbline_conformance.runner.budget import BudgetTracker, OverBudget
@@ -18,7 +17,7 @@ from plumbline_conformance.runner.preflight import simple_requests
 from plumbline_conformance.runner.server_watch import Death, Flight, ServerWatch
 from plumbline_conformance.suite.model import CAPABILITIES, DIED, UNKNOWN, Request, Scenario, Target
 from plumbline_conformance.transcript.defects import traceback_of
-from plumbline_conformance.transcript.model import CLOSED, NO_HANDSHAKE, Exchange, Transcript
+from plumbline_conformance.transcript.model import CLOSED, NO_HANDSHAKE, UNABLE, Exchange, Transcript
 
 __all__ = ["DISTURBED", "Probed", "Session", "is_doubtful", "is_late"]
 
@@ -30,7 +29,8 @@ _LIST = Request(name="alive", path="/models", method="GET")
 """What a server must answer that has not answered any question to a model."""
 _MOST_ENDLESS = 2
 """How many late answers are asked for again, and how many refusals: each may take a minute."""
-_UNAVAILABLE = 503
+_UNAVAILABLE = (503, 529)
+"""Statuses of a server that is busy with everybody. With 429 it limits this client, which may have caused it."""
 _PAUSE = 1.0
 """Seconds before a server that has refused a valid request is asked once more."""
 DISTURBED = f"{DIED} of another request while the scenario ran"
@@ -153,7 +153,7 @@ class Session:
         try:
             for _ in range(2):
                 shown, _ = await self._converse(_once(self._proof), seen.scenario, insist=True)
-                if _serves(shown[-1]) or shown[-1].status in (*BUSY, 401, 403):
+                if _serves(shown[-1]) or shown[-1].status in (*UNABLE, 401, 403):
                     return seen
                 await asyncio.sleep(_PAUSE)
         except _Died:
@@ -205,7 +205,12 @@ class Session:
         silence = silence_of(again, waited)
         if is_late(again) and is_too_long(silence, waited, request, proof, took):
             again.endless = silence
-        elif late.status == again.status == _UNAVAILABLE and _was_waited_for(again) and not proof.busy:
+        elif (
+            late.status in _UNAVAILABLE
+            and again.status in _UNAVAILABLE
+            and _was_waited_for(again)
+            and not proof.busy
+        ):
             # A server that refused the other request at first limits the rate of all of them.
             again.unavailable = True
         elif _has_no_handshake(late) and _has_no_handshake(again):
@@ -304,7 +309,7 @@ class Session:
 
 def is_doubtful(exchange: Exchange) -> bool:
     """Return whether a request is worth sending once more, alone: a slow or busy server would answer it then."""
-    return is_late(exchange) or exchange.status == _UNAVAILABLE or _has_no_handshake(exchange)
+    return is_late(exchange) or exchange.status in _UNAVAILABLE or _has_no_handshake(exchange)
 
 
 def _was_waited_for(refusal: Exchange) -> bool:

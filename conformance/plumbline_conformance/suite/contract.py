@@ -8,13 +8,20 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["document", "event_schemas", "page_of", "rule_of_difference", "rules", "suite"]
+__all__ = ["document", "event_schemas", "page_of", "rule_of_difference", "rules", "suite", "widened_schemas"]
 
 
 @cache
 def document() -> dict[str, Any]:
     """Return the OpenAPI document."""
     found: dict[str, Any] = json.loads(_read("openapi.json"))
+    return found
+
+
+@cache
+def widened_schemas() -> dict[str, Any]:
+    """Return the schemas of answers of Messages, widened by the types that Anthropic publishes."""
+    found: dict[str, Any] = json.loads(_read("messages.json"))
     return found
 
 
@@ -60,7 +67,8 @@ def event_schemas() -> dict[str, str]:
 @cache
 def suite() -> dict[str, str]:
     """Return the version of the contract, and digests of the document and the rules."""
-    digests = {name: hashlib.sha256(_read(f"{name}.json")).hexdigest()[:12] for name in ("openapi", "rules")}
+    parts = ("openapi", "messages", "rules")
+    digests = {name: hashlib.sha256(_read(f"{name}.json")).hexdigest()[:12] for name in parts}
     return {"version": str(document()["info"]["version"]), **digests}
 
 

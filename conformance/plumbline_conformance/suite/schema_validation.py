@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from plumbline_conformance.suite.contract import document
+from plumbline_conformance.suite.contract import document, widened_schemas
 from plumbline_conformance.suite.field_rules import rule_of
 from plumbline_conformance.suite.model import Problem
 
@@ -139,8 +139,8 @@ def _validator(name: str) -> Any:
 
 @cache
 def _schemas() -> dict[str, Any]:
-    """Return the contract's schemas, without the requirements that clients do not need."""
-    schemas = dict(document()["components"]["schemas"])
+    """Return the contract's schemas with what others may answer, and without requirements that no client needs."""
+    schemas = document()["components"]["schemas"] | widened_schemas()
     for name, members in NOT_NEEDED.items():
         required = [member for member in schemas[name]["required"] if member not in members]
         schemas[name] = {**schemas[name], "required": required}

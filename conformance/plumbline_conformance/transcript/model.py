@@ -10,7 +10,16 @@ import msgspec
 
 from plumbline_conformance.transcript.sse import Event, load_json, parse_blocks, parse_events
 
-__all__ = ["CLOSED", "NO_HANDSHAKE", "Exchange", "Transcript", "in_attempt"]
+__all__ = ["CLOSED", "LATER", "NO_HANDSHAKE", "UNABLE", "Exchange", "Transcript", "in_attempt"]
+
+LATER = frozenset({429, 503, 529})
+"""Statuses of a server that asks to send the request again later; 529 is Anthropic's. They break no rule."""
+UNABLE = LATER | {408, 502, 504}
+"""Statuses of a server or gateway that cannot answer now. They break no rule either, but are not retried."""
+_LATER_TYPES = frozenset(
+    {"overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_is_overloaded", "slow_down"}
+)
+"""The same in the error event of a stream, which has its status already, by `type` or `code`."""
 
 CLOSED = "closed in the middle of a turn"
 """How `error` begins if the server closed a WebSocket before the end of a turn."""
@@ -97,6 +106,17 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
             ):
                 return number, event
         return None
+
+    @cached_property
+    def asks_for_later(self) -> bool:
+        """Return whether the server is busy and asks to send the request again: by its status, or by an error event."""
+        if self.status in LATER:
+            return True
+        event = self.failure[1] if self.status == 200 and self.failure else {}
+        found = event.get("response") if event.get("type") == "response.failed" else event
+        error = found.get("error") if isinstance(found, dict) else None
+        kinds = [one.get(key) for one in (error, event) if isinstance(one, dict) for key in ("type", "code")]
+        return any(isinstance(kind, str) and kind in _LATER_TYPES for kind in kinds)
 
     def header(self, name: str) -> str | None:
         """Return the first header with this lower-case name."""

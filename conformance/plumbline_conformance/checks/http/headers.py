@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 from plumbline_conformance.checks.answers import is_stream
-from plumbline_conformance.checks.common import BUSY, accepted, answered, at, required
+from plumbline_conformance.checks.common import accepted, answered, at, required
 from plumbline_conformance.checks.laws import STREAM, WHOLE
 from plumbline_conformance.checks.sample_requests import JSON, chat
 from plumbline_conformance.suite.model import (
@@ -20,7 +20,7 @@ from plumbline_conformance.suite.model import (
     check,
     scenario,
 )
-from plumbline_conformance.transcript.model import Exchange, Transcript
+from plumbline_conformance.transcript.model import UNABLE, Exchange, Transcript
 from plumbline_conformance.transcript.sse import BYTE_ORDER_MARK
 
 Steps = Generator[Request, Exchange, None]
@@ -71,7 +71,7 @@ def _every_answer(seen: Transcript, law: Callable[[Exchange], Iterator[Problem]]
 
 def _wanted(exchange: Exchange, *, refusing: bool) -> bool:
     """Return whether this is a whole answer, or a refusal; other checks report failures."""
-    if exchange.error is not None or exchange.status in (*BUSY, 401, 403):
+    if exchange.error is not None or exchange.status in (*UNABLE, 401, 403):
         return False
     return 400 <= exchange.status < 500 if refusing else exchange.status == 200
 

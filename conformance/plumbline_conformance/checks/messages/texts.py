@@ -164,11 +164,11 @@ def new(seen: Transcript) -> Iterator[Problem]:
 
 @check("messages/continued/read", "Let the model see what the assistant has begun", "MSG-03", request=WHOLE)
 def read(seen: Transcript) -> Iterator[Problem]:
-    yield from _longer(seen, WHOLE)
+    yield from _longer(seen, "plain", WHOLE)
 
 
-def _longer(seen: Transcript, name: str) -> Iterator[Problem]:
-    fewer, more = (prompt_tokens(accepted(at(seen, one))) for one in ("plain", name))
+def _longer(seen: Transcript, shorter: str, name: str) -> Iterator[Problem]:
+    fewer, more = (prompt_tokens(accepted(at(seen, one))) for one in (shorter, name))
     if more <= fewer:
         yield Problem(
             expected=f"a prompt of more than {fewer}", actual=str(more), pointer="usage", exchange=name
@@ -185,7 +185,9 @@ def inputs(target: Target) -> Steps:
     yield Request(
         name="blocks", path=PATH, json=message(target, messages=[{**block[0], "content": [part] * 2}])
     )
-    yield Request(name="system", path=PATH, json=message(target, system=SYSTEM))
+    for name, count in (("brief_system", 1), ("system", 20)):
+        text = " ".join(["Be kind."] * count)
+        yield Request(name=name, path=PATH, json=message(target, system=text))
 
 
 @check("messages/inputs/block", "Read a string as one block of text", "MSG-02")
@@ -200,7 +202,8 @@ def one_turn(seen: Transcript) -> Iterator[Problem]:
 
 @check("messages/inputs/system", "Let the model see the system prompt", "MSG-02")
 def system(seen: Transcript) -> Iterator[Problem]:
-    yield from _longer(seen, "system")
+    """Compare two lengths, because a system prompt may replace a longer one that the template has."""
+    yield from _longer(seen, "brief_system", "system")
 
 
 def _equal(seen: Transcript, first: str, name: str) -> Iterator[Problem]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from plumbline_conformance.checks.common import (
-    BUSY,
     answered,
     at,
     broken,
@@ -40,7 +39,7 @@ from plumbline_conformance.suite.model import (
     scenario,
 )
 from plumbline_conformance.suite.wording import as_json
-from plumbline_conformance.transcript.model import CLOSED, Exchange, Transcript
+from plumbline_conformance.transcript.model import CLOSED, UNABLE, Exchange, Transcript
 
 Steps = Generator[Request, Exchange, None]
 NEEDS = ("responses", "websocket")
@@ -143,7 +142,7 @@ def wrong_key(target: Target) -> Steps:
 @check("websocket/key/refused", "Refuse a handshake with a wrong key", "HTTP-06")
 def key_refused(seen: Transcript) -> Iterator[Problem]:
     found = only(seen)
-    if found.status == 0 or found.status in BUSY or found.error is not None:
+    if found.status == 0 or found.status in UNABLE or found.error is not None:
         raise Inconclusive(found.error or f"the server was busy: status {found.status}")
     if found.status not in (401, 403):
         yield Problem(expected="status 401", actual=f"status {found.status}", pointer="status")
