@@ -148,8 +148,8 @@ MEMBERS_OF: dict[str, list[Row]] = {
             again(fragment(lambda one: one["function"].update(arguments='g"}'))),
             "same-as-whole",
         ),
-        ("no index of a delta", fragment(lambda one: one.pop("index")), "chunks id-once index"),
-        ("an index as text", fragment(lambda one: one.update(index="0")), "chunks id-once index"),
+        ("no index of a delta", fragment(lambda one: one.pop("index")), "chunks id-once type-once index"),
+        ("an index as text", fragment(lambda one: one.update(index="0")), "chunks id-once type-once index"),
         ("`tool_calls` without a streamed call", events(uncalled), "stream-finish chunks"),
         (
             "a streamed id of 65 characters",

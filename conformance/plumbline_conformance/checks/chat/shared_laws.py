@@ -150,7 +150,7 @@ def usage(exchange: Exchange) -> Iterator[Problem]:
 def shapes(exchange: Exchange) -> Iterator[Problem]:
     """Check the schema of every chunk, and that id and model stay the same (CS-01, CS-03, CS-14, CS-20).
 
-    The first fragment of each call has id, type and name (CS-10).
+    The first fragment of each call has id and name (CS-10).
     """
     found = chunks(exchange)
     for number, chunk in enumerate(found):
@@ -177,10 +177,10 @@ def _heads(exchange: Exchange) -> Iterator[Problem]:
             place = (as_json(one.get("index")), as_json(piece.get("index")))
             function = piece.get("function") or piece.get("custom")
             name = function.get("name") if isinstance(function, dict) else None
-            if place not in met and not (piece.get("id") and piece.get("type") and name):
+            if place not in met and not (piece.get("id") and name):
                 where = f"event {number}, choices[{one.get('index')}].delta.tool_calls"
                 shown = as_json(piece)[:200]
-                yield Problem(expected="id, type and name first", actual=shown, pointer=where, rule="CS-10")
+                yield Problem(expected="id and name first", actual=shown, pointer=where, rule="CS-10")
             met.add(place)
 
 

@@ -90,22 +90,30 @@ def no_markup(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected=f"no {mark}", actual=as_json(content)[:200], pointer="content")
 
 
-@stream("chat/tool/id-once", "Give id, type and name in the first delta of a call, and never again", "CS-10")
+@stream("chat/tool/id-once", "Give id and name in the first delta of a call, and never again", "CS-10")
 def _head_once(exchange: Exchange) -> Iterator[Problem]:
+    """Check what clients join over the deltas of a call: a repeated id or name becomes another one."""
+    yield from _in_first(exchange, ("id", "name"))
+
+
+@stream("chat/tool/type-once", "Give the type in the first delta of a call, and never again", "CS-21")
+def _type_once(exchange: Exchange) -> Iterator[Problem]:
+    yield from _in_first(exchange, ("type",))
+
+
+def _in_first(exchange: Exchange, head: tuple[str, ...]) -> Iterator[Problem]:
     called(exchange)
     met: set[str] = set()
     for where, piece in fragments(exchange):
         function = piece.get("function") or piece.get("custom") or {}
-        given = [key for key, value in (*piece.items(), *function.items()) if key in _HEAD and value]
+        given = [key for key, value in (*piece.items(), *function.items()) if key in head and value]
         place = f"{where.rpartition('choices[')[2].partition(']')[0]}, {as_json(piece.get('index'))}"
-        if place not in met and sorted(given) != sorted(_HEAD):
-            yield Problem(expected="id, type and name", actual=as_json(piece)[:200], pointer=where)
+        shown = as_json(piece)[:200]
+        if place not in met and sorted(given) != sorted(head):
+            yield Problem(expected=" and ".join(head), actual=shown, pointer=where)
         if place in met and given:
-            yield Problem(expected="arguments alone", actual=as_json(piece)[:200], pointer=where)
+            yield Problem(expected=f"no {' or '.join(given)}", actual=shown, pointer=where)
         met.add(place)
-
-
-_HEAD = ("id", "type", "name")
 
 
 def fragments(exchange: Exchange) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -32,7 +32,7 @@ TOOLS = [
     {"name": "get_weather", "description": "The weather of a city.", "input_schema": schema("city")},
     {"name": "get_time", "description": "The time of a zone.", "input_schema": schema("zone")},
 ]
-CUT = ("max_tokens", "model_context_window_exceeded")
+CUT = ("max_tokens", "model_context_window_exceeded", "refusal")
 """Why an answer ended that may have half of a call."""
 THINKING = {"type": "enabled", "budget_tokens": 1024}
 

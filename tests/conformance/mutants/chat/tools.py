@@ -40,6 +40,14 @@ def again_head(found: list[Any]) -> None:
     found[1].update(id="call_again", type="function")
 
 
+def typed(found: list[Any]) -> None:
+    found[1].update(type="function")
+
+
+def no_type(found: list[Any]) -> None:
+    del found[0]["type"]
+
+
 def no_id(found: list[Any]) -> None:
     del found[0]["id"]
 
@@ -103,7 +111,9 @@ TOOLS: list[tuple[str, str, Mutation, str]] = [
         "stream-no-markup",
     ),
     ("tool", "the call as streamed text as well", streamed("<tool_call>{}", STREAM), "stream-no-markup"),
-    ("tool", "id and type in every delta", pieces(again_head), "id-once"),
+    ("tool", "id and type in every delta", pieces(again_head), "id-once type-once"),
+    ("tool", "the type in every delta", pieces(typed), "type-once"),
+    ("tool", "no type", pieces(no_type), "type-once"),
     ("tool", "no id", pieces(no_id), "id-once chunks"),
     (
         "tool",
