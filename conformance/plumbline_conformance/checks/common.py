@@ -105,7 +105,8 @@ def answered(exchange: Exchange) -> Exchange:
     """Return the exchange if it has a complete answer; otherwise the check is inconclusive.
 
     Raises:
-        Broken: the server lives, and each time closed the connection, or did not end its answer.
+        Broken: no client can read the answer; or the server lives, and each time closed the connection, or did not end
+            its answer.
     """
     if exchange.dropped:
         actual = f"twice a closed connection: {exchange.error}"
@@ -115,6 +116,9 @@ def answered(exchange: Exchange) -> Exchange:
             f"twice no end: nothing came for {exchange.endless:.0f} s, while another request was answered"
         )
         raise broken(exchange, "the end of the answer", actual, "body")
+    if exchange.unreadable:
+        actual = exchange.error or "an answer that cannot be read"
+        raise broken(exchange, "an answer that clients can read", actual, "body")
     if exchange.error is not None or exchange.status == 0:
         raise Inconclusive(exchange.error or "there was no answer")
     if exchange.status in UNABLE and not exchange.unavailable:

@@ -79,6 +79,11 @@ class Unpacked:
         return self.cut or not self._readable
 
     @property
+    def damaged(self) -> bool:
+        """Whether the body is not packed as its header says, in a coding that clients accept."""
+        return self._inflate is not None and not self._readable
+
+    @property
     def why(self) -> str | None:
         """The reason why the content is incomplete, or None."""
         if self.cut:

@@ -240,6 +240,8 @@ class _Wire:
                 # The compressed bytes are fewer than the content, or the body was cut.
                 self._total += sum(len(frame) for _, frame in exchange.frames)
             exchange.error = body.why
+            if body.damaged:
+                exchange.unreadable = True
             if body.cut and room < _MAX_BODY:
                 exchange.error = f"all bodies together are longer than {_MAX_TOTAL} bytes"
 

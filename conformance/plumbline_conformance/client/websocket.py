@@ -19,10 +19,10 @@ __all__ = ["ENDS", "Sockets", "message_of"]
 
 ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled", "error")
 """Events that end a turn (WS-04, WS-07)."""
-
-
 _UNREADABLE = 8
 """Messages in a row that are no JSON objects, after which a turn ends."""
+_NO_FRAMES = (1002, 1007)
+"""The codes by which our side closes after frames that break the protocol, and after text that is not UTF-8."""
 
 
 def message_of(value: Any) -> bytes:
@@ -83,11 +83,16 @@ class Sockets:
                 if unreadable == _UNREADABLE:
                     # A turn without a readable end would cost the time limit, and so would each that follows.
                     exchange.error = f"{unreadable} messages in a row are no JSON objects"
+                    exchange.unreadable = True
                     await self._open.pop(request.socket).close()
                     return
                 left -= isinstance(value, dict) and value.get("type") in ENDS
         except ConnectionClosed as closed:
             self._open.pop(request.socket, None)
+            if closed.sent is not None and closed.sent.code in _NO_FRAMES and not closed.rcvd_then_sent:
+                exchange.unreadable = True
+                exchange.error = f"what came is no frame of a WebSocket: {closed.sent.reason}"
+                return
             code = closed.rcvd.code if closed.rcvd is not None else None
             exchange.error = f"{CLOSED}, with code {code}"
 

@@ -56,6 +56,9 @@ class Exchange(msgspec.Struct, kw_only=True, dict=True):
     request. This is the second exchange."""
     unavailable: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether the status was 503 twice, the second time alone, while the server answered another request."""
+    unreadable: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether no client can read the answer, as `error` says: the body is not what its headers say, or the frames of a
+    WebSocket are none."""
 
     @cached_property
     def path(self) -> str:

@@ -348,3 +348,13 @@ def test_an_unrequested_stream_is_accused_once() -> None:
 
     assert "shape" in accused_of
     assert "usage" not in accused_of
+
+
+@pytest.mark.parametrize("name", ["page", "end"])
+def test_others_may_store_completions_at_the_same_time(name: str) -> None:
+    def grown(page: Any) -> None:
+        page["data"] = [{**transcripts()["chat/stored-pages"].exchanges[0].json, "id": "chatcmpl-other"}]
+
+    found = judge(body(grown, name)(transcripts()["chat/stored-pages"]))
+
+    assert [one.check for one in found if one.verdict == "fail"] == []

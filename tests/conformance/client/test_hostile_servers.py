@@ -23,7 +23,6 @@ from plumbline_conformance.suite.model import SCENARIOS, Request, Target
 
 UNREACHABLE = [servers.closes_at_once, servers.speaks_no_http, servers.never_answers]
 TRUNCATING = [servers.closes_in_the_middle, servers.closes_in_a_chunk]
-UNREADABLE = [servers.never_ends, servers.sends_what_is_not_gzip]
 WRONG = [servers.sends_more_than_its_length, servers.sends_an_endless_line, servers.sends_control_characters]
 
 
@@ -72,14 +71,22 @@ async def test_a_server_that_is_asked_once_more_has_a_minute(
     assert (found.status, found.error) == (200, None)
 
 
-@pytest.mark.parametrize("behave", UNREADABLE)
-def test_answers_that_cannot_be_read_accuse_nobody(
-    behave: Behaviour, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, seconds = judged(behave, "chat/stream-text", "errors/broken-json")
+def test_an_answer_that_is_only_late_accuses_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    status, seconds = judged(servers.never_ends, "chat/stream-text", "errors/broken-json")
 
     assert status == 2
     assert "inconclusive" in capsys.readouterr().out
+    assert seconds < SOON
+
+
+def test_a_body_that_no_client_can_read_is_named_once_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    """The other checks of a scenario look at nothing, and say which one reports it."""
+    status, seconds = judged(servers.sends_what_is_not_gzip, "chat/stream-text", "errors/broken-json")
+    said = capsys.readouterr().out
+
+    assert status == 1
+    assert "packed as gzip, and cannot be unpacked" in said
+    assert said.count("\nfail ") + said.startswith("fail ") <= 2
     assert seconds < SOON
 
 
