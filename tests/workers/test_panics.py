@@ -40,6 +40,18 @@ def test_a_broken_normalizer_is_an_error_of_the_folder(tmp_path: Path) -> None:
         TextTokenizer.from_folder(tmp_path)
 
 
+def test_a_vocabulary_without_an_unknown_token_is_an_error_of_the_text() -> None:
+    """The library raises a plain `Exception` for a character that a unigram vocabulary does not have."""
+    model = {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0], ["b", -2.0]], "byte_fallback": False}
+    replaced = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    parts = {"pre_tokenizer": None, "normalizer": None, "post_processor": None, "decoder": replaced}
+    tokenizer = TextTokenizer(definition(model=model, added_tokens=[], **parts))
+    assert tokenizer.encode_text("ab")
+    for encode in (tokenizer.encode_text, tokenizer.encode_rendered, tokenizer.encode_generated):
+        with pytest.raises(UnencodableTextError, match="unknown token"):
+            encode("abc")
+
+
 def test_other_exceptions_pass() -> None:
     for raised in (KeyError, KeyboardInterrupt, SystemExit):
         with pytest.raises(raised), panics(ValueError, "never"):

@@ -55,6 +55,7 @@ import plumbline_conformance.checks.messages.refusals
 import plumbline_conformance.checks.messages.further
 import plumbline_conformance.checks.messages.typed
 import plumbline_conformance.checks.messages.context
+import plumbline_conformance.checks.pairs
 import plumbline_conformance.checks.http.headers
 import plumbline_conformance.checks.stored_objects
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

@@ -66,11 +66,13 @@ def choice(exchange: Exchange) -> Choice:
 
 
 def finished(found: Choice) -> Choice:
-    """Return a choice that was not cut: half a document proves nothing.
+    """Return a choice that is an answer: half a document proves nothing, nor does what a model says in place of one.
 
     Raises:
-        Inconclusive: the token limit cut it.
+        Inconclusive: the token limit cut it, or the model refused.
     """
+    if found.refusal and not found.calls:
+        raise Inconclusive("the model refused to answer")
     if found.finish_reason == "length":
         raise Inconclusive("the token limit cut the answer")
     return found

@@ -56,6 +56,8 @@ class Choice(msgspec.Struct, repr_omit_defaults=True):
     """One choice, or the output of a response. Two with the same content are equal, whole or streamed."""
 
     content: str = ""
+    refusal: str = ""
+    """What the model says instead of an answer."""
     reasoning: str = ""
     summary: str = ""
     """The summaries of the reasoning items of a response, except of items that also have a text."""
@@ -161,6 +163,7 @@ def _fold_output(answer: Answer, response: dict[str, Any]) -> None:
                 if item.get("content") is None:
                     answer.faults.add("message")
                 choice.content += _joined(answer, item.get("content"), "text")
+                choice.refusal += _joined(answer, item.get("content"), "text", "refusal")
             case "function_call":
                 choice.calls.append(_function(answer, item, whole=True))
             case None:
@@ -186,6 +189,8 @@ def _fold_events(values: list[Any]) -> Answer:
                 summaries[index] = summaries.get(index, "") + _text(answer, event.get("delta"), "reasoning")
             case "response.output_text.delta":
                 choice.content += _text(answer, event.get("delta"), "text")
+            case "response.refusal.delta":
+                choice.refusal += _text(answer, event.get("delta"), "text")
             case "response.output_item.added":
                 item = _object(answer, event.get("item"), "choice")
                 if item.get("type") == "function_call":
@@ -244,6 +249,7 @@ def _message(answer: Answer, choice: dict[str, Any], surface: Surface, *, stream
 
 def _add_texts(answer: Answer, choice: Choice, message: dict[str, Any]) -> None:
     choice.content += _text(answer, message.get("content"), "text")
+    choice.refusal += _text(answer, message.get("refusal"), "text")
     reasoning = next((message[key] for key in REASONING_KEYS if message.get(key)), None)
     choice.reasoning += _text(answer, reasoning, "reasoning")
 
@@ -277,8 +283,8 @@ def _extend(call: Call, piece: Call) -> None:
     call.custom = call.custom or piece.custom
 
 
-def _joined(answer: Answer, parts: Any, fault: Fault) -> str:
-    return "".join(_text(answer, part.get("text"), fault) for part in _objects(answer, parts, fault))
+def _joined(answer: Answer, parts: Any, fault: Fault, key: str = "text") -> str:
+    return "".join(_text(answer, part.get(key), fault) for part in _objects(answer, parts, fault))
 
 
 def _index(value: dict[str, Any]) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from plumbline_conformance.checks.request_reader import OPERATIONS
+from plumbline_conformance.checks.selected_laws import features_of, laws_of
 from plumbline_conformance.judge.redacted_findings import redact_findings, shows_secrets
 from plumbline_conformance.judge.verdicts import Finding, judge_law
 from plumbline_conformance.recording.redaction import redacted_exchange, secrets_of
@@ -18,7 +19,6 @@ from plumbline_conformance.reports.baseline import VIOLATIONS
 from plumbline_conformance.reports.model import VERDICTS, WORST_FIRST
 from plumbline_conformance.suite.model import CHECKS, GONE
 from plumbline_conformance.transcript.model import Exchange, Transcript
-from plumbline_conformance.watch.laws import features_of, laws_of
 
 __all__ = ["Tally", "judge_live", "kind_of"]
 

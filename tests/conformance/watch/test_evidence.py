@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from plumbline_conformance.checks.selected_laws import watched
 from plumbline_conformance.judge.verdicts import Finding
 from plumbline_conformance.recording.file import Header
 from plumbline_conformance.reports.formats.html import html
@@ -23,7 +24,6 @@ from plumbline_conformance.reports.model import WORST_FIRST, Report, report_of
 from plumbline_conformance.suite.model import Problem
 from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.watch.display import picture
-from plumbline_conformance.watch.laws import watched
 from plumbline_conformance.watch.live import Tally, judge_live
 
 SCENARIO = "chat/stream-text"

@@ -101,6 +101,8 @@ pair("chat/json-cut", "A document that the token limit cuts", _cut)
 )
 def _cut_document(exchange: Exchange) -> Iterator[Problem]:
     found = choice(exchange)
+    if found.refusal:
+        raise Inconclusive("the model refused to answer")
     if found.finish_reason in ("stop", None) and not fits(requested_schema(exchange), parsed(found.content)):
         if not found.content and request_fields(exchange).get("tools"):
             raise Inconclusive("the answer is not text")

@@ -12,8 +12,8 @@ from plumbline_conformance.checks.laws import STREAM, WHOLE, either
 from plumbline_conformance.checks.request_reader import request_fields, requested_schema
 from plumbline_conformance.checks.responses.echoes import LABELS, unlike
 from plumbline_conformance.checks.responses.shared_laws import (
+    constrained_text,
     create_response,
-    items,
     pair,
     response,
     snapshots_of,
@@ -74,7 +74,7 @@ pair("responses/json-cut", "A document that the token limit cuts", _cut)
 @either("responses/json-cut/incomplete", "Never call a cut document completed", "SO-05")
 def _cut_document(exchange: Exchange) -> Iterator[Problem]:
     found = response(exchange)
-    if fits(requested_schema(exchange), parsed(_text(exchange))):
+    if fits(requested_schema(exchange), parsed(constrained_text(exchange, whole=False))):
         raise Inconclusive("the document is shorter than the limit")
     if found.get("status") == "completed":
         yield Problem(expected="incomplete", actual="completed", pointer="status")
@@ -91,16 +91,9 @@ pair("responses/json-object", "An answer that is any object", _object)
 
 @either("responses/json-object/object", "Write text that is one JSON object", "SO-02")
 def _one_object(exchange: Exchange) -> Iterator[Problem]:
-    if response(exchange).get("status") == "incomplete":
-        raise Inconclusive("the token limit cut the answer")
-    text = _text(exchange)
+    text = constrained_text(exchange)
     if not isinstance(parsed(text), dict):
         yield Problem(expected="one JSON object", actual=as_json(text)[:200], pointer="output_text")
-
-
-def _text(exchange: Exchange) -> str:
-    parts = [part for item in items(exchange, "message") for part in item.get("content") or []]
-    return "".join(str(part.get("text")) for part in parts if isinstance(part, dict))
 
 
 def _same_usage(key: str) -> Callable[[Transcript], Iterator[Problem]]:

@@ -14,10 +14,16 @@ from plumbline_conformance.checks.request_reader import (
     request_fields,
     requested_limit,
     requested_schema,
-    requested_tools,
     requested_top_logprobs,
 )
-from plumbline_conformance.checks.responses.shared_laws import create_response, events, items, pair, response
+from plumbline_conformance.checks.responses.shared_laws import (
+    constrained_text,
+    create_response,
+    events,
+    items,
+    pair,
+    response,
+)
 from plumbline_conformance.suite.model import (
     Inconclusive,
     NotRequested,
@@ -158,11 +164,7 @@ pair("responses/json-schema", "An answer under a strict schema", _schema)
 def document_of(exchange: Exchange) -> Iterator[Problem]:
     """Check that the text is one JSON document that validates (SO-01, SO-09)."""
     schema = requested_schema(exchange)
-    if response(exchange).get("status") == "incomplete":
-        raise Inconclusive("the token limit cut the answer")
-    if not items(exchange, "message") and requested_tools(exchange):
-        raise Inconclusive("the answer is not text")
-    text = "".join(_texts(item) for item in items(exchange, "message"))
+    text = constrained_text(exchange)
     if not fits(schema, parsed(text)):
         yield Problem(
             expected="one document that validates", actual=as_json(text)[:200], pointer="output_text"

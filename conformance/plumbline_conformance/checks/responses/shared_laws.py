@@ -18,7 +18,7 @@ from plumbline_conformance.checks.common import (
 )
 from plumbline_conformance.checks.identity import LATEST
 from plumbline_conformance.checks.laws import either, stream, whole
-from plumbline_conformance.checks.request_reader import request_fields
+from plumbline_conformance.checks.request_reader import request_fields, requested_tools
 from plumbline_conformance.checks.responses.echoes import Placed, defaults, requested, unlike
 from plumbline_conformance.checks.responses.items import Items, sums, terminal
 from plumbline_conformance.checks.responses.states import STATES, agreeing
@@ -28,6 +28,7 @@ from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
 from plumbline_conformance.suite.wording import as_json
+from plumbline_conformance.transcript.answer_fold import objects_in
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "SHAPE",
     "SNAPSHOTS",
     "SUMS",
+    "constrained_text",
     "create_response",
     "event_order",
     "event_shapes",
@@ -187,6 +189,27 @@ def items(exchange: Exchange, kind: str | None = None) -> list[dict[str, Any]]:
     output = response(exchange).get("output")
     found = [one for one in output if isinstance(one, dict)] if isinstance(output, list) else []
     return [one for one in found if kind is None or one.get("type") == kind]
+
+
+def constrained_text(exchange: Exchange, *, whole: bool = True) -> str:
+    """Return the text that a format constrains.
+
+    Args:
+        exchange: the answer.
+        whole: whether half a document is no text.
+
+    Raises:
+        Inconclusive: the answer is a call or a refusal instead, or was cut.
+    """
+    if whole and response(exchange).get("status") == "incomplete":
+        raise Inconclusive("the token limit cut the answer")
+    found = items(exchange, "message")
+    if not found and requested_tools(exchange):
+        raise Inconclusive("the answer is not text")
+    if any(part.get("type") == "refusal" for item in found for part in objects_in(item.get("content"))):
+        raise Inconclusive("the model refused to answer")
+    texts = [part.get("text") for item in found for part in objects_in(item.get("content"))]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def outputs(exchange: Exchange) -> object:

@@ -87,7 +87,8 @@ def _blocks(body: Json, found: Output) -> Iterator[Json]:
     if found.text:
         yield {"type": "text", "text": found.text}
     for call in found.calls:
-        arguments = json.loads(call.arguments)
+        # A limit may have cut the arguments.
+        arguments = {} if found.finish == "length" else json.loads(call.arguments)
         yield {"type": "tool_use", "id": f"toolu_{next(_CALLS)}", "name": call.name, "input": arguments}
 
 

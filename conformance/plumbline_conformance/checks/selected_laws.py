@@ -1,4 +1,4 @@
-"""Select the laws that apply to an exchange of live traffic.
+"""Select the laws that apply to an exchange of any client.
 
 A law applies to an exchange if the exchange has all features of the request that the law's scenario sends. The laws
 are all checks that are registered as laws.
@@ -11,7 +11,6 @@ from functools import cache
 
 import msgspec
 
-import plumbline_conformance.checks  # noqa: F401 - registers the suite
 from plumbline_conformance.checks.request_reader import features
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Check, Law, Target
 from plumbline_conformance.transcript.model import Exchange
