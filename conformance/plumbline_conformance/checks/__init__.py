@@ -55,7 +55,13 @@ import plumbline_conformance.checks.messages.refusals
 import plumbline_conformance.checks.messages.further
 import plumbline_conformance.checks.messages.typed
 import plumbline_conformance.checks.messages.context
-import plumbline_conformance.checks.pairs
+import plumbline_conformance.checks.sweeps.schema_keywords
+import plumbline_conformance.checks.sweeps.stop_strings
+import plumbline_conformance.checks.sweeps.texts
+import plumbline_conformance.checks.sweeps.bounds
+import plumbline_conformance.checks.sweeps.repeats
+import plumbline_conformance.checks.sweeps.pairs
+import plumbline_conformance.checks.http.methods
 import plumbline_conformance.checks.http.headers
 import plumbline_conformance.checks.stored_objects
 import plumbline_conformance.checks.soundness  # noqa: F401 - after all scenarios

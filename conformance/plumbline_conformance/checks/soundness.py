@@ -224,9 +224,10 @@ NOTHING = (
     *("responses/background-unkept", "responses/background", "responses/conversation-deleted"),
     *("responses/conversation-item", "responses/conversation-items", "responses/stored-function"),
     *("completions/stream", "messages/refused"),
+    *("chat/pairs", "completions/pairs", "responses/pairs", "messages/pairs"),
 )
 """Scenarios in which the laws of every answer are already checks, or that generate no answer."""
-ACCEPTED = ("errors/functions",)
+ACCEPTED = ("errors/functions", "errors/methods")
 """Scenarios of `errors/` with a request that a server may answer; no check looks at the body of their refusals."""
 ANSWERED = ("errors/hostile", "errors/rare-fields")
 """Scenarios of refusals in which some requests are valid."""

@@ -111,7 +111,7 @@ def exchange_of(target: Target, request: Request) -> Exchange:
         sent = [request.content] if request.content is not None else [message_of(one) for one in messages]
         # One message per line: the JSON that we write contains no line feeds.
         body, url = b"\n".join(sent), f"ws{url.removeprefix('http')}"
-    elif request.method in ("GET", "DELETE"):
+    elif request.method in ("GET", "DELETE", "HEAD", "OPTIONS"):
         body = b""
     elif request.content is not None:
         body = request.content

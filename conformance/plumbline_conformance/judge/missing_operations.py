@@ -11,7 +11,7 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["missing_operation"]
 
-_ABOUT_ROUTES = {"HTTP-08", "WS-01"}
+_ABOUT_ROUTES = {"HTTP-08", "HTTP-22", "WS-01"}
 """Rules about methods and paths that a server need not have."""
 _ABOUT_404 = {"MOD-03", "ERR-06", "ST-02", "ST-03", "ST-05", *_ABOUT_ROUTES}
 """Rules about requests for objects that do not exist; their checks judge a 404 themselves."""

@@ -89,7 +89,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     group, such as polls, are `poll/1`, `poll/2` and so on, or `whole`, `whole/2` if one of them is the first choice."""
     path: str
     """Below the base URL, such as `/chat/completions`."""
-    method: Literal["GET", "POST", "DELETE", "PUT", "WEBSOCKET"] = "POST"
+    method: Literal["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "WEBSOCKET"] = "POST"
     json: Any = None
     content: bytes | None = None
     """Raw bytes instead of `json`, for bodies that are not JSON on purpose."""

@@ -142,6 +142,7 @@ def test_a_crash_in_the_middle_of_a_stream_is_a_failure(scenario: str, event: di
 def test_an_error_object_of_another_shape_is_no_failure_to_refuse() -> None:
     """ERR-01 is broken, but ERR-07, ERR-08, CS-09 and HTTP-07 are kept."""
     names = [name for name in SCENARIOS if name.startswith("errors/") and "unknown" not in name]
+    names.remove("errors/methods")  # An answer to HEAD has no body.
     for scenario in names:
         odd = body(lambda answer: answer.get("error", {}).update(code=400), None)(transcripts()[scenario])
         assert {finding.check.rsplit("/", 1)[1] for finding in violated(judge(odd))} <= {"envelope"}

@@ -21,6 +21,7 @@ from mutants.responses.client_tools import CLIENT_TOOLS
 from mutants.responses.mcp import MCP
 from mutants.responses.members import RESPONSE_MEMBERS
 from mutants.state import STATE
+from mutants.sweeps import SWEEPS
 from mutants.typed import TYPED
 
 __all__ = ["MUTANTS"]
@@ -44,4 +45,5 @@ MUTANTS: list[Mutant] = [
     *MCP,
     *MESSAGES,
     *TYPED,
+    *SWEEPS,
 ]

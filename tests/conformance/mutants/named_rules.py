@@ -9,6 +9,13 @@ from __future__ import annotations
 __all__ = ["NAMED", "named"]
 
 NAMED: dict[str, str] = {
+    "chat/pairs/laws: streams of two choices of another object": "CS-01",
+    "chat/pairs/content: half a document": "SO-01 SO-05 LP-03",
+    "completions/pairs/laws: two choices of another object": "CMP-01",
+    "responses/pairs/laws: an object of another kind": "R-01",
+    "responses/pairs/content: no call where one is required": "TOOL-04",
+    "responses/bounds/sound: a value beyond its bound, taken": "R-11",
+    "messages/pairs/laws: messages without a role": "MSG-01",
     "responses/mcp-failure/sound: a failed response": "R-03",
     "responses/mcp-failure/sound: no streamed answer without the tools": "RS-14",
     "responses/mcp-limit/sums: two streamed calls": "RS-14",

@@ -18,6 +18,8 @@ from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Problem, check,
 from plumbline_conformance.transcript.model import Transcript
 
 MILDER = {
+    *(f"{api}/bounds/taken" for api in ("chat", "completions", "responses", "messages")),
+    *(f"{api}/repeats/{slug}" for api in ("chat", "responses") for slug in ("times", "model")),
     "messages/context/ending",
     "messages/context/stream-ending",
     "chat/stop-limit/reason",

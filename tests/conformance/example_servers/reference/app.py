@@ -82,6 +82,8 @@ def application() -> Any:
             own = messages.error(refused) if scope["path"].startswith(messages.PATH) else refused.error
             status, body = refused.status, json.dumps(own).encode()
         headers = [(b"content-type", kind.encode()), (b"x-request-id", b"req_%d" % count)]
+        if status == 405:
+            headers.append((b"allow", PATHS[scope["path"]].encode()))
         if scope["http_version"] == "1.0":
             headers.append((b"content-length", b"%d" % len(body)))  # Otherwise uvicorn sends chunks.
         if scope["path"].startswith(messages.PATH):
@@ -123,6 +125,8 @@ def _route(kept: Kept, completions: Completions, scope: Any, content: bytes) -> 
                 return kept.items(name, query)
     if path not in PATHS:
         raise Refused("Unknown URL.", None, "unknown_url", status=404)
+    if method == "HEAD" and PATHS[path] == "GET":
+        return {}  # uvicorn sends no body.
     if method != PATHS[path]:
         raise Refused("Method not allowed.", None, "method_not_allowed", status=405)
     if path == "/v1/models":

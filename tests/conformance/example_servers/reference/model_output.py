@@ -105,26 +105,55 @@ def _structured_text(constraint: dict[str, Any]) -> str:
     )
 
 
-def sample(schema: dict[str, Any]) -> Any:
-    """Return a value that is valid under a simple schema."""
+def sample(schema: dict[str, Any], whole: dict[str, Any] | None = None) -> Any:
+    """Return a value that is valid under a simple schema.
+
+    Args:
+        schema: the schema.
+        whole: the schema that it is a part of, which has the definitions.
+    """
+    whole = whole or schema
+    if "$ref" in schema:
+        return sample(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
+    if "anyOf" in schema:
+        return sample(schema["anyOf"][0], whole)
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
         return schema["enum"][0]
     match schema.get("type"):
         case "array":
-            return [sample(schema.get("items", {}))] * max(1, schema.get("minItems", 1))
+            return [sample(schema.get("items", {}), whole)] * max(1, schema.get("minItems", 1))
         case "string":
-            return "Zürich"
+            return _string(schema)
         case "integer":
-            return 21
+            return _integer(schema)
         case "number":
             return 21.5
         case "boolean":
             return True
         case "null":
             return None
-    return {name: sample(member) for name, member in schema.get("properties", {}).items()}
+    return {name: sample(member, whole) for name, member in schema.get("properties", {}).items()}
+
+
+def _string(schema: dict[str, Any]) -> str:
+    if "pattern" in schema:
+        return "ABC-12"
+    if schema.get("format") == "date":
+        return "2026-01-31"
+    return "Zürich"[: schema.get("maxLength")]
+
+
+def _integer(schema: dict[str, Any]) -> int:
+    allowed = (
+        value
+        for value in (21, *range(100))
+        if schema.get("minimum", 0) <= value <= schema.get("maximum", 99)
+        and schema.get("exclusiveMinimum", -1) < value < schema.get("exclusiveMaximum", 100)
+        and value % schema.get("multipleOf", 1) == 0
+    )
+    return next(allowed)
 
 
 def _cut(whole: Output, limit: int | None) -> Output:

@@ -37,7 +37,7 @@ Fields = dict[str, Any]
 Options = Mapping[str, Mapping[str, Fields]]
 """By option, the fields of each of its values; the plainest value comes first."""
 Steps = Generator[Request, Exchange, None]
-Part = Literal["laws", "content", "advice"]
+Part = Literal["laws", "content"]
 
 QUESTION = "Use get_weather with city Zürich, and say in a few words: 天気 🌦?"
 SYSTEM = "You answer in a few words."
@@ -227,20 +227,19 @@ def pairs(
         if found:
             # The first rule makes the check a MUST or a SHOULD, and sampled or not.
             rules = dict.fromkeys(rule for one in found for rule in one.rules)
-            check(f"{slug}/{part}", title, *rules, milder=part == "advice")(_judged_by(part))
+            check(f"{slug}/{part}", title, *rules)(_judged_by(part))
 
 
 TITLES: Mapping[Part, str] = {
     "laws": "Keep the form of an answer with every pair of options",
     "content": "Keep what is asked for with every pair of options",
-    "advice": "Keep what clients rely on with every pair of options",
 }
 
 
-def part_of(found: Check) -> Part:
-    """Return which check applies a law: by its level, and by whether it is about what a model writes."""
+def part_of(found: Check) -> Part | None:
+    """Return which check applies a law, by whether it is about what a model writes; None for a SHOULD."""
     if found.level != "MUST":
-        return "advice"
+        return None
     return "content" if found.sampled else "laws"
 
 
