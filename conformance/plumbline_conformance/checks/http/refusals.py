@@ -333,8 +333,8 @@ refusals(
     _plain,
     [
         ("response_format", _schema_format({"type": "nonsense"})),
-        ("response_format", _schema_format({"type": "object", "properties": []})),
-        ("response_format", _schema_format(5)),
+        ("response_format.json_schema.schema", _schema_format({"type": "object", "properties": "none"})),
+        ("response_format.json_schema", _schema_format(5)),
     ],
     "SO-10",
 )
