@@ -60,6 +60,7 @@ import plumbline_conformance.checks.sweeps.stop_strings
 import plumbline_conformance.checks.sweeps.texts
 import plumbline_conformance.checks.sweeps.bounds
 import plumbline_conformance.checks.sweeps.repeats
+import plumbline_conformance.checks.sweeps.fields
 import plumbline_conformance.checks.sweeps.pairs
 import plumbline_conformance.checks.http.methods
 import plumbline_conformance.checks.http.headers

@@ -24,11 +24,28 @@ _LIMIT = 20
 """Violations reported for one value."""
 _CAUSES = 3
 """Causes named for one violation."""
-NOT_NEEDED = {"InputTokensDetails": ["cache_write_tokens"]}
-"""Members that only OpenAI's document requires, that are new there, and that no official client needs, by schema.
-
-They do not make an answer invalid; a check of its own looks for them.
-"""
+NOT_NEEDED = {
+    # Only OpenAI's document requires it, it is new there, and no official client needs it.
+    "InputTokensDetails": ["cache_write_tokens"],
+    # Only Open Responses requires these, and OpenAI's document does not.
+    "Response": [
+        "background",
+        "max_output_tokens",
+        "max_tool_calls",
+        "previous_response_id",
+        "prompt_cache_key",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "text",
+        "top_logprobs",
+        "truncation",
+    ],
+    "ResponseReasoning": ["effort", "summary"],
+    "FunctionTool": ["description"],
+    "FunctionToolCallResource": ["id", "status"],
+}
+"""Members that do not make an answer invalid if they are left out, by schema; checks of their own look for them."""
 
 
 def violations(name: str, value: Any, where: str = "") -> Iterator[Problem]:

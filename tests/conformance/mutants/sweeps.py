@@ -7,6 +7,7 @@ from typing import Any
 
 from mutants.basic import put
 from mutants.mutations import Mutant, Mutation, body, changed, chunks, each, header, status
+from plumbline_conformance.checks.laws import WHOLE
 from plumbline_conformance.transcript.model import Exchange, Transcript
 
 __all__ = ["SWEEPS"]
@@ -118,6 +119,22 @@ def tokens(count: int, name: str) -> Mutation:
     )
 
 
+def without_truncation(found: Any) -> None:
+    del found["truncation"]
+
+
+def more(key: str) -> Any:
+    """Count more tokens of the prompt."""
+
+    def change(found: Any) -> None:
+        usage = found["usage"]
+        usage[key] += 20
+        if "total_tokens" in usage:
+            usage["total_tokens"] += 20
+
+    return change
+
+
 def answered(name: str) -> Mutation:
     """Answer a request that has to be refused as the one at the bound."""
 
@@ -162,6 +179,21 @@ def with_id(value: str) -> Any:
 BLOCK = {"content": [{"type": "text", "text": "Hm"}]}
 SENT = json.dumps({"value": "hello"})
 ROWS: list[Row] = [
+    ("responses/stream-text", "no truncation", body(without_truncation, WHOLE), "members"),
+    *(
+        row
+        for api, count in (
+            ("chat", "prompt_tokens"),
+            ("completions", "prompt_tokens"),
+            ("responses", "input_tokens"),
+            ("messages", "input_tokens"),
+        )
+        for name in ("user_id" if api == "messages" else "user",)
+        for row in (
+            (f"{api}/fields", "a failure of a hint", status(500, name), "handled"),
+            (f"{api}/fields", "a hint that the model sees", body(more(count), name), "same-prompt"),
+        )
+    ),
     ("chat/pairs", "half a document", where(_whole_document, rewritten(half)), "content"),
     (
         "completions/pairs",

@@ -17,8 +17,9 @@ from plumbline_conformance.suite.field_rules import rule_of, rules_of_shape
 from plumbline_conformance.suite.model import CHECKS, SCENARIOS, Problem, check, scenario
 from plumbline_conformance.transcript.model import Transcript
 
+APIS = ("chat", "completions", "responses", "messages")
 MILDER = {
-    *(f"{api}/bounds/taken" for api in ("chat", "completions", "responses", "messages")),
+    *(f"{api}/{slug}" for api in APIS for slug in ("bounds/taken", "fields/same-prompt")),
     *(f"{api}/repeats/{slug}" for api in ("chat", "responses") for slug in ("times", "model")),
     "messages/context/ending",
     "messages/context/stream-ending",

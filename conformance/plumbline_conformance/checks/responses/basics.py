@@ -89,6 +89,15 @@ def _cache_writes(exchange: Exchange) -> Iterator[Problem]:
             yield Problem(expected=f"an integer {name}", actual=shown, pointer=where)
 
 
+@whole("responses/stream-text/members", "Send the members that Open Responses requires", "R-22")
+def _members(exchange: Exchange) -> Iterator[Problem]:
+    """Check for the members that OpenAI's document does not require; a null counts as a member."""
+    found = exchange.json if isinstance(exchange.json, dict) else {}
+    for name in NOT_NEEDED["Response"]:
+        if name not in found:
+            yield Problem(expected=f"a member {name}", actual="none", pointer=name)
+
+
 whole("responses/stream-text/created", "Report when the response was created", "R-01")(made_now("created_at"))
 stream("responses/stream-text/stream-created", "Report when a streamed response was created", "R-01")(
     streamed_now("created_at", "response")
