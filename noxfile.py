@@ -229,6 +229,12 @@ def contract(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def drift(session: nox.Session) -> None:
+    """List what the newest openai and anthropic that are installed have and the contract has not, with the reasons."""
+    Environment(session, DEV).run("python", "-m", "generate.drift", *session.posargs, PYTHONPATH="openapi")
+
+
+@nox.session(venv_backend="none")
 def conformance(session: nox.Session) -> None:
     """Judge our own server with the pocket model, or another with `-- --base-url URL --model NAME`."""
     Environment(session, SERVE).run("python", "conformance/own_server/check.py", *session.posargs)

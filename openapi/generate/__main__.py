@@ -51,6 +51,7 @@ def outputs() -> dict[Path, str]:
         JUDGE / "openapi.json": json.dumps(whole, indent=1, ensure_ascii=False) + "\n",
         JUDGE / "messages.json": json.dumps(sdk_types.widened(whole["components"]["schemas"]), indent=1)
         + "\n",
+        JUDGE / "events.json": json.dumps(sdk_types.events(), indent=1) + "\n",
         JUDGE / "rules.json": json.dumps(bundle.rules(), indent=1, ensure_ascii=False) + "\n",
     }
 

@@ -1,10 +1,11 @@
-"""Extract the types of answers that an official SDK publishes, and widen the contract's answers by them.
+"""Extract what official SDKs publish of answers, and widen by it what the judge takes.
 
-    python -m generate.sdk_types        rewrite anthropic.json from the SDK that is installed
+    python -m generate.sdk_types        rewrite sdk_types.json from the SDKs that are installed
 
-Anthropic publishes no OpenAPI document; its SDK's types are what it promises. `anthropic.json` holds names, types and
+Anthropic publishes no OpenAPI document; its SDK's types are what it promises. `sdk_types.json` holds names, types and
 constants of them, and no prose. The judge may accuse no server of what they allow, so that it judges by the contract's
-schemas of answers, widened by these (`widened`); our server writes a part of them.
+schemas of answers, widened by these (`widened`); our server writes a part of them. Of OpenAI's SDK it holds the types
+of events of Responses, of which the pinned document has not all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from .bundle import OPENAPI, SCHEMA_REF, Json
 
-TYPES = OPENAPI / "anthropic.json"
+TYPES = OPENAPI / "sdk_types.json"
 ANSWERS = {
     "CreateMessageResponse": "Message",
     "MessageStreamEvent": "RawMessageStreamEvent",
@@ -28,9 +29,11 @@ _PROSE = {"title", "description", "default", "discriminator", "additionalPropert
 
 
 def extracted() -> Json:
-    """Return the facts of the types of the SDK that is installed."""
+    """Return the facts of the types of the SDKs that are installed."""
     import anthropic
+    import openai
     from anthropic import types
+    from openai.types.responses import ResponseStreamEvent
     from pydantic import TypeAdapter
 
     found: Json = {}
@@ -38,11 +41,28 @@ def extracted() -> Json:
         schema = TypeAdapter(getattr(types, name)).json_schema(ref_template=SCHEMA_REF + "{model}")
         found |= schema.pop("$defs", {})
         found[name] = schema
-    return {
-        "package": "anthropic",
-        "version": anthropic.__version__,
-        "schemas": {name: _facts(found[name]) for name in sorted(found)},
+    events = TypeAdapter(ResponseStreamEvent).json_schema()["$defs"].values()
+    kinds = {
+        str(event["properties"]["type"].get("const"))
+        for event in events
+        if "type" in event.get("properties", {})
     }
+    return {
+        "openai": {
+            "version": openai.__version__,
+            "events": sorted(kind for kind in kinds if kind.startswith("response.")),
+        },
+        "anthropic": {
+            "version": anthropic.__version__,
+            "schemas": {name: _facts(found[name]) for name in sorted(found)},
+        },
+    }
+
+
+def events() -> list[str]:
+    """Return the types of events of Responses that OpenAI's SDK has."""
+    found: list[str] = json.loads(TYPES.read_text("utf-8"))["openai"]["events"]
+    return found
 
 
 def _facts(node: Any, named: bool = False) -> Any:
@@ -62,7 +82,7 @@ def widened(ours: Json) -> Json:
     Args:
         ours: the contract's schemas by name.
     """
-    theirs = json.loads(TYPES.read_text("utf-8"))["schemas"]
+    theirs = json.loads(TYPES.read_text("utf-8"))["anthropic"]["schemas"]
     found = _Widening(ours, theirs)
     for name, other in ANSWERS.items():
         found.node({"$ref": SCHEMA_REF + name}, {"$ref": SCHEMA_REF + other})

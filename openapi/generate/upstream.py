@@ -208,7 +208,7 @@ class Comparison:
         theirs = {p["name"]: p["schema"] for p in official.get("parameters", ())}
         self._names(f"{name}: parameter", set(mine), set(theirs))
         for key in mine.keys() & theirs.keys():
-            self._schemas(f"{name}?{key}", mine[key], theirs[key])
+            self.schemas(f"{name}?{key}", mine[key], theirs[key])
         self._names(f"{name}: status", set(op["responses"]), set(official["responses"]))
         self._bodies(f"{name}>", op.get("requestBody"), official.get("requestBody"))
         self._bodies(f"{name}<", op["responses"]["200"], official["responses"]["200"])
@@ -229,9 +229,9 @@ class Comparison:
             if media == "text/event-stream":
                 payload = my_schema["properties"]["data"]["oneOf"][1]["contentSchema"]
                 my_schema = payload["anyOf"][0] if "anyOf" in payload else payload
-            self._schemas(where, my_schema, their_content[media]["schema"])
+            self.schemas(where, my_schema, their_content[media]["schema"])
 
-    def _schemas(self, where: str, mine: Json, theirs: Json) -> None:
+    def schemas(self, where: str, mine: Json, theirs: Json) -> None:
         a, b = shape(self.ours["components"]["schemas"], mine), shape(self.official["schemas"], theirs)
         if "any" in a.kinds:
             return
@@ -244,11 +244,11 @@ class Comparison:
             if a.bounds.get(key) != b.bounds.get(key):
                 self.found.add(f"{where}: {key} {b.bounds.get(key, 'none')} -> {a.bounds.get(key, 'none')}")
         if a.items and b.items:
-            self._schemas(f"{where}[]", _union(a.items), _union(b.items))
+            self.schemas(f"{where}[]", _union(a.items), _union(b.items))
         values = [m for m in a.maps if isinstance(m.get("additionalProperties"), dict)]
         official_values = [m for m in b.maps if isinstance(m.get("additionalProperties"), dict)]
         if values and official_values:
-            self._schemas(
+            self.schemas(
                 f"{where}{{}}",
                 _union([m["additionalProperties"] for m in values]),
                 _union([m["additionalProperties"] for m in official_values]),
@@ -291,7 +291,7 @@ class Comparison:
         if (a.get("additionalProperties") is False) != (b.get("additionalProperties") is False):
             self.found.add(f"{where}: unknown fields")
         for key in sorted(common):
-            self._schemas(f"{where}.{key}", a["properties"][key], b["properties"][key])
+            self.schemas(f"{where}.{key}", a["properties"][key], b["properties"][key])
 
     def _names(self, what: str, mine: set[Any], theirs: set[Any]) -> None:
         self.found |= {f"{what} +{name}" for name in mine - theirs}

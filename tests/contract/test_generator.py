@@ -184,7 +184,7 @@ def test_open_and_closed_objects_are_distinguished() -> None:
         },
     }
     comparison = upstream.Comparison({"schemas": {}}, {"components": {"schemas": {}}})
-    comparison._schemas("it", ours, theirs)
+    comparison.schemas("it", ours, theirs)
 
     assert {"it: unknown fields", "it.a: open", "it.b: closed"} <= comparison.found
     assert not any(line.startswith("it.c") for line in comparison.found)
@@ -214,6 +214,6 @@ def test_a_union_is_compared_by_the_labels_of_its_types() -> None:
     }
     theirs = {"schemas": {"U": union("A", "C"), "A": tagged("a", x={}), "C": tagged("c")}, "operations": {}}
     comparison = upstream.Comparison(theirs, ours)
-    comparison._schemas("here", {"$ref": REF + "U"}, {"$ref": REF + "U"})
+    comparison.schemas("here", {"$ref": REF + "U"}, {"$ref": REF + "U"})
 
     assert comparison.found == {"here: kind +b", "here: kind -c", "A: field -x"}

@@ -8,7 +8,16 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["document", "event_schemas", "page_of", "rule_of_difference", "rules", "suite", "widened_schemas"]
+__all__ = [
+    "document",
+    "event_schemas",
+    "known_events",
+    "page_of",
+    "rule_of_difference",
+    "rules",
+    "suite",
+    "widened_schemas",
+]
 
 
 @cache
@@ -65,9 +74,15 @@ def event_schemas() -> dict[str, str]:
 
 
 @cache
+def known_events() -> frozenset[str]:
+    """Return the event types of a Responses stream that the contract or OpenAI's SDK has."""
+    return frozenset(event_schemas()) | frozenset(json.loads(_read("events.json")))
+
+
+@cache
 def suite() -> dict[str, str]:
     """Return the version of the contract, and digests of the document and the rules."""
-    parts = ("openapi", "messages", "rules")
+    parts = ("openapi", "messages", "events", "rules")
     digests = {name: hashlib.sha256(_read(f"{name}.json")).hexdigest()[:12] for name in parts}
     return {"version": str(document()["info"]["version"]), **digests}
 

@@ -157,7 +157,7 @@ def _validator(name: str) -> Any:
 @cache
 def _schemas() -> dict[str, Any]:
     """Return the contract's schemas with what others may answer, and without requirements that no client needs."""
-    schemas = document()["components"]["schemas"] | widened_schemas()
+    schemas: dict[str, Any] = document()["components"]["schemas"] | widened_schemas()
     for name, members in NOT_NEEDED.items():
         required = [member for member in schemas[name]["required"] if member not in members]
         schemas[name] = {**schemas[name], "required": required}

@@ -27,7 +27,7 @@ from plumbline_conformance.transcript.model import Exchange, Transcript
 from plumbline_conformance.variations.formats import is_stream
 
 Json = dict[str, Any]
-PUBLISHED: Json = json.loads(TYPES.read_text("utf-8"))["schemas"]
+PUBLISHED: Json = json.loads(TYPES.read_text("utf-8"))["anthropic"]["schemas"]
 ALWAYS = {"stop_reason", "stop_sequence"}
 """Members that every answer has, though the types give them a default."""
 CITATION = {

@@ -23,7 +23,7 @@ from plumbline_conformance.checks.responses.echoes import Placed, defaults, requ
 from plumbline_conformance.checks.responses.items import Items, sums, terminal
 from plumbline_conformance.checks.responses.states import STATES, agreeing
 from plumbline_conformance.checks.sameness import same, whole_and_streamed
-from plumbline_conformance.suite.contract import event_schemas
+from plumbline_conformance.suite.contract import event_schemas, known_events
 from plumbline_conformance.suite.field_rules import rules_of_shape
 from plumbline_conformance.suite.model import Inconclusive, Law, Problem, Request, Target, check, scenario
 from plumbline_conformance.suite.schema_validation import violations
@@ -243,7 +243,7 @@ def known_types(found: list[dict[str, Any]]) -> Iterator[Problem]:
     """Check for unknown event types (RS-17); types with a colon are extensions."""
     for number, event in enumerate(found):
         kind = event.get("type")
-        if not isinstance(kind, str) or (":" not in kind and kind not in event_schemas()):
+        if not isinstance(kind, str) or (":" not in kind and kind not in known_events()):
             yield Problem(
                 expected="a type of the contract, or one with a prefix",
                 actual=as_json(kind)[:100],

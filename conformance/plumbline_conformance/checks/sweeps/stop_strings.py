@@ -148,7 +148,7 @@ def _message(target: Target) -> Fields:
 
 
 def _ended_chat(exchange: Exchange) -> bool:
-    return choice(exchange).finish_reason == "stop"
+    return bool(choice(exchange).finish_reason == "stop")
 
 
 def _ended_completion(exchange: Exchange) -> bool:
@@ -156,7 +156,7 @@ def _ended_completion(exchange: Exchange) -> bool:
 
 
 def _ended_message(exchange: Exchange) -> bool:
-    return message_of(exchange).get("stop_reason") == "stop_sequence"
+    return bool(message_of(exchange).get("stop_reason") == "stop_sequence")
 
 
 TITLE = "An answer, and the same with stop strings of every kind from it"
