@@ -225,6 +225,12 @@ def _add_check(parser: Parser) -> None:
         "--record", type=Path, metavar="FILE", help="write a recording: every byte with its time"
     )
     reports.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="go on with a recording of an interrupted run: what had ended in it is not sent again",
+    )
+    reports.add_argument(
         "--server", default="", metavar="TEXT", help="name and version of the server, for reports"
     )
     reports.add_argument(

@@ -88,6 +88,7 @@ def _run(arguments: argparse.Namespace, readers: Readers | None) -> int:
                 restart_wait=arguments.restart_wait,
                 capabilities=capabilities_of(arguments.capabilities),
                 sdk=clients_of(arguments.sdk),
+                resumed=arguments.resume,
             )
         case "list":
             return _list(arguments)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +19,14 @@ from plumbline_conformance.cli.common import cannot, findings_of_clients, note, 
 from plumbline_conformance.console.terminal import INTERRUPTED, console
 from plumbline_conformance.judge.redacted_findings import judge_redacted
 from plumbline_conformance.judge.verdicts import judge
-from plumbline_conformance.recording.file import RESTART_WAIT, Header, Options, Recorder
+from plumbline_conformance.recording.file import (
+    RESTART_WAIT,
+    Header,
+    Options,
+    Recorder,
+    UnreadableRecording,
+    read_recording,
+)
 from plumbline_conformance.recording.redaction import redacted_exchange, secrets_of
 from plumbline_conformance.reports.baseline import Baseline, UnreadableBaseline
 from plumbline_conformance.reports.conclude import STYLES, Outputs, conclude
@@ -30,6 +39,9 @@ from plumbline_conformance.suite.selection import Selection, UnknownChoice, scen
 from plumbline_conformance.transcript.model import Transcript
 
 __all__ = ["check", "run_check"]
+
+_SAY = 10.0
+"""Seconds between two lines about the progress of a run whose output is not a terminal."""
 
 
 def check(
@@ -83,8 +95,12 @@ def run_check(
     restart_wait: float = RESTART_WAIT,
     capabilities: Mapping[str, bool] | None = None,
     sdk: Sequence[str] = (),
+    resumed: Path | None = None,
 ) -> int:
-    """Judge a server, let these clients read its answers, and return the exit status."""
+    """Judge a server, let these clients read its answers, and return the exit status.
+
+    With `resumed`, the scenarios that had ended in this recording are judged by it and are not sent again.
+    """
     out = console()
     began = time.monotonic()
     # Redaction finds a key in one of the user's headers by the name of the header.
@@ -110,6 +126,7 @@ def run_check(
             seed=known.target.seed,
         )
         header = _header(known.target, plan, server, options)
+        kept = _kept(resumed, header) if resumed is not None else {}
         recorder = Recorder(recording, header, secrets=secrets) if recording else nullcontext(None)
         with recorder as file, _progress(out, len(plan.scenarios)) as shown:
             sent = _send(
@@ -120,10 +137,11 @@ def run_check(
                 capabilities,
                 [shown, *([file.add] if file else [])],
                 restart_wait,
+                kept,
             )
     except UnicodeEncodeError:
         return cannot(out, "The API key cannot be sent: it is not ASCII.")
-    except (_CannotRun, UnknownChoice, UnreadableBaseline, OSError) as error:
+    except (_CannotRun, UnknownChoice, UnreadableBaseline, UnreadableRecording, OSError) as error:
         return cannot(out, str(error))
     if why := _unreachable(sent, secrets):
         return cannot(out, f"{header.base_url} cannot be reached: {why}")
@@ -193,6 +211,23 @@ def _header(target: Target, plan: _Plan, server: str, options: Options) -> Heade
     return Header.of(target.base_url, target.model, target.api_key, listed, server=server, options=options)
 
 
+def _kept(recording: Path, header: Header) -> dict[str, Transcript]:
+    """Return the transcripts of the scenarios that had ended in a recording of the same server and model.
+
+    Raises:
+        _CannotRun: it is of another server, another model or other checks.
+        UnreadableRecording: it is no whole recording.
+    """
+    found = read_recording(recording)
+    for name in ("base_url", "model", "suite"):
+        mine, other = getattr(header, name), getattr(found.header, name)
+        if mine != other:
+            raise _CannotRun(
+                f"{recording} cannot be resumed: its {name} is {other}, and that of this run {mine}."
+            )
+    return {seen.scenario: seen for seen in found.transcripts if seen.skipped is None and not seen.defect}
+
+
 def _send(
     plan: _Plan,
     target: Target,
@@ -201,10 +236,12 @@ def _send(
     capabilities: Mapping[str, bool] | None,
     listeners: Sequence[Callable[[Transcript], None]],
     restart_wait: float,
+    kept: Mapping[str, Transcript],
 ) -> _Sent:
-    """Run the scenarios; after Ctrl-C those that have not ended are skipped."""
+    """Run the scenarios that are not kept; after Ctrl-C or SIGTERM those that have not ended are skipped."""
     sent = _Sent()
     ended: dict[str, Transcript] = {}
+    left = [found for found in plan.scenarios if found.id not in kept]
 
     def end(seen: Transcript) -> None:
         ended[seen.scenario] = seen
@@ -212,8 +249,8 @@ def _send(
             listener(seen)
 
     async def run() -> None:
-        sent.transcripts = await record(
-            plan.scenarios,
+        _ = await record(
+            left,
             target,
             concurrency=options.concurrency,
             patience=options.timeout,
@@ -227,6 +264,10 @@ def _send(
 
     # The coroutine returns None: asyncio.run() formats the finished task with its result when it restores the signal
     # handler, and all transcripts as text take seconds.
+    for found in plan.scenarios:
+        if found.id in kept:
+            end(kept[found.id])
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         asyncio.run(run())
     except KeyboardInterrupt:
@@ -235,7 +276,9 @@ def _send(
         for found in plan.scenarios:
             if found.id not in ended:
                 end(Transcript(scenario=found.id, exchanges=[], skipped=UNASKED))
-        sent.transcripts = [ended[found.id] for found in plan.scenarios]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    sent.transcripts = [ended[found.id] for found in plan.scenarios]
     return sent
 
 
@@ -249,9 +292,19 @@ def _unreachable(sent: _Sent, secrets: Sequence[str]) -> str | None:
 
 @contextmanager
 def _progress(out: Console, count: int) -> Iterator[Callable[[Transcript], None]]:
-    """Show a progress bar and the counts of verdicts on a terminal, nothing in a pipe."""
+    """Show a progress bar and the counts of verdicts on a terminal; elsewhere write a line now and then."""
     if not out.is_terminal:
-        yield lambda seen: None
+        said = time.monotonic()
+        ended = 0
+
+        def told(_: Transcript) -> None:
+            nonlocal said, ended
+            ended += 1
+            if time.monotonic() - said >= _SAY:
+                said = time.monotonic()
+                print(f"{ended} of {count} scenarios have ended", file=sys.stderr, flush=True)
+
+        yield told
         return
     counts: Counter[str] = Counter()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))

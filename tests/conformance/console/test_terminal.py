@@ -133,15 +133,53 @@ def hanging(reached: threading.Event) -> Any:
     return serve
 
 
-def interrupted(entry: str, words: Sequence[str], reached: threading.Event) -> str:
+def counting(asked: list[str]) -> Any:
+    """Return the reference, which keeps the paths of the requests."""
+    inner = application()
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            asked.append(scope["path"])
+        await inner(scope, receive, send)
+
+    return serve
+
+
+def interrupted(
+    entry: str, words: Sequence[str], reached: threading.Event, number: int = signal.SIGINT
+) -> str:
     """Interrupt a command when its server hangs; return its output."""
     with started(entry, words) as process:
         assert reached.wait(60)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, error = process.communicate(timeout=60)
     assert process.returncode == 130, error.decode()
-    assert error == b""
+    assert b"Traceback" not in error
     return out.decode()
+
+
+def test_a_run_that_sigterm_ended_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had ended is judged by the recording; a recording of another server is refused."""
+    run, whole = tmp_path / "run.jsonl", tmp_path / "whole.jsonl"
+    reached = threading.Event()
+    with serving(hanging(reached)) as base_url:
+        words = ["check", "chat/text", "chat/stream-text", "models", "--base-url", base_url, "--model", MODEL]
+        said = interrupted(
+            ENTRIES[0], [*words, "--record", str(run), "--concurrency", "1"], reached, signal.SIGTERM
+        )
+        port = int(base_url.rpartition(":")[2].partition("/")[0])
+    assert "scenarios had ended" in said
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    asked: list[str] = []
+    with serving(counting(asked), port) as base_url:
+        assert main([*words, "--resume", str(run), "--record", str(whole)]) == 0
+    with serving(counting([])) as other:
+        assert main(["check", "models", "--base-url", other, "--model", MODEL, "--resume", str(run)]) == 2
+    assert "cannot be resumed" in capsys.readouterr().out
+    assert all(seen.skipped is None for seen in read_recording(whole).transcripts)
+    assert asked.count("/v1/chat/completions") == 3, "whether the model is there, and the two of the stream"
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

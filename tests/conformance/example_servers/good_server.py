@@ -112,10 +112,11 @@ def app() -> Any:
 
 
 @contextmanager
-def serving(application: Any) -> Iterator[str]:
-    """Serve an ASGI application on a free port; yield the base URL."""
+def serving(application: Any, port: int = 0) -> Iterator[str]:
+    """Serve an ASGI application on a port, by default a free one; yield the base URL."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
         config = uvicorn.Config(application, log_level="critical", access_log=False, lifespan="on")
         server = uvicorn.Server(config)
         ended = threading.Event()
