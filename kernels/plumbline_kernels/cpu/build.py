@@ -5,6 +5,7 @@ Run as a program, it does so before a start needs them; it imports nothing but t
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import platform
@@ -76,6 +77,7 @@ def _cached(compiler: str, flags: tuple[str, ...], name: str) -> Path:
         return folder / name
     if name not in _uncached or not _uncached[name].exists():
         path = Path(tempfile.mkdtemp(prefix="plumbline-")) / name
+        atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
         _compile(compiler, flags, path)
         _uncached[name] = path
     return _uncached[name]

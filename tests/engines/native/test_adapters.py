@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,7 +46,7 @@ NAMES = (None, "a", "b")
 @cache
 def folder(name: str, rank: int = 4, **kind: bool) -> Path:
     """Write an adapter of the tiny model, or of the one of a kind."""
-    path = Path(mkdtemp(prefix="adapter-")) / name
+    path = Path(mkdtemp(prefix="adapter-", dir=os.environ["XDG_DATA_HOME"])) / name
     path.mkdir()
     generator = torch.Generator().manual_seed(ord(name[0]))
     weights = {}
