@@ -137,6 +137,7 @@ OTHERS: list[tuple[str, str, Mutation, str]] = [
     ("continued", "the beginning unread", body(put("usage", ONE), WHOLE), "read"),
     ("inputs", "a block as another prompt", body(put("usage", ONE), "block"), "block"),
     ("inputs", "two turns of one role", body(put("usage", ONE), "neighbours"), "turn"),
+    ("system-turns", "no system message", body(put("usage", ONE), "long"), "read"),
     ("inputs", "no system prompt", body(put("usage", ONE), "system"), "system"),
     ("count", "another count", body(put("input_tokens", 1), "counted"), "same"),
     ("count", "no count", body(without("input_tokens"), "counted"), "same"),

@@ -206,6 +206,25 @@ def system(seen: Transcript) -> Iterator[Problem]:
     yield from _longer(seen, "brief_system", "system")
 
 
+@scenario("messages/system-turns", "A short and a long message of the role `system`", needs=("messages",))
+def system_turns(target: Target) -> Steps:
+    for name, count in (("short", 1), ("long", 20)):
+        turns = [
+            *user("Hi"),
+            {"role": "system", "content": " ".join(["Be kind."] * count)},
+            *user("And now?"),
+        ]
+        yield Request(name=name, path=PATH, json=message(target, messages=turns))
+
+
+@check(
+    "messages/system-turns/read", "Let the model see a system message between others", "MSG-02", milder=True
+)
+def system_turns_read(seen: Transcript) -> Iterator[Problem]:
+    """Accept a refusal: the role is new, and most templates have a system prompt at the beginning only."""
+    yield from _longer(seen, "short", "long")
+
+
 def _equal(seen: Transcript, first: str, name: str) -> Iterator[Problem]:
     wanted, found = (prompt_tokens(accepted(at(seen, one))) for one in (first, name))
     if wanted != found:
