@@ -181,8 +181,6 @@ def create_app(
                 await shared.start()
                 stack.push_async_callback(shared.stop)
             stack.push_async_callback(runs.stop)
-            if shared is not None:
-                shared.ready()
             yield
 
     app = Litestar(

@@ -1,4 +1,4 @@
-"""Count the requests that run, and turn new ones away while the server stops."""
+"""Count the requests that run, and say while the server stops that it does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Draining:
         self.running = 0
 
     def begin(self) -> int:
-        """Let only the requests that run go on; return how many these are."""
+        """Begin to stop; return how many requests run."""
         self.began = True
         return self.running
 
@@ -45,7 +45,7 @@ class Draining:
 
     @property
     def refusal(self) -> ApiError | None:
-        """The error of a new request; it closes its connection, or a client would keep it for the next one."""
+        """The error of a request that comes too late: a handshake or turn of a WebSocket, a head that is not whole."""
         if not self.began:
             return None
         error = engine_unavailable("The server is stopping. Send the request to another one, or again later.")

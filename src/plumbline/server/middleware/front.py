@@ -267,8 +267,6 @@ class Front:
             return error
         if not is_open and (error := self._key_error(scope)) is not None:
             return error
-        if path not in PROBES and (error := self._draining.refusal) is not None:
-            return error
         if scope["method"] != "POST":
             return None
         length = headers.get(b"content-length", b"0")

@@ -44,6 +44,13 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             "N",
         ),
     ] = 1
+    answer_while_loading: Annotated[
+        bool,
+        _network(
+            "listen while the model loads as well: /health has the progress, and other requests get a 503; otherwise "
+            "connections are refused until the server is ready, so that proxies send requests elsewhere"
+        ),
+    ] = False
     cors_origins: Annotated[
         Texts,
         _network(

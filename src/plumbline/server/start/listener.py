@@ -1,6 +1,8 @@
 """Listen with uvicorn, with changes to its behaviour (`start/connections/`).
 
 * Malformed HTTP is answered in the API's envelope (ERR-01); uvicorn answers in plain text.
+* A server that stops accepts no further connection, answers what comes on those that it has, and closes each after a
+  short silence; uvicorn resets the connections that wait to be accepted, and closes idle ones with their requests.
 * Streams that outlast `shutdown_timeout` end with an error event (ERR-10, ERR-12); uvicorn cuts them.
 * Connections beyond `max_connections` are refused at once with a 503, so that a flood cannot use up the file
   descriptors.
@@ -28,11 +30,13 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -43,8 +47,11 @@ from plumbline.server.limits.draining import Draining
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.settings import Settings
 from plumbline.server.start.connections.configuration import GRACE, configuration
+from plumbline.server.start.connections.http import HttpConnection
 from plumbline.server.start.connections.tls import Secured
 from plumbline.server.start.hangup import on_hangup
+from plumbline.server.start.repeats import Repeats
+from plumbline.server.start.sockets import make_reusable
 from plumbline.store.interface import Store
 from plumbline.workers.memory import Trimmer
 
@@ -61,11 +68,22 @@ _TICKS = 10
 _TRIM_TICKS = 50
 """The same between two looks at the memory."""
 _LAST = 1.0
-"""Seconds for the error events after a second Ctrl-C."""
+"""Seconds for the error events after a second signal."""
 
 
 class Listener(uvicorn.Server):
-    """A uvicorn server that ends running streams with an error event."""
+    """A uvicorn server that loses no request when it stops, and ends long streams with an error event.
+
+    Args:
+        config: with connections of ours (`configuration`).
+        abort: ends all running requests.
+        shutdown_timeout: the seconds that these have after a signal.
+        announce: called when the application has started and the server listens.
+        draining: whether the server stops.
+        reload: called at SIGHUP.
+        has_died: whether the server can answer nothing any more.
+        private: a socket to listen on for our own processes, which use it until the end.
+    """
 
     def __init__(
         self,
@@ -76,8 +94,11 @@ class Listener(uvicorn.Server):
         draining: Draining | None = None,
         reload: Callable[[], None] = lambda: None,
         has_died: Callable[[], bool] = lambda: False,
+        private: socket.socket | None = None,
     ) -> None:
         super().__init__(config)
+        self._private = [] if private is None else [private]
+        self._repeats = Repeats()
         self._has_died = has_died
         self.failed = False
         """Whether the server ended because it could not answer requests any more."""
@@ -100,6 +121,9 @@ class Listener(uvicorn.Server):
             app
         )  # The lifespan takes it at its start, requests take it later.
         self.lifespan.logger = _SILENT
+        if sockets is not None:
+            make_reusable(sockets)
+            sockets = [*sockets, *self._private]
         try:
             await super().startup(sockets)
         except SystemExit:
@@ -130,6 +154,12 @@ class Listener(uvicorn.Server):
             await asyncio.to_thread(self._trimmer.look)
         return await super().on_tick(counter)
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop; a second signal ends the running requests."""
+        if self._repeats.is_again(sig) and self.should_exit:
+            self.force_exit = True
+        super().handle_exit(sig, frame)
+
     def _end(self) -> None:
         self.should_exit = True
 
@@ -144,30 +174,62 @@ class Listener(uvicorn.Server):
         return application
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait up to `shutdown_timeout` for running streams, end the rest, and close.
+        """Stop to listen, wait up to `shutdown_timeout` for what runs and comes, end the rest, and close.
 
-        New requests are turned away meanwhile, and probes say that the server is not ready: connections that nobody
-        accepts would look like a server that has died.
+        Clients, and proxies without probes, send requests that are refused a connection to another server. Requests
+        that have been sent may not be sent again, so all of them are answered.
         """
         ending = asyncio.create_task(self._end_streams())
         try:
-            await self._drain()
-            await super().shutdown(sockets)
+            running = self._draining.begin()
+            await self._stop_listening(sockets or [])
+            await self._drain(running)
+            await super().shutdown([*(sockets or ()), *self._private])
         finally:
             ending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ending
 
-    async def _drain(self) -> None:
-        """Wait until no request runs, the end of running streams has been tried, or a second Ctrl-C."""
+    async def _stop_listening(self, sockets: list[socket.socket]) -> None:
+        """Accept the connections that wait, and no others: the system has told their clients that they are accepted."""
+        public = self.servers[: len(self.servers) - len(self._private)]
+        kept = [socket.socket(fileno=os.dup(one.fileno())) for server in public for one in server.sockets]
+        for server in public:
+            server.close()
+        for one in sockets:
+            one.close()
+        accepted: list[socket.socket] = []
+        for one in kept:
+            one.setblocking(False)
+            # All at once: whoever connects between the last look and the end gets a reset. No more than may wait: a
+            # flood would go on for ever.
+            with contextlib.closing(one), contextlib.suppress(OSError):
+                for _ in range(self.config.backlog):
+                    accepted.append(one.accept()[0])  # noqa: PERF401 - raises when none waits
+        for each in accepted:
+            await asyncio.get_running_loop().connect_accepted_socket(self._connection, each)
+
+    def _connection(self) -> asyncio.Protocol:
+        """Make the protocol of a connection, as uvicorn does."""
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
+    async def _drain(self, running: int) -> None:
+        """Wait until no request runs or may come, the end of running streams has been tried, or a second signal."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._shutdown_timeout + GRACE
-        if running := self._draining.begin():
+        if running:
             _log.warning(
-                "stopping: %d requests still run, for %g s at most (--shutdown-timeout); Ctrl-C again ends them now",
+                "stopping: %d requests still run, for %g s at most (--shutdown-timeout); Ctrl-C or SIGTERM again ends "
+                "them now",
                 running,
                 self._shutdown_timeout,
             )
+        for connection in tuple(self.server_state.connections):
+            if isinstance(connection, HttpConnection):
+                connection.drain()
         await self._idle(until, or_forced=True)
         if self.force_exit:
             await self._abort()  # Streams end with an error event, as far as their clients read it at once.
@@ -176,12 +238,20 @@ class Listener(uvicorn.Server):
         self.config.timeout_graceful_shutdown = max(1, math.ceil(until - loop.time()))
 
     async def _idle(self, until: float, *, or_forced: bool) -> None:
-        """Wait until no request runs, until a time of the loop, or until a second Ctrl-C."""
+        """Wait until no request runs or may come, until a time of the loop, or until a second signal."""
         loop = asyncio.get_running_loop()
-        while True:
-            if not self._draining.running or (or_forced and self.force_exit) or loop.time() >= until:
+        while self._draining.running or self._awaits_requests():
+            if (or_forced and self.force_exit) or loop.time() >= until:
                 return
             await asyncio.sleep(_LOOK)  # uvicorn's `force_exit` is a plain flag.
+
+    def _awaits_requests(self) -> bool:
+        http: object = self.config.http  # uvicorn declares a class.
+        if isinstance(http, Secured) and http.shakes_hands:
+            return True
+        return any(
+            isinstance(one, HttpConnection) and one.is_awaited for one in self.server_state.connections
+        )
 
     async def _end_streams(self) -> None:
         await asyncio.sleep(self._shutdown_timeout)
@@ -199,6 +269,7 @@ def listener(
     shared: SharedClaims | None = None,
     announce: Callable[[], None] = lambda: None,
     read: Callable[[], Settings] | None = None,
+    private: socket.socket | None = None,
 ) -> Listener:
     """Build a server for these models. Call it outside an event loop, or in the loop that will run the server.
 
@@ -211,14 +282,18 @@ def listener(
         shared: the claims of all API servers of the engine, if there are several.
         announce: called when the application has started and the server listens.
         read: reads the settings again at SIGHUP, of which the keys are used.
+        private: the socket for requests of the other API servers.
     """
     app = create_app(catalog, settings, store, shared)
     return Listener(
-        configuration(app, settings, host=host, port=port, refuse=app.refuse, budget=app.budget),
+        configuration(
+            app, settings, host=host, port=port, refuse=app.refuse, budget=app.budget, draining=app.draining
+        ),
         app.models.close,
         settings.shutdown_timeout,
-        announce,
+        announce if shared is None else shared.ready,
         app.draining,
         (lambda: None) if read is None else partial(app.access.read_again, read),
         app.models.has_died,
+        private,
     )

@@ -57,10 +57,16 @@ def _serve(
     lines = summary(catalog, settings, store, _port(sockets))
     make_collections_rare()
     if settings.api_servers > 1:
-        print_line(lines)
         (served,) = catalog.loaded.values()
         assert isinstance(served.engine, KeptEngine)
-        return supervise(served.engine, served.engine.socket, settings, settings.api_servers, sockets)
+        return supervise(
+            served.engine,
+            served.engine.socket,
+            settings,
+            settings.api_servers,
+            sockets,
+            lambda: print_line(lines),
+        )
     server = listener(
         catalog,
         settings,
@@ -76,9 +82,12 @@ def _serve(
 
 
 def _load(settings: Settings, sockets: list[socket.socket]) -> Catalog:
-    """Load the models of the start, and tell clients and the terminal how far it is."""
+    """Load the models of the start, and show on the terminal, and to clients if they may ask, how far it is."""
     waiting = Waiting()
-    with answering(waiting, settings, sockets), shown() as show:
+    with contextlib.ExitStack() as stack:
+        if settings.answer_while_loading:
+            stack.enter_context(answering(waiting, settings, sockets))
+        show = stack.enter_context(shown())
 
         def watch(progress: Progress) -> None:
             waiting.progress = progress

@@ -7,14 +7,14 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from plumbline.server.settings import OptionError, Settings
 
-__all__ = ["bound"]
+__all__ = ["bound", "make_reusable"]
 
 
 @contextmanager
@@ -48,14 +48,30 @@ def _addresses(settings: Settings) -> list[tuple[socket.AddressFamily, Any]]:
 def _tcp_socket(family: socket.AddressFamily, address: Any) -> socket.socket:
     one = socket.socket(family, socket.SOCK_STREAM)
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:  # The address of IPv4 has a socket of its own.
             one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        one.bind(address)
+        try:
+            one.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            make_reusable([one])  # Connections of the last server may still be closing.
+            one.bind(address)
     except OSError:
         one.close()
         raise
     return one
+
+
+def make_reusable(sockets: Iterable[socket.socket]) -> None:
+    """Let the next server bind these addresses while connections of this one are closing.
+
+    Call it just before `listen`: sockets that are reusable and do not listen yet would share an address, so of two
+    servers that load at the same time the second would find out late.
+    """
+    for one in sockets:
+        if one.family != socket.AF_UNIX:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Answer requests while the models load: health probes get the progress, all others a 503.
+"""Answer requests while the models load (`--answer-while-loading`): probes get the progress, all others a 503.
 
-The address is bound before the models load, so a port that is taken is found at once. If nothing answered there, a
-probe would hang until the model is loaded, and an orchestrator would kill a server that loads for minutes.
+Without the option the address is bound, so a port that is taken is found at once, and connections are refused until
+the server is ready. Proxies send a refused request to another server, but may pass a 503 on to the client.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from plumbline.server.settings import Settings
 from plumbline.server.settings.sizes import size_text
 from plumbline.server.start.connections.configuration import configuration
 from plumbline.server.start.listener import Listener
+from plumbline.server.start.sockets import make_reusable
 from plumbline.wire.call import new_request_id
 from plumbline.wire.error_forms import error_answer
 from plumbline.wire.errors import engine_unavailable
@@ -153,6 +154,7 @@ def answering(application: Waiting, settings: Settings, sockets: Sequence[socket
     The sockets still listen afterwards: connections that come before the server itself accepts wait in their queue.
     """
     server = _Listener(application, settings)
+    make_reusable(sockets)
     for one in sockets:  # From here on connections wait in the queue, until the thread accepts them.
         one.listen(server.config.backlog)
     # uvicorn closes the sockets that it is given when it stops.

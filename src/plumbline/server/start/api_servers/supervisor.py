@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +24,7 @@ from plumbline.server.limits.access import Access
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.api_servers.start import Start
 from plumbline.server.start.hangup import on_hangup
+from plumbline.server.start.repeats import Repeats
 
 __all__ = ["Supervisor", "supervise"]
 
@@ -46,7 +47,12 @@ _LONGEST_FOLDER = 80
 
 
 def supervise(
-    engine: Engine, at: Path, settings: Settings, number: int, sockets: Sequence[socket.socket]
+    engine: Engine,
+    at: Path,
+    settings: Settings,
+    number: int,
+    sockets: Sequence[socket.socket],
+    announce: Callable[[], None],
 ) -> int:
     """Serve an engine with several API servers until SIGINT or SIGTERM; return the exit status.
 
@@ -56,6 +62,7 @@ def supervise(
         settings: the settings of each API server; limits such as `max_connections` hold for each.
         number: how many API servers.
         sockets: the sockets of the server's address, on which all API servers listen.
+        announce: called when the first API server listens.
 
     Raises:
         SettingsError: the folder for temporary files has too long a name.
@@ -66,7 +73,7 @@ def supervise(
                 "--api-servers",
                 f"needs sockets, and {folder} is too long for them: set TMPDIR to a shorter path",
             )
-        supervisor = Supervisor(engine, at, settings, number, Path(folder), sockets)
+        supervisor = Supervisor(engine, at, settings, number, Path(folder), sockets, announce)
         config = uvicorn.Config("")  # It knows whether uvloop is installed.
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             for name in (signal.SIGINT, signal.SIGTERM):
@@ -86,6 +93,7 @@ class Supervisor:
         folder: a private folder for sockets and counters.
         sockets: the sockets of the server's address. They stay open in this process as well, so a restart of an API
             server refuses no connection.
+        announce: called when the first API server listens.
     """
 
     def __init__(
@@ -96,16 +104,22 @@ class Supervisor:
         number: int,
         folder: Path,
         sockets: Sequence[socket.socket],
+        announce: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._socket = at
         self._settings = settings
         self._number = number
         self._folder = folder
+        self._sockets = sockets
         self._listening = [one.fileno() for one in sockets]
+        self._announce = announce
+        self._repeats = Repeats()
         self._hub = Hub(folder / "hub.sock", self._take_ready, Access(settings).rates.accounts)
         self._ready: dict[str, asyncio.Event] = {}
         self._processes: set[asyncio.subprocess.Process] = set()
+        self._starting: dict[str, asyncio.subprocess.Process] = {}
+        """By address, those that do not accept connections yet."""
         self._stopping = asyncio.Event()
         self._failed = False
         self._forced = False
@@ -125,6 +139,8 @@ class Supervisor:
                 await self._first(ready)
                 if self._stopping.is_set():
                     break
+                if not index:
+                    self._announce()
             watching = asyncio.create_task(self._watch())
             await self._stopping.wait()
             watching.cancel()
@@ -140,14 +156,24 @@ class Supervisor:
     def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
         """Begin to stop: the API servers finish their streams as one server would. Call it on the loop of `run`.
 
-        A second SIGINT ends their streams with error events, as it does those of one server; a third one kills them.
+        A second signal ends their streams with error events, as it does those of one server; a third one kills them.
         """
-        if self._stopping.is_set() and by is signal.SIGINT:
+        if self._repeats.is_again(by) and self._stopping.is_set():
             self._send(signal.SIGKILL if self._forced else signal.SIGTERM)
             if not self._forced:
                 # To an API server, SIGINT is the second one only after SIGTERM has arrived.
                 asyncio.get_running_loop().call_later(_BETWEEN, self._send, signal.SIGINT)
             self._forced = True
+        self._begin_to_stop()
+
+    def _begin_to_stop(self) -> None:
+        # Connections that wait are lost if the last process with their socket ends without having accepted them, which
+        # API servers that listen do before they close theirs.
+        for one in self._sockets:
+            one.close()
+        for process in self._starting.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
         self._stopping.set()
 
     def renew(self) -> None:
@@ -169,7 +195,7 @@ class Supervisor:
             await asyncio.sleep(_LOOK)
         _log.error("the engine has failed: the server ends with status 1, to be started again")
         self._failed = True
-        self._stopping.set()
+        self._begin_to_stop()
 
     async def _first(self, ready: asyncio.Event) -> None:
         """Wait until an API server takes requests, or until all of them stop."""
@@ -187,6 +213,7 @@ class Supervisor:
             began = time.monotonic()
             process = await self._start(ready)
             await self._ended(process)
+            self._starting = {name: one for name, one in self._starting.items() if one is not process}
             multiprocess.mark_process_dead(process.pid, str(self._folder / "metrics"))  # type: ignore[no-untyped-call]
             if self._stopping.is_set():
                 return
@@ -195,7 +222,7 @@ class Supervisor:
             if not ready.is_set() and (not killed or starts == _STARTS):
                 _log.error("API server %d could not start: exit status %s", index + 1, process.returncode)
                 self._failed = True
-                self._stopping.set()
+                self._begin_to_stop()
                 return
             pause = min(pause * 2, _LONGEST) if time.monotonic() - began < _SHORT_LIFE else _PAUSE
             _log.error(
@@ -231,6 +258,7 @@ class Supervisor:
         )
         assert process.stdin is not None
         self._processes.add(process)
+        self._starting[address] = process
         with contextlib.suppress(ConnectionError):
             # The pipe stays open: its end tells the API server that this process has ended.
             process.stdin.write(msgspec.json.encode(start) + b"\n")
@@ -244,6 +272,8 @@ class Supervisor:
         try:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
+                for one in tuple(self._starting.values()):  # They have been killed.
+                    await one.wait()
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
                 await asyncio.wait({waiting}, timeout=self._settings.shutdown_timeout + _GRACE)
@@ -256,6 +286,7 @@ class Supervisor:
             self._processes.discard(process)
 
     def _take_ready(self, address: str) -> None:
+        self._starting.pop(address, None)
         event = self._ready.pop(address, None)
         if event is not None:
             event.set()

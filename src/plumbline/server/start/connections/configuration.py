@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from plumbline.server.limits.draining import Draining
 from plumbline.server.limits.held_bytes import ByteBudget
 from plumbline.server.middleware.answers import Answer
 from plumbline.server.settings import Settings
@@ -39,6 +40,7 @@ def configuration(
     port: int = 0,
     refuse: Callable[[Any], Answer | None] | None = None,
     budget: ByteBudget | None = None,
+    draining: Draining | None = None,
 ) -> uvicorn.Config:
     """Configure uvicorn for an ASGI application, with the limits and certificates of the settings.
 
@@ -49,6 +51,7 @@ def configuration(
         port: the port to listen on, if the server gets no sockets.
         refuse: answers a request that no model has room for; see `Answer`.
         budget: the bytes that clients may make the process hold.
+        draining: whether the server stops.
     """
     budget = ByteBudget.for_messages(settings.max_body_bytes) if budget is None else budget
 
@@ -64,6 +67,7 @@ def configuration(
 
     Http.budget = Socket.budget = budget
     Http.share = Socket.share = LoopShare()
+    Http.draining = Draining() if draining is None else draining
     config = uvicorn.Config(
         app,
         host=host,

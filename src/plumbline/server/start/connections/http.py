@@ -11,6 +11,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from plumbline.server.limits.draining import Draining
 from plumbline.server.limits.held_bytes import Reservation
 from plumbline.server.middleware.answers import Answer
 from plumbline.server.start.connections.base import Connection
@@ -29,6 +30,11 @@ _SLICE_CHUNKS = 128
 _PIPELINE_SECONDS = 0.01
 """Until a request that came before the last answer was sent is begun. Clients wait for answers; whoever does not would
 have all its requests answered one after the other, for the price of a few bytes each."""
+
+
+_QUIET = 0.5
+"""Seconds of silence after which a server that stops closes a connection. Until then a request may be on its way that
+was sent before its client could know: a proxy must not send it anywhere else if it is a POST."""
 
 
 class _Flow(FlowControl):
@@ -108,6 +114,8 @@ class HttpConnection(Connection, HttpToolsProtocol):
     pieces = CHUNKS
     max_ignored = 1 << 20
     """Bytes that are read of a body after its answer; a client that is still sending would see a reset instead."""
+    draining = Draining()
+    """Whether the server stops; each configuration has its own."""
     refuse: Callable[[Any], Answer | None] = staticmethod(lambda scope: None)
     """Answers a request that no model has room for; see `Answer`."""
     parsing = 0.0
@@ -129,9 +137,30 @@ class HttpConnection(Connection, HttpToolsProtocol):
         self._guard = RequestGuard()
         self.held = Reservation(self.budget, self.client[0] if self.client else "")
         self._await_headers()
+        if self.draining.began:
+            self.drain()
         if self.max_connections and len(self.connections) > self.max_connections:
             self.log_flood()
             self.refuse_rest(engine_unavailable("The server has too many open connections."))
+
+    def drain(self) -> None:
+        """Answer what still comes, say in each answer that it is the last one, and close after a short silence."""
+        self.header_timeout = _QUIET
+        self.timeout_keep_alive = _QUIET  # type: ignore[assignment]  # fractions work, too
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_started:
+            cycle.keep_alive = False  # Later the client has been told otherwise, and may send its next request.
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+            self._await_request()
+        elif self._is_idle:
+            self._headers_came()
+            self._await_headers()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a request may still come, or is being answered."""
+        return not (self.is_over or self.flow.write_paused)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request."""
@@ -261,9 +290,7 @@ class HttpConnection(Connection, HttpToolsProtocol):
         # The body of a request that was answered before has come, which has ended the timeout for idle connections.
         if self.timeout_keep_alive_task is None and not self.is_over:
             self._headers_came()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._await_request()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Answer a request: at once if it is refused, or in a task."""
@@ -271,6 +298,8 @@ class HttpConnection(Connection, HttpToolsProtocol):
         ours: Any = cycle  # uvicorn has no other place to choose the class.
         ours.__class__ = _ClosingCycle if is_old else _Cycle
         ours.connection = self
+        if self.draining.began:
+            cycle.keep_alive = False
         if is_old:
             cycle.waiting_for_100_continue = False  # RFC 9110, section 10.1.1: HTTP/1.0 knows no status 100.
         answer = self.refuse(cycle.scope)
@@ -328,6 +357,11 @@ class HttpConnection(Connection, HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         return (cycle is None or cycle.response_complete) and not self.flow.write_paused
 
+    def _await_request(self) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
     def _await_headers(self) -> None:
         if self.header_timeout and self._header_timer is None and not self.is_over:
             self._header_timer = self.loop.call_later(self.header_timeout, self._headers_late)
@@ -344,13 +378,12 @@ class HttpConnection(Connection, HttpToolsProtocol):
         if not self._is_idle:  # A client sends its next request while it reads an answer.
             self._await_headers()
         elif self._guard.in_head:
-            self.refuse_rest(
-                ApiError(
-                    408,
-                    f"The headers of the request took more than {self.header_timeout:g} seconds.",
-                    code="request_timeout",
-                )
+            late = ApiError(
+                408,
+                f"The headers of the request took more than {self.header_timeout:g} seconds.",
+                code="request_timeout",
             )
+            self.refuse_rest(self.draining.refusal or late)
         else:
             self.transport.close()
 

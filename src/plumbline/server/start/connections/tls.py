@@ -206,6 +206,11 @@ class Secured:
             following, self._is_private, self._context, self._connection.header_timeout, has_room, self._open
         )
 
+    @property
+    def shakes_hands(self) -> bool:
+        """Whether a handshake is under way."""
+        return bool(self._open)
+
     def renew(self) -> None:
         """Read the certificate and its key again; what cannot be used is logged, and the old one stays."""
         try:
