@@ -237,16 +237,15 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             ),
         ),
         Fault(
-            "SIGTERM; SIGINT once and twice; a closed terminal",
-            "streams have `--shutdown-timeout`, then an error event, at once after the second SIGINT; new requests get "
-            "a 503",
+            "SIGTERM and SIGINT, once and twice; a closed terminal",
+            "connections are refused from then on, and what comes on those that are open is answered; streams have "
+            "`--shutdown-timeout`, then an error event, at once after the second signal",
             "–",
             (
                 "tests/faults/test_processes.py::test_a_signal_ends_streams_with_an_error_event",
                 "tests/faults/test_engine_process.py::test_no_process_outlives_a_server_that_ends",
                 "tests/faults/test_engine_process.py::test_a_signal_to_all_processes_lets_streams_finish",
-                "tests/server/http/test_listener.py::test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest",
-                "tests/server/http/test_listener.py::test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event",
+                "tests/server/http/test_draining.py",
                 "tests/server/http/test_hangup.py",
             ),
             "`/health/ready` is 503 with `draining`; log with the number of requests",

@@ -11,12 +11,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from support.models import answer_with, scripted, served, slow_down, tiny_engine
+from support.models import scripted, served, tiny_engine
 from support.servers.asgi import as_catalog
 from support.servers.live import Live, live
 
@@ -343,36 +342,6 @@ async def test_a_system_without_sighup_starts(monkeypatch: pytest.MonkeyPatch) -
     await server.shutdown()
 
 
-def test_a_server_that_stops_finishes_what_runs_and_turns_away_the_rest() -> None:
-    words = " ".join(str(number) for number in range(60))
-    with live(lambda: served(scripted(answer_with(words), delay=0.01)), Settings()) as server:
-        lines, seen = [], []
-        with (
-            httpx.Client(base_url=server.url, timeout=20) as other,
-            httpx.stream(
-                "POST", f"{server.url}/v1/chat/completions", json={**BODY, "stream": True}
-            ) as stream,
-        ):
-            for line in stream.iter_lines():
-                lines.append(line)
-                if len(lines) == 2:
-                    server.stop()
-                    while other.get("/health/ready").status_code == 200:
-                        time.sleep(0.01)
-                    seen = [
-                        other.get(path) for path in ("/health/ready", "/health", "/health/live", "/v1/models")
-                    ]
-                    seen.append(other.post("/v1/chat/completions", json=BODY))
-    assert [answer.status_code for answer in seen] == [503, 503, 200, 503, 503]
-    assert all(answer.json()["status"] == "draining" for answer in seen[:3])
-    for refused in seen[3:]:
-        assert refused.json()["error"]["code"] == "engine_unavailable"
-        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
-    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == words
-    assert "data: [DONE]" in lines
-
-
 def test_a_server_with_a_dead_engine_ends_so_that_it_is_started_again() -> None:
     """systemd and Kubernetes start a process again that has ended, and not one that answers 503 for ever."""
     engine = scripted()
@@ -382,33 +351,3 @@ def test_a_server_with_a_dead_engine_ends_so_that_it_is_started_again() -> None:
         server.thread.join(20)
         assert not server.thread.is_alive()
         assert server.server.failed  # type: ignore[attr-defined]
-
-
-def test_a_server_that_stops_finishes_responses_in_the_background(tmp_path: Path) -> None:
-    slow, url = scripted(answer_with("one two three"), delay=0.02), f"sqlite:///{tmp_path / 's.db'}"
-    body = {"model": "test-model", "input": "hi", "background": True}
-    with live(lambda: served(slow), Settings(store=url)) as server:
-        made = httpx.post(f"{server.url}/v1/responses", json=body).json()
-    with live(lambda: served(scripted()), Settings(store=url)) as server:
-        found = httpx.get(f"{server.url}/v1/responses/{made['id']}").json()
-    assert found["status"] == "completed"
-
-
-@pytest.mark.parametrize("twice", [False, True])
-def test_a_stream_that_outlasts_the_shutdown_ends_with_an_error_event(twice: bool) -> None:
-    """ERR-12: the client gets an error event instead of a broken connection, also after a second Ctrl-C."""
-    endless = {**BODY, "stream": True, "ignore_eos": True}
-    engine = tiny_engine()
-    with live(lambda: served(engine), Settings(shutdown_timeout=600 if twice else 0.1)) as server:
-        slow_down(engine)
-        events = []
-        with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=endless, timeout=20) as stream:
-            for line in stream.iter_lines():
-                if line.startswith("data: "):
-                    events.append(line.removeprefix("data: "))
-                    server.stop()
-                    server.server.force_exit = twice
-    assert events[-1] == "[DONE]"
-    error = json.loads(events[-2])["error"]
-    assert error["type"] == "server_error"
-    assert "shutting down" in error["message"]
