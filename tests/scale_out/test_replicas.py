@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from support.servers.ports import free_port
 from support.servers.recovery import recovering
-from support.stores.postgres import running_postgres
+
+from .fleet import DEPLOY, MESSAGES, Fleet, behind, wait_for
 
 pytestmark = pytest.mark.long
 
-DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
-PROXIES = {"haproxy": "haproxy.cfg", "nginx": "nginx.conf"}
 BY_KEY = {
     "haproxy": (
         "balance hash req.body,json_query('$.prompt_cache_key')",
@@ -36,7 +28,6 @@ BY_KEY = {
     "nginx": ("least_conn;", "hash $http_authorization consistent;"),
 }
 """For each proxy the line that chooses a replica, and the one that chooses it by the key."""
-MESSAGES = [{"role": "user", "content": "Count to 3."}]
 LONG = {"model": "m", "messages": MESSAGES, "stream": True, "max_tokens": 20_000, "ignore_eos": True}
 
 
@@ -51,26 +42,6 @@ BACKGROUND = {
 CANCELLED_WITHIN = 5.0
 FAILED_WITHIN = 15.0
 """Seconds that docs/guides/scale-out.md promises, less a poll of the client."""
-
-
-@dataclass
-class Replica:
-    process: subprocess.Popen[bytes]
-    port: int
-
-    def answered(self) -> float:
-        """How many chats it has answered."""
-        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics").text
-        found = re.findall(
-            r'^plumbline_http_requests_total\{path="/v1/chat/completions".*\} (\S+)$', text, re.M
-        )
-        return sum(map(float, found))
-
-    def runs(self) -> int:
-        """How many requests run."""
-        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics").text
-        found = re.findall(r"^plumbline_num_requests_running\{.*\} (\S+)$", text, re.M)
-        return round(sum(map(float, found)))
 
 
 class Reader:
@@ -97,99 +68,7 @@ class Reader:
         self.ended = ended
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
-def healthy(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code == 200
-    except httpx.HTTPError:
-        return False
-
-
-@contextmanager
-def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-@contextmanager
-def replica(store: str, port: int, options: tuple[str, ...]) -> Iterator[Replica]:
-    command = [str(Path(sys.executable).parent / "plumbline"), "serve", "--port", str(port), *options]
-    with running([*command, "--served-model-name=m", f"--store={store}", "--shutdown-timeout=1"]) as process:
-        yield Replica(process, port)
-
-
-@dataclass
-class Fleet:
-    url: str
-    replicas: list[Replica]
-
-    def chat(self, key: str | None = None) -> int:
-        """Send a short chat; return the status."""
-        body = {"model": "m", "messages": MESSAGES, "max_tokens": 4}
-        if key is not None:
-            body["prompt_cache_key"] = key
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=30).status_code
-
-
-@contextmanager
-def behind(
-    proxy: str, folder: Path, change: tuple[str, str] = ("", ""), options: tuple[str, ...] = ()
-) -> Iterator[Fleet]:
-    """Run two replicas behind a proxy.
-
-    Args:
-        proxy: one of `PROXIES`.
-        folder: for its configuration.
-        change: a line of its configuration, and what takes its place.
-        options: of the replicas.
-    """
-    program = shutil.which(proxy) or shutil.which(f"/usr/sbin/{proxy}")
-    if program is None:
-        pytest.skip(f"not installed: {proxy}")
-    ports = [free_port(), free_port(), free_port()]
-    config = (DEPLOY / PROXIES[proxy]).read_text("utf-8")
-    assert change[0] in config
-    config = config.replace(*change) if change[0] else config
-    for named, port in zip((8001, 8002, 8080), ports, strict=True):
-        assert config.count(f":{named}") == 1
-        config = config.replace(f":{named}", f":{port}")
-    if proxy == "haproxy":
-        assert config.count("timeout http-request 30s") == 1
-        config = config.replace("timeout http-request 30s", "timeout http-request 2s")
-    path = folder / PROXIES[proxy]
-    path.write_text(config)
-    command = [program, "-db", "-f", str(path)]
-    if proxy == "nginx":
-        folders = "".join(
-            f" {kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        )
-        path.write_text(
-            config.replace("http {", f"error_log stderr; pid {folder}/nginx.pid;\nhttp {{{folders}")
-        )
-        command = [program, "-e", "stderr", "-c", str(path), "-g", "daemon off;"]
-    with ExitStack() as stack:
-        database = stack.enter_context(running_postgres())
-        if database is None:
-            pytest.skip("not installed: postgresql")
-        url = database.url("postgres")
-        replicas = [stack.enter_context(replica(url, port, options)) for port in ports[:2]]
-        wait_for(lambda: all(healthy(each.port) for each in replicas))
-        stack.enter_context(running(command))
-        wait_for(lambda: healthy(ports[2]))
-        yield Fleet(f"http://127.0.0.1:{ports[2]}", replicas)
-
-
-@pytest.fixture(scope="module", params=PROXIES)
+@pytest.fixture(scope="module", params=("haproxy", "nginx"))
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with behind(request.param, tmp_path_factory.mktemp(request.param)) as found:
         yield found
