@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import asyncio
 import re
@@ -13,17 +14,34 @@ import yaml
 from support.models import GatedEngine, answer_with, served
 from support.servers.asgi import Server, serving
 
+from plumbline.server.settings import OPTIONS, Settings
+from plumbline.server.settings.command_line import add_arguments
+from plumbline.server.settings.sources import read_settings
+from plumbline.server.start.connections.configuration import GRACE
+
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "guides" / "operate.md").read_text("utf-8")
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", GUIDE)))
-PROBES: dict[str, Any] = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)[0])
+MANIFESTS: dict[str, Any] = {
+    each["kind"]: each
+    for each in yaml.safe_load_all((ROOT / "docs" / "deploy" / "kubernetes.yaml").read_text("utf-8"))
+}
+POD: dict[str, Any] = MANIFESTS["Deployment"]["spec"]["template"]
+CONTAINER: dict[str, Any] = POD["spec"]["containers"][0]
+PROBES = {name: CONTAINER[name] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+
+
+def command_line(arguments: list[str]) -> Settings:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    return read_settings(vars(parser.parse_args(arguments)), {}).settings
 
 
 def test_every_item_of_the_checklist_is_walked() -> None:
     rows = re.findall(r"^\| (.*?) \| (.*?) \| (.*?) \|$", GUIDE, re.M)[2:]
     assert len(rows) >= 8
     for _, _, walked in rows:
-        assert "tests/" in walked or walked in ("the same test", "`nox -s faults`")
+        assert "tests/" in walked or walked == "`nox -s faults`"
 
 
 @pytest.mark.parametrize("test", NAMED)
@@ -35,6 +53,23 @@ def test_every_named_test_exists(test: str) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert not name or name in defined
+
+
+def test_the_parts_of_kubernetes_fit_together() -> None:
+    settings = command_line(CONTAINER["args"])
+    (_, pause) = CONTAINER["lifecycle"]["preStop"]["exec"]["command"]
+    assert POD["spec"]["terminationGracePeriodSeconds"] > int(pause) + settings.shutdown_timeout + GRACE
+    assert {each["name"] for each in CONTAINER["env"]} <= {option.variable for option in OPTIONS}
+    (port,) = CONTAINER["ports"]
+    assert (port["name"], port["containerPort"]) == ("http", settings.port)
+    assert all(each["httpGet"]["port"] == "http" for each in PROBES.values())
+    (service_port,) = MANIFESTS["Service"]["spec"]["ports"]
+    assert service_port["targetPort"] == "http"
+    for kind, selector in (("Deployment", ["selector", "matchLabels"]), ("Service", ["selector"])):
+        found = MANIFESTS[kind]["spec"]
+        for name in selector:
+            found = found[name]
+        assert found == POD["metadata"]["labels"]
 
 
 async def probe(server: Server, name: str) -> int:

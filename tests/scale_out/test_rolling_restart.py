@@ -14,6 +14,7 @@ import pytest
 from support.servers.ports import free_port
 
 from .fleet import PROXIES, Replica, healthy, proxied, replica, wait_for
+from .kubernetes import roll_out, service, started
 from .load import Load, load
 
 pytestmark = pytest.mark.long
@@ -51,4 +52,20 @@ def test_a_rolling_restart_loses_no_request(proxy: str, options: tuple[str, ...]
                 for each in replicas:
                     restart(each, seen)
     print(f"{proxy}: answered {dict(seen.answered)}, sent again {dict(seen.repeated)}")
+    assert not seen.failed
+
+
+def test_a_rollout_in_kubernetes_loses_no_request() -> None:
+    """An emulation; see kubernetes.py."""
+    pods: list[Replica] = []
+    try:
+        pods += [started(), started()]
+        with service(pods) as at, load(f"http://127.0.0.1:{at.port}") as seen:
+            wait_for(lambda: len(seen.answered) == 4 or seen.failed)
+            roll_out(pods, at)
+    finally:
+        for pod in pods:
+            pod.process.terminate()
+            pod.process.wait(60)
+    print(f"kubernetes: answered {dict(seen.answered)}, sent again {dict(seen.repeated)}")
     assert not seen.failed
