@@ -129,13 +129,17 @@ async def test_a_host_that_sends_nothing_ends_streams_until_it_answers_again(
             await asyncio.sleep(0.02)
 
     monkeypatch.setattr("plumbline.engines.remote.host._User._send_statistics", send_statistics)
+    monkeypatch.setattr("plumbline.engines.remote.link._LATE", 0.1)
     engine = GatedEngine()
     host = EngineHost(engine, tmp_path / "engine.sock")
     await host.start()
     remote = await RemoteEngine.connect(tmp_path / "engine.sock", silent_after=0.5)
     await remote.start()
     try:
-        last = (await chunks_of(remote, request("a")))[-1]
+        reading = asyncio.ensure_future(chunks_of(remote, request("a")))
+        await until(lambda: "has sent nothing" in remote.stats().outage)
+        assert not reading.done()  # No probe is 200 by now, and what runs may still go on.
+        last = (await reading)[-1]
         assert (last.finish_reason, last.error) == ("error", "The engine's process does not answer.")
         await until(lambda: not engine.num_running)
         assert remote.stats().alive
@@ -144,6 +148,7 @@ async def test_a_host_that_sends_nothing_ends_streams_until_it_answers_again(
             await anext(remote.generate(request("b")))
         talks.set()
         await until(lambda: not remote.link.is_silent)
+        assert not remote.stats().outage
         engine.let()
         assert (await chunks_of(remote, request("c")))[-1].finish_reason in ("stop", "length")
     finally:

@@ -289,14 +289,14 @@ class RemoteEngine:
 
     def stats(self) -> EngineStats:
         """Return the counters of the last message; a busy engine has counted on since then."""
-        (stats, at), link = self._stats, self.link
-        history = link.history
+        (stats, at), link, history = self._stats, self.link, self.link.history
         stats = msgspec.structs.replace(
             stats,
             num_restarts=stats.num_restarts + sum(history.deaths.values()),
             deaths=history.deaths,
             last_death=history.cause if time.time() - history.ended_at < _RECENT else "",
             num_quarantined=history.num_quarantined,
+            outage=link.outage,
         )
         if link.closed is not None:
             return msgspec.structs.replace(stats, alive=False, failure=link.closed)

@@ -29,6 +29,8 @@ LOST = "The engine's process has ended."
 SILENT = "The engine's process does not answer."
 _LONGEST_LOOK = 1.0
 """Seconds between two looks at what the host has sent."""
+_LATE = 5.0
+"""Seconds without a message, which a host sends five times a second, until no further requests should come."""
 _HANGS = 3.0
 """A process hangs when it is silent for this many times the seconds after which it counts as silent."""
 _RECORD_SECONDS = 1.0
@@ -131,9 +133,10 @@ class Link:
         with contextlib.suppress(FrameError):
             while messages := await connection.receive():
                 self._num_heard += 1
-                if (
-                    self.is_silent
-                ):  # At once, not at the next look: `/health/ready` is 200 from this message on.
+                self.outage = (
+                    ""  # At once, not at the next look: `/health/ready` is 200 from this message on.
+                )
+                if self.is_silent:
                     _log.warning("the engine's process answers again")
                     self.is_silent = False
                 for message in messages:
@@ -195,6 +198,8 @@ class Link:
             looks = looks + 1 if self._num_heard == seen and self.connection is not None else 0
             seen = self._num_heard
             silent = looks * look
+            if silent >= min(_LATE, self._silent_after):
+                self.outage = f"the engine's process has sent nothing for {silent:.0f} s"
             if silent >= self._silent_after and not self.is_silent:
                 _log.error("the engine's process has sent nothing for %.0f s", silent)
                 self.is_silent = True

@@ -237,8 +237,9 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
     stuck_after: Annotated[
         Positive,
         _limits(
-            "answer 503 at /health when the engine has had work for this long without finishing a step; after three "
-            "times as long its requests end with an error, and it starts again",
+            "answer 503 at /health when the engine has had work for this long without finishing a step, or at most 5 "
+            "seconds after its process falls silent; after three times as long its requests end with an error, and it "
+            "starts again",
             "SECONDS",
         ),
     ] = 120.0
