@@ -128,6 +128,13 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def upgrade(session: nox.Session) -> None:
+    """Let the released version fill a store, and this one read it, on SQLite and PostgreSQL; side by side there."""
+    chosen = ("-m", "long or not long", "-n", "0", "tests/store/test_upgrade.py", "tests/upgrade")
+    Environment(session, DEV).run("python", "-m", "pytest", *chosen, *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
     """Saturate a server for an hour with hostile traffic and faults, and look for leaks; `-- --seconds N --seed N`."""
     Environment(session, DEV).run("python", "tests/faults/soak.py", *session.posargs)

@@ -59,6 +59,6 @@ def _migrate(connection: sa.Connection) -> None:
         command.upgrade(config, "head")
     except CommandError as error:
         raise StoreUnavailableError(
-            "its tables were written by a newer version of Plumbline "
-            f"({error}); use that version, or give another --store"
+            f"its tables were written by a newer version of Plumbline (revision {_revision(connection)}), which must "
+            "be used from then on"
         ) from error
