@@ -34,6 +34,7 @@ from plumbline.store.sql import database, lease_rows, response_rows
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (response_rows, lease_rows):
         monkeypatch.setattr(module, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(lease_rows, "SURE_SECONDS", 0.0)
     monkeypatch.setattr(database, "_URGENT_SECONDS", 0.2)
 
 

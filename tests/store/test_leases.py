@@ -20,9 +20,16 @@ from plumbline.store.interface import (
     StoreUnavailableError,
 )
 from plumbline.store.records import ConversationRecord, Renewed, ResponseRecord
+from plumbline.store.sql import lease_rows
 from plumbline.store.sql.tables import conversations, responses
 
 from .conftest import opened
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expired lease counts when it is seen; `test_clocks.py` is about the time until it does."""
+    monkeypatch.setattr(lease_rows, "SURE_SECONDS", 0.0)
 
 
 def failed(found: ResponseRecord, parts: Sequence[bytes], is_cancelled: bool) -> ResponseRecord:
@@ -83,7 +90,7 @@ async def test_abandoned_responses_are_found_by_an_index(postgres_url: str) -> N
         columns = ", ".join(column.name for column in responses.c if column.name != "id")
         copies = f"INSERT INTO responses (id, {columns}) SELECT 'c' || n, {columns} FROM responses"
         copies += ", generate_series(1, 999) n"
-        statement = store._abandoned()  # type: ignore[attr-defined]
+        statement = store._abandoned(responses.c.id, responses.c.lease_until).limit(32)  # type: ignore[attr-defined]
         query = statement.compile(dialect=postgresql.dialect(), compile_kwargs={"literal_binds": True})
 
         def work(connection: sa.Connection) -> str:
@@ -191,8 +198,9 @@ async def test_no_part_is_added_to_a_response_while_another_process_ends_it(post
 
         async def end() -> None:
             database = second._database  # type: ignore[attr-defined]
+            query = second._abandoned(responses).with_for_update(skip_locked=True)  # type: ignore[attr-defined]
             async with database._asynchronous.connect() as connection, connection.begin():
-                await connection.run_sync(lambda c: c.execute(second._abandoned()).all())  # type: ignore[attr-defined]
+                await connection.run_sync(lambda c: c.execute(query).all())
                 ending.set()
                 await may_end.wait()
                 change = sa.update(responses).values(status="failed", runner=None, lease_until=None)

@@ -49,6 +49,7 @@ def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases of a second: the times are the machine's, the order of events is the law."""
     for module in (response_rows, lease_rows):
         monkeypatch.setattr(module, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(lease_rows, "SURE_SECONDS", 0.2)
     monkeypatch.setattr(leases, "_SHARED_SECONDS", 0.1)
 
 

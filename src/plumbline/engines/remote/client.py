@@ -294,7 +294,7 @@ class RemoteEngine:
             stats,
             num_restarts=stats.num_restarts + sum(history.deaths.values()),
             deaths=history.deaths,
-            last_death=history.cause if time.time() - history.ended_at < _RECENT else "",
+            last_death=history.cause if time.monotonic() - history.ended_at < _RECENT else "",
             num_quarantined=history.num_quarantined,
             outage=link.outage,
         )

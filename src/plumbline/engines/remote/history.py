@@ -18,7 +18,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     """Why the last one ended, such as `was killed by SIGSEGV`; empty if none has."""
     ended_at: float = 0.0
-    """When, in seconds since 1970."""
+    """When, by `time.monotonic`, which all processes of a machine share."""
     fatal: tuple[tuple[int, int], ...] = ()
     """What it was computing: numbers of connections and streams."""
     deaths: dict[str, int] = {}

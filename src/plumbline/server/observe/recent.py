@@ -12,12 +12,6 @@ import msgspec
 __all__ = ["RecentRequest", "RecentRequests"]
 
 _KEPT = 50
-_EPOCH = time.time() - time.perf_counter()
-
-
-def _now() -> float:
-    """Return the Unix time of a clock that is never set, so that no duration is negative."""
-    return _EPOCH + time.perf_counter()
 
 
 class RecentRequest(msgspec.Struct, kw_only=True):
@@ -27,7 +21,7 @@ class RecentRequest(msgspec.Struct, kw_only=True):
     path: str
     """Of the operation: an id of a stored object is another client's matter."""
     at: float
-    """Unix time of its arrival, in seconds."""
+    """The time of its arrival by `time.perf_counter`, which is never set; `latest` has Unix times."""
     id: str = ""
     """Empty while it runs, because a body may name it."""
     status: int = 0
@@ -45,7 +39,7 @@ class RecentRequest(msgspec.Struct, kw_only=True):
             self.status = message["status"]
         elif message.get("body"):
             if self.first_byte is None:
-                self.first_byte = _now() - self.at
+                self.first_byte = time.perf_counter() - self.at
             self.size += len(message["body"])
 
     def end(self, name: str, status: int) -> None:
@@ -56,7 +50,7 @@ class RecentRequest(msgspec.Struct, kw_only=True):
             status: of the answer, 499 if the client left before.
         """
         self.id, self.status = name, status
-        self.seconds = _now() - self.at
+        self.seconds = time.perf_counter() - self.at
 
 
 class RecentRequests:
@@ -67,10 +61,13 @@ class RecentRequests:
 
     def begin(self, method: str, path: str) -> RecentRequest:
         """Keep a request from its arrival on; the caller tells it about its answer."""
-        request = RecentRequest(method=method, path=path, at=_now())
+        request = RecentRequest(method=method, path=path, at=time.perf_counter())
         self._requests.append(request)
         return request
 
     def latest(self) -> list[RecentRequest]:
-        """Return the requests, the latest first."""
-        return list(reversed(self._requests))
+        """Return copies of the requests with the Unix time of their arrival, the latest first."""
+        zero = time.time() - time.perf_counter()
+        return [
+            msgspec.structs.replace(request, at=zero + request.at) for request in reversed(self._requests)
+        ]

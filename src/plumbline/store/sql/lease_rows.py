@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,17 +20,48 @@ from plumbline.store.sql.conversation_rows import ConversationRows
 from plumbline.store.sql.response_rows import LEASE_SECONDS, response_record
 from plumbline.store.sql.tables import conversations, event_parts, responses
 
-__all__ = ["LeaseRows"]
+__all__ = ["Expired", "LeaseRows"]
 
 _BATCH = 32
 """Abandoned responses that end in one transaction."""
+_SEEN = 1_000
+"""Expired leases that are watched at a time, when there are some. For so many PostgreSQL would not take the index."""
+SURE_SECONDS = 2.0
+"""Seconds for which a lease must be seen expired: twice the time between two renewals."""
 _NAMES = 500
 """Values in one statement."""
+
+
+class Expired:
+    """Leases that have been seen expired.
+
+    When the clock of the database is set forward, or the machine has slept, all leases expire at once, and processes
+    that live renew theirs a moment later. So a lease counts only if it stays as it is for a while, by a clock that is
+    never set.
+
+    Args:
+        clock: that clock, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[tuple[str, float], float] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any was seen the last time."""
+        return bool(self._since)
+
+    def sure(self, seen: Iterable[tuple[str, float]]) -> list[str]:
+        """Note the leases that are expired now, by their name and end; return the names that have been for long."""
+        now = self._clock()
+        self._since = {each: self._since.get(each, now) for each in seen}
+        return [name for (name, _), since in self._since.items() if now - since >= SURE_SECONDS]
 
 
 class LeaseRows(ConversationRows):
     """The leases in the tables of responses and conversations."""
 
+    _expired: Expired
     _releasing: set[asyncio.Task[None]]
 
     @property
@@ -81,7 +113,13 @@ class LeaseRows(ConversationRows):
         self, ended: Callable[[ResponseRecord, Sequence[bytes], bool], ResponseRecord]
     ) -> int:
         def work(connection: sa.Connection) -> int:
-            rows = connection.execute(self._abandoned()).all()
+            query = self._abandoned(responses.c.id, responses.c.lease_until)
+            seen = connection.execute(query.limit(_SEEN if self._expired else _BATCH)).all()
+            sure = self._expired.sure((row.id, row.lease_until) for row in seen)
+            if not sure:
+                return 0
+            query = self._abandoned(responses).where(responses.c.id.in_(sure[:_BATCH]))
+            rows = connection.execute(query.with_for_update(skip_locked=True)).all()
             for row in rows:
                 parts = self._parts(connection, row.id, 0)
                 record = ended(response_record(row), parts, bool(row.cancel_requested))
@@ -90,12 +128,12 @@ class LeaseRows(ConversationRows):
 
         return await self._writer.write(work)
 
-    def _abandoned(self) -> sa.Select[Any]:
+    def _abandoned(self, *columns: Any) -> sa.Select[Any]:
         # The order makes PostgreSQL take the index, also before it has statistics: it is looked at each second.
-        query = sa.select(responses).where(
+        query = sa.select(*columns).where(
             responses.c.runner.is_not(None), responses.c.lease_until < self._database.clock
         )
-        return query.order_by(responses.c.runner).limit(_BATCH).with_for_update(skip_locked=True)
+        return query.order_by(responses.c.runner)
 
     async def request_cancel(self, owner: str, response_id: str) -> None:
         def work(connection: sa.Connection) -> None:

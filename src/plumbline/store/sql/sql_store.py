@@ -15,7 +15,7 @@ from plumbline.store.interface import StoreUnavailableError
 from plumbline.store.records import StoreStats
 from plumbline.store.sql.chat_rows import ChatRows
 from plumbline.store.sql.database import Database
-from plumbline.store.sql.lease_rows import LeaseRows
+from plumbline.store.sql.lease_rows import Expired, LeaseRows
 from plumbline.store.sql.sweep import Retention, Sizes, delete_expired, find_expired, sizes
 from plumbline.store.sql.tables import secrets
 from plumbline.store.sql.writer import GroupWriter
@@ -40,6 +40,7 @@ class SqlStore(LeaseRows, ChatRows):
         self._max_responses_per_owner = retention.max_responses_per_owner
         self._owned = {}
         self._unfinished, self._leased, self._releasing = set(), set(), set()
+        self._expired = Expired()
         self._runner = token_hex(8)
         self._writer = GroupWriter(database)
         self._tasks: list[asyncio.Task[None]] = []

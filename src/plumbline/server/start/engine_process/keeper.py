@@ -273,7 +273,7 @@ class EngineProcess:
         self._history = History(
             number=self._history.number + 1,
             cause=cause,
-            ended_at=time.time(),
+            ended_at=time.monotonic(),
             fatal=tuple((entry.user, entry.stream) for entry in fatal),
             deaths=dict(self._deaths.counts),
             num_quarantined=len(quarantined),
