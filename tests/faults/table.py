@@ -188,6 +188,12 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
             ),
         ),
         Fault(
+            "The clock of the machine or of the database is set; the machine sleeps",
+            "nothing; times that are shown follow the clock, and what was stored weeks ago expires by it",
+            "at once; a server that was killed before it was set back keeps its leases for as long as the step",
+            ("tests/store/test_clocks.py",),
+        ),
+        Fault(
             "The engine's process of several API servers is stopped",
             "streams end with an error event after `--stuck-after`; new requests get a 503 with `Retry-After: 1`",
             "within a second after it goes on",

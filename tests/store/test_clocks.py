@@ -8,7 +8,7 @@ Laws:
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +40,7 @@ SHOWN = {
     "plumbline/text/templates/template.py": "the date in a prompt",
 }
 """The modules that may read a clock that can be set, and why a step of it costs no more than itself."""
-_SETTABLE = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.localtime"}
+_SETTABLE = re.compile(r"\b(time\.(time|time_ns|localtime|gmtime)|datetime\.(now|utcnow)|date\.today)\(")
 
 
 class Clocks:
@@ -68,7 +68,7 @@ def failed(found: ResponseRecord, parts: Sequence[bytes], is_cancelled: bool) ->
     return msgspec.structs.replace(found, status="failed")
 
 
-@pytest.mark.parametrize("step", [-3600.0, -5.0, 5.0, 60.0, 3600.0])
+@pytest.mark.parametrize("step", [-3600.0, 5.0, 3600.0])
 async def test_a_clock_that_is_set_ends_nothing_that_runs(url: str, clocks: Clocks, step: float) -> None:
     async with opened(url) as runner, opened(url) as gone, opened(url) as other:
         other._expired = Expired(lambda: clocks.now)  # type: ignore[attr-defined]
@@ -105,12 +105,9 @@ async def test_a_clock_that_is_set_ends_nothing_that_runs(url: str, clocks: Cloc
             assert found.status == status
 
 
-def reads_a_clock(path: Path) -> bool:
-    calls = (node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call))
-    return any(ast.unparse(call.func) in _SETTABLE for call in calls)
-
-
 def test_no_module_measures_time_by_a_clock_that_can_be_set() -> None:
     every = (SOURCE / "plumbline").rglob("*.py")
-    found = {path.relative_to(SOURCE).as_posix() for path in every if reads_a_clock(path)}
+    found = {
+        path.relative_to(SOURCE).as_posix() for path in every if _SETTABLE.search(path.read_text("utf-8"))
+    }
     assert found == set(SHOWN)
