@@ -1,6 +1,7 @@
-"""While the models load, probes see a live server that is not ready, and clients get a 503 with `retry-after`.
+"""While the models load, connections are refused, or probes see a live server that is not ready.
 
 Laws:
+* an address is bound at once and listens when the server is ready, unless `--answer-while-loading` is given; then
 * every path is answered at once, in the form of its API, and with `retry-after` unless it is `/health/live`;
 * the sockets go on listening when the server itself takes over: no connection is refused in between;
 * the summary names the address that clients can use.
@@ -23,8 +24,8 @@ from plumbline._generated.utilities import Health
 from plumbline.cli import main
 from plumbline.engines.progress import Progress, report, watched
 from plumbline.server.loading.catalog import only
-from plumbline.server.settings import Settings
-from plumbline.server.start.sockets import bound
+from plumbline.server.settings import OptionError, Settings
+from plumbline.server.start.sockets import bound, make_reusable
 from plumbline.server.start.summary import base_url, summary
 from plumbline.server.start.terminal import shown
 from plumbline.server.start.waiting import Waiting, answering
@@ -37,6 +38,24 @@ def waiting(settings: Settings | None = None) -> Iterator[tuple[Waiting, list[so
     application = Waiting()
     with bound(settings) as sockets, answering(application, settings, sockets):
         yield application, sockets, f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+
+
+def test_an_address_is_taken_and_refuses_connections_until_a_server_listens() -> None:
+    """Of two servers that load at the same time, the second finds out at its start."""
+    with bound(Settings(port=0, store="none")) as sockets:
+        address = sockets[0].getsockname()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=10)
+        with pytest.raises(OptionError, match=r"--port \d+ cannot be used"), bound(Settings(port=address[1])):
+            pass
+        make_reusable(sockets)
+        sockets[0].listen()
+        client = socket.create_connection(address, timeout=10)
+        server, _ = sockets[0].accept()
+        server.close()  # First, so its end of the connection waits for a while.
+        client.close()
+    with bound(Settings(port=address[1])) as (again,):
+        assert again.getsockname() == address
 
 
 def test_every_path_is_answered_in_the_form_of_its_api() -> None:
