@@ -174,7 +174,7 @@ class Listener(uvicorn.Server):
         return application
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop to listen, wait up to `shutdown_timeout` for what runs and comes, end the rest, and close.
+        """Stop listening, wait up to `shutdown_timeout` for what runs and comes, end the rest, and close.
 
         Clients, and proxies without probes, send requests that are refused a connection to another server. Requests
         that have been sent may not be sent again, so all of them are answered.

@@ -149,9 +149,8 @@ class HttpConnection(Connection, HttpToolsProtocol):
         self.timeout_keep_alive = _QUIET  # type: ignore[assignment]  # fractions work, too
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_started:
-            cycle.keep_alive = (
-                False  # Later the client has been told otherwise, and may send its next request.
-            )
+            # Later the client has been told otherwise, and may send its next request.
+            cycle.keep_alive = False
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
             self._await_request()
