@@ -137,6 +137,22 @@ def test_a_connection_that_waits_to_be_accepted_is_served() -> None:
         assert b"connection: close" in answer
 
 
+def test_a_request_that_has_come_keeps_its_connection_open() -> None:
+    """A busy event loop learns of it after the silence has ended."""
+    with live(lambda: served(scripted()), Settings()) as server, connect(server) as connection:
+        connection.sendall(LIVE)
+        until(connection, b"}")
+        (protocol,) = server.server.server_state.connections
+
+        async def close_late() -> None:
+            connection.sendall(LIVE)  # The loop does not read meanwhile.
+            for handler in ("timeout_keep_alive_handler", "_headers_late"):
+                getattr(protocol, handler)()
+
+        asyncio.run_coroutine_threadsafe(close_late(), server.loop).result(20)
+        assert until(connection, b"}").startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize(
     ("signals", "again"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from http import HTTPStatus
 from typing import ClassVar
 from weakref import WeakValueDictionary
@@ -78,6 +79,15 @@ class Connection(asyncio.Protocol):
     def is_over(self) -> bool:
         """Whether no more is read of this connection."""
         return bool(self._lingers) or self.transport.is_closing()
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes wait in the socket. uvloop runs timers before it reads, and may be late."""
+        if self.is_over:
+            return False
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(poll.poll(0))
 
     def dropped(self, data: bytes) -> bool:
         """Return whether these bytes come after a refusal, and are dropped."""

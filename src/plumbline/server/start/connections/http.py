@@ -33,8 +33,8 @@ have all its requests answered one after the other, for the price of a few bytes
 
 
 _QUIET = 0.5
-"""Seconds of silence after which a server that stops closes a connection. Until then a request may be on its way that
-was sent before its client could know: a proxy must not send it anywhere else if it is a POST."""
+"""Seconds of silence after which a server that stops closes a connection. A request may be on its way, which a proxy
+may not send again if it is a POST."""
 
 
 class _Flow(FlowControl):
@@ -358,6 +358,13 @@ class HttpConnection(Connection, HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         return (cycle is None or cycle.response_complete) and not self.flow.write_paused
 
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, unless a request has come that the event loop has not read yet."""
+        if self.has_unread:
+            self._await_request()
+        else:
+            super().timeout_keep_alive_handler()
+
     def _await_request(self) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -379,12 +386,11 @@ class HttpConnection(Connection, HttpToolsProtocol):
         if not self._is_idle:  # A client sends its next request while it reads an answer.
             self._await_headers()
         elif self._guard.in_head:
-            late = ApiError(
-                408,
-                f"The headers of the request took more than {self.header_timeout:g} seconds.",
-                code="request_timeout",
-            )
+            text = f"The headers of the request took more than {self.header_timeout:g} seconds."
+            late = ApiError(408, text, code="request_timeout")
             self.refuse_rest(self.draining.refusal or late)
+        elif self.has_unread:
+            self._await_headers()
         else:
             self.transport.close()
 
