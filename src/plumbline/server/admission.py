@@ -8,7 +8,7 @@ import msgspec
 
 from plumbline._generated.chat import CreateChatCompletionRequest
 from plumbline._generated.completions import CreateCompletionRequest
-from plumbline.server.limits.keys import as_sent
+from plumbline.server.limits.keys import KeyRing, as_sent
 from plumbline.server.loading.adapters import Adapters
 from plumbline.server.loading.model import ServedModel
 from plumbline.server.settings import Settings
@@ -39,23 +39,26 @@ def salted(turn: Turn, client: str, settings: Settings) -> Turn:
 class Admission:
     """Checks of one served model. Each raises an `ApiError` that names the field."""
 
-    def __init__(self, model: ServedModel, settings: Settings, adapters: Adapters) -> None:
+    def __init__(self, model: ServedModel, settings: Settings, adapters: Adapters, keys: KeyRing) -> None:
+        self._keys = keys
         self._model = model
         self._settings = settings
         self._adapters = adapters
 
-    def check_model(self, name: str) -> None:
+    def check_model(self, name: str, call: Call) -> None:
         """Refuse a model that is not served (MOD-04)."""
-        if name not in self._model.names and name not in self._adapters.names:
-            raise model_not_found(name, [*self._model.names, *self._adapters.names])
+        known = [*self._model.names, *self._adapters.names]
+        if name not in known:
+            raise model_not_found(name, list(filter(self._keys.find_of(call).may_use, known)))
 
     def adapter(self, name: str | msgspec.UnsetType | None) -> str | None:
         """Return the adapter that a request names as its model, or None for the model itself."""
         return name if isinstance(name, str) and name in self._adapters.names else None
 
-    def answer_name(self, name: str | msgspec.UnsetType | None) -> str:
-        """Return the model that the answer names (MOD-04): the adapter, or the first name of the model."""
-        return self.adapter(name) or self._model.names[0]
+    def answer_name(self, name: str | msgspec.UnsetType | None, call: Call) -> str:
+        """Return the model that the answer names (MOD-04): the adapter, or the first name that the key may use."""
+        may_use = self._keys.find_of(call).may_use
+        return self.adapter(name) or next(filter(may_use, self._model.names), self._model.names[0])
 
     def check_choices(self, count: int, param: str) -> None:
         """Refuse more choices than can ever run at once with a 400: after a 429 clients would try again."""
@@ -77,7 +80,7 @@ class Admission:
                 "chat_template", "needs a server that was started with --trust-request-chat-template"
             )
 
-    def check_optional_model(self, name: str | msgspec.UnsetType | None) -> None:
+    def check_optional_model(self, name: str | msgspec.UnsetType | None, call: Call) -> None:
         """Refuse a model that is not served; without a name it is the only one."""
         if isinstance(name, str):
-            self.check_model(name)
+            self.check_model(name, call)

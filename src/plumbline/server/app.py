@@ -145,22 +145,24 @@ def create_app(
     remote = RemoteAccess(settings)
     draining = Draining()
     access = Access(settings, shared)
-    admin_keys, rates = access.admin_keys, access.rates
+    rates = access.rates
     runs = BackgroundRuns(settings.max_num_waiting, claims, draining)
     sealer = Sealer(settings.sealing_key)
     memory = None if store is None else Memory(store, access.keys, claims)
 
     def build(model: ServedModel, counts: ModelMetrics) -> ModelService:
-        generation = Generation(model, settings, counts, replies, media, rates, templates, checker)
+        generation = Generation(
+            model, settings, counts, replies, media, rates, templates, checker, access.keys
+        )
         return ModelService(generation, sealer, memory, runs, remote)
 
     models = Models(catalog, settings, metrics, replies, access.keys, build)
     prompts = load_prompts(settings.prompts)
-    service = PlumblineService(models, settings, metrics, replies, memory, runs, prompts, admin_keys)
+    service = PlumblineService(models, settings, metrics, replies, memory, runs, prompts, access)
 
     recent = RecentRequests()
     judge = PageJudge()
-    page = page_routes(models, settings, recent, judge, memory is not None) if settings.page else ()
+    page = page_routes(models, settings, access, recent, judge, memory is not None) if settings.page else ()
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
@@ -215,7 +217,7 @@ def create_app(
         served,
         keys=access.keys,
         rates=rates,
-        admin_keys=admin_keys,
+        admin_keys=access.admin_keys,
         metrics=metrics,
         max_body_bytes=settings.max_body_bytes,
         body_timeout=settings.body_timeout,

@@ -25,7 +25,7 @@ from plumbline.road.road import Road
 from plumbline.server.admission import Admission, client_of, salted
 from plumbline.server.failures import api_errors, as_api_error, refused_by_template
 from plumbline.server.frames import Frames
-from plumbline.server.limits.keys import as_sent
+from plumbline.server.limits.keys import KeyRing, as_sent
 from plumbline.server.limits.rates import Rates
 from plumbline.server.loading.adapters import Adapters
 from plumbline.server.loading.model import ServedModel
@@ -85,13 +85,14 @@ class Generation:
         rates: Rates,
         templates: TemplateWorkers,
         checker: ArgumentsChecker,
+        keys: KeyRing,
     ) -> None:
         self.model = model
         self.settings = settings
         self.metrics = metrics
         self.replies = replies
         self.adapters = Adapters(model.engine, settings, model.names)
-        self.admission = Admission(model, settings, self.adapters)
+        self.admission = Admission(model, settings, self.adapters, keys)
         self.road = Road(
             model.engine, model.renderer, model.dialect, model.defaults.max_tokens, templates, checker
         )

@@ -23,7 +23,7 @@ from plumbline.server.admission import client_named, client_of
 from plumbline.server.failures import api_errors, as_api_error
 from plumbline.server.frames import Frames
 from plumbline.server.generation import Generation
-from plumbline.server.limits.keys import KeyRing, as_sent
+from plumbline.server.limits.keys import KeyRing
 from plumbline.server.loading.catalog import Catalog, Source
 from plumbline.server.loading.memory import release_unused
 from plumbline.server.loading.model import ServedModel
@@ -155,19 +155,19 @@ class Models(Generic[M]):
             ApiError: 404 for an unknown name (MOD-03).
         """
         if name is not None:
-            return [self._describe(name, self._allowed(name, call))]
-        found = [self._describe(each, source) for each, source in self._sources.items()]
+            return [self._describe(name, self._allowed(name, call), self.key_of(call))]
+        key = self.key_of(call)
+        found = [self._describe(each, source, key) for each, source in self._sources.items()]
         for model in self._pool.loaded:
             source = self._sources[model.generation.model.names[0]]
-            found += [self._describe(each, source) for each in model.generation.adapters.names]
-        key = self.key_of(call)
+            found += [self._describe(each, source, key) for each in model.generation.adapters.names]
         return [model for model in found if key.may_use(model.id)]
 
     def key_of(self, call: Call) -> Key:
         """Return the key of a request."""
-        return self._keys.find(as_sent(call.api_key or ""))
+        return self._keys.find_of(call)
 
-    def _describe(self, name: str, source: Source) -> Model:
+    def _describe(self, name: str, source: Source, key: Key) -> Model:
         loaded = self._pool.model(source.names[0])
         status: ModelStatus | UnsetType = UNSET
         if self._catalog.shows_status:
@@ -186,20 +186,22 @@ class Models(Generic[M]):
             if loaded is None
             else sorted(loaded.generation.model.engine.info.eos_token_ids),
             default_sampling_params=UNSET if loaded is None else loaded.generation.model.defaults.set_values,
-            parent=UNSET if name in source.names else source.names[0],
+            parent=UNSET if name in source.names else next(filter(key.may_use, source.names), UNSET),
             status=status,
         )
 
     def current(self, call: Call) -> Model:
-        """Describe the loaded model that was used last.
+        """Describe the model that was loaded last, of those that the key of the request may use.
 
         Raises:
-            ApiError: 400 if no model is loaded, or only one that the key of the request may not use.
+            ApiError: 400 if none of them is loaded.
         """
-        name = self._pool.latest()
-        if name is None or not self.key_of(call).may_use(name):
+        key = self.key_of(call)
+        names = [each for name in self._pool.latest() for each in self._sources[name].names]
+        name = next(filter(key.may_use, names), None)
+        if name is None:
             raise invalid_request("No model is loaded.", None, "model_not_loaded")
-        return self._describe(name, self._sources[name])
+        return self._describe(name, self._sources[name], key)
 
     async def load(self, name: str) -> None:
         """Load a model.

@@ -217,7 +217,7 @@ def no_admin_keys() -> ApiError:
     """Return the 403 for an operation of admins, on a server without admin keys."""
     return ApiError(
         403,
-        "Requests cannot load or unload models: this server has no admin key. Start it with --admin-api-key-file.",
+        "Requests cannot load or unload anything: this server has no admin key. Start it with --admin-api-key-file.",
         INVALID_REQUEST,
         None,
         "unsupported_operation",

@@ -26,7 +26,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/detokenize": {"tokens": [1]},
 }
 OPTIONAL = {"/v1/responses", "/v1/responses/input_tokens", "/tokenize", "/detokenize"}
-KEYS = ("all", "some models=first,other", "none models=other")
+KEYS = ("all", "some models=first,other", "none models=other", "last models=second")
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -54,6 +54,8 @@ async def test_a_model_of_other_keys_does_not_exist(path: str) -> None:
                 unknown = await server.post(path, {**BODIES[path], "model": "unknown"}, headers=bearer(key))
                 alike = {**unknown.error, "message": unknown.error["message"].replace("unknown", name)}
                 assert answer.error == alike
+        named = await server.post(path, {**BODIES[path], "model": "second"}, headers=bearer("last"))
+        assert b"first" not in named.body, "the answer names the model by a name of other keys"
         if path in OPTIONAL:
             statuses = [
                 (await server.post(path, BODIES[path], headers=bearer(key))).status

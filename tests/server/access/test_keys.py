@@ -70,6 +70,32 @@ async def test_what_describes_the_server_needs_a_key_unless_it_is_public(public:
             assert (await server.get(path, headers={"authorization": "Bearer one"})).status == 200
 
 
+@pytest.mark.parametrize(
+    ("keys", "seen"),
+    [
+        (("one",), (200, 401)),  # Nobody else's requests are counted.
+        (("one", "two metrics=yes"), (200, 200)),
+        (("one models=test-model", "two metrics=yes"), (403, 200)),
+        (("one", "two"), (403, 403)),
+        (("one", "two", "three metrics=yes"), (403, 403)),
+        (("one metrics=yes", "two"), (200, 200)),
+    ],
+)
+async def test_what_counts_all_requests_is_the_operator_s(
+    keys: tuple[str, ...], seen: tuple[int, int]
+) -> None:
+    async with serving(served(scripted()), api_keys=keys, admin_api_keys=("root",), page=True) as server:
+        for key, status in zip(("one", "two", "root"), (*seen, 200), strict=True):
+            headers = {"authorization": f"Bearer {key}"}
+            assert (await server.get("/metrics", headers=headers)).status == status
+            if status != 401:
+                state = (await server.get("/page/status", headers=headers)).json
+                assert state["oversees"] is (status == 200)
+                assert (state["memory_bytes"] is None) is (status == 403)
+    async with serving(served(scripted()), api_keys=keys, public=("/metrics",)) as server:
+        assert (await server.get("/metrics")).status == 200
+
+
 def test_only_paths_that_describe_the_server_can_be_public() -> None:
     for path in ("/v1/models", "metrics", ""):
         with pytest.raises(SettingsError, match="--public must be one of /docs, /metrics"):

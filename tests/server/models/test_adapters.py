@@ -11,6 +11,8 @@ import pytest
 from support.models import GatedEngine, scripted, scripted_info, served, text_chunks, until
 from support.servers.asgi import Server, serving
 
+from plumbline.engines.port import RefusedRequestError
+from plumbline.engines.scripted import ScriptedEngine
 from plumbline.server.settings import Settings, SettingsError, read_loras
 
 CHAT, LOAD, UNLOAD = "/v1/chat/completions", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
@@ -91,6 +93,39 @@ async def test_no_path_leads_out_of_the_folder(folder: Path) -> None:
             assert (answer.status, answer.json["error"]["param"]) == (400, "lora_path"), path
             messages.add(answer.json["error"]["message"].partition(" is not an adapter")[2])
         assert len(messages) == 1, "what there is outside of the folder does not change the answer"
+
+
+class _Broken(ScriptedEngine):
+    """Cannot read any adapter, and says where that is."""
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        raise RefusedRequestError(f"{folder}/adapter_model.safetensors is damaged")
+
+
+async def test_no_error_says_where_an_adapter_is(folder: Path) -> None:
+    engine = _Broken(INFO, lambda request: ())
+    async with serving(served(engine), lora_dir=str(folder / "inside")) as server:
+        for path in ("one", str(folder / "inside" / "one"), "two/../one"):
+            answer = await server.post(LOAD, {"lora_name": "a", "lora_path": path})
+            message = answer.json["error"]["message"]
+            assert (answer.status, message) == (400, f"'{path}'/adapter_model.safetensors is damaged")
+
+
+async def test_where_there_are_keys_only_an_admin_loads_and_unloads(folder: Path) -> None:
+    load, unload = {"lora_name": "a", "lora_path": "one"}, {"lora_name": "a"}
+    user, admin = {"authorization": "Bearer one"}, {"x-admin-key": "root"}
+    inside = str(folder / "inside")
+    async with serving(naming(), lora_dir=inside, api_keys=("one",), admin_api_keys=("root",)) as server:
+        for path, body in ((LOAD, load), (UNLOAD, unload)):
+            assert (await server.post(path, body, headers=user)).status == 401
+            assert (await server.post(f"/{path}/", body, headers=user)).status == 401
+            assert (await server.post(path, body, headers=admin)).status == 200
+    async with serving(naming(), lora_dir=inside, api_keys=("one",)) as server:
+        answer = await server.post(LOAD, load, headers=user)
+        assert (answer.status, answer.error["code"]) == (403, "unsupported_operation")
+    async with serving(naming(), lora_dir=inside, admin_api_keys=("root",)) as server:
+        assert (await server.post(LOAD, load)).status == 401
+        assert (await server.post(LOAD, load, headers=admin)).status == 200
 
 
 async def test_a_model_that_was_unloaded_is_loaded_again_for_its_adapter(folder: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from plumbline.server.limits.keys import KeyRing
+from plumbline.server.limits.keys import KeyRing, admin_error
 from plumbline.server.limits.rates import Rates, SharedAccounts
 from plumbline.server.settings import Settings, SettingsError
+from plumbline.wire.call import Call
+from plumbline.wire.errors import ApiError
 
 __all__ = ["Access"]
 
@@ -21,6 +23,23 @@ class Access:
         self.keys = KeyRing(_all_keys(settings))
         self.admin_keys = KeyRing(settings.admin_api_keys)
         self.rates = Rates(self.keys.keys, shared)
+
+    def oversees(self, call: Call) -> bool:
+        """Return whether a key sees what the server does for all: an admin's, one with `metrics=yes`, or a sole one."""
+        if self.keys.open:
+            return True
+        key = self.keys.find_of(call)
+        admins = {each.digest for each in self.admin_keys.keys}
+        if key.metrics or key.digest in admins:
+            return True
+        tenants = [each for each in self.keys.keys if not each.metrics and each.digest not in admins]
+        return tenants == [key] and not key.models
+
+    def admin_error(self, call: Call) -> ApiError | None:
+        """Return the error of a request that needs an admin key and has none."""
+        return admin_error(
+            self.admin_keys, call.headers.get("authorization"), call.headers.get("x-admin-key")
+        )
 
     def use(self, settings: Settings) -> None:
         """Take the keys of other settings.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 
 from plumbline.server.settings.keys import Key, digest_of, read_key
+from plumbline.wire.call import Call
 from plumbline.wire.errors import ApiError, invalid_admin_key, no_admin_keys
 
 __all__ = ["KEYS", "KeyRing", "admin_error", "as_sent"]
@@ -39,6 +40,10 @@ class KeyRing:
         """Return what the operator wrote of a key; a key without name and limits if it is not one of the keys."""
         given = digest_of(key)
         return next((each for each in self.keys if each.digest == given), Key(given))
+
+    def find_of(self, call: Call) -> Key:
+        """Return what the operator wrote of the key of a request."""
+        return self.find(as_sent(call.api_key or ""))
 
     def has(self, key: str) -> bool:
         """Return whether this is one of the keys, in a time that does not depend on which."""

@@ -12,6 +12,9 @@ from plumbline.wire.errors import ApiError, invalid_request, unsupported_operati
 
 __all__ = ["Adapters"]
 
+_SHOWN = 200
+"""Characters of a path that a message repeats."""
+
 
 class Adapters:
     """The adapters of one served model, by their names.
@@ -72,7 +75,9 @@ class Adapters:
             # The client may leave meanwhile; what has begun goes on, in the engine and here.
             await asyncio.shield(self._load(name, folder))
         except RefusedRequestError as error:
-            raise invalid_request(str(error), error.param or "lora_path") from error
+            # Where the folder is on the server is no matter of clients.
+            message = str(error).replace(str(folder), f"'{path[:_SHOWN]}'")
+            raise invalid_request(message, error.param or "lora_path") from error
 
     async def unload(self, name: str) -> None:
         """Unload an adapter; returns after the requests that use it have ended.
@@ -97,7 +102,7 @@ class Adapters:
             if name in self._loaded:
                 raise unsupported_value("lora_name", name, "is loaded already")
             if not (folder / CONFIG).is_file():
-                raise invalid_request(f"{folder} has no {CONFIG}", "lora_path")
+                raise RefusedRequestError(f"{folder} has no {CONFIG}", param="lora_path")
             await self._engine.load_adapter(name, folder)
             self._loaded[name] = folder
 

@@ -67,6 +67,7 @@ class _Slot(Generic[M]):
         self.model: M | None = None
         self.leases = 0
         self.last_used = 0
+        self.loaded_at = 0
         self.waiters: list[asyncio.Future[Lease[M]]] = []
         self.loading: asyncio.Task[None] | None = None
         self.leaving: asyncio.Task[None] | None = None
@@ -124,10 +125,10 @@ class ModelPool(Generic[M]):
         """The models that requests may be using."""
         return [slot.model for slot in self._slots.values() if slot.model is not None]
 
-    def latest(self) -> str | None:
-        """Return the name of the loaded model that was used last."""
+    def latest(self) -> list[str]:
+        """Return the names of the models that are loaded, the one that was loaded last first."""
         loaded = [slot for slot in self._slots.values() if slot.status == "loaded"]
-        return max(loaded, key=lambda slot: slot.last_used).name if loaded else None
+        return [slot.name for slot in sorted(loaded, key=lambda slot: -slot.loaded_at)]
 
     def failed(self, name: str) -> bool:
         """Return whether the last load of a model failed."""
@@ -266,6 +267,8 @@ class ModelPool(Generic[M]):
                 slot.status = "loading"
                 slot.model = await self._load(slot.name)
                 slot.status, slot.failed = "loaded", False
+                self._use(slot)
+                slot.loaded_at = slot.last_used
         except Exception as error:
             slot.failed = True
             refusal = ModelLoadError(slot.name, str(error) or type(error).__name__)

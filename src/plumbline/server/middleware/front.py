@@ -48,7 +48,16 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_ADMIN_PATHS = frozenset({"/models/load", "/models/unload", "/v1/model/load", "/v1/model/unload"})
+_ADMIN_PATHS = frozenset(
+    {
+        "/models/load",
+        "/models/unload",
+        "/v1/model/load",
+        "/v1/model/unload",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+    }
+)
 """Take an admin key without an API key. The operations check it again, because a path has several spellings."""
 
 _GENERATING = frozenset(

@@ -27,10 +27,10 @@ _INTRODUCTION = """\
 
 <!-- Written by `nox -s generate` from src/plumbline/server/observe/metrics.py. Do not edit. -->
 
-`GET /metrics` has these families in Prometheus' text format. It needs a key where there are keys, unless the server was
-started with `--public /metrics`. With several API servers each shows the counts of all. On Linux `process_…` has the
-memory, CPU time and open files of the process that answers. The names of vLLM have the same numbers, so that its
-dashboards and autoscalers work.
+`GET /metrics` has these families in Prometheus' text format. Where several keys share the server, it takes an admin key
+or one with `metrics=yes` ([keys](../guides/keys-and-tls.md#keys)), unless the server was started with `--public
+/metrics`. With several API servers each shows the counts of all. On Linux `process_…` has the memory, CPU time and open
+files of the process that answers. The names of vLLM have the same numbers, so that its dashboards and autoscalers work.
 
 | family | type | labels | what it counts |
 |---|---|---|---|

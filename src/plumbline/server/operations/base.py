@@ -9,7 +9,7 @@ from plumbline.protocols.common.sealing import Sealer
 from plumbline.protocols.responses.prompt_templates import PromptTemplates
 from plumbline.server.admission import client_of
 from plumbline.server.generation import Generation
-from plumbline.server.limits.keys import KeyRing
+from plumbline.server.limits.access import Access
 from plumbline.server.models import Models
 from plumbline.server.observe.metrics import Metrics
 from plumbline.server.remote_access import RemoteAccess
@@ -73,7 +73,7 @@ class ServerOperations(Service):
         memory: Memory | None,
         runs: BackgroundRuns,
         prompts: PromptTemplates,
-        admin_keys: KeyRing,
+        access: Access,
     ) -> None:
         """Share what the operations work with.
 
@@ -85,7 +85,7 @@ class ServerOperations(Service):
             memory: what was stored; None if nothing is.
             runs: the responses in the background.
             prompts: the templates that requests may name.
-            admin_keys: the keys of requests that may load and unload models.
+            access: the keys of requests, and what each may do.
         """
         self._models = models
         self._settings = settings
@@ -94,7 +94,11 @@ class ServerOperations(Service):
         self._memory = memory
         self._runs = runs
         self._prompts = prompts
-        self._admin_keys = admin_keys
+        self._access = access
+
+    def _check_admin(self, call: Call) -> None:
+        if (error := self._access.admin_error(call)) is not None:
+            raise error
 
     def _required_memory(self) -> Memory:
         return required(self._memory)

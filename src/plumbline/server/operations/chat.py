@@ -28,7 +28,7 @@ class ChatOperations(ModelOperations):
 
     async def create_chat_completion(self, request: CreateChatCompletionRequest, call: Call) -> Reply:
         """Answer a conversation."""
-        self._admission.check_model(request.model)
+        self._admission.check_model(request.model, call)
         self._admission.check_template(request)
         request = with_defaults(request, self._settings)
         request, turn = read_skipping(
@@ -49,7 +49,7 @@ class ChatOperations(ModelOperations):
         (facts,) = await self.generation.prompt_facts(call, request, [prepared])
         writer = ChatWriter(
             request,
-            model=self._admission.answer_name(request.model),
+            model=self._admission.answer_name(request.model, call),
             fingerprint=self._model.fingerprint,
             reasoning_field=self._settings.reasoning_field,
             facts=facts,

@@ -29,7 +29,7 @@ class CompletionOperations(ModelOperations):
 
     async def create_completion(self, request: CreateCompletionRequest, call: Call) -> Reply:
         """Continue texts."""
-        self._admission.check_model(request.model)
+        self._admission.check_model(request.model, call)
         self._admission.check_suffix(request)
         request = with_defaults(request, self._settings)
         # A body of 10 MB has 90,000 prompts of a token; reading them first would hold up all streams for a second.
@@ -44,7 +44,7 @@ class CompletionOperations(ModelOperations):
             request,
             plan,
             prompts,
-            model=self._admission.answer_name(request.model),
+            model=self._admission.answer_name(request.model, call),
             fingerprint=self._model.fingerprint,
             facts=await self.generation.prompt_facts(call, request, prepared),
             prompt_tokens=sum(len(one.prompt_token_ids) for one in prepared),

@@ -31,7 +31,7 @@ class MessageOperations(ModelOperations):
 
     async def create_message(self, request: CreateMessageRequest, call: Call) -> Reply:
         """Answer a conversation."""
-        self._admission.check_model(request.model)
+        self._admission.check_model(request.model, call)
         request, turn = read_skipping(
             request,
             call.facts,
@@ -49,7 +49,7 @@ class MessageOperations(ModelOperations):
         writer = MessageWriter(
             request,
             self._sealer_of(call),
-            model=self._admission.answer_name(request.model),
+            model=self._admission.answer_name(request.model, call),
             prompt_tokens=len(prepared.prompt_token_ids),
             max_model_len=self._model.engine.info.max_model_len,
         )
@@ -63,7 +63,7 @@ class MessageOperations(ModelOperations):
 
     async def count_message_tokens(self, request: CountMessageTokensRequest, call: Call) -> Reply:
         """Count the tokens of a conversation."""
-        self._admission.check_model(request.model)
+        self._admission.check_model(request.model, call)
         prompt, _ = read_message_prompt(request, self._sealer_of(call), self.generation.modalities)
         ids = await self.generation.token_ids(prompt, "messages", call)
         return JsonReply(encode(MessageTokensCount(input_tokens=len(ids))))

@@ -15,7 +15,6 @@ from plumbline._generated.models import (
     ModelNameRequest,
 )
 from plumbline.protocols.common.fields import or_default
-from plumbline.server.limits.keys import admin_error
 from plumbline.server.operations.base import ServerOperations
 from plumbline.server.replies import CHUNKS
 from plumbline.wire.call import Call
@@ -99,12 +98,6 @@ class ModelListOperations(ServerOperations):
         self._check_admin(call)
         await self._models.unload()
         return _done()
-
-    def _check_admin(self, call: Call) -> None:
-        headers = call.headers
-        error = admin_error(self._admin_keys, headers.get("authorization"), headers.get("x-admin-key"))
-        if error is not None:
-            raise error
 
     async def _progress(self, name: str, call: Call) -> AsyncGenerator[bytes, None]:
         yield frame(encode(ModelLoadProgress(module=1, modules=1, status="processing")))

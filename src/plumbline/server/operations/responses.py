@@ -167,7 +167,7 @@ class ResponseOperations(ModelOperations):
         Raises:
             ApiError: for a request that cannot be answered.
         """
-        self._admission.check_optional_model(request.model)
+        self._admission.check_optional_model(request.model, call)
         request, turn = read_skipping(request, call.facts, lambda one: self._read(one, call, context))
         if turn.remote is not None:
             self._remote.check(turn.remote)
@@ -188,7 +188,7 @@ class ResponseOperations(ModelOperations):
         response = initial_response(
             request,
             turn,
-            self._admission.answer_name(request.model),
+            self._admission.answer_name(request.model, call),
             store=keeper is not None,
             conversation=conversation_id(request),
         )
@@ -249,7 +249,7 @@ class ResponseOperations(ModelOperations):
 
     async def count_response_input_tokens(self, request: TokenCountsBody, call: Call) -> Reply:
         """Count what a request would send to the model (R-15)."""
-        self._admission.check_optional_model(request.model)
+        self._admission.check_optional_model(request.model, call)
         request, _ = without_trigger(request)
         context = await self._context(request, call)
         prompt = read_response_prompt(request, self._sealer_of(call), context, self.generation.modalities)
@@ -258,7 +258,7 @@ class ResponseOperations(ModelOperations):
 
     async def compact_response(self, request: CompactResponseMethodPublicBody, call: Call) -> Reply:
         """Seal a conversation into one item (ST-15)."""
-        self._admission.check_model(request.model)
+        self._admission.check_model(request.model, call)
         request, _ = without_trigger(request)
         context = await self._context(request, call)
         if context is None and isinstance(request.previous_response_id, str):

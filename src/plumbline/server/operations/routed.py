@@ -120,15 +120,22 @@ class RoutedOperations(ServerOperations):
 
     async def load_lora_adapter(self, request: LoadLoraAdapterRequest, call: Call) -> Reply:
         """Load an adapter that requests may name afterwards."""
+        self._check_may_change_adapters(call)
         return await self._models.answer(
             UNSET, call, lambda lease: lease.model.load_lora_adapter(request, call)
         )
 
     async def unload_lora_adapter(self, request: UnloadLoraAdapterRequest, call: Call) -> Reply:
         """Unload an adapter once its requests have ended."""
+        self._check_may_change_adapters(call)
         return await self._models.answer(
             UNSET, call, lambda lease: lease.model.unload_lora_adapter(request, call)
         )
+
+    def _check_may_change_adapters(self, call: Call) -> None:
+        """Refuse a key that is not an admin's, because adapters are those of all keys; without keys all may."""
+        if not (self._access.keys.open and self._access.admin_keys.open):
+            self._check_admin(call)
 
 
 def _headers(request: CreateResponse) -> Mapping[str, str]:

@@ -29,7 +29,7 @@ class TokenOperations(ModelOperations):
 
     async def tokenize(self, request: TokenizeRequest, call: Call) -> Reply:
         """Turn a prompt or a conversation into token ids."""
-        self._admission.check_optional_model(request.model)
+        self._admission.check_optional_model(request.model, call)
         if isinstance(request.prompt, str) == isinstance(request.messages, list):
             raise invalid_request("Give either 'prompt' or 'messages'.", "prompt")
         special = or_default(request.add_special_tokens, isinstance(request.prompt, str))
@@ -54,7 +54,7 @@ class TokenOperations(ModelOperations):
 
     async def detokenize(self, request: DetokenizeRequest, call: Call) -> Reply:
         """Turn token ids into text."""
-        self._admission.check_optional_model(request.model)
+        self._admission.check_optional_model(request.model, call)
         check_token_ids("tokens", request.tokens, self._model.engine.info.vocab_size)
         text = await asyncio.to_thread(self._road.tokenizer.decode, request.tokens)
         return JsonReply(encode(DetokenizeResponse(prompt=text)))

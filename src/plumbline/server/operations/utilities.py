@@ -13,6 +13,7 @@ from plumbline.server.observe.metrics import CONTENT_TYPE
 from plumbline.server.operations.base import ServerOperations
 from plumbline.wire.call import Call
 from plumbline.wire.decode import encode
+from plumbline.wire.errors import ApiError
 from plumbline.wire.reply import JsonReply, RawReply, Reply
 
 __all__ = ["UtilityOperations"]
@@ -58,7 +59,14 @@ class UtilityOperations(ServerOperations):
         return JsonReply(encode(Version(version=__version__)))
 
     async def get_metrics(self, call: Call) -> Reply:
-        """Return the Prometheus metrics."""
+        """Return the Prometheus metrics, which count the requests of all keys."""
+        if "/metrics" not in self._settings.public and not self._access.oversees(call):
+            raise ApiError(
+                403,
+                "The metrics count the requests of all keys. Use an admin key, or let the line of this key have "
+                "'metrics=yes'.",
+                code="insufficient_permissions",
+            )
         return RawReply(self._metrics.render(), CONTENT_TYPE)
 
     async def get_openapi_json(self, call: Call) -> Reply:

@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 from litestar.response import Response
 
+from plumbline.server.limits.access import Access
 from plumbline.server.models import Models
 from plumbline.server.observe.recent import RecentRequests
 from plumbline.server.page.controls import controls
@@ -33,13 +34,19 @@ OPEN_PATHS = frozenset({"/", f"/page/{_CONTROLS}", *(f"/page/{name}" for name in
 
 
 def page_routes(
-    models: Models[Any], settings: Settings, recent: RecentRequests, judge: PageJudge, stores: bool
+    models: Models[Any],
+    settings: Settings,
+    access: Access,
+    recent: RecentRequests,
+    judge: PageJudge,
+    stores: bool,
 ) -> Sequence[HTTPRouteHandler]:
     """Return the handlers of the page.
 
     Args:
         models: the models of the server.
         settings: the settings.
+        access: the keys of requests, and what each may see.
         recent: the latest requests.
         judge: judges the exchanges of the page.
         stores: whether responses are kept.
@@ -62,8 +69,9 @@ def page_routes(
 
     @get("/page/status", status_code=200)
     async def status(request: Incoming) -> Response[bytes]:
-        key = models.key_of(Call.of(request))
-        return _json(encode(status_of(models, settings, recent, stores, key)))
+        call = Call.of(request)
+        shown = recent if access.oversees(call) else None
+        return _json(encode(status_of(models, settings, shown, stores, models.key_of(call))))
 
     @post("/page/judge", status_code=200)
     async def judge_exchange(body: RawBody, request: Incoming) -> Response[bytes]:

@@ -53,6 +53,8 @@ class Status(msgspec.Struct, kw_only=True):
     python: str
     processes: int
     """How many processes answer clients; memory and requests are those of one of them."""
+    oversees: bool
+    """Whether the key sees the work of all keys: `/metrics`, the memory and the latest requests."""
     memory_bytes: int | None
     """Of this process and those of its engines; None where the system does not tell."""
     device_memory: tuple[int, int] | None
@@ -64,9 +66,17 @@ class Status(msgspec.Struct, kw_only=True):
 
 
 def status_of(
-    models: Models[Any], settings: Settings, recent: RecentRequests, stores: bool, key: Key
+    models: Models[Any], settings: Settings, recent: RecentRequests | None, stores: bool, key: Key
 ) -> Status:
-    """Return the state of the server, as far as requests with a key may see it."""
+    """Return the state of the server, as far as requests with a key may see it.
+
+    Args:
+        models: the models.
+        settings: the settings.
+        recent: the latest requests of all keys; None for a key that sees only its own work.
+        stores: whether responses are kept.
+        key: the key.
+    """
     stats = [engine.stats() for engine in models.engines]
     own = MemoryUse()
     own.measure()
@@ -74,8 +84,13 @@ def status_of(
         version=__version__,
         python=platform.python_version(),
         processes=settings.api_servers,
-        memory_bytes=own.resident + sum(each.memory_bytes for each in stats) or None,
-        device_memory=next((each.device_memory for each in stats if each.device_memory), own.device),
+        oversees=recent is not None,
+        memory_bytes=None
+        if recent is None
+        else own.resident + sum(each.memory_bytes for each in stats) or None,
+        device_memory=None
+        if recent is None
+        else next((each.device_memory for each in stats if each.device_memory), own.device),
         stores=stores,
         models=[
             ModelFacts(
@@ -87,7 +102,7 @@ def status_of(
             for model in models.served
             if any(map(key.may_use, model.names))
         ],
-        requests=recent.latest(),
+        requests=[] if recent is None else recent.latest(),
     )
 
 

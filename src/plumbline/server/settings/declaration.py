@@ -97,15 +97,16 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             name="api_key",
             secret=True,
             in_file="file with one key a line, or its hash as sha256:HEX, and after it name=NAME, requests=N and "
-            "tokens=N a minute, streams=N at the same time, stored=SIZE, models=NAME,NAME; # begins a comment",
+            "tokens=N a minute, streams=N at the same time, stored=SIZE, models=NAME,NAME, metrics=yes; # begins a "
+            "comment",
             adds=True,
         ),
     ] = ()
     admin_api_keys: Annotated[
         Texts,
         _access(
-            "key of clients that may load and unload models, sent as x-admin-key or as an API key, which it is too; "
-            "repeatable. Without one these operations are refused",
+            "key of clients that may load and unload models and adapters, sent as x-admin-key or as an API key, which "
+            "it is too; repeatable. Without one these operations are refused",
             "KEY",
             name="admin_api_key",
             secret=True,

@@ -12,7 +12,7 @@ __all__ = ["Key", "digest_of", "read_key"]
 
 _HASH = "sha256:"
 _RATES = ("requests", "tokens", "streams")
-_WORDS = ("name", *_RATES, "models", "stored")
+_WORDS = ("name", *_RATES, "models", "stored", "metrics")
 _NAME = re.compile(r"[\w.@-]{1,64}")
 _WORD = re.compile(r"([a-z]+)=(.*)", re.DOTALL)
 
@@ -34,6 +34,8 @@ class Key(NamedTuple):
     """Bytes that the key may have in the store."""
     models: tuple[str, ...] = ()
     """Models and adapters that its requests may name; all if there are none."""
+    metrics: bool = False
+    """Whether it sees what the server does for all keys."""
 
     @property
     def is_limited(self) -> bool:
@@ -53,8 +55,8 @@ def digest_of(key: str) -> bytes:
 def read_key(text: str) -> Key:
     """Read `KEY` or `sha256:HEX`, and after it words in any order.
 
-    The words are `name=NAME`, `requests=N`, `tokens=N`, `streams=N`, `stored=SIZE` and `models=NAME,NAME`. Words of
-    another form belong to the key, which may have spaces.
+    The words are `name=NAME`, `requests=N`, `tokens=N`, `streams=N`, `stored=SIZE`, `models=NAME,NAME` and
+    `metrics=yes`. Words of another form belong to the key, which may have spaces.
 
     Raises:
         ValueError: what is wrong, to follow the name of the option; it does not have the key.
@@ -79,12 +81,15 @@ def read_key(text: str) -> Key:
     stored = 0 if size is None else parse_size(size) or 0
     if size is not None and not stored:
         raise ValueError("has a key whose stored is no size above 0, such as 1048576 or 1GiB")
+    metrics = "metrics" in given
+    if given.pop("metrics", "yes") != "yes":
+        raise ValueError("has a key with 'metrics=' that is not 'metrics=yes'")
     limits = {}
     for each, value in given.items():
         if not re.fullmatch(r"[1-9]\d{0,11}", value):
             raise ValueError(f"has a key whose {each} are no number from 1")
         limits[each] = int(value)
-    return Key(_digest(" ".join(words)), name, **limits, stored=stored, models=models)
+    return Key(_digest(" ".join(words)), name, **limits, stored=stored, models=models, metrics=metrics)
 
 
 def _digest(key: str) -> bytes:

@@ -90,24 +90,28 @@ export async function readStatus() {
 }
 
 async function refresh(view) {
-  const [metrics] = await Promise.all([api("/metrics").then((response) => response.text()), readStatus()]);
-  readings.push({ at: Date.now(), sums: sumsOf(metrics) });
-  if (readings.length > KEPT + 1) readings.shift();
+  await readStatus();
   const { status } = state;
+  if (status.oversees) {
+    readings.push({ at: Date.now(), sums: sumsOf(await (await api("/metrics")).text()) });
+    if (readings.length > KEPT + 1) readings.shift();
+  }
   const conversations = await all("conversations");
   const box = h("input", { type: "checkbox", checked: texts, onchange: (event) => (texts = event.target.checked) });
   if (view.dataset.tab !== "server") return;
   const focused = view.contains(document.activeElement) && document.activeElement.type === "checkbox";
   view.replaceChildren(
-    h("div", { className: "tiles" }, ...SERIES.map(tile)),
+    ...(status.oversees ? [h("div", { className: "tiles" }, ...SERIES.map(tile))] : []),
     ...status.models.map(card),
     h("div", { className: "card" }, h("h2", {}, `Plumbline ${status.version}`), facts([
       ["Python", status.python], ["Memory", status.memory_bytes && bytes(status.memory_bytes)],
       ["Of the device", status.device_memory && status.device_memory.map(bytes).join(" of ")],
       ["Processes", status.processes > 1 && `${status.processes}; memory and requests are those of one`],
       ["Responses", status.stores ? "are stored" : "are not stored"]])),
-    h("div", { className: "line" }, h("h2", {}, "Last requests"), h("label", { className: "check" }, box, "Show the texts of this browser")),
-    requests(status.requests, conversations));
+    ...(status.oversees ? [
+      h("div", { className: "line" }, h("h2", {}, "Last requests"), h("label", { className: "check" }, box, "Show the texts of this browser")),
+      requests(status.requests, conversations),
+    ] : [h("p", { className: "muted" }, "Numbers and requests of all keys are shown to an admin key, or one with metrics=yes.")]));
   if (focused) box.focus();
 }
 
