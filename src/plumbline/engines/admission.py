@@ -141,6 +141,11 @@ class Admission:
             return EngineFullError(
                 f"{self._max_per_client} requests of this client are in flight, which is the limit for each."
             )
+        others = len(self._ids) > self._clients[client]
+        if others and self._clients[client] + arriving >= 2 * (self._max_in_flight - len(self._ids) - total):
+            # However many clients take all that they can get, a third of the places is left to further ones.
+            own = self._clients[client] + arriving
+            return EngineFullError(f"{own} requests of this client are in flight, its share beside others.")
         limited = self.max_queue_seconds and not patient
         expected = self._queue.expected(client, arriving) if limited else 0.0
         if expected > (most := self.max_queue_seconds * _OF_THE_BOUND):

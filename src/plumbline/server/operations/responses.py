@@ -42,6 +42,7 @@ from plumbline.protocols.responses.reader import (
     without_trigger,
 )
 from plumbline.protocols.responses.writer import ResponsesWriter, response_usage
+from plumbline.server.admission import client_of
 from plumbline.server.frames import event_frames
 from plumbline.server.loading.pool import Lease
 from plumbline.server.operations.base import ModelOperations
@@ -84,7 +85,11 @@ class ResponseOperations(ModelOperations):
         if request.background is True:
             assert begun.keeper is not None  # `read_response` refuses it otherwise.
             run = BackgroundRun(
-                begun.writer, begun.identity, begun.keeper, lambda error: self._replies.midway(error, call)
+                begun.writer,
+                begun.identity,
+                begun.keeper,
+                lambda error: self._replies.midway(error, call),
+                client_of(call, self._settings),
             )
             await self._runs.start(run, begun.answer, _at_end(lease, hold, call.share))
             if request.stream is not True:
@@ -172,7 +177,7 @@ class ResponseOperations(ModelOperations):
         if turn.remote is not None:
             self._remote.check(turn.remote)
         if request.background is True:
-            self._runs.check_room()
+            self._runs.check_room(client_of(call, self._settings))
         wants_logprobs = turn.sampling.logprobs is not None
         keeper = await self._keeper(request, call, context, wants_logprobs)
         prompt: Sequence[int] | None = None

@@ -41,7 +41,10 @@ class BackgroundRun:
         identity: Fresh,
         keeper: Keeper,
         midway: Callable[[Exception], ApiError],
+        client: str,
     ) -> None:
+        self.client = client
+        """Whose share of the room it takes: a key, or an address where there are no keys."""
         self.writer = writer
         self.owner = keeper.owner
         self._identity = identity
@@ -181,7 +184,7 @@ class BackgroundRuns:
         """Begin without any.
 
         Args:
-            limit: how many may run or wait at once.
+            limit: how many may run or wait at once of one client; of all clients twice as many.
             claims: announce to other API servers where a response runs.
             draining: a server that stops waits for these responses as for streams.
         """
@@ -191,15 +194,18 @@ class BackgroundRuns:
         self._runs: dict[str, BackgroundRun] = {}
         self._watchers: set[asyncio.Task[None]] = set()
 
-    def check_room(self) -> None:
-        """Refuse another response if the limit is reached.
+    def check_room(self, client: str) -> None:
+        """Refuse a client another response if it has as many as there is room for others.
+
+        So there is room for one more client, however many have all that they can get.
 
         Raises:
-            ApiError: 429, the limit is reached.
+            ApiError: 429, it has as many.
         """
-        if len(self._runs) >= self._limit:
+        own = sum(run.client == client for run in self._runs.values())
+        if own >= 2 * self._limit - len(self._runs):
             raise rate_limited(
-                f"{self._limit} responses run in the background, the most that this server allows."
+                f"{own} responses of this client run in the background, its share of this server."
             )
 
     async def start(
