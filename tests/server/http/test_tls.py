@@ -35,8 +35,12 @@ class Certificates:
         self.cert, self.key = folder / "cert.pem", folder / "key.pem"
         self._authority = trustme.CA()
         self.trusting = ssl.create_default_context()
-        self._authority.configure_trust(self.trusting)
+        self.trust(self.trusting)
         self.issue()
+
+    def trust(self, context: ssl.SSLContext) -> None:
+        """Let a client trust the authority of the server."""
+        self._authority.configure_trust(context)
 
     def issue(self) -> None:
         """Write a new certificate and its key."""
@@ -150,6 +154,33 @@ def test_a_renewed_certificate_is_shown_and_a_damaged_one_is_not(certificates: C
             seen.append(certificates.presented(server))
     first, second, third, fourth = seen
     assert first != second == third != fourth
+
+
+def test_clients_need_a_certificate_of_the_authorities_of_now(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    authorities = tmp_path / "authorities.pem"
+    old, new = trustme.CA(), trustme.CA()
+    old.cert_pem.write_to_path(str(authorities))
+
+    def greeted(by: trustme.CA | None) -> bool:
+        trusting = ssl.create_default_context()
+        certificates.trust(trusting)
+        if by is not None:
+            by.issue_cert("client@example.org").configure_cert(trusting)
+        try:
+            with httpx.Client(verify=trusting) as client:
+                return client.get(f"https://127.0.0.1:{server.port}/health").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    with live(lambda: served(scripted()), certificates.settings(ssl_ca_certs=str(authorities))) as server:
+        assert [greeted(None), greeted(old), greeted(new)] == [False, True, False]
+        new.cert_pem.write_to_path(str(authorities))
+        secured = server.server.config.http
+        assert isinstance(secured, Secured)
+        secured.renew()
+        assert [greeted(None), greeted(old), greeted(new)] == [False, False, True]
 
 
 def test_an_encrypted_key_needs_its_password(certificates: Certificates, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class Listener(uvicorn.Server):
         draining: Draining | None = None,
         reload: Callable[[], None] = lambda: None,
         has_died: Callable[[], bool] = lambda: False,
-        private: socket.socket | None = None,
+        handles_hangup: bool = True,
     ) -> None:
         super().__init__(config)
         self._private = [] if private is None else [private]
@@ -105,6 +105,10 @@ class Listener(uvicorn.Server):
         self._draining = Draining() if draining is None else draining
         self._announce = announce
         self._reload = reload
+        self._handles_hangup = handles_hangup
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_stale = False
+        """Whether something was to be read again before the start was done."""
         self._abort = abort
         self._shutdown_timeout = shutdown_timeout
         self._failure: Exception | None = None
@@ -133,13 +137,22 @@ class Listener(uvicorn.Server):
         finally:
             self.config.loaded_app = app
         if not self.should_exit:
+            self._loop = asyncio.get_running_loop()
+            if self._is_stale:
+                self._renew()
             # Windows has none, and only the main thread may handle one.
-            if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
-                handle = on_hangup(self._read_again, self._end)
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handle)
+            own = self._handles_hangup and threading.current_thread() is threading.main_thread()
+            if own and hasattr(signal, "SIGHUP"):
+                self._loop.add_signal_handler(signal.SIGHUP, on_hangup(self._renew, self._end))
             self._announce()
 
-    def _read_again(self) -> None:
+    def read_again(self) -> None:
+        """Read the certificate and the keys again, at once or after the start. Any thread may call this."""
+        self._is_stale = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._renew)
+
+    def _renew(self) -> None:
         http: object = self.config.http  # uvicorn declares a class.
         if isinstance(http, Secured):
             http.renew()
@@ -269,7 +282,7 @@ def listener(
     shared: SharedClaims | None = None,
     announce: Callable[[], None] = lambda: None,
     read: Callable[[], Settings] | None = None,
-    private: socket.socket | None = None,
+    handles_hangup: bool = True,
 ) -> Listener:
     """Build a server for these models. Call it outside an event loop, or in the loop that will run the server.
 
@@ -282,7 +295,7 @@ def listener(
         shared: the claims of all API servers of the engine, if there are several.
         announce: called when the application has started and the server listens.
         read: reads the settings again at SIGHUP, of which the keys are used.
-        private: the socket for requests of the other API servers.
+        handles_hangup: whether SIGHUP makes it read; if not, `Listener.read_again` does.
     """
     app = create_app(catalog, settings, store, shared)
     return Listener(
@@ -295,5 +308,5 @@ def listener(
         app.draining,
         (lambda: None) if read is None else partial(app.access.read_again, read),
         app.models.has_died,
-        private,
+        handles_hangup,
     )

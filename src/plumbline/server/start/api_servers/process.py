@@ -24,7 +24,7 @@ from plumbline.server.loading.catalog import only
 from plumbline.server.loading.model import load
 from plumbline.server.loading.storage import build_store
 from plumbline.server.observe.logs import configure
-from plumbline.server.start.api_servers.start import Start
+from plumbline.server.start.api_servers.start import Renewal, Start
 from plumbline.server.start.explain import explained
 from plumbline.server.start.garbage import make_collections_rare
 from plumbline.server.start.listener import listener
@@ -37,7 +37,7 @@ def main() -> int:
     """Serve until a signal, or until the engine's process ends; return the exit status."""
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
     configure(start.settings.log_format)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until it listens, and then it reads its certificate again.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # The supervisor's messages say when to read anything again.
     try:
         return _serve(start)
     except Exception as error:
@@ -54,8 +54,7 @@ def _serve(start: Start) -> int:
     )
     model = load(settings, _Elsewhere(engine, Path(start.text)))
     make_collections_rare()
-    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    own.bind(start.address)
+    keys = settings.api_keys
     server = listener(
         only(model),
         settings,
@@ -63,15 +62,23 @@ def _serve(start: Start) -> int:
         host=settings.host,
         port=settings.port,
         shared=SharedClaims(Path(start.hub), start.address),
-        private=own,
+        read=lambda: msgspec.structs.replace(settings, api_keys=keys),
+        handles_hangup=False,
     )
+
+    def renew(message: Renewal) -> None:
+        nonlocal keys
+        keys = message.api_keys
+        server.read_again()
 
     def end() -> None:
         server.should_exit = True
 
     # Without an engine nothing can be answered, and without a supervisor nobody starts another.
     engine.on_lost = end
-    threading.Thread(target=_wait_for_end, args=(end,), name="supervisor", daemon=True).start()
+    threading.Thread(target=_follow, args=(renew, end), name="supervisor", daemon=True).start()
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    own.bind(start.address)
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises SIGINT again when it has stopped.
         server.run(sockets=[socket.socket(fileno=one) for one in start.listening])
     return 0 if server.started else 1
@@ -91,10 +98,10 @@ class _Elsewhere:
         return self._engine, "it runs in another process"
 
 
-def _wait_for_end(end: Callable[[], None]) -> None:
-    """Call `end` when the supervisor has ended: its end of the pipe closes then."""
-    while os.read(0, 4096):
-        pass
+def _follow(renew: Callable[[Renewal], None], end: Callable[[], None]) -> None:
+    """Call `renew` for each message of the supervisor, and `end` when it has ended: its end of the pipe closes then."""
+    for line in sys.stdin.buffer:
+        renew(msgspec.json.decode(line, type=Renewal))
     end()
 
 

@@ -1,4 +1,4 @@
-"""Define the start message of an API server."""
+"""Define the messages of the supervisor to an API server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import msgspec
 
 from plumbline.server.settings import Settings
 
-__all__ = ["Start"]
+__all__ = ["Renewal", "Start"]
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """A later message: the keys and the files of certificates have changed."""
+
+    api_keys: tuple[str, ...]
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,8 +21,8 @@ from prometheus_client import multiprocess
 from plumbline.engines.port import Engine
 from plumbline.server.claims.hub import Hub
 from plumbline.server.limits.access import Access
-from plumbline.server.settings import OptionError, Settings
-from plumbline.server.start.api_servers.start import Start
+from plumbline.server.settings import OptionError, Settings, SettingsError
+from plumbline.server.start.api_servers.start import Renewal, Start
 from plumbline.server.start.hangup import on_hangup
 from plumbline.server.start.repeats import Repeats
 
@@ -52,7 +52,7 @@ def supervise(
     settings: Settings,
     number: int,
     sockets: Sequence[socket.socket],
-    announce: Callable[[], None],
+    read: Callable[[], Settings] | None = None,
 ) -> int:
     """Serve an engine with several API servers until SIGINT or SIGTERM; return the exit status.
 
@@ -62,7 +62,7 @@ def supervise(
         settings: the settings of each API server; limits such as `max_connections` hold for each.
         number: how many API servers.
         sockets: the sockets of the server's address, on which all API servers listen.
-        announce: called when the first API server listens.
+        read: reads the settings again at SIGHUP, of which the keys are used.
 
     Raises:
         SettingsError: the folder for temporary files has too long a name.
@@ -73,7 +73,7 @@ def supervise(
                 "--api-servers",
                 f"needs sockets, and {folder} is too long for them: set TMPDIR to a shorter path",
             )
-        supervisor = Supervisor(engine, at, settings, number, Path(folder), sockets, announce)
+        supervisor = Supervisor(engine, at, settings, number, Path(folder), sockets, read)
         config = uvicorn.Config("")  # It knows whether uvloop is installed.
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             for name in (signal.SIGINT, signal.SIGTERM):
@@ -93,7 +93,7 @@ class Supervisor:
         folder: a private folder for sockets and counters.
         sockets: the sockets of the server's address. They stay open in this process as well, so a restart of an API
             server refuses no connection.
-        announce: called when the first API server listens.
+        read: reads the settings again at SIGHUP, of which the keys are used.
     """
 
     def __init__(
@@ -104,8 +104,10 @@ class Supervisor:
         number: int,
         folder: Path,
         sockets: Sequence[socket.socket],
-        announce: Callable[[], None] = lambda: None,
+        read: Callable[[], Settings] | None = None,
     ) -> None:
+        self._read = read
+        self._access = Access(settings)
         self._engine = engine
         self._socket = at
         self._settings = settings
@@ -113,9 +115,7 @@ class Supervisor:
         self._folder = folder
         self._sockets = sockets
         self._listening = [one.fileno() for one in sockets]
-        self._announce = announce
-        self._repeats = Repeats()
-        self._hub = Hub(folder / "hub.sock", self._take_ready, Access(settings).rates.accounts)
+        self._hub = Hub(folder / "hub.sock", self._take_ready, self._access.rates.accounts)
         self._ready: dict[str, asyncio.Event] = {}
         self._processes: set[asyncio.subprocess.Process] = set()
         self._starting: dict[str, asyncio.subprocess.Process] = {}
@@ -177,11 +177,21 @@ class Supervisor:
         self._stopping.set()
 
     def renew(self) -> None:
-        """Let the API servers read their certificate again."""
-        _log.warning(
-            "several API servers read keys at their start only: restart the server if they have changed"
-        )
-        self._send(signal.SIGHUP)
+        """Read the keys again, and let all API servers take them, and read their certificate again.
+
+        If they cannot be used, all keep those that they have, which is a line in the log.
+        """
+        try:
+            if self._read is not None:
+                found = self._read()
+                self._access.use(found)
+                self._settings = msgspec.structs.replace(self._settings, api_keys=found.api_keys)
+        except (SettingsError, OSError) as error:
+            _log.error("the keys stay as they are: %s", error)
+        message = msgspec.json.encode(Renewal(self._settings.api_keys)) + b"\n"
+        for process in self._processes:
+            if process.stdin is not None:  # Its end is noticed elsewhere.
+                process.stdin.write(message)
 
     def _send(self, what: signal.Signals) -> None:
         """Send a signal to all API servers."""

@@ -18,7 +18,7 @@ from typing import Any
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.connections.http import HttpConnection
 
-__all__ = ["Handshake", "Secured", "renew", "tls_context"]
+__all__ = ["Handshake", "Secured", "tls_context"]
 
 _log = logging.getLogger("plumbline.server")
 
@@ -44,16 +44,6 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
             ) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def renew(context: ssl.SSLContext, settings: Settings) -> None:
-    """Read the certificate and its key again, for connections that come; one that is damaged changes nothing.
-
-    Raises:
-        OptionError: as for `tls_context`.
-    """
-    tls_context(settings)
-    _load_chain(context, settings)
 
 
 def _load_chain(context: ssl.SSLContext, settings: Settings) -> None:
@@ -212,13 +202,13 @@ class Secured:
         return bool(self._open)
 
     def renew(self) -> None:
-        """Read the certificate and its key again; what cannot be used is logged, and the old one stays."""
+        """Read the files again, for connections that come; what cannot be used is logged, and the old ones stay."""
         try:
-            renew(self._context, self._settings)
+            self._context = tls_context(self._settings)
         except OptionError as error:
-            _log.error("the certificate was not renewed: %s", error)
+            _log.error("the certificates were not renewed: %s", error)
         else:
-            _log.warning("the certificate was read again")
+            _log.warning("the certificates were read again")
 
     def _is_private(self, transport: asyncio.Transport) -> bool:
         found = transport.get_extra_info("socket")
