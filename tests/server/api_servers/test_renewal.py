@@ -57,8 +57,8 @@ def test_keys_are_renewed_in_all_api_servers(tmp_path: Path) -> None:
 
         # An API server that is started later has the keys of now.
         os.kill(running.pids[0], signal.SIGKILL)
-        wait_for(lambda: (running.folder / "api3.sock").exists())
-        wait_for(lambda: len(running.supervisor._hub._addresses) == 2)
+        third = str(running.folder / "api3.sock")
+        wait_for(lambda: third in running.supervisor._hub._addresses.values())
         assert statuses(running, "another-key", (3,)) == [200]
         assert statuses(running, KEY, (3,)) == [401]
         assert httpx.get(f"http://127.0.0.1:{running.port}/v1/models").status_code == 401
