@@ -64,6 +64,12 @@ ROWS: dict[str, tuple[bytes, bytes]] = {
     ),
     "tiny chunks without a key": (HEAD + CHUNKED, b"1\r\n \r\n" * 10_000),
     "tiny chunks": (KEYED + CHUNKED, b"1\r\n \r\n" * 10_000),
+    "a refused body that does not end": (HEAD + CHUNKED, b"10000\r\n" + b"a" * 65_536 + b"\r\n"),
+    "an answered body that does not end": (
+        b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + CHUNKED,
+        b"10000\r\n" + b"a" * 65_536 + b"\r\n",
+    ),
+    "a body that is too large": (KEYED + b"content-length: 99999999999\r\n\r\n", b"a" * 65_536),
     "empty fragments": (HANDSHAKE + BEGUN, frame(0, b"", last=False) * 8_000),
     "tiny fragments": (HANDSHAKE + BEGUN, frame(0, b"a", last=False) * 8_000),
     "tiny messages": (HANDSHAKE, frame(1, b"{}") * 8_000),

@@ -69,6 +69,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG
     try:
+        if path.exists() and not path.is_file():
+            raise RefusedRequestError(f"{CONFIG} is a pipe, a socket or a device, not a file")
         if path.stat().st_size > _MAX_CONFIG_BYTES:
             raise RefusedRequestError(f"{CONFIG} has more than {_MAX_CONFIG_BYTES} bytes")
         found = json.loads(path.read_text("utf-8"))

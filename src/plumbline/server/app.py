@@ -18,6 +18,7 @@ from plumbline._generated.routes import ROUTE_HANDLERS
 from plumbline.protocols.common.sealing import Sealer
 from plumbline.server.claims.names import LocalClaims
 from plumbline.server.claims.shared import SharedClaims
+from plumbline.server.failures import as_api_error
 from plumbline.server.generation import Generation
 from plumbline.server.limits.access import Access
 from plumbline.server.limits.draining import DRAINING, Draining
@@ -282,5 +283,7 @@ def _too_deep(request: Request[Any, Any, Any], error: RecursionError) -> Respons
 
 
 def _other_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Log the traceback under the request id, and answer a 500 without details (ERR-13)."""
+    """Log the traceback under the request id, and answer a 500 without details (ERR-13); 503 if memory is short."""
+    if isinstance(error, MemoryError):
+        return _respond(request, as_api_error(error))
     return _respond(request, server_error(), error)

@@ -78,5 +78,7 @@ def as_api_error(error: Exception) -> ApiError:
             return engine_died(str(error))
         case GenerationError():
             return server_error(str(error))
+        case MemoryError():
+            return engine_unavailable("The server has no memory left for this request.")
         case _:
             return server_error()

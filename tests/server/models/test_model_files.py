@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from plumbline.engines.adapters import read_config
+from plumbline.engines.port import RefusedRequestError
 from plumbline.pocket import MODEL_DIR
 from plumbline.server.loading.model_files import resolve_gguf, resolve_model
+from plumbline.server.loading.prompts import load_prompts
+from plumbline.server.settings import OptionError
 
 
 def test_a_gguf_file_is_found_by_its_path(tmp_path: Path) -> None:
@@ -43,18 +48,41 @@ def test_a_hub_id_without_network_is_refused_clearly(monkeypatch: pytest.MonkeyP
         resolve_model("owner/name")
 
 
-@pytest.mark.parametrize("name", ["config.json", "chat_template.jinja", "model.safetensors", "anything"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "chat_template.jinja",
+        "model.safetensors",
+        "anything",
+        "additional_chat_templates/a.jinja",
+        "encoding/encoding_a.py",
+    ],
+)
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_what_would_be_read_without_end_is_named(
     name: str, make: Callable[[Path], None], tmp_path: Path
 ) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     make(tmp_path / name)
     with pytest.raises(FileNotFoundError, match=f"{name} is a pipe, a socket or a device"):
         resolve_model(tmp_path)
 
 
-def test_a_text_file_of_gigabytes_is_named(tmp_path: Path) -> None:
-    with (tmp_path / "config.json").open("wb") as file:
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.model", "merges.txt"])
+def test_a_text_file_of_gigabytes_is_named(name: str, tmp_path: Path) -> None:
+    with (tmp_path / name).open("wb") as file:
         file.truncate(2**30)
-    with pytest.raises(FileNotFoundError, match=r"config\.json has more than 256 MiB"):
+    with pytest.raises(FileNotFoundError, match=rf"{re.escape(name)} has more than 256 MiB"):
         resolve_model(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_adapters_and_prompts_are_files(make: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "prompts" / "one").mkdir(parents=True)
+    make(tmp_path / "prompts" / "one" / "1.json")
+    with pytest.raises(OptionError, match=r"--prompts has .*1\.json, which cannot be used: it is not a file"):
+        load_prompts(str(tmp_path / "prompts"))
+    make(tmp_path / "adapter_config.json")
+    with pytest.raises(RefusedRequestError, match=r"adapter_config\.json is a pipe, a socket or a device"):
+        read_config(tmp_path)

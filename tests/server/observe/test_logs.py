@@ -79,6 +79,28 @@ def test_what_uvicorn_logs_has_the_form_of_the_rest(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_without_memory_is_a_503_in_one_line(
+    path: str, stream: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure("text")
+
+    def breaks(request: GenerateRequest) -> Iterator[TokenChunk]:
+        raise MemoryError
+        yield
+
+    async with serving(served(scripted(breaks))) as server:
+        answer = await server.post(path, {**BODIES[path], "stream": stream})
+    messages = path.startswith("/v1/messages")
+    assert answer.status == (529 if messages else 503)
+    assert answer.header("retry-after") == "1"
+    assert "no memory left" in answer.error["message"]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "status 503: The server has no memory left" in lines[0]
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("bug", [False, True])
 async def test_a_failure_of_the_server_has_a_line_with_its_cause(
     path: str, stream: bool, bug: bool, capsys: pytest.CaptureFixture[str]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import socket
 from collections.abc import Callable
@@ -47,6 +49,10 @@ def cut_weights(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer.json is not valid JSON"),
         (lambda folder: (folder / "config.json").write_text("]"), "config.json is not valid JSON"),
+        (
+            lambda folder: (folder / "config.json").write_text('{"a": %s}' % ("9" * 5_000)),
+            "config.json has a number with too many digits",
+        ),
     ],
 )
 def test_a_damaged_model_is_named_with_its_file(
@@ -121,6 +127,8 @@ def test_what_this_machine_cannot_do_is_refused_before_weights_are_read(
         (MemoryError(), "the memory does not suffice: give a smaller"),
         (RuntimeError("x: can't allocate memory: you tried to allocate 400 bytes."), "for 400 bytes more"),
         (RuntimeError("CUDA out of memory. Tried"), "the memory does not suffice"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "the memory does not suffice"),
+        (RuntimeError("can't start new thread"), "the memory does not suffice"),
         (
             ExceptionGroup("of tasks", [StoreUnavailableError("it is locked")]),
             "--store cannot be used: it is locked",

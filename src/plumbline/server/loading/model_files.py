@@ -9,8 +9,11 @@ from pathlib import Path
 
 __all__ = ["named_files", "resolve_gguf", "resolve_model"]
 
+_TEXTS = frozenset({".jinja", ".json", ".model", ".py", ".tiktoken", ".txt"})
+_INNER = ("additional_chat_templates", "encoding")
+"""Folders of a model with files that are read."""
 _MOST_TEXT = 256 * 1024**2
-"""Bytes of a file of JSON, or of a template. The tokenizers of published models have up to 35 MB."""
+"""Bytes of a file that is read whole. The tokenizers of published models have up to 35 MB."""
 
 
 @contextmanager
@@ -34,6 +37,12 @@ def named_files(folder: Path) -> Iterator[None]:
         ) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{_broken(folder)} is not valid JSON: {error}") from error
+    except ValueError as error:
+        if "integer string conversion" not in str(
+            error
+        ):  # Python's words for a number of thousands of digits.
+            raise
+        raise ValueError(f"{_broken(folder)} has a number with too many digits") from error
 
 
 def _broken(folder: Path) -> Path:
@@ -70,10 +79,11 @@ def resolve_gguf(model: str) -> Path | None:
 
 def _check_kinds(folder: Path) -> None:
     """Refuse a folder with something that would be read without end, such as a pipe or a link to a device."""
-    for path in sorted(folder.iterdir()):
+    inner = [path for name in _INNER for path in (folder / name).glob("*")]
+    for path in sorted([*folder.iterdir(), *inner]):
         if path.exists() and not path.is_file() and not path.is_dir():
             raise FileNotFoundError(f"{path} is a pipe, a socket or a device; a model folder has files only")
-        if path.suffix in (".json", ".jinja") and path.is_file() and path.stat().st_size > _MOST_TEXT:
+        if path.suffix in _TEXTS and path.is_file() and path.stat().st_size > _MOST_TEXT:
             raise FileNotFoundError(f"{path} has more than {_MOST_TEXT >> 20} MiB")
 
 
@@ -101,8 +111,10 @@ def resolve_model(path_or_id: str | Path) -> Path:
 
     patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        path = Path(snapshot_download(name, allow_patterns=patterns))
     except (OfflineModeIsEnabled, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise FileNotFoundError(
             f"{name} is not a local folder and could not be downloaded from the hub: {_reason(error)}"
         ) from error
+    _check_kinds(path)
+    return path

@@ -11,6 +11,7 @@ from plumbline.protocols.responses.prompt_templates import (
     PromptTemplates,
 )
 from plumbline.server.settings import OptionError
+from plumbline.server.settings.values import read_bounded
 
 __all__ = ["load_prompts"]
 
@@ -32,8 +33,10 @@ def load_prompts(folder: str) -> PromptTemplates:
     found: dict[str, dict[str, PromptTemplate]] = {}
     for path in sorted(root.glob("*/*.json"), key=lambda path: (path.parent.name, _order(path.stem))):
         try:
-            template = PromptTemplate(path.stem, path.read_bytes())
-        except (OSError, BadTemplateError) as error:
+            if not path.is_file():
+                raise OSError("it is not a file")
+            template = PromptTemplate(path.stem, read_bounded(str(path)))
+        except (OSError, ValueError, BadTemplateError) as error:
             raise OptionError("--prompts", f"has {path}, which cannot be used: {error}") from None
         found.setdefault(path.parent.name, {})[path.stem] = template
     return PromptTemplates(found)

@@ -16,6 +16,8 @@ Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
+_DRAINED_A_SECOND = 16 << 20
+"""Bytes that are read of a body that is dropped: it must not take the time of other connections."""
 _DRAIN_LIMIT = 8
 """A too large body is read up to this many times the allowed size before the connection is dropped."""
 
@@ -117,7 +119,9 @@ class Bodies:
                 message = await receive()
                 if message["type"] != "http.request" or not message.get("more_body", False):
                     return
-                seen += len(message.get("body", b""))
+                size = len(message.get("body", b""))
+                seen += size
+                await asyncio.sleep(size / _DRAINED_A_SECOND)
 
 
 def announced(scope: Scope, most: int) -> int:

@@ -15,7 +15,10 @@ class StartError(Exception):
 
 _LONGEST = 400
 """Characters of an exception's message that are shown."""
-_OUT_OF_MEMORY = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes|out of memory")
+_OUT_OF_MEMORY = re.compile(
+    r"can't allocate memory: you tried to allocate (\d+) bytes|out of memory|Cannot allocate memory"
+    r"|can't start new thread"
+)
 
 
 def explained(error: BaseException) -> str:

@@ -27,6 +27,8 @@ _log = logging.getLogger("plumbline.server")
 _EVENTS = (b"content-type", b"text/event-stream")
 _SLICE_CHUNKS = 128
 """Chunks of a body that are parsed before other connections have their turn: 0.5 ms. They may have one byte each."""
+_IGNORED_A_SECOND = 16 << 20
+"""Bytes that are read of a body after its answer: to drop it must not take the time of other connections."""
 _PIPELINE_SECONDS = 0.01
 """Until a request that came before the last answer was sent is begun. Clients wait for answers; whoever does not would
 have all its requests answered one after the other, for the price of a few bytes each."""
@@ -126,6 +128,8 @@ class HttpConnection(Connection, HttpToolsProtocol):
     _parsed = True
     """Whether the parser has the whole of the last request that the guard gave it."""
     _ignored = 0
+    _debt = 0.0
+    """Seconds to wait for what was ignored."""
     _pumping = False
     _next_slice: asyncio.Handle | None = None
     """Goes on with what waits in the guard."""
@@ -183,6 +187,7 @@ class HttpConnection(Connection, HttpToolsProtocol):
             self._is_idle and not self._guard.between
         ):  # The rest of a body of which the application has seen enough.
             self._ignored += len(data)
+            self._debt += len(data) / _IGNORED_A_SECOND
             if self._ignored > self.max_ignored:
                 self.transport.close()
                 return
@@ -232,8 +237,9 @@ class HttpConnection(Connection, HttpToolsProtocol):
         self.count()
 
     def _rest_after(self, chunks: int) -> None:
-        """Let others have their turn after a slice, and a client of many tiny chunks wait."""
-        wait = self.pace.take(chunks) if chunks else 0.0
+        """Let others have their turn after a slice; a client of many tiny chunks, or of an ignored body, waits."""
+        wait = (self.pace.take(chunks) if chunks else 0.0) + self._debt
+        self._debt = 0.0
         if (wait or chunks >= _SLICE_CHUNKS) and self._next_slice is None and not self.is_over:
             self._next_slice = self.loop.call_later(wait, self._go_on)
 
