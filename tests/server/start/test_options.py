@@ -127,6 +127,8 @@ def test_every_source_gives_the_same_settings(home: Path, data: st.DataObject) -
         further = {"PLUMBLINE_SSL_CERTFILE": str(home / "file.pem")} if option.name.startswith("ssl_") else {}
         if option.name == "uds_group":
             further = {"PLUMBLINE_UDS": "socket"}
+        if option.name == "proxy_protocol":
+            further = {"PLUMBLINE_FORWARDED_ALLOW_IPS": "127.0.0.1"}
         if option.name == "models_memory_bytes":
             further = {"PLUMBLINE_MODEL_DIR": str(home)}
         if option.name in ("ssl_keyfile", "ssl_ca_certs"):

@@ -38,8 +38,12 @@ class Live:
 
 
 @contextmanager
-def live(make: Callable[[], ServedModel | Catalog], settings: Settings) -> Iterator[Live]:
-    """Serve while the block runs. The server's event loop calls `make`."""
+def live(
+    make: Callable[[], ServedModel | Catalog],
+    settings: Settings,
+    loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> Iterator[Live]:
+    """Serve while the block runs. The server's event loop, which `loop` makes, calls `make`."""
     ready = threading.Event()
     found: list[Live] = []
 
@@ -54,7 +58,11 @@ def live(make: Callable[[], ServedModel | Catalog], settings: Settings) -> Itera
         ready.set()
         await serving
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    def run() -> None:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(main())
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     assert ready.wait(20)
     try:

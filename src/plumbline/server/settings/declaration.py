@@ -76,6 +76,13 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
             "ADDRESSES",
         ),
     ] = ""
+    proxy_protocol: Annotated[
+        bool,
+        _network(
+            "read the addresses of clients from the PROXY protocol, versions 1 and 2, with which each connection of "
+            "--forwarded-allow-ips then has to begin"
+        ),
+    ] = False
     page: Annotated[
         bool, _network("serve a page to talk to the model at / and a reference of the API at /docs")
     ] = True

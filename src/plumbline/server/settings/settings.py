@@ -129,6 +129,9 @@ def _check_proxies(settings: Settings) -> None:
                 f"must be addresses and networks such as 10.0.0.0/8, got {shown(text)}",
             ) from error
 
+    if settings.proxy_protocol and not settings.forwarded_allow_ips:
+        raise OptionError("--proxy-protocol", "needs --forwarded-allow-ips, the proxies that speak it")
+
 
 def _check_access(settings: Settings) -> None:
     if settings.uds_group and not settings.uds:

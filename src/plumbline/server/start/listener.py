@@ -47,7 +47,7 @@ from plumbline.server.limits.draining import Draining
 from plumbline.server.loading.catalog import Catalog
 from plumbline.server.settings import Settings
 from plumbline.server.start.connections.configuration import GRACE, configuration
-from plumbline.server.start.connections.http import HttpConnection
+from plumbline.server.start.connections.proxy_protocol import Announced
 from plumbline.server.start.connections.tls import Secured
 from plumbline.server.start.hangup import on_hangup
 from plumbline.server.start.repeats import Repeats
@@ -154,6 +154,8 @@ class Listener(uvicorn.Server):
 
     def _renew(self) -> None:
         http: object = self.config.http  # uvicorn declares a class.
+        if isinstance(http, Announced):
+            http = http.following
         if isinstance(http, Secured):
             http.renew()
         self._reload()

@@ -19,6 +19,7 @@ from plumbline.server.settings import Settings
 from plumbline.server.start.connections.http import HttpConnection
 from plumbline.server.start.connections.loop_share import LoopShare
 from plumbline.server.start.connections.pace import Pace
+from plumbline.server.start.connections.proxy_protocol import Announced
 from plumbline.server.start.connections.tls import Secured
 from plumbline.server.start.connections.websocket import WebSocketConnection
 
@@ -67,13 +68,16 @@ def configuration(
 
     Http.budget = Socket.budget = budget
     Http.share = Socket.share = LoopShare()
-    Http.draining = Draining() if draining is None else draining
+    connection: Any = Secured(Http, settings) if settings.ssl_certfile else Http
+    if settings.proxy_protocol:
+        proxies = ProxyHeadersMiddleware(app, settings.forwarded_allow_ips).trusted_hosts
+        connection = Announced(connection, lambda host: host in proxies, settings.header_timeout)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         uds=settings.uds or None,
-        http=Secured(Http, settings) if settings.ssl_certfile else Http,  # type: ignore[arg-type]  # it is called only
+        http=connection,  # It is called only.
         ws=Socket,
         ws_max_size=settings.max_body_bytes,
         log_config=None,  # It would replace the handlers of `observe/logs.py`.

@@ -18,7 +18,10 @@ from typing import Any
 from plumbline.server.settings import OptionError, Settings
 from plumbline.server.start.connections.http import HttpConnection
 
-__all__ = ["Handshake", "Secured", "tls_context"]
+__all__ = ["Handshake", "Named", "Peer", "Secured", "tls_context"]
+
+Peer = tuple[str, int]
+"""The address and the port of a client."""
 
 _log = logging.getLogger("plumbline.server")
 
@@ -74,6 +77,23 @@ def _load_chain(context: ssl.SSLContext, settings: Settings) -> None:
         ) from error
 
 
+class Named:
+    """A transport that says who is at the other end of the proxy; all else is the transport's own."""
+
+    def __init__(self, transport: asyncio.Transport, peer: Peer) -> None:
+        self._transport = transport
+        self._peer = peer
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return a fact of the transport; its socket would give the address of the proxy."""
+        if name in ("peername", "socket"):
+            return self._peer if name == "peername" else default
+        return self._transport.get_extra_info(name, default)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class Handshake(asyncio.Protocol):
     """A connection until its handshake is done, when a protocol of HTTP takes its place.
 
@@ -101,6 +121,8 @@ class Handshake(asyncio.Protocol):
         self._seconds = seconds or _PATIENCE
         self._has_room = has_room
         self._open = open_handshakes
+        self.peer: Peer | None = None
+        """The client, if a proxy has named another than the connection does."""
         self._early: list[bytes] = []
         """What has come since the handshake was done."""
         self._task: asyncio.Task[None] | None = None
@@ -140,7 +162,7 @@ class Handshake(asyncio.Protocol):
     def _go_on(self, transport: asyncio.Transport) -> None:
         following = self._following()
         transport.set_protocol(following)
-        following.connection_made(transport)
+        following.connection_made(transport if self.peer is None else Named(transport, self.peer))
         if self._early:  # At once: the first part may hand the connection to another protocol.
             following.data_received(b"".join(self._early))
             self._early.clear()
