@@ -1,7 +1,7 @@
 """The sweep deletes what is too old or too much.
 
 - Old chains go as a whole, and the newest response keeps the others.
-- Where there is no room, the oldest go first.
+- Where there is no room, the oldest go first, of the owner with the most bytes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
@@ -52,6 +53,33 @@ async def test_old_chains_go_as_a_whole(url: str) -> None:
     assert await store.conversation("a", "c1") is not None
     assert await store.chat("a", "x1") is None
     assert store.stats().responses == 2
+    await store.stop()
+
+
+async def test_no_owner_loses_what_another_has_stored_too_much(url: str) -> None:
+    store = opened_sql(url, Retention(max_age=None))
+    await store.start()
+    for name in ("old", "older"):
+        few = msgspec.structs.replace(record(name, created_at=1, events=b"x" * 3_000), owner="few")
+        await store.save_response(few)
+    await store.save_chat(
+        msgspec.structs.replace(chat("c", created_at=1, completion=b"x" * 2_000), owner="few")
+    )
+    for number in range(30):
+        await store.save_response(record(f"r{number}", created_at=100 + number, events=b"x" * 1_000))
+    store._retention = Retention(max_age=None, max_bytes=20_000)
+    await store._sweep()
+    assert store.stats().bytes <= 20_000
+    assert None not in [await store.response("few", name) for name in ("old", "older")]
+    assert await store.chat("few", "c") is not None
+    kept = [number for number in range(30) if await store.response("a", f"r{number}") is not None]
+    assert kept == list(range(kept[0], 30)), "the newest of the other stay"
+
+    # With room for less than each of them has, both give.
+    store._retention = Retention(max_age=None, max_bytes=9_000)
+    await store._sweep()
+    assert 0 < store.stats().bytes <= 9_000
+    assert await store.response("a", "r29") is not None
     await store.stop()
 
 

@@ -7,6 +7,7 @@ import os
 import struct
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections import Counter
 from contextlib import suppress
 
 import msgspec
@@ -19,7 +20,7 @@ __all__ = ["PageJudge"]
 _SECONDS = 4.0
 """For judging one exchange, the start of the process included."""
 _WAITING = 4
-"""Exchanges that wait for their turn; more are a 429."""
+"""Exchanges of a client that wait for their turn; more are a 429."""
 
 
 class PageJudge:
@@ -28,13 +29,13 @@ class PageJudge:
     def __init__(self) -> None:
         self._process: Process | None = None
         self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
 
-    async def judge(self, exchange: JudgedExchange) -> bytes:
-        """Return the judgement of an exchange as JSON.
+    async def judge(self, exchange: JudgedExchange, client: str) -> bytes:
+        """Return the judgement of an exchange of a client as JSON.
 
         Raises:
-            ApiError: 413 for a large exchange, 422 if judging it takes too long, 429 if others wait, 503
+            ApiError: 413 for a large exchange, 422 if judging it takes too long, 429 if others of the client wait, 503
                 if the process ends.
         """
         size = len(exchange.request) + sum(len(frame) for _, frame in exchange.frames)
@@ -42,14 +43,15 @@ class PageJudge:
             raise from_status(
                 413, f"The exchange has {size} bytes; the judge of the page takes at most {MOST_BYTES}."
             )
-        if self._waiting > _WAITING:
-            raise from_status(429, "Other exchanges wait to be judged. Try again in a second.")
-        self._waiting += 1
+        if self._waiting[client] > _WAITING:
+            raise from_status(429, "Your other exchanges wait to be judged. Try again in a second.")
+        self._waiting[client] += 1
         try:
             async with self._turn:
                 return await self._judged(msgspec.json.encode(exchange))
         finally:
-            self._waiting -= 1
+            self._waiting[client] -= 1
+            self._waiting += Counter()  # Drops those with none.
 
     async def stop(self) -> None:
         """End the process."""

@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 from litestar.response import Response
 
+from plumbline.server.admission import client_of
 from plumbline.server.limits.access import Access
 from plumbline.server.models import Models
 from plumbline.server.observe.recent import RecentRequests
@@ -78,7 +79,7 @@ def page_routes(
         # A form of another site can send any other type without asking, and judging costs CPU.
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise ApiError(415, "Send the exchange as 'Content-Type: application/json'.")
-        return _json(await judge.judge(decode(JudgedExchange, body)))
+        return _json(await judge.judge(decode(JudgedExchange, body), client_of(Call.of(request), settings)))
 
     return (index, docs, asset, status, judge_exchange)
 

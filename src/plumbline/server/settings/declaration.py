@@ -306,7 +306,9 @@ class Declaration(ModelOptions, frozen=True, kw_only=True):
     store_max_bytes: Annotated[
         Count,
         _storage(
-            "maximum size of all that is stored; the oldest conversations go first. 0 sets no limit", "SIZE"
+            "maximum size of all that is stored; above, the oldest conversations of the key with the most go first. 0 "
+            "sets no limit",
+            "SIZE",
         ),
     ] = 10 * 1024**3
     store_max_responses_per_key: Annotated[

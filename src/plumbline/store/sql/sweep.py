@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import sqlalchemy as sa
 
@@ -28,7 +30,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     max_age: int | None = 30 * _DAY
     """Seconds since the newest response of a chain, or since the last use of a conversation; None means no limit."""
     max_bytes: int | None = None
-    """Bytes of all payloads; above, the oldest chains, conversations and completions go first. None means no limit."""
+    """Bytes of all payloads; above, the oldest of the owner with the most bytes go first. None means no limit."""
     max_responses_per_owner: int | None = None
     """Responses of one API key; further ones are refused. None means no limit."""
 
@@ -83,7 +85,7 @@ def find_expired(connection: sa.Connection, retention: Retention) -> Expired:
     if not expired and retention.max_bytes is not None:
         excess = (sizes(connection)).bytes - retention.max_bytes
         if excess > 0:
-            expired = _oldest(connection, excess)
+            expired = _oldest(connection, *_share_of_most(connection, excess))
     return expired
 
 
@@ -108,15 +110,32 @@ def bytes_of(connection: sa.Connection, owner: str) -> int:
     return total
 
 
-def _oldest(connection: sa.Connection, excess: int) -> Expired:
-    """Select the oldest records that make up so many bytes, or a batch of them."""
+def _share_of_most(connection: sa.Connection, excess: int) -> tuple[str, int]:
+    """Return the owner with the most bytes, and how many of them go; so nobody pays for what others store."""
+    found: Counter[str] = Counter()
+    for table in (responses, conversations, chats):
+        query = sa.select(table.c.owner, sa.func.sum(table.c.size)).group_by(table.c.owner)
+        for owner, size in connection.execute(query):
+            found[owner] += int(size)
+    (owner, most), *others = found.most_common(2)
+    ahead = most - others[0][1] if others else excess
+    return owner, min(excess, max(ahead, excess // len(found), 1))
+
+
+def _oldest(connection: sa.Connection, owner: str, excess: int) -> Expired:
+    """Select the oldest records of an owner that make up so many bytes, or a batch of them."""
     thread, newest = responses.c.thread, sa.func.max(responses.c.created_at)
     of_kinds = (
-        sa.select(thread, newest, sa.func.sum(responses.c.size)).group_by(thread).order_by(newest),
-        sa.select(conversations.c.id, conversations.c.used_at, conversations.c.size).order_by(
-            conversations.c.used_at
-        ),
-        sa.select(chats.c.id, chats.c.created_at, chats.c.size).order_by(chats.c.created_at),
+        sa.select(thread, newest, sa.func.sum(responses.c.size))
+        .where(responses.c.owner == owner)
+        .group_by(thread)
+        .order_by(newest),
+        sa.select(conversations.c.id, conversations.c.used_at, conversations.c.size)
+        .where(conversations.c.owner == owner)
+        .order_by(conversations.c.used_at),
+        sa.select(chats.c.id, chats.c.created_at, chats.c.size)
+        .where(chats.c.owner == owner)
+        .order_by(chats.c.created_at),
     )
     candidates: list[tuple[int, int, str, int]] = []
     for kind, query in enumerate(of_kinds):

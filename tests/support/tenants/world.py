@@ -25,7 +25,7 @@ from plumbline.server.loading.model import ServedModel
 from support.models import TOKENIZER, scripted, scripted_info, served, tiny_engine, token_chunks
 from support.servers.asgi import Answer, Exchange, Server, serving
 
-__all__ = ["ADMIN", "PATHS", "Tenant", "World", "alike", "ids_of", "invented", "tenants", "world"]
+__all__ = ["ADMIN", "PATHS", "Json", "Tenant", "World", "alike", "ids_of", "invented", "tenants", "world"]
 
 Json = dict[str, Any]
 Turn = Callable[[Json], Awaitable[list[Json]]]
