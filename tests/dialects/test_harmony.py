@@ -152,6 +152,43 @@ def test_a_sloppy_header_is_a_header(header: str) -> None:
     assert read(text) == [("reasoning", "Hm."), ("call", "f", '{"a": 1}', "whole")]
 
 
+@laws
+@given(
+    st.sampled_from(["final", "analysis"]),
+    st.builds(
+        "{}{}{}{}".format,
+        st.sampled_from(["", "<|end|>", "<|return|><|end|>"]),
+        st.sampled_from(["", "<|start|>assistant", "<|start|>assistant" * 2]),
+        st.sampled_from(["", "<|channel|>final ", "<|channel|>commentary "]),
+        st.sampled_from(["", "<|constrain|>", "<|constrain|>json "]),
+    ),
+    st.sampled_from(
+        ["Hello there.", "We need no more than this, and so it ends.", "Ja", '["a", 1]', "1 < 2"]
+    ),
+    st.sampled_from(["", "<|end|>", "<|start|>assistant<|channel|>final<|message|>"]),
+    sizes,
+)
+def test_text_after_an_end_without_a_header_is_text(
+    channel: str, begun: str, said: str, after: str, at: list[int]
+) -> None:
+    text = f"<|channel|>{channel}<|message|>Hm.<|end|>{begun}{said}{after}"
+    got = parse(harmony, cut(text, at)).folded
+    expected = [("reasoning", "Hm."), ("text", said)] if channel == "analysis" else [("text", f"Hm.{said}")]
+    assert got == expected
+
+
+@laws
+@given(
+    st.sampled_from(["<|start|>assistant", "<|start|>assistant" * 2, "assistant"]),
+    st.sampled_from(["<|channel|>commentary to=functions.f", " to=functions.f<|channel|>commentary"]),
+    st.sampled_from(["", " json", " <|constrain|>json", "<|constrain|>", "\n"]),
+    sizes,
+)
+def test_a_call_whose_header_has_no_end_is_a_call(start: str, header: str, kind: str, at: list[int]) -> None:
+    text = f'<|channel|>analysis<|message|>Hm.<|end|>{start}{header}{kind}{{"a": 1}}<|call|>'
+    assert parse(harmony, cut(text, at)).folded == [("reasoning", "Hm."), ("call", "f", '{"a": 1}', "whole")]
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -41,6 +41,7 @@ __all__ = ["HarmonyParser", "is_inside", "write_harmony"]
 _BARE_CHANNEL = f"assistant{CHANNEL}"
 """The beginning of a header whose first marker is missing."""
 _IN_BODY = Finder((*HEADERS, *ENDS, _BARE_CHANNEL))
+_AFTER_END = Finder((*HEADERS, *ENDS, _BARE_CHANNEL, MESSAGE, CONSTRAIN))
 _FIRST = Finder((START, CHANNEL, MESSAGE, "to="))
 _IN_HEADER = Finder((CHANNEL, CONSTRAIN, MESSAGE, "to="))
 _WORD = re.compile(r"[\w./+?!*:\u2013-]+")
@@ -48,9 +49,18 @@ _WORDS = {CHANNEL: re.compile(r"[\w?]+"), "to=": re.compile(r"[\w.-]+")}
 _AFTER_HEADER = Finder(ENDS)
 _ROLES = ("assistant", "user", "system", "developer", "tool", "functions.")
 _CHANNELS = ("analysis", "commentary", "final")
-_WORDS_OF_HEADERS = (*_ROLES, *_CHANNELS, "json", "code")
+_WORDS_OF_HEADERS = (*_ROLES, *_CHANNELS, "json", "JSON", "code", "")
 _CALL = "to=functions."
 _BEGINNINGS = (*MARKERS, _CALL)
+_BEFORE_QUOTED = tuple(" \t\n`'\"\u201c\u2018(<[{,/")
+_AFTER_QUOTED = tuple(" \t\n`'\"\u201d\u2019)>]},/.:;!?")
+"""Characters at the two sides of a marker that the model writes about."""
+_AGAIN = Finder((START, f"assistant{START}"))
+_BROKEN = re.compile(
+    r"(?:\s*(?:<\|start\|>assistant|<\|(?:start|channel|message|constrain|end|return|call)\|>"
+    r"\s*(?:(?:assistant|analysis|commentary|final|json|code)\b|[\w.-]+(?=\s*<\|))?|to=[\w.-]+))*\s*"
+)
+"""Ends of messages and the beginning of a header that has no end."""
 _MAX_WORD = 256
 _MAX_PARTS = 8
 """Parts of one header at most; a complete one has four: role, recipient, channel and content type."""
@@ -86,8 +96,8 @@ class HarmonyParser(CursorParser):
     def _answer(self) -> Steps[None]:
         self._header_start = 0
         self._words: list[str] = []
-        self._new_line = False
-        """A new line follows the last end of a message."""
+        self._last, self._next = "", ""
+        """The characters before and after the last end of a message."""
         # The prompt may have opened a message of analysis already.
         header = Header("analysis", None) if self._starts_inside else (yield from self._first())
         while header is not None:
@@ -115,15 +125,21 @@ class HarmonyParser(CursorParser):
     def _through_end(self, prose: Write) -> Steps[Header | None]:
         """Pass on text up to where the message ends, and read the next header; None at the end of the output."""
         cursor = self._cursor
-        while (marker := (yield from cursor.until(_IN_BODY, prose))) is not None:
+        self._last = ""
+
+        def noted(piece: str, offset: int) -> None:
+            self._last = piece[-1]
+            prose(piece, offset)
+
+        while (marker := (yield from cursor.until(_IN_BODY, noted))) is not None:
             cursor.mark(marker)
             self._prose_offset = start = cursor.offset - len(marker)
             try:
                 header = yield from self._after(CHANNEL if marker == _BARE_CHANNEL else marker)
             except MalformedError as error:
-                if self._ends_thinking(marker, error, start):
+                if self._ends_message(marker, error, start):
                     return Header("final", None)
-                if self._kept_as_text(error, start, prose):
+                if self._kept_as_text(error, start, noted):
                     continue
                 header = None
             self._unmark()
@@ -132,20 +148,25 @@ class HarmonyParser(CursorParser):
         self._end_thought(cursor.offset)
         return None
 
-    def _ends_thinking(self, marker: str, error: MalformedError, start: int) -> bool:
-        """End thinking at its end marker also where text follows without a header. Returns whether that is so."""
-        cut = self._is_cut(error)
-        if marker not in ENDS or self._thought_start is None or cut:
+    def _ends_message(self, marker: str, error: MalformedError, start: int) -> bool:
+        """End a message at its end marker also where text follows without a header. Returns whether that is so."""
+        if marker not in ENDS or self._is_cut(error) or not self._is_end():
             return False
-        if not self._new_line:  # The model writes about the marker.
-            return False
-        text = self._unmark().removeprefix(marker)
-        end = start + len(marker) + len(text)
-        self._end_thought(start + len(marker))
-        self._warn("a message has no header")
-        text = text.lstrip()
-        self._content.write(text, end - len(text))
+        raw = self._unmark()
+        text = _BROKEN.sub("", raw, count=1)
+        self._end_thought(start + len(raw) - len(text))
+        self._warn(f"a message has no header: {error}")
+        self._content.write(text, start + len(raw) - len(text))
         return True
+
+    def _is_end(self) -> bool:
+        """Return whether the last end marker ends a message, and the model does not write about it.
+
+        Prose sets a marker off by spaces, quotes or punctuation. Thinking may also end before a new line.
+        """
+        if self._next == "\n" and self._thought_start is not None:
+            return True
+        return self._last not in _BEFORE_QUOTED and self._next not in _AFTER_QUOTED
 
     def _after(self, marker: str) -> Steps[Header | None]:
         """Read the header that this marker begins, or that follows it; None at the end of the output.
@@ -158,20 +179,23 @@ class HarmonyParser(CursorParser):
         cursor = self._cursor
         part: str | None = marker
         while part in ENDS:
-            self._new_line = (yield from cursor.peek()) == "\n"
+            self._next = yield from cursor.peek()
             yield from cursor.space()
             if not (yield from cursor.peek()):
                 return None
-            part = yield from cursor.take_one(_IN_BODY)
+            part = yield from cursor.take_one(_IN_BODY if self._last in _BEFORE_QUOTED else _AFTER_END)
         self._header_start = cursor.offset - len(part or "")
         try:
             return (yield from self._header(part))
-        except EndOfOutputError:
-            known = all(any(name.startswith(word) for name in _WORDS_OF_HEADERS) for word in self._words)
-            if known or (marker in ENDS and part is not None):
+        except EndOfOutputError as error:
+            if self._reason == "length":
+                known = all(any(name.startswith(word) for name in _WORDS_OF_HEADERS) for word in self._words)
+            else:
+                known = all(word in _WORDS_OF_HEADERS for word in self._words)
+            if known:
                 self._warn("the output ended inside a header")
                 return None
-            raise
+            raise MalformedError(str(error)) from error
 
     def _header(self, part: str | None) -> Steps[Header]:
         """Read a header through `<|message|>`; `part` has been read already.
@@ -185,7 +209,11 @@ class HarmonyParser(CursorParser):
         self._words = words
         yield from self._repeated(part)
         for _ in range(_MAX_PARTS):
-            if part == MESSAGE or (part is None and (yield from self._ends_early(first, channel))):
+            if part == MESSAGE:
+                break
+            if part is None and (yield from self._ends_early(first, channel, recipient)):
+                if recipient is None and not all(word in _WORDS_OF_HEADERS for word in words):
+                    raise MalformedError("expected the words of a header")
                 break
             yield from cursor.space()
             word = yield from cursor.run(_WORDS.get(part or "", _WORD), _MAX_WORD)
@@ -210,7 +238,7 @@ class HarmonyParser(CursorParser):
 
     def _repeated(self, part: str | None) -> Steps[None]:
         """Drop further beginnings of a header that has begun."""
-        while part == START and (yield from self._cursor.take(START)):
+        while part == START and (yield from self._cursor.take_one(_AGAIN)) is not None:
             continue
 
     def _is_unnamed(self, part: str | None, word: str) -> Steps[bool]:
@@ -223,19 +251,21 @@ class HarmonyParser(CursorParser):
         Raises:
             MalformedError: no header has it.
         """
-        if part == START and not word.startswith(_ROLES):
+        if part == START and word and not word.startswith(_ROLES):
             self._cursor.fail("expected a role")
-        if not word and part not in (CHANNEL, CONSTRAIN):
+        if not word and part not in (START, CHANNEL, CONSTRAIN):
             self._cursor.fail("expected a word of a header")
 
-    def _ends_early(self, first: str | None, channel: str | None) -> Steps[bool]:
-        """Return whether a header ends without `<|message|>`: at the end of its message, or where an answer begins."""
+    def _ends_early(self, first: str | None, channel: str | None, recipient: str | None) -> Steps[bool]:
+        """Return whether a header ends without `<|message|>`: at the end of its message, or where a body begins."""
         cursor = self._cursor
+        char = yield from cursor.peek()
+        if char == "{" and recipient is not None and recipient.removeprefix("functions.") in self._tools:
+            return True
         if first not in HEADERS or channel is None:
             return False
         if (yield from cursor.look_for(_AFTER_HEADER)) is not None:
             return True
-        char = yield from cursor.peek()
         return channel == "final" and char not in ("", "<") and not (yield from cursor.take_ahead("json"))
 
     def _kept_as_text(self, error: MalformedError, start: int, prose: Write) -> bool:
